@@ -30,6 +30,7 @@ pytest_plugins = (
 
 ROOT = Path(__file__).resolve().parents[1]
 GROUP = "/apis/compaction.dev/v1alpha1"
+KINDS = ("compactionpolicies", "compactionjobs", "catalogcompactions")
 LEASES = "/apis/coordination.k8s.io/v1"
 EVENTS = "/apis/events.k8s.io/v1"
 
@@ -113,7 +114,7 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
 
 def delete_namespace(admin: AdminClient, name: str) -> None:
     """Delete a namespace as the (absent) controller manager would: empty it, then take its finalizer away."""
-    paths = (f"{GROUP}/namespaces/{name}/{kind}" for kind in ("compactionpolicies", "compactionjobs"))
+    paths = (f"{GROUP}/namespaces/{name}/{kind}" for kind in KINDS)
     for path in (*paths, f"{LEASES}/namespaces/{name}/leases", f"{EVENTS}/namespaces/{name}/events"):
         answer = admin.request("DELETE", path)
         assert answer.ok or answer.status == 404, answer.text

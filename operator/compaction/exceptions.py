@@ -1059,6 +1059,10 @@ class NotAllowedError(CompactionError):
     """A caller that is known and may not do this; names the principal, and the tenant."""
 
 
+class OwnTokenError(CompactionError):
+    """There is no token of the operator's own service account to show; says why and what to do."""
+
+
 class TokenReviewUnavailableError(CompactionError):
     """The API server could not be asked whose token it is: neither known nor unknown, try again."""
 
@@ -1706,7 +1710,8 @@ _PARTICIPANT_ADVICE = {
     ParticipantFailure.TOO_LARGE: "let the process hold fewer partitions",
     ParticipantFailure.WRONG_VERSION: "upgrade the participant or the operator, so that both have the same protocol",
     ParticipantFailure.NAME_DIFFERS: "name the participant that answers there, or correct the address",
-    ParticipantFailure.STALE_TOKEN: "another coordinator was elected: this one has to stop",
+    ParticipantFailure.STALE_TOKEN: "another coordinator was elected: this one has to stop. If there is none, restart "
+    "the participant, which remembers the largest token until then",
     ParticipantFailure.MINIMUM_AHEAD: "compute the minimum again from new reports of all participants",
 }
 

@@ -33,6 +33,9 @@ def test_the_secrets_that_a_round_needs() -> None:
     assert spec.secret_names == ("etcd", "participants")
     both = {"participants": {"urls": [{"name": "a", "url": "http://a"}], "token": {"secretName": "etcd"}}}
     assert CatalogCompaction.from_object(catalog_object(**both)).spec.secret_names == ("etcd",)
+    own = {"participants": both["participants"] | {"token": None, "serviceAccountToken": {"secretName": "authority"}}}
+    own["participants"] = {key: value for key, value in own["participants"].items() if value is not None}
+    assert CatalogCompaction.from_object(catalog_object(**own)).spec.secret_names == ("etcd", "authority")
 
 
 def test_the_status_keeps_its_bounds_whatever_participants_are_called() -> None:

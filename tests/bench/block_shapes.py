@@ -44,6 +44,7 @@ def measure(workspace: Workspace) -> Iterator[Fact]:
                 order = () if arrangement is Arrangement.UNSORTED else KEY
                 fact, cost = _cell(workspace, title, inputs, size, order)
                 shutil.rmtree(inputs)
+                shutil.rmtree(workspace.directory / "duckdb.parquet.spilled", ignore_errors=True)
                 yield fact
                 if arrangement is Arrangement.OVERLAPPING:
                     costs[size] = cost

@@ -140,7 +140,7 @@ def recover(count: int) -> Callable[[], object]:
         events = {first.version: LogEvent(decode(snapshot, "snapshot"), first.activation_time, 1)}
         for number, data in enumerate(stored, first.version + 1):
             events[number] = LogEvent(decode(data, "update"), time_of(number), number)
-        manager = CatalogManager(ListLog(events, version=max(events)), runner=InlineRunner())
+        manager = CatalogManager(ListLog(events), runner=InlineRunner())
         manager.start()
         assert len(manager.history) == count + 1
         manager.close()

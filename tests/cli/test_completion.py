@@ -12,6 +12,7 @@ import pytest
 from compaction.cli.completion import FILES, NO_FILES, completions
 from compaction.cli.main import COMMANDS, called_as, main
 from support.cluster.by_kubectl import Cluster
+from support.cluster.catalog_manifests import catalog_object
 from support.cluster.manifests import job_object, policy_object
 
 
@@ -25,14 +26,15 @@ def test_kubectl_is_told_commands_options_and_their_values() -> None:
 
 
 @pytest.mark.apiserver
-def test_names_of_policies_and_jobs_are_completed(control_plane: Any, namespace: str) -> None:
+def test_names_of_policies_jobs_and_catalogs_are_completed(control_plane: Any, namespace: str) -> None:
     cluster = Cluster(control_plane, namespace)
     cluster.apply(policy_object("logs"))
     cluster.apply(job_object("logs-1", policy="logs"))
+    cluster.apply(catalog_object("orders"))
     where = ["--kubeconfig", str(control_plane.kubeconfig), "-n", namespace]
-    assert completions(["status", *where, ""]) == ["logs", NO_FILES]
+    assert completions(["status", *where, ""]) == ["logs", "ccat/orders", NO_FILES]
     assert completions([*where, "status", "l"]) == ["logs", NO_FILES], "the flags may stand before the verb"
-    assert completions([*where, "why", ""]) == ["logs", "logs-1", NO_FILES]
+    assert completions([*where, "why", ""]) == ["logs", "logs-1", "ccat/orders", NO_FILES]
     assert completions([*where, "retry", "logs-"]) == ["logs-1", NO_FILES]
     assert completions([*where, "quarantine", "release", ""]) == ["logs", NO_FILES]
     assert namespace in completions([*where[:2], "status", "-n", ""])

@@ -18,6 +18,18 @@ TARGET = {"namespace": "compaction-system", "pod": "compaction-operator-0"}
 Cause = Callable[[Metrics, int], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An alert, what brings it about, the last minute without it, the first with it, what it says, and its labels."""
+
+    alert: str
+    cause: Cause
+    quiet: int
+    firing: int
+    summary: str
+    subject: tuple[tuple[str, str], ...]
+
+
 @dataclass(slots=True)
 class Timeline:
     """The samples of one replica: for each minute what `cause(metrics, minute)` left behind."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,14 @@ from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.metrics.measure import SUPERSEDED
 from compaction.kube.metrics.registry import Metrics
 from compaction.local.programs.promtool import ensure_promtool
-from manifests.promrules import Cause, Promtool, Timeline
+from manifests.catalog_alerts import ALONE, CATALOG_CASES, QUIET, healthy_catalog
+from manifests.promrules import Case, Cause, Promtool, Timeline
 from support.cluster.rendered import MANIFESTS, ROOT
 
 RULES = MANIFESTS / "components" / "prometheus" / "rules.yaml"
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
 POLICY = ObjectKey("storage", "logs")
+SUBJECT = (("namespace", POLICY.namespace), ("policy", POLICY.name))
 GIB = 1 << 30
 
 
@@ -53,6 +54,7 @@ def healthy(metrics: Metrics, minute: int) -> None:
     metrics.cleanup_overdue_seconds.labels(*POLICY).set(minute % 3)
     metrics.cleanup_problems.labels(*POLICY).set(0)
     metrics.skewed_workers.labels(*POLICY).set(1 if minute < 20 else 0)
+    healthy_catalog(metrics, minute)
 
 
 def debt_grows(metrics: Metrics, minute: int) -> None:
@@ -122,44 +124,37 @@ def nobody_answers(metrics: Metrics, minute: int) -> None:
     """No replica is there to be scraped."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """An alert, what brings it about, the last minute without it, the first with it, and what it says."""
-
-    alert: str
-    cause: Cause
-    quiet: int
-    firing: int
-    summary: str
-    of_policy: bool = True
-    labels: tuple[tuple[str, str], ...] = ()
-
-
-def leading(**labels: str) -> tuple[tuple[str, str], ...]:
-    return tuple({"name": COORDINATOR_LEASE, **labels}.items())
-
-
+NO_LEADER = "No replica of the compaction operator leads"
 CASES = [
-    Case("CompactionDebtGrows", debt_grows, 148, 151, "storage/logs falls behind: 4.517GiB of debt, and growing"),
-    Case("CompactionDebtTooOld", debt_too_old, 25, 26, "storage/logs: debt has been waiting for 1d 0h 16m 0s"),
+    Case(
+        "CompactionDebtGrows", debt_grows, 148, 151, "storage/logs falls behind: 4.517GiB of debt, and growing", SUBJECT
+    ),
+    Case("CompactionDebtTooOld", debt_too_old, 25, 26, "storage/logs: debt has been waiting for 1d 0h 16m 0s", SUBJECT),
     Case(
         "CompactionPolicyStalled",
         store_not_seen,
         19,
         20,
         "storage/logs cannot go on: its condition Stalled is True",
+        SUBJECT,
     ),
     Case(
-        "CompactionSourcesQuarantined", sources_quarantined, 14, 15, "storage/logs: 2 damaged sources are quarantined"
+        "CompactionSourcesQuarantined",
+        sources_quarantined,
+        14,
+        15,
+        "storage/logs: 2 damaged sources are quarantined",
+        SUBJECT,
     ),
-    Case("CompactionTargetErrors", targets_unreadable, 24, 25, "storage/logs: 3 targets cannot be planned"),
-    Case("CompactionJobFaulty", job_faulty, 14, 15, "storage/logs: 2 jobs gave up"),
+    Case("CompactionTargetErrors", targets_unreadable, 24, 25, "storage/logs: 3 targets cannot be planned", SUBJECT),
+    Case("CompactionJobFaulty", job_faulty, 14, 15, "storage/logs: 2 jobs gave up", SUBJECT),
     Case(
         "CompactionWorkersCannotStart",
         workers_cannot_start,
         24,
         25,
         "storage/logs: 3 jobs wait, and no worker comes up",
+        SUBJECT,
     ),
     Case(
         "CompactionVersionSkew",
@@ -167,21 +162,22 @@ CASES = [
         69,
         70,
         "storage/logs: 2 workers are of another version than the operator",
+        SUBJECT,
     ),
-    Case("CompactionFencing", commit_refused, 10, 11, "storage/logs: workers lose their leases"),
-    Case("CompactionFencing", leases_lost, 8, 12, "storage/logs: workers lose their leases"),
-    Case("CompactionCleanupBehind", cleanup_overdue, 100, 101, "storage/logs: replaced data is not deleted"),
-    Case("CompactionCleanupBehind", cleanup_refused, 39, 40, "storage/logs: replaced data is not deleted"),
+    Case("CompactionFencing", commit_refused, 10, 11, "storage/logs: workers lose their leases", SUBJECT),
+    Case("CompactionFencing", leases_lost, 8, 12, "storage/logs: workers lose their leases", SUBJECT),
+    Case("CompactionCleanupBehind", cleanup_overdue, 100, 101, "storage/logs: replaced data is not deleted", SUBJECT),
+    Case("CompactionCleanupBehind", cleanup_refused, 39, 40, "storage/logs: replaced data is not deleted", SUBJECT),
     Case(
         "CompactionNoLeader",
         nobody_leads,
         11,
         12,
-        "No replica of the compaction operator leads",
-        False,
-        leading(namespace="compaction-system"),
+        NO_LEADER,
+        (("name", COORDINATOR_LEASE), ("namespace", "compaction-system")),
     ),
-    Case("CompactionNoLeader", nobody_answers, 1, 2, "No replica of the compaction operator leads", False, leading()),
+    Case("CompactionNoLeader", nobody_answers, 1, 2, NO_LEADER, (("name", COORDINATOR_LEASE),)),
+    *CATALOG_CASES,
 ]
 
 
@@ -193,9 +189,8 @@ def promtool(tmp_path_factory: pytest.TempPathFactory) -> Promtool:
 
 def expected(promtool: Promtool, case: Case) -> dict[str, Any]:
     rule = promtool.rules()[case.alert]
-    of_policy = {"namespace": POLICY.namespace, "policy": POLICY.name} if case.of_policy else {}
     return {
-        "exp_labels": {**rule["labels"], **of_policy, **dict(case.labels)},
+        "exp_labels": {**rule["labels"], **dict(case.subject)},
         "exp_annotations": {**rule["annotations"], "summary": case.summary},
     }
 
@@ -221,6 +216,19 @@ def test_nothing_fires_while_all_is_well(promtool: Promtool) -> None:
 @pytest.mark.parametrize("cause", [sources_quarantined, targets_unreadable], ids=lambda cause: cause.__name__)
 def test_a_cause_with_an_alert_of_its_own_fires_that_one_only(promtool: Promtool, cause: Cause) -> None:
     promtool.judge(Timeline.of(cause, minutes=60), at=58, firing=[], alert="CompactionPolicyStalled")
+
+
+@pytest.mark.parametrize("cause", ALONE, ids=lambda cause: cause.__name__)
+def test_a_cause_of_catalogs_with_an_alert_of_its_own_fires_that_one_only(promtool: Promtool, cause: Cause) -> None:
+    promtool.judge(Timeline.of(cause, minutes=60), at=58, firing=[], alert="CompactionCatalogStalled")
+
+
+@pytest.mark.parametrize("cause", QUIET, ids=lambda cause: cause.__name__)
+def test_a_catalog_that_needs_no_user_fires_nothing(promtool: Promtool, cause: Cause) -> None:
+    timeline = Timeline.of(cause, minutes=300)
+    for alert in promtool.rules():
+        if alert.startswith("CompactionCatalog"):
+            promtool.judge(timeline, at=299, firing=[], alert=alert)
 
 
 def test_every_alert_has_a_case_and_a_runbook(promtool: Promtool) -> None:

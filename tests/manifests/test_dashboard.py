@@ -56,7 +56,9 @@ def test_the_queries_are_promql(tmp_path: object, tmp_path_factory: pytest.TempP
 
 
 def _filled_in(query: str) -> str:
-    return query.replace("$__rate_interval", "5m").replace("$namespace", ".*").replace("$policy", ".*")
+    for variable, value in (("$__rate_interval", "5m"), ("$namespace", ".*"), ("$policy", ".*"), ("$catalog", ".*")):
+        query = query.replace(variable, value)
+    return query
 
 
 def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:

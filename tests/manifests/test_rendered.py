@@ -214,6 +214,27 @@ def test_block_stores_add_the_reading_of_secrets_by_name_in_one_namespace(
     assert subject == {"kind": "ServiceAccount", "name": "compaction-operator", "namespace": "compaction-system"}
 
 
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+def test_catalogs_add_the_reading_of_secrets_and_tokens_of_the_operators_own_account(
+    rendered: Rendered, tmp_path: Path, overlay: Path
+) -> None:
+    before, after = rendered(overlay), rendered(with_components(tmp_path / "mine", overlay, "catalogs"))
+    added = [found for found in after if found not in before]
+    assert [found for found in after if found not in added] == before
+    kinds = ("Role", "RoleBinding")
+    both = {(kind, name) for kind in kinds for name in ("compaction-catalogs", "compaction-catalog-tokens")}
+    assert names(added) == both | {("ClusterRole", "compaction-catalog-participant")}
+    (rule,) = one(added, "Role", "compaction-catalogs")["rules"]
+    assert rule == {"apiGroups": [""], "resources": [SECRETS.plural], "verbs": ["get"]}
+    (rule,) = one(added, "Role", "compaction-catalog-tokens")["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["serviceaccounts/token"], ["create"])
+    deployment = one(after, "Deployment", "compaction-operator")["spec"]["template"]["spec"]
+    assert rule["resourceNames"] == [deployment["serviceAccountName"]], "and of no other account"
+    assert "--service-account=$(POD_NAMESPACE)/$(POD_SERVICE_ACCOUNT)" in deployment["containers"][0]["args"]
+    (rule,) = one(added, "ClusterRole", "compaction-catalog-participant")["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["tokenreviews"], ["create"])
+
+
 def test_a_further_namespace_with_block_stores_names_its_secrets(rendered: Rendered) -> None:
     objects = rendered(MANIFESTS / "examples" / "block-stores")
     plain = names(rendered(MANIFESTS / "examples" / "namespace"))
@@ -223,6 +244,28 @@ def test_a_further_namespace_with_block_stores_names_its_secrets(rendered: Rende
     binding = one(objects, "RoleBinding", "compaction-block-stores")
     assert binding["metadata"]["namespace"] == "storage"
     assert [subject["namespace"] for subject in binding["subjects"]] == ["compaction-system"]
+
+
+def test_a_further_namespace_with_catalogs_names_its_secrets(rendered: Rendered) -> None:
+    """Tokens of the operator's account are created where that is."""
+    objects = rendered(MANIFESTS / "examples" / "catalogs")
+    bound = {("Role", "compaction-catalogs"), ("RoleBinding", "compaction-catalogs")}
+    assert names(objects) == bound | {("ClusterRole", "compaction-catalog-participant")}
+    (rule,) = one(objects, "Role", "compaction-catalogs")["rules"]
+    assert rule["resourceNames"] == ["orders-etcd", "orders-participants"]
+    binding = one(objects, "RoleBinding", "compaction-catalogs")
+    assert binding["metadata"]["namespace"] == "storage"
+    assert [subject["namespace"] for subject in binding["subjects"]] == ["compaction-system"]
+
+
+def test_the_page_about_catalogs_opens_the_ports_of_etcd_and_participants(rendered: Rendered, tmp_path: Path) -> None:
+    directory = with_components(tmp_path / "mine", NAMESPACED, "networkpolicy", "catalogs")
+    page = (ROOT / "docs" / "catalogs.md").read_text()
+    (patch,) = [text for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if text.startswith("patches:")]
+    with (directory / "kustomization.yaml").open("a") as file:
+        file.write(patch)
+    egress = one(rendered(directory), "NetworkPolicy", "compaction-operator")["spec"]["egress"]
+    assert {2379, 7800} <= {port["port"] for rule in egress for port in rule.get("ports", ())}
 
 
 def test_the_page_opens_further_ports_of_network_policies(rendered: Rendered, tmp_path: Path) -> None:

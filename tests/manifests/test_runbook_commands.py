@@ -26,6 +26,7 @@ from compaction.stores.staging.store import StagingConnection, StagingStore
 from conftest import delete_namespace
 from manifests.pages import blocks_of, inline_commands_of
 from support.cluster.by_kubectl import Cluster
+from support.cluster.catalog_manifests import catalog_object
 from support.cluster.command_users import PROGRAMS, RBAC
 from support.cluster.explained import condition
 from support.cluster.manifests import job_object, policy_object
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.apiserver
 
 PAGES = sorted((ROOT / "docs" / "runbooks").glob("Compaction*.md"))
 SEGMENT = "0000000000000007.segment"
-PLACEHOLDER = re.compile(r"\b(OPERATOR-NAMESPACE|NAMESPACE|POLICY|JOB|DIR|POD|TARGET/SOURCE)\b")
+PLACEHOLDER = re.compile(r"\b(OPERATOR-NAMESPACE|NAMESPACE|POLICY|CATALOG|JOB|DIR|POD|TARGET/SOURCE)\b")
 POD = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -76,6 +77,20 @@ STATUS = {
         "gainBytes": 163,
         "createdAt": "2026-11-01T00:00:00Z",
         "leftOut": [{"reason": "Cooldown", "count": 2, "example": "/data/ra/b"}],
+    },
+}
+PINNED = {
+    "observedGeneration": 1,
+    "conditions": [condition("Ready", "Transaction")],
+    "fencingToken": 4,
+    "earliestVersion": 3,
+    "latestVersion": 9,
+    "requiredTime": {
+        "value": 1,
+        "time": "2026-11-01T00:00:00Z",
+        "reason": "Transaction",
+        "participant": "orders-0",
+        "subject": "transaction 7",
     },
 }
 FAULTY = {
@@ -121,16 +136,23 @@ def shell(control_plane: Any, tmp_path_factory: pytest.TempPathFactory) -> Itera
     control_plane.kubectl("create", "namespace", namespace)
     cluster = Cluster(control_plane, namespace)
     cluster.kubectl("apply", "-f", str(RBAC))
-    objects = [policy_object("logs"), POD, DEPLOYMENT, LEASE]
+    objects = [policy_object("logs"), catalog_object("orders"), POD, DEPLOYMENT, LEASE]
     cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(objects))
     write_status(cluster, "cpol/logs", STATUS)
+    write_status(cluster, "ccat/orders", PINNED)
     account = f"{namespace}:compaction-operator"
     cluster.kubectl(
         "create", "rolebinding", "operator", "--clusterrole=compaction-operator", f"--serviceaccount={account}"
     )
     log = tmp_path_factory.mktemp("runbooks") / "log"
     generate_log(log, segments=3, entries_per_segment=64, sync=False)
-    words = {"NAMESPACE": namespace, "OPERATOR-NAMESPACE": namespace, "POLICY": "logs", "JOB": "logs-1"}
+    words = {
+        "NAMESPACE": namespace,
+        "OPERATOR-NAMESPACE": namespace,
+        "POLICY": "logs",
+        "JOB": "logs-1",
+        "CATALOG": "orders",
+    }
     words |= {"DIR": str(log), "POD": "logs-w-1", "TARGET/SOURCE": f"/data/ra/a/{SEGMENT}"}
     kv_url = f"sqlite:///{log.parent}/kv.db"
     with closing(StagingStore.open(StagingConnection(kv_url))) as store:

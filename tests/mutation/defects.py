@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from mutation.block_defects import BLOCK_DEFECTS
+from mutation.catalogs.restrictions import RESTRICTION_DEFECTS
+from mutation.catalogs.rounds import ROUND_DEFECTS
 from mutation.control_defects import CONTROL_DEFECTS
 from mutation.segment_defects import SEGMENT_DEFECTS
 from mutation.staging.commits import COMMIT_DEFECTS
@@ -27,5 +29,7 @@ DEFECTS: Final = (
     *SWEEP_DEFECTS,
     *LIVE_DEFECTS,
     *POLICY_DEFECTS,
+    *RESTRICTION_DEFECTS,
+    *ROUND_DEFECTS,
     *CONTROL_DEFECTS,
 )

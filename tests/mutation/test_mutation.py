@@ -19,6 +19,8 @@ AREAS = {"commit", "recovery", "fence", "sweep", "plan", "proof", "index", "clea
     "layers", "reading", "diff", "swap", "writing", "commits", "merges", "resets", "format", "claims",
     "receipts", "rewrite", "sensor", "sweep of tokens", "sweep of objects", "lakefs",
     "damage", "live lakeFS",
+} | {
+    f"catalog {part}" for part in ("restrictions", "version", "checks", "answers", "order", "tokens", "rounds")
 }  # fmt: skip
 TOKENS = "leases/tokens.py"
 

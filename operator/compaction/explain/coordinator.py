@@ -11,23 +11,33 @@ from compaction.explain.explanation import ExplanationBuilder
 from compaction.leases.record import Lease
 
 _START: Final = "Start the operator: compactor operator --namespace NAMESPACE"
+_WITHOUT: Final = "Nothing is planned or assigned until an operator leads; running workers finish their jobs."
+_FIRST: Final = "The first scan follows when an operator watches the namespace."
 
 
 def tell_coordinator(
-    telling: ExplanationBuilder, leases: Sequence[Lease] | None, now: datetime, *, namespace: str, seen: bool
+    telling: ExplanationBuilder,
+    leases: Sequence[Lease] | None,
+    now: datetime,
+    *,
+    namespace: str,
+    seen: bool,
+    without: str = _WITHOUT,
+    first: str = _FIRST,
 ) -> None:
     """Report that no operator coordinates.
 
     Args:
         leases: those of the object's namespace; None when they may not be read.
         seen: whether an operator has ever observed the object.
+        without, first: what follows while none coordinates, and when the first one does.
     """
     found = coordination(leases, namespace, now, complete=False)
     if found.is_missing:
         telling.state(found.sentence(now))
-        telling.next("Nothing is planned or assigned until an operator leads; running workers finish their jobs.")
+        telling.next(without)
         telling.actions(_START)
     elif found.state is Leadership.UNKNOWN and not seen:
         telling.state("No operator has observed it yet.")
-        telling.next("The first scan follows when an operator watches the namespace.")
+        telling.next(first)
         telling.actions(_START)

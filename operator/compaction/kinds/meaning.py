@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """Texts may hold `{policy}`, `{job}` and `{n}` (the flag `-n NAMESPACE`), filled in by `Names`.
+    """Texts may hold `{policy}`, `{job}`, `{catalog}` and `{n}` (the flag `-n NAMESPACE`), filled in by `Names`.
 
     `says`: the state; `next`: what happens without a user; `do`: what a user can do, empty when there is
     nothing to do but wait.
@@ -26,15 +26,16 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What stands in place of `{policy}`, `{job}` and `{n}`."""
+    """What stands in place of `{policy}`, `{job}`, `{catalog}` and `{n}`."""
 
     namespace: str
-    policy: str
+    policy: str = "POLICY"
     job: str = "JOB"
+    catalog: str = "CATALOG"
 
     def fill(self, text: str) -> str:
         """The text with the names in it."""
-        return text.format(policy=self.policy, job=self.job, n=f"-n {self.namespace}")
+        return text.format(policy=self.policy, job=self.job, catalog=self.catalog, n=f"-n {self.namespace}")
 
 
 def meaning_of(words: Mapping[str, Meaning], reason: str) -> Meaning:

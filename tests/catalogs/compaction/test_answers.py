@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from compaction.catalogs.compaction.answers import absent, unready
 from compaction.catalogs.compaction.deciding import compacting, propagating
 from compaction.catalogs.compaction.reasons import OUTCOMES, Finding, Outcome, Reason, standing
 from compaction.catalogs.compaction.round import Topology, Unanswered
-from compaction.catalogs.model.hybrid import later
+from compaction.catalogs.model.hybrid import MINIMUM, later
+from compaction.catalogs.participants.report import UNDEFINED, Cause, PartitionReport, Role
 from support.catalogs.rounds import NAMES, NOW, Story, report, round_of, stopped, timeline
 
 HOUR = 3_600_000
@@ -59,6 +61,9 @@ def test_too_few_participants_keep_the_history() -> None:
     found = propagating(round)
     assert isinstance(found, Finding)
     assert found.reason is Reason.NO_PARTICIPANTS
+    two = round_of([report(name, NOW) for name in NAMES[:2]], topology=Topology(frozenset(NAMES[:2]), least=3))
+    few = stopped(compacting(two, HISTORY, NOW), Reason.NO_PARTICIPANTS)
+    assert few.message.startswith("2 participants were found, at least 3 are expected")
     alone = round_of([], topology=Topology(frozenset(), least=0))
     assert compacting(alone, HISTORY, NOW).pin is not None
 
@@ -86,3 +91,39 @@ def test_a_wait_keeps_its_beginning_while_it_is_about_the_same() -> None:
     assert standing(Finding(Reason.NO_ANSWER, "refused", "b"), first, 20).since == 20
     assert standing(Finding(Reason.ANSWER_LATE, "late", "a"), first, 20).since == 20
     assert standing(Finding(Reason.NO_ANSWER, "refused", "a", "", 5), first, 20).since == 5
+
+
+@pytest.mark.parametrize("held", [0, 3])
+def test_each_thing_that_is_not_known_yet_stops_the_cut_by_itself(held: int) -> None:
+    """A participant that has said all the rest is not ready either: one partition of many, a watermark alone."""
+    rows = [PartitionReport(9, partition, Role.REPLICA, NOW) for partition in range(held)]
+    ready = report("a", NOW, rows)
+    without = replace(ready, low_watermark=UNDEFINED, minimum=MINIMUM, cause=Cause.NOT_READY)
+    partly = replace(ready, partitions=(*rows, PartitionReport(9, 7, Role.REPLICA, UNDEFINED)))
+    starting = replace(ready, minimum=MINIMUM, cause=Cause.NOT_READY)
+    for one, reason in (
+        (without, Reason.NO_WATERMARK),
+        (partly, Reason.UNDEFINED_PARTITION),
+        (starting, Reason.NOT_READY),
+        (replace(starting, subject="the first checkpoint"), Reason.NOT_READY),
+    ):
+        found = unready(round_of([report("b", NOW, rows), one]))
+        assert found is not None
+        assert (found.reason, found.participant) == (reason, "a")
+    assert unready(round_of([ready])) is None
+
+
+def test_an_expected_participant_that_was_not_found_is_named() -> None:
+    topology = Topology(frozenset({"a", "b"}), expected=frozenset({"b", "c"}))
+    found = absent(round_of([report("a", NOW), report("b", NOW)], topology=topology))
+    assert found is not None
+    assert (found.reason, found.participant) == (Reason.MISSING_PARTICIPANT, "c")
+    there = replace(topology, expected=frozenset("ab"))
+    assert absent(round_of([report("a", NOW), report("b", NOW)], topology=there)) is None
+
+
+def test_without_participants_there_is_nothing_to_propagate_whatever_is_expected() -> None:
+    for least in (0, 1):
+        found = propagating(round_of([], topology=Topology(frozenset(), least=least)))
+        assert isinstance(found, Finding)
+        assert found.reason is Reason.NO_PARTICIPANTS

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.catalogs.compaction.fencing import token_of
+from compaction.catalogs.compaction.fencing import least_token
 from compaction.catalogs.compaction.processes import Processes, Stage, Trigger
 from compaction.catalogs.compaction.reasons import Process
 from compaction.catalogs.compaction.watermark import WatermarkRule, due_in, moved
@@ -83,8 +83,8 @@ def test_the_watermark_stays_behind_and_only_grows() -> None:
 
 
 def test_a_later_term_has_a_larger_token() -> None:
-    first = token_of(3, 0)
+    first = least_token(3, 0)
     assert first == 4
-    assert token_of(4, 0) > first, "the status was lost"
-    assert token_of(4, first) > first
-    assert token_of(0, first) > first, "the Lease was deleted and counts from 0 again"
+    assert least_token(4, 0) > first, "the status was lost"
+    assert least_token(4, first) > first
+    assert least_token(0, first) > first, "the Lease was deleted and counts from 0 again"

@@ -148,11 +148,10 @@ def test_a_participant_that_builds_keeps_the_history_whatever_the_status_says() 
     assert cut_to(decided(story, early)) == 4
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_missing_partition_keeps_the_history_until_it_is_back(seed: int) -> None:
+@pytest.mark.parametrize("missing", [0, 24, *random.Random(0).sample(range(1, 24), 3)])
+def test_a_missing_partition_keeps_the_history_until_it_is_back(missing: int) -> None:
     """One random partition (0..24) is missing on node2: nothing; restored: earliest = c1 - 1."""
     story, c1, c2, c3 = told()
-    missing = random.Random(seed).randrange(25)
     id = story.world.table("T").id
     topology = Topology(frozenset(NAMES), assignments=all_on(story.latest))
 
@@ -212,6 +211,16 @@ def test_a_partition_without_an_assignment_is_named() -> None:
         assert f"zone {zone.id}" in stopped(found, Reason.MISSING_ASSIGNMENT).message
 
 
+def test_a_zone_of_the_topology_that_does_not_exist_is_named() -> None:
+    """Its partitions would be counted, not expected where they must be: nothing is cut by less than was declared."""
+    story, _, _, c3 = told()
+    reports = [report(name, c3.activation_time, partitions(story.latest, NOW)) for name in NAMES]
+    topology = Topology(frozenset(NAMES), assignments=all_on(story.latest), unknown_zones=("Defualt", "Other"))
+    found = stopped(compacting(round_of(reports, topology=topology), story.history, NOW), Reason.MISSING_ZONE)
+    assert (found.subject, found.outcome) == ("zone Defualt", Outcome.ABORTED)
+    assert "correct the name in topology.assignments, or take the entry out" in found.message
+
+
 def test_without_assignments_a_partition_must_be_on_as_many_participants_as_the_zone_has_replicas() -> None:
     story = Story()
     story.run(CreateZone("Z", ("default",), partitions=4, replicas=2))
@@ -264,6 +273,20 @@ def test_a_deleted_table_keeps_the_history_while_readers_at_the_watermark_see_it
             early = round_of([report(name, NOW) for name in NAMES], watermark=watermark)
             found = stopped(compacting(early, story.history, NOW), reason)
             assert found.subject == f"table {id}"
+
+
+def test_a_deleted_table_keeps_the_history_while_a_participant_behind_sees_it() -> None:
+    """The coordinator's watermark, and those of the others, have passed the deletion."""
+    story, *_ = told()
+    id = story.world.table("T").id
+    dropped = story.run(DropTable("PUBLIC", "T"))
+    for name in ("A", "B"):
+        story.run(CreateSchema(name))
+    behind = dropped.activation_time - 1
+    reports = [report(name, NOW) for name in NAMES[:2]] + [report("node3", behind)]
+    found = stopped(compacting(round_of(reports), story.history, NOW), Reason.DELETED_TABLE_READABLE)
+    assert (found.participant, found.subject) == ("node3", f"table {id}")
+    assert "at the low watermark of participant node3" in found.message
 
 
 def test_nothing_is_left_to_cut() -> None:

@@ -7,15 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.catalogs.commands.schemas import CreateSchema
-from compaction.catalogs.compaction.history import History, history_of
+from compaction.catalogs.compaction.history import history_of, is_shortest, snapshot_candidate
 from compaction.catalogs.log.port import LogEvent
+from compaction.catalogs.manager.history import START, History
 from compaction.catalogs.model.catalog import EMPTY
 from compaction.catalogs.model.entries import VersionedUpdate
 from support.catalogs.rounds import Story, timeline
 
 WHOLE = timeline(10, 20, 30, 40)
-AFTER_2 = History(WHOLE.versions[1:])
-AFTER_3 = History(WHOLE.versions[2:])
+AFTER_2 = History(list(WHOLE)[1:])
+AFTER_3 = History(list(WHOLE)[2:])
 
 
 @pytest.mark.parametrize(
@@ -28,40 +29,38 @@ AFTER_3 = History(WHOLE.versions[2:])
         (AFTER_2, 1, None), (AFTER_2, 19, None), (AFTER_2, 20, None), (AFTER_2, 29, None), (AFTER_2, 30, None),
         (AFTER_2, 39, None), (AFTER_2, 40, 3), (AFTER_2, 10**9, 3),
         # As short as it gets.
-        (AFTER_3, 10**9, None), (History(()), 10**9, None),
+        (AFTER_3, 10**9, None), (START, 10**9, None),
     ],
 )  # fmt: skip
 def test_the_version_before_the_active_one_is_the_candidate(
     history: History, required: int, candidate: int | None
 ) -> None:
-    found = history.candidate(required)
+    found = snapshot_candidate(history, required)
     assert (None if found is None else found.version) == candidate
 
 
 def test_a_history_knows_its_ends() -> None:
-    assert (WHOLE.earliest, WHOLE.latest, WHOLE.shortest) == (1, 4, False)
-    assert (AFTER_3.earliest, AFTER_3.latest, AFTER_3.shortest) == (3, 4, True)
-    assert (History(()).earliest, History(()).latest, History(()).shortest) == (0, 0, True)
-    assert [WHOLE.get(version) for version in (0, 5)] == [None, None]
-    assert WHOLE.get(2) is WHOLE.versions[1]
-    assert [WHOLE.active(at) for at in (1, 9)] == [None, None]
+    assert (WHOLE.earliest.version, WHOLE.latest.version, is_shortest(WHOLE)) == (1, 4, False)
+    assert (AFTER_3.earliest.version, AFTER_3.latest.version, is_shortest(AFTER_3)) == (3, 4, True)
+    assert (START.earliest.version, START.latest.version, is_shortest(START)) == (0, 0, True)
+    assert [WHOLE.find_active(at) for at in (1, 9)] == [None, None]
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=30, unique=True).map(sorted), st.integers(0, 1100))
 def test_what_is_active_from_the_required_time_on_stays(times: list[int], required: int) -> None:
     """Never the latest, never the active version: also the version before that one is kept, as the snapshot."""
     history = timeline(*times)
-    found = history.candidate(required)
+    found = snapshot_candidate(history, required)
     if found is None:
         return
-    active = history.active(required)
+    active = history.find_active(required)
     assert active is not None
-    assert found.version == active.version - 1 < history.latest
+    assert found.version == active.version - 1 < history.latest.version
     assert found.activation_time < active.activation_time <= required
-    kept = History(history.versions[found.version - 1 :])
-    assert kept.earliest == found.version
+    kept = History(list(history)[found.version - 1 :])
+    assert kept.earliest is found
     for at in range(required, 1101, 7):
-        assert kept.active(at) is history.active(at)
+        assert kept.find_active(at) is history.find_active(at)
 
 
 def test_versions_come_from_the_log_and_go_on_from_a_snapshot() -> None:
@@ -75,6 +74,6 @@ def test_versions_come_from_the_log_and_go_on_from_a_snapshot() -> None:
         LogEvent(VersionedUpdate(3, 5, ()), snapshot.activation_time + 1, 3),
     ]
     history = history_of(updates)
-    assert [one.version for one in history.versions] == [2, 3]
-    assert history.versions[0].schema("A") is not None
-    assert history_of(updates[:1]).versions[0].version == EMPTY.version + 1
+    assert [one.version for one in history] == [2, 3]
+    assert history.earliest.schema("A") is not None
+    assert history_of(updates[:1]).earliest.version == EMPTY.version + 1

@@ -5,22 +5,22 @@ event is lost or repeated.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import signal
 import threading
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from compaction.catalogs.log.etcd.settings import Endpoint
-from compaction.catalogs.log.etcd_log import EtcdUpdateLog
-from compaction.catalogs.model.entries import Event, Snapshot
-from compaction.exceptions import CatalogLogError, CatalogLogRewoundError
+from compaction.catalogs.model.entries import Snapshot
+from compaction.exceptions import CatalogLogError, CatalogLogUnavailableError
 from support.catalogs.etcd_members import EtcdStore, Members, etcd_members
-from support.catalogs.logs import Collector, at, fill, snapshot, until, update, versions, watched
+from support.catalogs.log_writers import Writer, followed, more, require_true, writing
+from support.catalogs.logs import at, fill, snapshot, until, update, versions, watched
 from support.faults.tcp_proxy import Network, TcpProxy
+from support.time.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture(scope="module")
@@ -34,71 +34,6 @@ def store_of_three(three: Members) -> Iterator[EtcdStore]:
     store = EtcdStore(three)
     yield store
     store.close()
-
-
-@dataclass
-class Writer:
-    """Appends one version after the other until it is stopped; a version it was not answered for is tried again."""
-
-    log: EtcdUpdateLog
-    mark: int
-    won: dict[int, int] = field(default_factory=dict)
-    """Version to the mark that was acknowledged."""
-    doubtful: set[int] = field(default_factory=set)
-    """Versions of calls that no answer came to."""
-    stopped: threading.Event = field(default_factory=threading.Event)
-
-    def run(self) -> None:
-        while not self.stopped.is_set():
-            try:
-                version = self.log.recover().version + 1
-                try:
-                    if self.log.append(update(version, self.mark), at(version)):
-                        self.won[version] = self.mark
-                except CatalogLogError:
-                    self.doubtful.add(version)
-                    raise
-            except CatalogLogError:
-                self.stopped.wait(0.02)
-
-
-@contextlib.contextmanager
-def writing(*writers: Writer) -> Iterator[None]:
-    threads = [threading.Thread(target=one.run) for one in writers]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        for one in writers:
-            one.stopped.set()
-        for thread in threads:
-            thread.join()
-
-
-def acknowledged(*writers: Writer) -> int:
-    return sum(len(one.won) for one in writers)
-
-
-def more(writers: tuple[Writer, ...], count: int) -> None:
-    """Wait for so many more acknowledged versions."""
-    before = acknowledged(*writers)
-    until(lambda: acknowledged(*writers) >= before + count, f"{count} versions after {before}")
-
-
-def require_true(store: EtcdStore, writers: tuple[Writer, ...], *collectors: Collector) -> None:
-    """Each acknowledged version is in the log as its writer wrote it, and each watch delivered the log, once."""
-    kept = {one.event.version: one.event for one in store.open().recover().events}
-    for writer in writers:
-        assert {version: kept[version] for version in writer.won} == {
-            version: update(version, mark) for version, mark in writer.won.items()
-        }
-    owners = {version for writer in writers for version in writer.won}
-    assert sum(len(writer.won) for writer in writers) == len(owners), "a version was won twice"
-    assert set(kept) - owners <= {version for writer in writers for version in writer.doubtful}
-    for collector in collectors:
-        until(lambda collector=collector: len(collector.events) >= len(kept) or bool(collector.errors), "all events")  # type: ignore[misc]
-        assert [one.event for one in collector.events] == list(kept.values())
 
 
 def test_the_leader_is_killed(three: Members, store_of_three: EtcdStore) -> None:
@@ -188,20 +123,6 @@ def test_etcd_restarts(tmp_path: Path, etcd_program: Path) -> None:
         store.close()
 
 
-def followed(events: list[Event], start: int = 0) -> int:
-    """A user of the log that applies what a watch delivers: the version it ends with. Each update must be the next, a
-    snapshot may jump ahead.
-    """
-    version = start
-    for event in events:
-        if isinstance(event, Snapshot):
-            version = max(version, event.version)
-        else:
-            assert event.version == version + 1, f"version {event.version} after {version}"
-            version = event.version
-    return version
-
-
 def test_history_is_compacted_and_cut_under_a_watch_that_is_interrupted(member: Members, etcd_store: EtcdStore) -> None:
     """Writers, snapshots and compactions of etcd go on while the watch's network comes and goes."""
     target = member.members[0].endpoint
@@ -228,114 +149,43 @@ def test_history_is_compacted_and_cut_under_a_watch_that_is_interrupted(member: 
         reader.close()
 
 
-@pytest.fixture
-def backup(tmp_path: Path, etcd_program: Path) -> Iterator[tuple[Members, EtcdStore, Path]]:
-    """A member of its own, and where its copy goes."""
-    with etcd_members(tmp_path / "etcd", etcd_program) as running:
-        store = EtcdStore(running)
-        yield running, store, tmp_path / "copy"
-        store.close()
+@contextlib.contextmanager
+def maintained(store: EtcdStore) -> Iterator[list[int]]:
+    """History of etcd is compacted and its database defragmented again and again; the list grows with each round."""
+    stopped, rounds = threading.Event(), list[int]()
+
+    def run() -> None:
+        while not stopped.is_set():
+            store.forget_history()
+            store.defragment()
+            rounds.append(len(rounds))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield rounds
+    finally:
+        stopped.set()
+        thread.join()
 
 
-def copied(running: Members, copy: Path) -> None:
-    """Copy the data while the member stands still."""
-    one = running.members[0]
-    one.signal(signal.SIGSTOP)
-    shutil.copytree(one.directory / "data", copy)
-    one.signal(signal.SIGCONT)
-
-
-def restored(running: Members, copy: Path) -> None:
-    """Stop the member, and start it over the copy."""
-    one = running.members[0]
-    one.kill()
-    shutil.rmtree(one.directory / "data")
-    shutil.copytree(copy, one.directory / "data")
-    running.start()
-
-
-def test_a_restore_that_loses_versions_is_noticed(backup: tuple[Members, EtcdStore, Path]) -> None:
-    """Under load: the copy lacks what watches delivered. They fail by name, and a new start goes on."""
-    running, store, copy = backup
-    writer = Writer(store.open(), 1)
-    collector, _ = watched(store.open())
-    with writing(writer):
-        more((writer,), 10)
-        copied(running, copy)
-        more((writer,), 10)
-        until(lambda: len(collector.events) >= 20, "the watch has what will be lost")
-    last = store.open().recover().version
-    restored(running, copy)
-    until(lambda: bool(collector.errors), "the watch fails")
-    assert isinstance(collector.errors[0], CatalogLogRewoundError)
-    assert "restart the processes that use the catalog" in str(collector.errors[0])
-    found = store.open().recover()
-    assert 10 <= found.version < last
-    assert versions(found) == list(range(1, found.version + 1))
-    again = Writer(store.open(), 2)
-    fresh, _ = watched(store.open())
-    with writing(again):
-        more((again,), 5)
-    assert followed([one.event for one in store.open().recover().events]) == found.version + len(again.won)
-    assert store.settle(fresh, 5)[0] == str(found.version + 1)
-
-
-def test_a_restore_that_others_wrote_over_is_noticed(backup: tuple[Members, EtcdStore, Path]) -> None:
-    """The versions are there again before the watch is, and are other ones: their stamps differ. A snapshot of the old
-    ones is refused.
-    """
-    running, store, copy = backup
-    fill(store.open(), 5)
-    copied(running, copy)
-    target = running.members[0].endpoint
-    with TcpProxy((target.host, target.port)) as proxy:
-        log = store.open(Endpoint(False, "127.0.0.1", proxy.port), call_seconds=0.5)
-        collector, _ = watched(log)
-        fill(log, 8, first=6)
-        store.settle(collector, 3)
-        proxy.set(Network.REFUSING)
-        restored(running, copy)
-        others = store.open()
-        for version in range(6, 12):
-            assert others.append(update(version, 50), at(version) + 77)
-        proxy.set(Network.UP)
-        until(lambda: bool(collector.errors), "the watch fails")
-        assert isinstance(collector.errors[0], CatalogLogRewoundError)
-        assert "no longer holds version 8 as it was delivered" in str(collector.errors[0])
-        assert collector.shown == ["6", "7", "8"]
-        with pytest.raises(CatalogLogRewoundError, match="version 7 is active at"):
-            log.save_snapshot(snapshot(7), 0)
-        log.close()
-
-
-def test_a_restore_that_lost_nothing_goes_on(backup: tuple[Members, EtcdStore, Path]) -> None:
-    """The copy has all versions; its revisions are lower, since other keys changed. The watch goes on."""
-    running, store, copy = backup
-    log = store.open()
-    fill(log, 5)
-    collector, _ = watched(log)
-    fill(log, 7, first=6)
-    store.settle(collector, 2)
-    copied(running, copy)
-    other = EtcdStore(running)
-    fill(other.open(), 30)
-    other.close()
-    restored(running, copy)
-    fill(store.open(), 10, first=8)
-    assert store.settle(collector, 5) == ["6", "7", "8", "9", "10"]
-    assert not collector.errors
-
-
-def test_a_log_that_vanished_is_noticed(backup: tuple[Members, EtcdStore, Path]) -> None:
-    """An empty etcd in the place of the old one."""
-    running, store, _ = backup
-    log = store.open()
-    fill(log, 3)
-    collector, _ = watched(log)
-    running.members[0].kill()
-    shutil.rmtree(running.members[0].directory / "data")
-    running.start()
-    until(lambda: bool(collector.errors), "the watch fails")
-    assert isinstance(collector.errors[0], CatalogLogRewoundError)
-    with pytest.raises(CatalogLogRewoundError, match="does not exist, and it did before"):
-        log.append(update(4), at(4))
+def test_recoveries_are_whole_while_etcd_is_maintained(member: Members, etcd_store: EtcdStore) -> None:
+    """Under a writer, and cuts of the log."""
+    writer, reader = Writer(etcd_store.open(), 1), etcd_store.open()
+    fill(reader, 300)
+    whole, earliest, deadline = 0, 1, time.monotonic() + PATIENCE_SECONDS
+    with writing(writer), maintained(etcd_store) as rounds:
+        while (whole < 20 or len(rounds) < 5) and time.monotonic() < deadline:
+            try:
+                found = reader.recover()
+            except CatalogLogUnavailableError:
+                continue  # compacted during each of its attempts, and named: reading again helps
+            assert versions(found) == list(range(earliest, found.version + 1))
+            whole += 1
+            if whole % 5 == 0:
+                cut = found.events[-100]
+                reader.save_snapshot(snapshot(cut.event.version, activation=cut.activation_time), 0)
+                earliest = cut.event.version
+    assert whole >= 20
+    assert len(rounds) >= 5
+    assert earliest > 1, "nothing was cut, so this showed nothing"

@@ -102,10 +102,14 @@ def test_a_watch_shows_the_log_whatever_is_forgotten(steps: list[tuple[str, int]
             case _:
                 found = log.recover()
                 users.append(User(found.version, log.earliest, found.revision))
-                log.watch(found.revision, users[-1].deliver, pytest.fail)
+                log.watch(found.revision, users[-1].deliver, failed)
     log.pump()
     assert all((user.version, user.snapshot) == (log.version, log.earliest) for user in users)
     assert log.pump() == 0
+
+
+def failed(error: Exception) -> None:
+    pytest.fail(str(error))
 
 
 def append(log: UpdateLog, delay: int, timestamp: int = 1 << 30) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from compaction.catalogs.log import requests
@@ -90,6 +92,26 @@ def test_history_is_compacted_during_a_recovery(etcd_store: EtcdStore, times: in
     assert client.times == 0
 
 
+def test_a_database_is_defragmented_between_the_pages_of_a_recovery(etcd_store: EtcdStore) -> None:
+    """The member answers nothing while it rewrites its database, and has the same revisions afterwards."""
+
+    class Defragmenting(_Compacting):
+        pages = 0
+
+        def range(self, what: Get, revision: int = 0) -> Page:
+            page = super().range(what, revision)
+            self.pages += 1
+            etcd_store.defragment()
+            return page
+
+    fill(etcd_store.open(), 700)
+    client = Defragmenting(etcd_store.members.settings())
+    log = EtcdUpdateLog(client, etcd_store.prefix)
+    etcd_store.opened.append(log)
+    assert versions(log.recover()) == list(range(1, 701))
+    assert client.pages > 3
+
+
 def test_a_recovery_does_not_start_over_for_ever(etcd_store: EtcdStore) -> None:
     fill(etcd_store.open(), 100)
     client = _Compacting(etcd_store.members.settings())
@@ -166,7 +188,8 @@ def test_corruption_names_the_key_and_what_to_do(etcd_store: EtcdStore, which: s
 def test_the_log_of_another_product_is_not_written_to(etcd_store: EtcdStore) -> None:
     change(etcd_store, Put(Keys(etcd_store.prefix).product, b"IGNITE"))
     log = etcd_store.open()
-    for call in (lambda: log.append(update(1), at(1)), lambda: log.claim(1)):
+    calls: tuple[Callable[[], object], ...] = (lambda: log.append(update(1), at(1)), lambda: log.claim(1))
+    for call in calls:
         with pytest.raises(CorruptCatalogLogError, match="another product"):
             call()
     assert keys_of(etcd_store) == ["product"]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.log.port import LogEvent, SnapshotOutcome
 from compaction.catalogs.model.entries import AdvanceIds, Snapshot, VersionedUpdate
 from compaction.catalogs.model.hybrid import hybrid, later
 from compaction.exceptions import (
@@ -163,21 +163,23 @@ def test_a_snapshot_of_another_history_is_refused(store: Store) -> None:
     assert versions(log.recover()) == [1, 2, 3]
 
 
-def test_tokens_only_grow(store: Store) -> None:
+def test_no_token_is_taken_twice(store: Store) -> None:
     log, other = store.open(), store.open()
-    assert [log.claim(token) for token in (1, 5, 5, 3)] == [True, True, True, False]
-    assert [other.claim(token) for token in (4, 5, 6)] == [False, True, True]
+    assert log.recover().token == 0
+    assert [log.claim(least) for least in (1, 5, 5, 3)] == [1, 5, 6, 7]
+    assert [other.claim(least) for least in (4, 9)] == [8, 9]
+    assert log.recover().token == 9
 
 
 def test_a_stale_token_cuts_nothing(store: Store) -> None:
     """A coordinator that was stopped and wakes up is fenced."""
     log = store.open()
     fill(log, 5)
-    assert log.claim(7)
+    assert log.claim(7) == 7
     assert log.save_snapshot(snapshot(2), 6) is FENCED
     assert versions(log.recover()) == [1, 2, 3, 4, 5]
     assert log.save_snapshot(snapshot(2), 7) is SAVED
-    assert log.claim(8)
+    assert log.claim(1) == 8
     assert log.save_snapshot(snapshot(4), 7) is FENCED
     assert versions(log.recover()) == [2, 3, 4, 5]
 
@@ -187,7 +189,7 @@ def test_a_snapshot_raises_the_token(store: Store) -> None:
     log = store.open()
     fill(log, 5)
     assert log.save_snapshot(snapshot(2), 9) is SAVED
-    assert not log.claim(8)
+    assert log.claim(8) == 10
     assert log.save_snapshot(snapshot(3), 8) is FENCED
 
 
@@ -214,7 +216,7 @@ def test_one_of_two_writers_wins_each_version(store: Store) -> None:
 
     for version in range(1, rounds + 1):
         with ThreadPoolExecutor(len(logs)) as pool:
-            won = list(pool.map(lambda log, version=version: log.append(update(version), at(version)), logs))  # type: ignore[misc]
+            won = [done.result() for done in [pool.submit(log.append, update(version), at(version)) for log in logs]]
         assert won.count(True) == 1
     with ThreadPoolExecutor(len(logs)) as pool:
         assert all(not found for found in pool.map(race, range(len(logs))))
@@ -289,7 +291,12 @@ def test_a_closed_watch_delivers_nothing(store: Store) -> None:
 def test_a_delivery_may_close_its_watch(store: Store) -> None:
     log = store.open()
     collector = Collector()
-    closing = log.watch(log.recover().revision, lambda event: (collector.deliver(event), closing.close())[0], print)
+
+    def deliver(event: LogEvent) -> None:
+        collector.deliver(event)
+        closing.close()
+
+    closing = log.watch(log.recover().revision, deliver, print)
     fill(log, 3)
     assert store.settle(collector, 1) == ["1"]
 

@@ -229,7 +229,7 @@ def test_a_version_is_ready_after_a_snapshot_too() -> None:
     for name in "ABCD":
         other.manager.execute(table(name))
         (watch,) = [each for each in log.watches if each.deliver == other.manager._offer]
-        watch.seen = log.revision
+        watch.after = log.revision
         watch.deliver(log.events[log.version])
     assert other.manager.latest.version == 5
     other.manager.compact(4, 1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
 from compaction.catalogs.commands.schemas import CreateSchema
@@ -151,11 +149,12 @@ def test_the_next_begins_when_the_one_before_was_read() -> None:
     assert [done.version for one in (first, second) if (done := one.result(0))] == [2, 3]
 
 
-@dataclass
 class BrokenLog(ListLog):
-    """Every append fails with `error`."""
+    """Every append but the first fails with `error`."""
 
-    error: Exception = field(default_factory=OSError)
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
 
     def append(self, update: VersionedUpdate, timestamp: int) -> bool:
         if self.version:
@@ -191,8 +190,8 @@ def test_a_log_that_contradicts_itself_stops_the_catalog(version: int) -> None:
 def test_a_watch_that_fails_stops_the_catalog() -> None:
     log = ListLog()
     one = stage(log)
-    (watch,) = log.watches
-    watch.failed(ConnectionError("gone for good"))
+    (failed,) = log.failures
+    failed(ConnectionError("gone for good"))
     error = one.manager.execute(table("T")).exception(0)
     assert isinstance(error, CatalogStoppedError)
     assert "gone for good" in str(error)

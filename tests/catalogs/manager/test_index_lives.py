@@ -32,7 +32,8 @@ def built(steps: int) -> tuple[Stage, Index]:
     one.run(CREATE)
     index = found(one.manager.latest)
     assert index is not None
-    for command in [indexes.StartBuildingIndex(index.id), indexes.MakeIndexAvailable(index.id)][:steps]:
+    life: tuple[Command, ...] = (indexes.StartBuildingIndex(index.id), indexes.MakeIndexAvailable(index.id))
+    for command in life[:steps]:
         one.run(command)
     return one, index
 

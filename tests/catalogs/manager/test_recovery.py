@@ -93,7 +93,8 @@ class RepeatingLog(ListLog):
 
 
 def test_recovery_of_a_log_that_contradicts_itself_fails() -> None:
-    log = RepeatingLog()
-    stage(ListLog(log.events))
+    written = ListLog()
+    stage(written)
+    log = RepeatingLog(written.events)
     with pytest.raises(CatalogStoppedError, match="the catalog stopped at version 1: catalog version 1: the update"):
         stage(log, start=False).manager.start()

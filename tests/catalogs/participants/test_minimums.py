@@ -70,6 +70,32 @@ def test_a_checkpoint_that_fails_publishes_nothing_and_loses_nothing() -> None:
     assert found.snapshot() == {ONE: 7}
 
 
+def test_a_checkpoint_publishes_what_was_stored_before_it_began_and_no_more() -> None:
+    found = PublishedMinimums()
+    found.add(ONE)
+    found.store(ONE, 5)
+    running = found.begin_checkpoint()
+    found.store(ONE, 9)
+    running.succeed()
+    assert found.snapshot() == {ONE: 5}
+    found.begin_checkpoint().succeed()
+    assert found.snapshot() == {ONE: 9}
+
+
+def test_a_published_minimum_never_goes_back_and_a_failure_leaves_it() -> None:
+    found = PublishedMinimums()
+    found.add(ONE)
+    found.record(ONE, 7)
+    found.store(ONE, 5)
+    found.begin_checkpoint().succeed()
+    assert found.snapshot() == {ONE: 7}, "an earlier minimum was stored later"
+    found.store(ONE, 9)
+    found.begin_checkpoint().fail()
+    assert found.snapshot() == {ONE: 7}
+    found.begin_checkpoint().succeed()
+    assert found.snapshot() == {ONE: 9}
+
+
 def test_a_checkpoint_of_a_partition_that_was_removed_meanwhile() -> None:
     found = PublishedMinimums()
     found.add(ONE)

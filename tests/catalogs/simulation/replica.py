@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from catalogs.simulation.network import START
@@ -53,7 +54,7 @@ class Replica:
         if not self.leads:
             return
         world, now = self.world, self.world.schedule.now
-        version, catalog = world.version, world.object()
+        version, catalog = world.version, world.stored()
         results, self.results = tuple(self.results), []
         moment = Moment((START + now + self.offset) / 1000, now / 1000)
         decision = reconcile(CatalogSnapshot("ns", "c", moment, catalog, self.name, self.term, results, self.memory))
@@ -61,7 +62,7 @@ class Replica:
         for task in decision.tasks:
             match task:
                 case Ask():
-                    self._ask()
+                    self._ask(task.least)
                 case ReadLog():
                     world.schedule.after(world.dice.uniform(5, 200), lambda: self._end(self._read()))
                 case SaveSnapshot():
@@ -69,7 +70,7 @@ class Replica:
                     if delay == 20_000 and not world.peace:
                         # The replica is paused between the decision and the write, and another is elected.
                         world.schedule.after(2_000, world.elect)
-                    world.schedule.after(delay, lambda task=task: self._save(task))
+                    world.schedule.after(delay, partial(self._save, task))
                 case SendMinimum():
                     self._send(task)
         if decision.status is not None:
@@ -81,8 +82,10 @@ class Replica:
         self.results.append(result)
         self.world.schedule.after(1, self.step)
 
-    def _ask(self) -> None:
-        world, started = self.world, self.clock()
+    def _ask(self, least: int) -> None:
+        world = self.world
+        token, world.claimed = world.log.claim(least), self.term
+        started = self.clock()
         asked = self.asked = [user for user in world.users if user.found]
         answers: dict[str, Answer] = {}
         ended = False
@@ -93,7 +96,7 @@ class Replica:
                 ended = True
                 silent = [Unanswered(user.name, Reason.NO_ANSWER, "lost") for user in asked if user.name not in answers]
                 names = frozenset(user.name for user in asked)
-                self._end(Heard(started, names, tuple(answers.values()), tuple(silent)))
+                self._end(Heard(started, names, tuple(answers.values()), tuple(silent), token))
 
         def question(user: User) -> Callable[[], None]:
             def arrives() -> None:
@@ -119,8 +122,7 @@ class Replica:
 
     def _save(self, task: SaveSnapshot) -> None:
         world = self.world
-        if not world.is_late(self):
-            world.claimed = max(world.claimed, self.term)
+        world.note_late(self)
         saved = save(world.log, task, ())
         if saved.outcome is SnapshotOutcome.SAVED:
             world.was_cut(task.candidate.version, self)

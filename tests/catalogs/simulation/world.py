@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from catalogs.simulation.network import START, Network, Schedule, SkewedClock
 from catalogs.simulation.replica import Replica
@@ -20,9 +22,9 @@ from compaction.catalogs.commands.indexes import CreateIndex, MakeIndexAvailable
 from compaction.catalogs.commands.schemas import CreateSchema, CreateSystemSchema
 from compaction.catalogs.commands.tables import DropTable
 from compaction.catalogs.commands.zones import CreateZone
-from compaction.catalogs.compaction.history import History
 from compaction.catalogs.compaction.reasons import Outcome, Reason
 from compaction.catalogs.log.memory import MemoryUpdateLog
+from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.applying import applied
 from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.entries import VersionedUpdate
@@ -38,7 +40,7 @@ ahead by the allowed skew: that is what the delay is for.
 """
 TROUBLE, PEACE = 400_000, 90_000
 NAMES = ("a", "b", "c")
-SPEC = {
+SPEC: dict[str, Any] = {
     "topology": {"participants": list(NAMES), "assignments": [{"zone": "Z", "participants": list(NAMES)}]},
     "interval": "6s",
     "lowWatermark": {"updateInterval": f"{UPDATE}ms", "dataAvailability": f"{AVAILABILITY}ms"},
@@ -83,7 +85,7 @@ class World:
 
     # -- the API server ------------------------------------------------------------------------------------------------
 
-    def object(self) -> CatalogCompaction:
+    def stored(self) -> CatalogCompaction:
         document = catalog_object(**SPEC)
         document["metadata"] |= {"uid": "u", "resourceVersion": str(self.version), "generation": self.generation}
         return CatalogCompaction.from_object(document | {"status": self.status.to_object()})
@@ -105,7 +107,7 @@ class World:
         if by.term < self.claimed:
             self._fail(f"{by.name} of term {by.term} cuts after term {self.claimed} has claimed the log")
         for user in self.users:
-            active = History(tuple(self.truth)).active(user.one.watermark.value)
+            active = History(self.truth).find_active(user.one.watermark.value)
             for needed, why in user.needs(active):
                 if needed <= version and version > 1:
                     self._fail(f"cut to version {version}, and {user.name} needs {needed} and the one before for {why}")
@@ -113,11 +115,9 @@ class World:
             if since <= version:
                 self._fail(f"cut to version {version}, and index {index} is under construction since {since}")
 
-    def is_late(self, replica: Replica) -> bool:
-        """Another term has begun since."""
-        late = self.leader is not replica
-        self.tally.late += late
-        return late
+    def note_late(self, replica: Replica) -> None:
+        """Count a save after another term has begun."""
+        self.tally.late += self.leader is not replica
 
     def _named(self, status: CatalogCompactionStatus) -> None:
         """Each wait has a name, and a time since when."""
@@ -153,7 +153,7 @@ class World:
         self.truth.append(catalog)
         self.tally.versions += 1
         for user in self.users:
-            self.schedule.after(self.dice.uniform(1, DELAY / 2), lambda user=user: user.learn(catalog))
+            self.schedule.after(self.dice.uniform(1, DELAY / 2), partial(user.learn, catalog))
 
     def change(self) -> None:
         """One change of the catalog, of any sort."""
@@ -289,13 +289,13 @@ class World:
         # Versions are active, and learnt in order, before anything else happens.
         self.schedule.run(2 * DELAY, lambda: None)
         for user in self.users:
-            self.forever(4_000, lambda user=user: self.transact(user))
-            self.forever(6_000, lambda user=user: self.checkpoint(user), also_in_peace=True)
+            self.forever(4_000, partial(self.transact, user))
+            self.forever(6_000, partial(self.checkpoint, user), also_in_peace=True)
             self.forever(UPDATE, user.move_watermark, also_in_peace=True)
-            self.forever(40_000, lambda user=user: self.rebalance(user))
-            self.forever(300_000, lambda user=user: self.restart(user))
-            self.forever(700_000, lambda user=user: self.jump(user))
-            self.forever(700_000, lambda user=user: self.vanish(user))
+            self.forever(40_000, partial(self.rebalance, user))
+            self.forever(300_000, partial(self.restart, user))
+            self.forever(700_000, partial(self.jump, user))
+            self.forever(700_000, partial(self.vanish, user))
         self.forever(4_000, self._change_slowly)
         self.elect()
         self.forever(60_000, self.elect)

@@ -12,6 +12,7 @@ from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.catalogs.participants.report import Role
 from compaction.cli.main import main
 from support.catalogs.endpoints import participant
+from support.catalogs.etcd_members import EtcdStore, Members
 from support.stores.ingest import SECRET
 
 DDL = """
@@ -110,6 +111,30 @@ def test_history_is_cut_as_far_as_the_participant_allows(
         assert versions(capsys, place) == before[4:]
         code, found = shown(capsys, "compact", *asked, *place, "--token", 7)
         assert (code, found["outcome"]) == (0, "NothingToCompact")
+
+
+def test_a_token_that_is_not_larger_says_which_is(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    etcd: Members,
+    place: list[str],
+    secret: Path,
+    node: ReferenceParticipant,
+) -> None:
+    before = versions(capsys, place)
+    checkpointed(node)
+    with participant(node, tmp_path) as endpoint:
+        capsys.readouterr()
+        asked = ["--participant", f"node1=http://127.0.0.1:{endpoint.port}", "--secret-file", secret, *NOW]
+        with EtcdStore(etcd, prefix=place[-1]) as store:
+            assert store.open().claim(7) == 7
+        for token in (6, 7):
+            code, found = shown(capsys, "compact", *asked, *place, "--token", token)
+            assert (code, found["outcome"]) == (1, "Fenced")
+            assert "name a larger one, such as --token 8" in found["message"]
+        assert versions(capsys, place) == before
+        code, found = shown(capsys, "compact", *asked, *place, "--token", 8)
+        assert (code, found["outcome"]) == (0, "Saved")
 
 
 def test_a_participant_that_does_not_answer_is_named(

@@ -9,64 +9,28 @@ import json
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from compaction.api.names import ANNOTATION_APPROVE, ANNOTATION_RELEASE, ANNOTATION_RETRY, COORDINATOR_LEASE
+from compaction.api.names import ANNOTATION_APPROVE, ANNOTATION_RELEASE, ANNOTATION_RETRY
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.api.text.times import timestamp_from_epoch
 from compaction.cli.cluster.access import models
 from compaction.cli.main import COMMANDS
 from compaction.explain.left_out_words import TARGET_WORDS
-from compaction.leases.record import format_micro_time
 from compaction.local.servers.versitygw import free_port
 from support.cluster.by_kubectl import Cluster
-from support.cluster.command_users import User, columns_of, make_user
+from support.cluster.command_users import User, columns_of
 from support.cluster.explained import condition
 from support.cluster.manifests import job_object, policy_object
+from support.cluster.written import ago, coordinator_lease, make, write_status
 
 pytestmark = pytest.mark.apiserver
 
 SEGMENT = "0000000000000007.segment"
-
-
-@pytest.fixture
-def cluster(control_plane: Any, namespace: str) -> Cluster:
-    return Cluster(control_plane, namespace)
-
-
-@pytest.fixture
-def user(control_plane: Any, namespace: str, tmp_path: Path) -> Callable[[str], User]:
-    """A user with one of our roles in the namespace of the test, or with none."""
-    return lambda role: make_user(control_plane, namespace, tmp_path, role=role)
-
-
-@pytest.fixture
-def editor(user: Callable[[str], User]) -> User:
-    return user("compaction-editor")
-
-
-def ago(seconds: float) -> str:
-    return timestamp_from_epoch(time.time() - seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def make(cluster: Cluster, document: dict[str, Any], status: dict[str, Any] | None = None) -> None:
-    """Create an object, and write its status as the operator would."""
-    cluster.apply(document)
-    if status is not None:
-        kind, name = document["kind"], document["metadata"]["name"]
-        write_status(cluster, f"{kind}/{name}", status)
-
-
-def write_status(cluster: Cluster, name: str, status: dict[str, Any]) -> None:
-    patch = json.dumps({"status": status})
-    cluster.kubectl("patch", name, "--type=merge", "--subresource=status", "-p", patch)
 
 
 def busy_status() -> dict[str, Any]:
@@ -105,18 +69,6 @@ def busy_status() -> dict[str, Any]:
             "createdAt": ago(60),
             "leftOut": [{"reason": "Cooldown", "count": 2, "example": "/data/ra/b"}],
         },
-    }
-
-
-def coordinator_lease(silent: float) -> dict[str, Any]:
-    """The coordinator's Lease, renewed so many seconds ago."""
-    renewed = format_micro_time(datetime.now(UTC) - timedelta(seconds=silent))
-    spec = {"holderIdentity": "replica-a", "leaseDurationSeconds": 900, "renewTime": renewed}
-    return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"name": COORDINATOR_LEASE},
-        "spec": spec,
     }
 
 
@@ -234,7 +186,7 @@ def test_why_explains_a_policy_and_a_job(busy: Cluster, editor: User) -> None:
     job = json.loads(editor.prints("why", "cjob/logs-3", "-o", "json"))
     assert job["subject"].endswith("/logs-3: Faulty")
     assert any(f"kubectl compaction retry -n {busy.namespace} logs-3" in sentence for sentence in job["actions"])
-    assert "neither cpol" in editor.refused("why", "pod/logs")
+    assert "pod is not cpol (a policy), cjob (a job) or ccat (a catalog)" in editor.refused("why", "pod/logs")
 
 
 def test_approve_takes_the_current_plan_and_no_other(cluster: Cluster, editor: User) -> None:
@@ -325,7 +277,7 @@ def test_a_viewer_reads_and_is_told_what_it_may_not(busy: Cluster, user: Callabl
 def test_a_policy_without_anything_in_it_is_no_error(cluster: Cluster, editor: User) -> None:
     answer = editor.run("status")
     assert (answer.returncode, answer.stdout) == (0, "")
-    assert answer.stderr == f"No policies found in {cluster.namespace} namespace.\n"
+    assert answer.stderr == f"No policies or catalogs found in {cluster.namespace} namespace.\n"
     make(cluster, policy_object())
     assert columns_of(editor.prints("status"))[0]["REASON"] == "-"
     assert "not scanned yet" in editor.prints("status", "logs")
@@ -334,8 +286,11 @@ def test_a_policy_without_anything_in_it_is_no_error(cluster: Cluster, editor: U
     assert "no source is in quarantine" in editor.refused("quarantine", "release", "logs", "--all")
     assert 'no CompactionPolicy "other"' in editor.refused("status", "other")
     assert 'no CompactionPolicy "other"' in editor.refused("status", "other", "--watch")
-    for name in ("../../../version", "logs?watch=true", "cpol/logs", "a b", ""):
+    for name in ("logs?watch=true", "cpol/a b", "a b", ""):
         assert "is not the name of a CompactionPolicy" in editor.refused("status", name)
+    for name in ("../../../version", "cjob/logs"):
+        assert "is not cpol (a policy) or ccat (a catalog)" in editor.refused("status", name)
+    assert "not scanned yet" in editor.prints("status", "cpol/logs")
 
 
 def test_no_cluster_no_context_and_no_definitions_are_told_apart(

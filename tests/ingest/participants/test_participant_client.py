@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 import ssl
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +31,7 @@ from compaction.ingest.participants.client import (
     skew_of,
 )
 from compaction.ingest.participants.messages import ReportMessage
-from compaction.ingest.participants.round import ask_all, store_all
+from compaction.ingest.participants.round import ReportRound, ask_all, store_all
 from compaction.ingest.running import Address, TlsFiles
 from compaction.local.cluster.certs import ensure_authority
 from support.catalogs.endpoints import (
@@ -211,13 +213,19 @@ def test_a_wrong_secret(tmp_path: Path) -> None:
     assert caught.value.reason is ParticipantFailure.UNAUTHORIZED
 
 
-def test_tls_is_verified(tmp_path: Path) -> None:
-    authority, other = (ensure_authority(tmp_path / name) for name in ("one", "other"))
+def certified(directory: Path) -> tuple[TlsFiles, ssl.SSLContext]:
+    """A server's files, and the context of a client that trusts them."""
+    authority = ensure_authority(directory / "one")
     pair = authority.issue_server(["127.0.0.1"])
-    files = TlsFiles(tmp_path / "tls.crt", tmp_path / "tls.key")
+    files = TlsFiles(directory / "tls.crt", directory / "tls.key")
     files.certificate.write_bytes(pair.certificate)
     files.key.write_bytes(pair.key)
-    trusted, stranger = (ssl.create_default_context(cafile=str(one.ca)) for one in (authority, other))
+    return files, ssl.create_default_context(cafile=str(authority.ca))
+
+
+def test_tls_is_verified(tmp_path: Path) -> None:
+    files, trusted = certified(tmp_path)
+    stranger = ssl.create_default_context(cafile=str(ensure_authority(tmp_path / "other").ca))
     with participant(ready(), tmp_path, address=Address(port=0, tls=files), tls=trusted) as endpoint:
         address = ParticipantAddress("node1", f"https://127.0.0.1:{endpoint.port}")
         assert ask(address, ParticipantClient(lambda: SECRET, tls=trusted)).report.name == "node1"
@@ -225,6 +233,18 @@ def test_tls_is_verified(tmp_path: Path) -> None:
             ask(address, ParticipantClient(lambda: SECRET, tls=stranger))
     assert caught.value.reason is ParticipantFailure.NO_ANSWER
     assert "CERTIFICATE_VERIFY_FAILED" in str(caught.value)
+
+
+def test_a_loop_that_ends_after_a_round_leaves_no_socket(tmp_path: Path) -> None:
+    files, trusted = certified(tmp_path)
+    with participant(ready(), tmp_path, address=Address(port=0, tls=files), tls=trusted) as endpoint:
+        address = ParticipantAddress("node1", f"https://127.0.0.1:{endpoint.port}")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(40):
+                ask(address, ParticipantClient(lambda: SECRET, tls=trusted))
+            gc.collect()
+    assert [str(one.message) for one in caught] == []
 
 
 @pytest.mark.parametrize(
@@ -322,6 +342,15 @@ def test_one_that_hangs_delays_no_other_and_is_the_only_one_that_fails(tmp_path:
     assert [one.name for one in found.answers] == ["node1"]
 
 
+@pytest.mark.parametrize("failure", ParticipantFailure)
+def test_each_failure_has_a_reason_of_the_decision(failure: ParticipantFailure) -> None:
+    """An answer that is there and cannot be believed is another thing than none."""
+    reasons = {ParticipantFailure.NO_ANSWER: Reason.NO_ANSWER, ParticipantFailure.LATE: Reason.ANSWER_LATE}
+    (found,) = ReportRound({}, {"a": ParticipantError("a", "http://a", failure, "the particulars")}).unanswered
+    assert (found.name, found.reason) == ("a", reasons.get(failure, Reason.ANSWER_REFUSED))
+    assert "the particulars" in found.message
+
+
 def test_a_round_ends_though_most_of_it_hangs() -> None:
     with raw_server(lambda _, over: _wait(over)) as silent:
         addresses = [at(silent, f"silent{number}") for number in range(30)]
@@ -366,3 +395,5 @@ def test_limits_have_defaults_that_bound_everything() -> None:
     limits = AskLimits()
     check: Callable[[float], bool] = lambda value: 0 < value < 10_000_000  # noqa: E731
     assert all(map(check, (limits.seconds, limits.connections, limits.round_seconds, limits.report_bytes)))
+    assert (limits.round_seconds, limits.turn_seconds + limits.seconds) == (120.0, 120.0), "the last turn ends in time"
+    assert AskLimits(seconds=200.0).turn_seconds == 200.0

@@ -50,6 +50,7 @@ class Bench:
     namespace: str
     logs: MemoryLogs = field(default_factory=MemoryLogs)
     participants: NamedParticipants = field(default_factory=lambda: NamedParticipants(system_clock))
+    metrics: Metrics = field(default_factory=Metrics)
     leads: bool = True
 
     def __post_init__(self) -> None:
@@ -78,6 +79,10 @@ class Bench:
         body = await self.client.get(CATALOG_COMPACTIONS, "orders", namespace=self.namespace)
         return CatalogCompactionStatus.from_object(body["status"])
 
+    def measured(self, name: str, **labels: str) -> float | None:
+        found = {"namespace": self.namespace, "catalog": "orders", **labels}
+        return self.metrics.registry.get_sample_value(f"compaction_catalog_{name}", found)
+
     async def until(self, holds: Callable[[CatalogCompactionStatus], bool]) -> CatalogCompactionStatus:
         for _ in range(1200):
             if holds(status := await self.status()):
@@ -90,7 +95,7 @@ class Bench:
 async def bench(connection: ApiConnection, namespace: str, tmp_path: Path) -> AsyncIterator[Bench]:
     async with ApiClient(connection) as client:
         made = Bench(client, namespace)
-        metrics = Metrics()
+        metrics = made.metrics
         controller = Controllers(
             PolicyController(), CatalogController(logs=made.logs, participants=lambda _clock: made.participants)
         )
@@ -153,6 +158,7 @@ def test_a_history_becomes_short_and_a_transaction_keeps_it(on_bench: Callable[.
         assert (status.earliest_version, status.latest_version) == (5, 6)
         assert (status.coordinator, status.fencing_token) == ("operator-0", 7)
         assert status.last_compacted_version == 5
+        assert (b.measured("versions_cut_total"), b.measured("versions")) == (4, 2)
         b.leads = True
         begun = reader.begin()
         for n in range(6, 9):
@@ -167,7 +173,7 @@ def test_a_history_becomes_short_and_a_transaction_keeps_it(on_bench: Callable[.
         status = await b.until(lambda one: one.earliest_version == 8)
         assert status.versions_cut == 7
         assert status.propagated_minimum is not None
-        assert b.participants.sent[-1][1] == 7
+        assert b.participants.sent[0][1] == 7
         events = await b.client.list(EVENTS, namespace=b.namespace)
         assert "Compacted" in {event["reason"] for event in events.items}
 
@@ -203,7 +209,11 @@ def test_a_stored_spec_that_cannot_be_read_says_so(on_bench: Callable[..., None]
         cache = ObjectCache(catalogs=True)
         cache.catalogs.upsert({**body, "spec": {**body["spec"], "interval": "soon"}})
         runtime = SimpleNamespace(
-            cache=cache, client=b.client, events=SimpleNamespace(event=lambda *_, **__: None), is_leader=lambda: True
+            cache=cache,
+            client=b.client,
+            events=SimpleNamespace(event=lambda *_, **__: None),
+            is_leader=lambda: True,
+            metrics=b.metrics,
         )
         await controller.start(runtime)  # type: ignore[arg-type]
         for _ in range(20):
@@ -212,6 +222,8 @@ def test_a_stored_spec_that_cannot_be_read_says_so(on_bench: Callable[..., None]
             if status.conditions[0].reason == "InvalidSpec":
                 break
         assert "interval" in status.conditions[0].message
+        assert b.measured("reason", reason="InvalidSpec") == 1
+        assert b.measured("condition", condition="Stalled", status="True") == 1
 
     on_bench(test)
 
@@ -220,11 +232,13 @@ def test_a_deleted_catalog_is_forgotten(on_bench: Callable[..., None]) -> None:
     async def test(b: Bench) -> None:
         await b.create()
         await b.until(lambda one: one.compaction is not None)
+        assert b.measured("versions") == 0
         await b.client.delete(CATALOG_COMPACTIONS, "orders", namespace=b.namespace)
         await asyncio.sleep(0.5)
         asked = len(b.logs.opened_with)
         await asyncio.sleep(1.0)
         assert len(b.logs.opened_with) <= asked + 1
+        assert b.measured("versions") is None
 
     on_bench(test)
 

@@ -30,6 +30,7 @@ from compaction.exceptions import (
 from compaction.kube.catalogs.failures import reason_of
 from compaction.kube.catalogs.finding import addresses_of
 from compaction.kube.catalogs.working import CatalogWork, RoundState
+from compaction.kube.client.own_tokens import OwnTokens
 from compaction.reconcile.catalogs.actions import Ask, ReadLog, SaveSnapshot, SendMinimum, Task
 from compaction.reconcile.catalogs.observations import Broken, Delivered, Heard, LogRead, Result, Saved
 from support.catalogs.worlds import column, table
@@ -63,6 +64,7 @@ class Desk:
         async def main() -> Result:
             work = CatalogWork(
                 self.objects,  # type: ignore[arg-type]
+                tokens=OwnTokens(self.objects, None),  # type: ignore[arg-type]
                 logs=self.logs,
                 participants=self.participants,
                 clock=lambda: NOW,
@@ -76,7 +78,7 @@ class Desk:
 def test_participants_are_found_by_their_labels_and_asked() -> None:
     desk = Desk()
     desk.participants.silent.add("b")
-    heard = desk.do(Ask(spec_of()))
+    heard = desk.do(Ask(spec_of(), 4))
     assert isinstance(heard, Heard)
     assert (heard.asked, heard.started_at) == (frozenset({"a", "b"}), NOW)
     assert [one.name for one in heard.answers] == ["a"]
@@ -114,8 +116,8 @@ def test_a_cut_replaces_versions_and_says_how_many_bytes() -> None:
         desk.logs.run(AddColumns("PUBLIC", "T", (column(f"C{n}"),)))
     read = desk.do(ReadLog(spec_of()))
     assert isinstance(read, LogRead)
-    assert (read.history.earliest, read.history.latest) == (1, 7)
-    candidate = read.history.get(6)
+    assert (read.history.earliest.version, read.history.latest.version) == (1, 7)
+    candidate = read.history.find(6)
     assert candidate is not None
     saved = desk.do(SaveSnapshot(spec_of(), candidate, 1, 4))
     assert isinstance(saved, Saved)
@@ -127,7 +129,7 @@ def test_a_cut_replaces_versions_and_says_how_many_bytes() -> None:
     assert isinstance(first, Snapshot)
     (stored,) = (one for contents in first.schemas for one in contents.tables)
     assert len(stored.versions) == 1, "column sets that no retained version uses are gone"
-    assert history_of(kept).latest == 7
+    assert history_of(kept).latest.version == 7
 
 
 def test_an_older_token_cuts_nothing() -> None:
@@ -137,9 +139,9 @@ def test_an_older_token_cuts_nothing() -> None:
         desk.logs.run(CreateSchema(f"S{n}"))
     read = desk.do(ReadLog(spec_of()))
     assert isinstance(read, LogRead)
-    candidate = read.history.get(3)
+    candidate = read.history.find(3)
     assert candidate is not None
-    assert desk.logs.kept.claim(9)
+    assert desk.logs.kept.claim(9) == 9
     saved = desk.do(SaveSnapshot(spec_of(), candidate, 1, 8))
     assert saved == Saved(SnapshotOutcome.FENCED, 3)
     assert len(desk.logs.kept.recover().events) == 4
@@ -151,20 +153,59 @@ def test_a_replica_that_does_not_lead_writes_nothing() -> None:
         desk.logs.run(CreateSchema(f"S{n}"))
     read = desk.do(ReadLog(spec_of()))
     assert isinstance(read, LogRead)
-    candidate = read.history.get(3)
+    candidate = read.history.find(3)
     assert candidate is not None
     desk.leads = False
-    for task in (SaveSnapshot(spec_of(), candidate, 1, 4), SendMinimum(spec_of(), NOW, 4)):
+    for task in (Ask(spec_of(), 4), SaveSnapshot(spec_of(), candidate, 1, 4), SendMinimum(spec_of(), NOW, 4)):
         result = desk.do(task)
         assert isinstance(result, Broken)
         assert result.reason is Reason.FENCED
     assert desk.participants.sent == []
+    assert desk.logs.kept.recover().token == 0
     assert len(desk.logs.kept.recover().events) == 4
+
+
+def test_a_round_claims_the_log_before_it_asks() -> None:
+    """A coordinator that was stopped between answers and save is fenced by every round that began since."""
+    desk = Desk()
+    for n in range(4):
+        desk.logs.run(CreateSchema(f"S{n}"))
+    desk.logs.kept.claim(50)
+    first, second = (desk.do(Ask(spec_of(), 4)) for _ in range(2))
+    assert isinstance(first, Heard)
+    assert isinstance(second, Heard)
+    assert (first.token, second.token) == (51, 52), "what the log has seen counts, whatever Lease and status say"
+    read = desk.do(ReadLog(spec_of()))
+    assert isinstance(read, LogRead)
+    candidate = read.history.find(3)
+    assert candidate is not None
+    assert desk.do(SaveSnapshot(spec_of(), candidate, 1, first.token)) == Saved(SnapshotOutcome.FENCED, 3)
+    saved = desk.do(SaveSnapshot(spec_of(), candidate, 1, second.token))
+    assert isinstance(saved, Saved)
+    assert saved.outcome is SnapshotOutcome.SAVED
+
+
+def test_a_dry_run_claims_nothing() -> None:
+    desk = Desk()
+    heard = desk.do(Ask(spec_of(dryRun=True), 4))
+    assert isinstance(heard, Heard)
+    assert (heard.token, desk.logs.kept.recover().token) == (4, 0)
+
+
+def test_participants_are_asked_also_when_the_log_does_not_answer() -> None:
+    desk = Desk()
+    desk.logs.kept.failure = CatalogLogUnavailableError("etcd", "no endpoint answered")
+    heard = desk.do(Ask(spec_of(), 4))
+    assert isinstance(heard, Heard)
+    assert (heard.asked, heard.token) == (frozenset({"a", "b"}), 4)
+    assert heard.unclaimed is not None
+    assert heard.unclaimed.reason is Reason.LOG_UNAVAILABLE
+    assert "no endpoint answered" in heard.unclaimed.message
 
 
 def test_the_minimum_goes_to_those_that_were_asked() -> None:
     desk = Desk()
-    desk.do(Ask(spec_of()))
+    desk.do(Ask(spec_of(), 4))
     desk.participants.silent.add("b")
     minimum = hybrid(1_749_000_000_000)
     assert desk.do(SendMinimum(spec_of(), minimum, 4)) == Delivered(minimum, (("b", "refused"),))
@@ -182,7 +223,7 @@ def test_the_minimum_goes_to_those_that_were_asked() -> None:
     ],
 )
 def test_what_cannot_be_read_is_named(objects: dict[str, Any], reason: Reason, message: str) -> None:
-    result = Desk(**objects).do(Ask(spec_of()))
+    result = Desk(**objects).do(Ask(spec_of(), 4))
     assert isinstance(result, Broken)
     assert result.reason is reason
     assert message in result.message

@@ -2,132 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-
 import pytest
 
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.catalog.status import CatalogCompactionStatus
-from compaction.api.conditions import get_condition
 from compaction.catalogs.compaction.processes import Stage, Trigger
-from compaction.catalogs.compaction.reasons import Outcome, Reason
-from compaction.catalogs.compaction.round import Answer, Unanswered
+from compaction.catalogs.compaction.reasons import Finding, Outcome, Reason
+from compaction.catalogs.compaction.round import Unanswered
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.participants.report import Cause
-from compaction.reconcile.catalogs.actions import Ask, CatalogDecision, ReadLog, SaveSnapshot, SendMinimum
+from compaction.reconcile.catalogs.actions import SaveSnapshot, SendMinimum
 from compaction.reconcile.catalogs.catalog import reconcile
 from compaction.reconcile.catalogs.memory import CatalogMemory
-from compaction.reconcile.catalogs.observations import (
-    Broken,
-    CatalogSnapshot,
-    Delivered,
-    Heard,
-    LogRead,
-    Result,
-    Saved,
-)
+from compaction.reconcile.catalogs.observations import Broken, CatalogSnapshot, Delivered, LogRead, Saved
 from compaction.reconcile.catalogs.work import Work
 from compaction.reconcile.observations import Moment
-from support.catalogs.rounds import report, timeline
-from support.cluster.catalog_manifests import catalog_object
-
-START = 1_750_000_000.0
-HISTORY = timeline(*(hybrid(int(START * 1000) - 5_000_000 + n * 1000) for n in range(6)))
-
-
-@dataclass
-class Coordinator:
-    """One replica that reconciles one catalog; what it writes is what it reads the next time."""
-
-    spec: dict[str, Any] = field(default_factory=dict)
-    generation: int = 1
-    status: CatalogCompactionStatus = field(default_factory=CatalogCompactionStatus)
-    memory: CatalogMemory = field(default_factory=CatalogMemory)
-    seconds: float = 0.0
-    identity: str = "operator-0"
-    transitions: int = 3
-    writes: int = 0
-    events: list[str] = field(default_factory=list)
-    conflict: bool = False
-
-    @property
-    def now(self) -> int:
-        return hybrid(int((START + self.seconds) * 1000))
-
-    def run(self, *results: Result) -> CatalogDecision:
-        document = catalog_object(**self.spec)
-        document["metadata"] |= {"uid": "u", "resourceVersion": str(self.writes), "generation": self.generation}
-        catalog = CatalogCompaction.from_object(document | {"status": self.status.to_object()})
-        moment = Moment(START + self.seconds, self.seconds)
-        snapshot = CatalogSnapshot(
-            "ns", "orders", moment, catalog, self.identity, self.transitions, results, self.memory
-        )
-        decision = reconcile(snapshot)
-        self.memory = decision.memory
-        if decision.status is not None and not self.conflict:
-            self.status = CatalogCompactionStatus.from_object(decision.status.status.to_object())
-            self.writes += 1
-            self.events += [event.reason for event in decision.status.events]
-        return decision
-
-    def heard(self, *reports: Any, unanswered: tuple[Unanswered, ...] = ()) -> Heard:
-        answers = tuple(Answer(one, self.now, self.now) for one in reports)
-        names = {one.name for one in answers} | {one.name for one in unanswered}
-        return Heard(self.now, frozenset(names), answers, unanswered)
-
-    def idle(self, name: str = "a") -> Any:
-        """A report of a participant that needs nothing old."""
-        return report(name, self.now, transactions=self.now, clock=self.now)
-
-    def whole_round(self, *reports: Any) -> CatalogDecision:
-        """From asking to the end; every cut and every minimum is taken."""
-        decision = self.run(self.heard(*(reports or (self.idle(),))))
-        while decision.tasks:
-            results: list[Result] = []
-            for task in decision.tasks:
-                match task:
-                    case ReadLog():
-                        results.append(LogRead(HISTORY, self.now))
-                    case SaveSnapshot():
-                        results.append(Saved(SnapshotOutcome.SAVED, task.candidate.version, 1000))
-                    case SendMinimum():
-                        results.append(Delivered(task.minimum))
-                    case Ask():
-                        return decision
-            decision = self.run(*results)
-        return decision
-
-    @property
-    def ready(self) -> tuple[str, str]:
-        found = get_condition(self.status.conditions, "Ready")
-        assert found is not None
-        return found.status.value, found.reason
-
-    @property
-    def present(self) -> set[str]:
-        return {one.type for one in self.status.conditions} - {"Ready"}
-
-
-def kinds(decision: CatalogDecision) -> list[str]:
-    return [type(task).__name__ for task in decision.tasks]
+from support.catalogs.rounds import report
+from support.cluster.catalog_coordinator import HISTORY, START, CatalogCoordinator, kinds
 
 
 def test_a_new_term_begins_a_round_at_once() -> None:
-    """Becoming the coordinator triggers; the token is this term's."""
-    one = Coordinator()
+    """Becoming the coordinator triggers; the token is larger than the number of terms."""
+    one = CatalogCoordinator()
     decision = one.run()
     assert kinds(decision) == ["Ask"]
     assert one.memory.processes.trigger is Trigger.NEW_TERM
     assert one.ready == ("Unknown", "Starting")
     assert one.present == {"Reconciling"}
-    assert (one.status.coordinator, one.status.fencing_token) == ("operator-0", 4)
+    assert (one.status.coordinator, one.least) == ("operator-0", 4)
     assert kinds(one.run()) == [], "a round that runs is not begun again"
 
 
 def test_a_round_cuts_and_propagates() -> None:
-    one = Coordinator()
+    one = CatalogCoordinator()
     one.run()
     decision = one.run(one.heard(one.idle()))
     assert sorted(kinds(decision)) == ["ReadLog", "SendMinimum"]
@@ -154,7 +60,7 @@ def test_a_round_cuts_and_propagates() -> None:
 
 def test_propagation_goes_on_when_the_cut_is_refused() -> None:
     """Both sub-processes fail: each has its own outcome, and the failure of one is not the other's."""
-    one = Coordinator()
+    one = CatalogCoordinator()
     one.run()
     one.run(one.heard(one.idle()))
     one.run(LogRead(HISTORY, one.now))
@@ -171,7 +77,7 @@ def test_propagation_goes_on_when_the_cut_is_refused() -> None:
 
 
 def test_a_log_that_does_not_answer_does_not_stop_the_propagation() -> None:
-    one = Coordinator()
+    one = CatalogCoordinator()
     one.run()
     one.run(one.heard(one.idle()))
     one.run(Broken(Work.READ, Reason.LOG_UNAVAILABLE, "etcd does not answer"))
@@ -184,7 +90,7 @@ def test_a_log_that_does_not_answer_does_not_stop_the_propagation() -> None:
 
 def test_a_participant_without_an_answer_is_named_and_its_age_grows() -> None:
     """Nothing is cut, nothing propagated; after a second round of it a user has to act."""
-    one = Coordinator()
+    one = CatalogCoordinator()
     one.run()
     silent = (Unanswered("b", Reason.NO_ANSWER, "connection refused"),)
     decision = one.run(one.heard(one.idle(), unanswered=silent))
@@ -214,10 +120,10 @@ def test_a_participant_without_an_answer_is_named_and_its_age_grows() -> None:
 
 
 def test_who_pins_the_history_since_when() -> None:
-    one = Coordinator()
+    one = CatalogCoordinator()
     one.run()
     begun = hybrid(int(START * 1000) - 9_000_000)
-    old = HISTORY.versions[1].activation_time
+    old = HISTORY.catalog(2).activation_time
     pinned = report("b", old, cause=Cause.PARTITION, transactions=old, oldest_transaction=begun, clock=one.now)
     one.run(one.heard(one.idle(), pinned))
     one.run(LogRead(HISTORY, one.now), Delivered(old))
@@ -232,7 +138,7 @@ def test_who_pins_the_history_since_when() -> None:
 
 
 def test_a_trigger_during_a_round_begins_the_next_one() -> None:
-    one = Coordinator()
+    one = CatalogCoordinator()
     one.run()
     one.seconds += 301
     assert kinds(one.run()) == [], "the watermark has moved; the round still runs"
@@ -242,14 +148,57 @@ def test_a_trigger_during_a_round_begins_the_next_one() -> None:
     assert one.status.round is not None
 
 
+def test_the_token_of_a_round_is_what_the_log_gave() -> None:
+    """The log knows larger ones when Lease and status are lost: of a cluster that was restored."""
+    one = CatalogCoordinator(transitions=0)
+    one.run()
+    decision = one.run(one.heard(one.idle(), token=90))
+    (send,) = (task for task in decision.tasks if isinstance(task, SendMinimum))
+    decision = one.run(LogRead(HISTORY, one.now))
+    (save,) = (task for task in decision.tasks if isinstance(task, SaveSnapshot))
+    assert (send.token, save.token) == (90, 90)
+    one.run(Saved(SnapshotOutcome.SAVED, 5, 700), Delivered(send.minimum))
+    assert one.status.fencing_token == 90
+    one.seconds += 61
+    one.run()
+    assert one.least == 91, "the next round begins above it"
+
+
+def test_without_a_token_minimums_are_propagated_and_nothing_is_cut() -> None:
+    one = CatalogCoordinator()
+    one.run()
+    refused = Finding(Reason.LOG_UNAVAILABLE, "etcd: no endpoint answered")
+    decision = one.run(one.heard(one.idle(), unclaimed=refused))
+    assert kinds(decision) == ["ReadLog", "SendMinimum"]
+    assert kinds(one.run(LogRead(HISTORY, one.now), Delivered(1))) == []
+    assert one.status.compaction is not None
+    assert (one.status.compaction.reason, one.status.compaction.message) == (refused.reason, refused.message)
+    assert one.status.propagation is not None
+    assert one.status.propagation.outcome is Outcome.SUCCEEDED
+
+
+def test_a_fenced_round_says_what_to_do_and_the_next_claims_again() -> None:
+    one = CatalogCoordinator()
+    one.run()
+    one.run(one.heard(one.idle()))
+    one.run(LogRead(HISTORY, one.now))
+    one.run(Saved(SnapshotOutcome.FENCED, 5), Delivered(1))
+    assert one.status.compaction is not None
+    assert one.status.compaction.reason == Reason.FENCED
+    assert "delete its CatalogCompaction" in one.status.compaction.message
+    one.seconds += 61
+    assert kinds(one.run()) == ["Ask"]
+    assert one.least > one.status.fencing_token
+
+
 def test_the_watermark_only_grows_and_survives_the_coordinator() -> None:
-    one = Coordinator()
+    one = CatalogCoordinator()
     one.run()
     one.whole_round()
     assert one.status.low_watermark is not None
     first = one.status.low_watermark.value
     assert first == hybrid(int(START * 1000) - 600_500)
-    other = Coordinator(status=one.status, identity="operator-1", transitions=4, seconds=-3600)
+    other = CatalogCoordinator(status=one.status, identity="operator-1", transitions=4, seconds=-3600)
     other.run()
     assert other.memory.watermark == first
     other.whole_round()
@@ -259,7 +208,7 @@ def test_the_watermark_only_grows_and_survives_the_coordinator() -> None:
 
 
 def test_the_interval_begins_a_round_after_the_end_of_the_last() -> None:
-    one = Coordinator(spec={"interval": "30s"})
+    one = CatalogCoordinator(spec={"interval": "30s"})
     one.run()
     one.seconds += 20
     decision = one.whole_round()
@@ -272,7 +221,7 @@ def test_the_interval_begins_a_round_after_the_end_of_the_last() -> None:
 
 
 def test_a_changed_spec_is_carried_out_at_once() -> None:
-    one = Coordinator()
+    one = CatalogCoordinator()
     one.run()
     one.whole_round()
     one.generation, one.spec = 2, {"interval": "2m"}
@@ -284,7 +233,7 @@ def test_a_changed_spec_is_carried_out_at_once() -> None:
 
 
 def test_a_suspended_catalog_finishes_its_round_and_begins_none() -> None:
-    one = Coordinator()
+    one = CatalogCoordinator()
     one.run()
     one.spec, one.generation = {"suspend": True}, 2
     one.seconds += 301
@@ -298,8 +247,21 @@ def test_a_suspended_catalog_finishes_its_round_and_begins_none() -> None:
     assert kinds(one.run()) == ["Ask"]
 
 
+def test_what_was_remembered_before_a_suspension_begins_no_round_until_its_end() -> None:
+    one = CatalogCoordinator()
+    one.run()
+    one.seconds += 301
+    assert kinds(one.run()) == [], "the watermark has moved, and is remembered"
+    one.spec, one.generation = {"suspend": True}, 2
+    one.run()
+    assert kinds(one.whole_round()) == []
+    assert one.ready == ("True", "Suspended")
+    one.spec, one.generation = {}, 3
+    assert kinds(one.run()) == ["Ask"]
+
+
 def test_a_dry_run_decides_and_does_nothing() -> None:
-    one = Coordinator(spec={"dryRun": True})
+    one = CatalogCoordinator(spec={"dryRun": True})
     one.run()
     decision = one.run(one.heard(one.idle()))
     assert kinds(decision) == ["ReadLog"]
@@ -312,7 +274,7 @@ def test_a_dry_run_decides_and_does_nothing() -> None:
 
 
 def test_a_missing_secret_ends_both_processes() -> None:
-    one = Coordinator()
+    one = CatalogCoordinator()
     one.run()
     one.run(Broken(Work.ASK, Reason.SECRET_MISSING, "Secret etcd is not there"))
     assert one.status.compaction is not None
@@ -321,9 +283,24 @@ def test_a_missing_secret_ends_both_processes() -> None:
     assert one.memory.processes.stage is Stage.IDLE
 
 
+def test_a_trigger_that_came_while_participants_were_not_found_begins_a_round() -> None:
+    """The round that found none has ended; what was remembered meanwhile asks again."""
+    one = CatalogCoordinator()
+    one.run()
+    one.seconds += 301
+    assert kinds(one.run()) == [], "the watermark has moved; the round still runs"
+    decision = one.run(Broken(Work.ASK, Reason.PARTICIPANTS_UNKNOWN, "no answer of the API server"))
+    assert kinds(decision) == ["Ask"]
+    assert one.memory.processes.trigger is Trigger.WATERMARK
+    assert one.status.round is not None
+    assert one.status.round.trigger is Trigger.WATERMARK
+    one.whole_round()
+    assert one.ready == ("True", "Compacted")
+
+
 def test_what_could_not_be_written_is_written_later() -> None:
     """A write that meets another version loses nothing of what was cut."""
-    one = Coordinator()
+    one = CatalogCoordinator()
     one.run()
     one.run(one.heard(one.idle()))
     one.run(LogRead(HISTORY, one.now))
@@ -337,16 +314,17 @@ def test_what_could_not_be_written_is_written_later() -> None:
 
 def test_late_results_of_a_forgotten_round_change_nothing() -> None:
     """After a restart the first round is a new one."""
-    one = Coordinator()
+    one = CatalogCoordinator()
     one.run()
     one.memory = CatalogMemory()
-    decision = one.run(Saved(SnapshotOutcome.SAVED, 5, 700), Delivered(one.now), LogRead(HISTORY, one.now))
+    late = (one.heard(one.idle()), Saved(SnapshotOutcome.SAVED, 5, 700), Delivered(one.now), LogRead(HISTORY, one.now))
+    decision = one.run(*late)
     assert kinds(decision) == ["Ask"]
     assert (one.status.versions_cut, one.status.compaction) == (0, None)
 
 
 def test_a_round_costs_two_writes_at_most() -> None:
-    one = Coordinator()
+    one = CatalogCoordinator()
     one.run()
     one.whole_round()
     for _ in range(5):

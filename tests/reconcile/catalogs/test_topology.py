@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compaction.api.catalog.spec import PartitionAssignment, TopologySpec
-from compaction.catalogs.commands.zones import AlterZone, CreateZone, RenameZone
+from compaction.catalogs.commands.zones import AlterZone, CreateZone, DropZone, RenameZone
 from compaction.reconcile.catalogs.topology import topology_of, with_assignments
 from support.catalogs.rounds import Story
 
@@ -23,6 +23,18 @@ def test_entries_of_a_zone_add_up_and_the_rest_is_unassigned() -> None:
     found = with_assignments(topology_of(spec, frozenset({"a"})), spec, story.history)
     a, both = frozenset({"a"}), frozenset({"a", "b"})
     assert found.assignments == {zone.id: (a, both, a, None)}
+    assert found.unknown_zones == ("OTHER",)
+
+
+def test_a_zone_that_was_dropped_is_unknown_when_no_version_has_it() -> None:
+    story = Story()
+    story.run(CreateZone("Z", ("p",), partitions=4))
+    story.run(DropZone("Z"))
+    spec = TopologySpec(assignments=(assigned("Z", "a"), assigned("Z", "b", first=2)))
+    asked = topology_of(spec, frozenset({"a"}))
+    assert with_assignments(asked, spec, story.history).unknown_zones == ()
+    story.cut(story.latest.version)
+    assert with_assignments(asked, spec, story.history).unknown_zones == ("Z",)
 
 
 def test_a_zone_keeps_its_assignments_over_a_rename() -> None:

@@ -82,10 +82,10 @@ def says(data: bytes) -> Script:
 
 
 @contextmanager
-def raw_server(script: Script) -> Iterator[int]:
-    """A port where every connection is answered by `script`."""
+def raw_server(script: Script, port: int = 0) -> Iterator[int]:
+    """A port, or this one, where every connection is answered by `script`."""
     over = threading.Event()
-    listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+    listener = socket.create_server(("127.0.0.1", port), backlog=64)
     workers: list[threading.Thread] = []
 
     def one(connection: socket.socket) -> None:

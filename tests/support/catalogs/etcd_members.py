@@ -36,6 +36,8 @@ class Member:
     client_port: int = field(default_factory=free_port)
     peer_port: int = field(default_factory=free_port)
     process: ProcessId | None = None
+    advertised_port: int | None = None
+    """Where other members find it: its peer port, unless something stands before that."""
 
     @property
     def endpoint(self) -> Endpoint:
@@ -43,7 +45,7 @@ class Member:
 
     @property
     def peer(self) -> str:
-        return f"http://{HOST}:{self.peer_port}"
+        return f"http://{HOST}:{self.advertised_port or self.peer_port}"
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
@@ -83,7 +85,7 @@ class Members:
                 "--election-timeout=1000",
                 f"--listen-client-urls={member.endpoint}",
                 f"--advertise-client-urls={member.endpoint}",
-                f"--listen-peer-urls={member.peer}",
+                f"--listen-peer-urls=http://{HOST}:{member.peer_port}",
                 f"--initial-advertise-peer-urls={member.peer}",
                 f"--initial-cluster={cluster}",
                 *self.arguments,
@@ -157,6 +159,13 @@ class EtcdStore:
 
     def settle(self, collector: Collector, count: int) -> list[str]:
         return wait_for(collector, count)
+
+    def defragment(self) -> None:
+        """Every member rewrites its database, and answers nothing meanwhile."""
+        for one in self.members.members:
+            request = urllib.request.Request(f"{one.endpoint}/v3/maintenance/defragment", b"{}", method="POST")
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                assert answer.status == 200
 
     def forget_history(self) -> None:
         client = self.members.client()

@@ -2,108 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from compaction.catalogs.codec.codec import decode, encode
-from compaction.catalogs.log.port import LogEvent, Recovered, SnapshotOutcome
+from compaction.catalogs.log.memory import MemoryUpdateLog, MemoryWatch
+from compaction.catalogs.log.port import LogEvent, Recovered, SnapshotOutcome, Watch
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
-from compaction.catalogs.model.hybrid import later
-
-Deliver = Callable[[LogEvent], None]
 
 
-@dataclass
-class ListLog:
-    """Deterministic: no threads. Values go through the codec. `held`: events are delivered by `pump` only."""
+class ListLog(MemoryUpdateLog):
+    """Values go through the codec; closing it ends its watches and nothing else. `held`: events are delivered by `pump`
+    only. `events`: what it holds at the beginning.
+    """
 
-    events: dict[int, LogEvent] = field(default_factory=dict)
-    held: bool = False
-    version: int = 0
-    snapshot: int = 1
-    revision: int = 0
-    token: int = 0
-    active: int = 0
-    calls: list[str] = field(default_factory=list)
-    watches: list[ListWatch] = field(default_factory=list)
+    def __init__(self, events: Mapping[int, LogEvent] | None = None, *, held: bool = False) -> None:
+        super().__init__()
+        self.held = held
+        self.calls: list[str] = []
+        self.failures: list[Callable[[Exception], None]] = []
+        """What each watch calls when it fails."""
+        if events:
+            self._kept = dict(events)
+            self._version, self._snapshot = max(events), min(events)
+            self._activation = events[self._version].activation_time
+            self._revision = max(one.revision for one in events.values())
+
+    @property
+    def events(self) -> dict[int, LogEvent]:
+        return self._kept
+
+    @property
+    def watches(self) -> list[MemoryWatch]:
+        return [one for one in self._watches if one.open]
+
+    @property
+    def revision(self) -> int:
+        return self._revision
 
     def recover(self) -> Recovered:
         self.calls.append("recover")
-        events = tuple(self.events[version] for version in sorted(self.events))
-        return Recovered(events, self.version, self.revision)
+        return super().recover()
 
     def append(self, update: VersionedUpdate, timestamp: int) -> bool:
         self.calls.append("append")
-        if update.version != self.version + 1:
-            return False
-        moved = max(timestamp, later(self.active, -update.delay) + 1 if self.active else timestamp)
-        self.active = later(moved, update.delay)
-        self.version = update.version
-        self._write(update, moved)
-        return True
+        stored = decode(encode(update), f"update {update.version}")
+        assert isinstance(stored, VersionedUpdate)
+        return super().append(stored, timestamp) and self._written()
 
     def save_snapshot(self, snapshot: Snapshot, token: int) -> SnapshotOutcome:
+        """Of what is cut, a watch that is behind gets the snapshot."""
         self.calls.append("save_snapshot")
-        if token < self.token:
-            return SnapshotOutcome.FENCED
-        if snapshot.version <= self.snapshot:
-            return SnapshotOutcome.NOT_NEWER
-        self.token, self.snapshot = token, snapshot.version
-        self.events = {number: one for number, one in self.events.items() if number >= snapshot.version}
-        self._write(snapshot, snapshot.activation_time)
-        return SnapshotOutcome.SAVED
+        outcome = super().save_snapshot(snapshot, token)
+        if outcome is SnapshotOutcome.SAVED:
+            self.forget_history()
+            self._written()
+        return outcome
 
-    def claim(self, token: int) -> bool:
-        self.calls.append("claim")
-        self.token, before = max(self.token, token), self.token
-        return before <= token
-
-    def watch(self, after: int, deliver: Deliver, failed: Callable[[Exception], None]) -> ListWatch:
+    def watch(self, after: int, deliver: Callable[[LogEvent], None], failed: Callable[[Exception], None]) -> Watch:
         self.calls.append("watch")
-        watch = ListWatch(self, deliver, failed, after)
-        self.watches.append(watch)
-        return watch
+        self.failures.append(failed)
+        return super().watch(after, deliver, failed)
 
     def close(self) -> None:
-        self.watches.clear()
+        self._watches.clear()
 
-    def pump(self) -> None:
-        """Deliver what no watch has seen yet; cut versions are gone, their snapshot stands for them."""
-        for watch in list(self.watches):
-            news = [self.events[version] for version in sorted(self.events)]
-            news = [event for event in news if event.revision > watch.seen]
-            watch.seen = max((event.revision for event in news), default=watch.seen)
-            for event in news:
-                watch.deliver(event)
-
-    def _write(self, event: VersionedUpdate | Snapshot, timestamp: int) -> None:
-        self.revision += 1
-        stored = decode(encode(event), f"update {event.version}")
-        self.events[event.version] = LogEvent(stored, timestamp, self.revision)
+    def _written(self) -> bool:
         if not self.held:
             self.pump()
+        return True
 
 
-@dataclass
-class ListWatch:
-    log: ListLog
-    deliver: Deliver
-    failed: Callable[[Exception], None]
-    seen: int
-
-    def close(self) -> None:
-        if self in self.log.watches:
-            self.log.watches.remove(self)
-
-
-@dataclass
 class LosingLog(ListLog):
     """Each append from number `since` on finds that another process has just written that version: nothing happens in
     it.
     """
 
-    since: int = 1
-    lost: int = 0
+    def __init__(self, *, since: int = 1) -> None:
+        super().__init__()
+        self.since = since
+        self.lost = 0
 
     def append(self, update: VersionedUpdate, timestamp: int) -> bool:
         if update.version < self.since:

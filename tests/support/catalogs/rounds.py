@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from compaction.catalogs.commands.command import Command
 from compaction.catalogs.compaction.deciding import Compaction, Cut, compacting
-from compaction.catalogs.compaction.history import History
 from compaction.catalogs.compaction.reasons import Finding, Reason
 from compaction.catalogs.compaction.round import Answer, Round, Topology, Unanswered
+from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import Zone
 from compaction.catalogs.model.hybrid import hybrid
@@ -30,7 +30,7 @@ NOW = hybrid(10_000_000)
 
 def timeline(*times: int) -> History:
     """Versions 1, 2, ... that hold nothing, active at these times."""
-    return History(tuple(Catalog(version, time, 0) for version, time in enumerate(times, 1)))
+    return History([Catalog(version, time, 0) for version, time in enumerate(times, 1)])
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Story:
 
     @property
     def history(self) -> History:
-        return History(tuple(self.versions))
+        return History(self.versions)
 
     def cut(self, version: int) -> None:
         self.versions = [one for one in self.versions if one.version >= version]

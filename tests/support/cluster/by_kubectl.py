@@ -21,6 +21,7 @@ Objects = list[Object]
 """`Cluster` has a method of the name `list`."""
 OURS: Final = "apis/compaction.dev/v1alpha1"
 RESOURCES: Final = {
+    "ccat": (OURS, "catalogcompactions"),
     "cjob": (OURS, "compactionjobs"),
     "cpol": (OURS, "compactionpolicies"),
     "event": ("api/v1", "events"),
@@ -80,6 +81,9 @@ class Cluster:
 
     def policy(self, name: str = "logs") -> Object:
         return self._read("cpol", f"/{name}")
+
+    def catalog(self, name: str = "orders") -> Object:
+        return self._read("ccat", f"/{name}")
 
     def jobs(self) -> Objects:
         return self.list("cjob")

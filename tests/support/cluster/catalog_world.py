@@ -41,8 +41,10 @@ class KeptLog:
     def save_snapshot(self, snapshot: Snapshot, token: int) -> SnapshotOutcome:
         return self.log.save_snapshot(snapshot, token)
 
-    def claim(self, token: int) -> bool:
-        return self.log.claim(token)
+    def claim(self, least: int) -> int:
+        if self.failure is not None:
+            raise self.failure
+        return self.log.claim(least)
 
     def watch(self, *_: Any) -> Any:
         raise AssertionError("a coordinator reads the log, and watches nothing")

@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Self
 
 CHUNK = 1 << 16
 
@@ -40,7 +41,7 @@ class TcpProxy:
     state: Network = Network.UP
     _threads: list[threading.Thread] = field(default_factory=list)
 
-    def __enter__(self) -> TcpProxy:
+    def __enter__(self) -> Self:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.setblocking(False)
         self._ended = False
@@ -60,6 +61,10 @@ class TcpProxy:
     def set(self, state: Network) -> None:
         """Cut or mend the network."""
         self.state = state
+
+    def passes(self, source: socket.socket, target: socket.socket, data: bytes) -> bool:
+        """Whether these bytes go on; the connection is reset when they do not."""
+        return True
 
     def kubeconfig(self, original: Path, url: str, path: Path) -> Path:
         """A copy of a kubeconfig that leads through this proxy."""
@@ -105,7 +110,7 @@ class TcpProxy:
     def _forward(self, pipe: _Pipe, selector: selectors.BaseSelector) -> None:
         try:
             data = pipe.source.recv(CHUNK)
-            if data:
+            if data and self.passes(pipe.source, pipe.target, data):
                 pipe.target.sendall(data)
                 return
         except OSError:

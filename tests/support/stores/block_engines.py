@@ -143,6 +143,7 @@ def duckdb(work: Work) -> Callable[[], object]:
     connection.execute("SET threads = 1")
     if work.memory is not None:
         connection.execute(f"SET memory_limit = '{work.memory}B'")
+        connection.execute(f"SET temp_directory = '{work.output}.spilled'")
         connection.execute(f"SET max_temp_directory_size = '{SPILLED}B'")
     level = "" if work.level is None else f", COMPRESSION_LEVEL {work.level}"
     query = (

@@ -91,6 +91,16 @@ class TokenReference(ApiModel):
     """Key of the Secret whose value is the shared secret."""
 
 
+class ServiceAccountToken(ApiModel):
+    """A token of the operator's own service account, which participants have the API server review. Its audience is
+    compaction-participant/NAMESPACE, with the namespace of this object: a participant of another namespace takes none
+    of this one."""
+
+    secret_name: SecretName | None = None
+    """Name of a Secret in the namespace of this object whose key ca.crt is what certificates of participants are
+    checked against. Without it, the system's authorities are used."""
+
+
 class ParticipantsSpec(ApiModel):
     """The processes that use the catalog."""
 
@@ -99,17 +109,31 @@ class ParticipantsSpec(ApiModel):
     urls: Annotated[tuple[ParticipantUrl, ...], Field(max_length=MAX_URLS), list_map("name")] = ()
     """Participants at fixed addresses."""
     token: TokenReference | None = None
-    """The secret that the coordinator shows. Participants refuse one that shows none."""
+    """The secret that the coordinator shows. Participants refuse one that shows neither a secret nor a token."""
+    service_account_token: ServiceAccountToken | None = None
+    """Instead of a shared secret, a token of the operator's service account is shown: nothing has to be written or
+    rotated."""
     plain_http: bool = Field(default=False, alias="plainHTTP")
     """Whether pods answer by HTTP, and the secret may travel so to other machines: where something else encrypts, such
     as a service mesh. Without it, pods are asked by HTTPS, and addresses with http:// must be on this machine."""
 
     RULES = (
         Rule(
-            cel="!(has(self.selector) || has(self.urls) && self.urls.size() > 0) || has(self.token)",
-            message="name the Secret with the token that participants ask for",
-            holds=lambda one: not (one.selector is not None or one.urls) or one.token is not None,
+            cel="!(has(self.selector) || has(self.urls) && self.urls.size() > 0) || has(self.token) || "
+            "has(self.serviceAccountToken)",
+            message="name the Secret with the token that participants ask for, or set serviceAccountToken",
+            holds=lambda one: (
+                not (one.selector is not None or one.urls)
+                or one.token is not None
+                or one.service_account_token is not None
+            ),
             field=".token",
+        ),
+        Rule(
+            cel="!(has(self.token) && has(self.serviceAccountToken))",
+            message="set either token or serviceAccountToken: the coordinator shows one of them",
+            holds=lambda one: one.token is None or one.service_account_token is None,
+            field=".serviceAccountToken",
         ),
     )
 
@@ -209,5 +233,6 @@ class CatalogCompactionSpec(ApiModel):
     @property
     def secret_names(self) -> tuple[str, ...]:
         """Names of the Secrets that a round needs, each once."""
-        named = (self.catalog.secret_name, self.participants.token and self.participants.token.secret_name)
+        shown = self.participants.token or self.participants.service_account_token
+        named = (self.catalog.secret_name, shown and shown.secret_name)
         return tuple(dict.fromkeys(name for name in named if name))

@@ -19,6 +19,8 @@ from compaction.catalogs.compaction.reasons import Outcome
 
 MAX_CONDITIONS: Final = 16
 MAX_PARTICIPANTS: Final = 100
+ANSWERED: Final = "Answered"
+"""Reason of a participant whose answer counts."""
 
 Subject = Annotated[str, StringConstraints(max_length=512), cutting(512)]
 
@@ -129,7 +131,7 @@ class CatalogCompactionStatus(ApiModel):
     coordinator: Annotated[str, StringConstraints(max_length=253)] = ""
     """Name of the operator's replica that ran the last round."""
     fencing_token: Count = 0
-    """Fencing token of its term. The log takes a snapshot with the largest token it has seen only."""
+    """Fencing token of the last round. The log takes a snapshot with the largest token it has seen only."""
     low_watermark: HybridTime | None = None
     """Low watermark of the coordinator: versions that are active from there on stay readable."""
     required_time: RequiredTime | None = None

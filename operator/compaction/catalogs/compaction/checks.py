@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from compaction.catalogs.compaction.history import History
 from compaction.catalogs.compaction.reasons import Finding, Reason
 from compaction.catalogs.compaction.round import Round
+from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import Index, Table, Zone
 from compaction.catalogs.model.enums import IndexStatus
@@ -60,6 +60,19 @@ def index_construction(attempt: Attempt) -> Finding | None:
 
 def _under_construction(index: Index | None) -> bool:
     return index is not None and index.status in _CONSTRUCTION
+
+
+def zones(attempt: Attempt) -> Finding | None:
+    """Every zone of the expected topology exists. Partitions of a zone whose name is misspelt there would be counted,
+    and not be expected where they must be: that is too little to cut by.
+    """
+    for name in attempt.round.topology.unknown_zones:
+        message = (
+            f"the topology assigns partitions of zone {name}, which the catalog does not have: correct the name in "
+            "topology.assignments, or take the entry out"
+        )
+        return Finding(Reason.MISSING_ZONE, message, "", f"zone {name}")
+    return None
 
 
 def partitions(attempt: Attempt) -> Finding | None:
@@ -138,21 +151,23 @@ def _assigned(
 
 
 def deleted_tables(attempt: Attempt) -> Finding | None:
-    """A table of the candidate that was deleted since: its partitions are not checked, so no reader at the watermark
-    may still see it.
+    """A table of the candidate that was deleted since: its partitions are not checked, so no reader may still see it,
+    at the coordinator's watermark or at that of a participant, which may be behind.
     """
-    watermark = attempt.history.active(attempt.round.low_watermark)
+    time, name = attempt.round.lowest_watermark
+    watermark = attempt.history.find_active(time)
     for table in _tables(attempt.candidate):
         if table.id in attempt.current.tables:
             continue
         if watermark is None or table.id in watermark.tables:
+            owner = f"participant {name}" if name else "the coordinator"
             message = (
-                f"table {table.id} ({table.name}) is deleted and can be read at the low watermark; versions are cut "
-                "when the watermark has passed its deletion"
+                f"table {table.id} ({table.name}) is deleted and can be read at the low watermark of {owner}; versions "
+                "are cut when the watermark has passed its deletion"
             )
-            return Finding(Reason.DELETED_TABLE_READABLE, message, "", f"table {table.id}")
+            return Finding(Reason.DELETED_TABLE_READABLE, message, name, f"table {table.id}")
     return None
 
 
-CHECKS = (index_construction, partitions, deleted_tables)
+CHECKS = (index_construction, zones, partitions, deleted_tables)
 """In this order; the first finding ends the attempt."""

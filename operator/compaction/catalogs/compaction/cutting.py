@@ -9,10 +9,8 @@ from compaction.catalogs.model.entries import Snapshot
 
 
 def cut(log: UpdateLog, candidate: Catalog, token: int) -> tuple[SnapshotOutcome, Snapshot]:
-    """Claim the log, then save the snapshot of `candidate`, without the column sets of tables that no retained version
-    uses; the snapshot is returned whatever the outcome. Raises the log's errors.
+    """Save the snapshot of `candidate`, without the column sets of tables that no retained version uses. Returned
+    whatever the outcome. `token`: claimed before anything was asked that decided the cut. Raises the log's errors.
     """
     snapshot = trimmed(candidate.snapshot())
-    if not log.claim(token):
-        return SnapshotOutcome.FENCED, snapshot
     return log.save_snapshot(snapshot, token), snapshot

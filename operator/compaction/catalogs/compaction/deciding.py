@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from compaction.catalogs.compaction.answers import absent, unanswered, unready
 from compaction.catalogs.compaction.checks import CHECKS, Attempt
-from compaction.catalogs.compaction.history import History
+from compaction.catalogs.compaction.history import is_shortest, snapshot_candidate
 from compaction.catalogs.compaction.minimum import Pin, required, transactions_minimum
 from compaction.catalogs.compaction.reasons import Finding, Reason
 from compaction.catalogs.compaction.round import Round
+from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.catalog import Catalog
 
 
@@ -63,12 +64,13 @@ def compacting(round: Round, history: History, now: int) -> Compaction:
     if found is not None:
         return Compaction(found, None)
     pin = required(round)
-    if history.shortest:
-        message = f"versions {history.earliest} to {history.latest} are the shortest history there is"
+    earliest = history.earliest.version
+    if is_shortest(history):
+        message = f"versions {earliest} to {history.latest.version} are the shortest history there is"
         return Compaction(Finding(Reason.NOTHING_TO_COMPACT, message), pin)
-    candidate = history.candidate(pin.time)
-    current = history.active(now)
-    following = None if candidate is None else history.get(candidate.version + 1)
+    candidate = snapshot_candidate(history, pin.time)
+    current = history.find_active(now)
+    following = None if candidate is None else history.find(candidate.version + 1)
     if candidate is None or following is None or current is None:
         return Compaction(pin.finding(), pin)
     attempt = Attempt(round, history, candidate, following, current, now)
@@ -76,8 +78,8 @@ def compacting(round: Round, history: History, now: int) -> Compaction:
         found = check(attempt)
         if found is not None:
             return Compaction(found, pin)
-    cut = Cut(candidate, candidate.version - history.earliest)
+    cut = Cut(candidate, candidate.version - earliest)
     if round.dry_run:
-        message = f"versions {history.earliest} to {candidate.version - 1} would be cut; dryRun keeps them"
+        message = f"versions {earliest} to {candidate.version - 1} would be cut; dryRun keeps them"
         return Compaction(Finding(Reason.DRY_RUN, message), pin)
-    return Compaction(cut, pin)
+    return Compaction(round.unclaimed or cut, pin)

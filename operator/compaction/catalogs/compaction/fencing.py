@@ -1,14 +1,15 @@
-"""The fencing token of a coordinator's term (docs/design/catalog-compaction.md#fencing)."""
+"""The fencing token of a round (docs/design/catalog-compaction.md#fencing)."""
 
 from __future__ import annotations
 
 
-def token_of(transitions: int, written: int) -> int:
-    """The token of a term that begins: larger than those of all terms before it.
+def least_token(transitions: int, written: int) -> int:
+    """The least token of a round that begins. The round claims it from the log, which makes it larger than any that the
+    log has seen: so it grows also when Lease and status are lost.
 
     Args:
         transitions: leaseTransitions of the coordinator's Lease, which count its terms.
         written: the last token in the status, 0 when there is none. A Lease that was deleted counts from 0 again: the
-            status keeps the token growing.
+            status keeps the token growing where the log does not answer.
     """
     return max(transitions, written) + 1

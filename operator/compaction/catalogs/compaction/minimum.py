@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from compaction.catalogs.compaction.reasons import PINS, Finding, Reason
 from compaction.catalogs.compaction.round import Round
 from compaction.catalogs.participants.report import UNDEFINED, Cause, Report
 
+_PLACE: Final = attrgetter("minimum", "table_id", "partition")
 _RANK: Final = {reason: place for place, reason in enumerate(PINS)}
 _REASON_OF: Final = {
     Cause.LOW_WATERMARK: Reason.LOW_WATERMARK,
@@ -71,8 +73,9 @@ def _pins(report: Report) -> Iterator[Pin]:
     # Without a transaction this is the participant's clock, which is past every watermark.
     subject = "a transaction" if report.oldest_transaction == UNDEFINED else f"transaction {report.oldest_transaction}"
     yield Pin(report.transactions, Reason.TRANSACTION, report.name, subject, report.oldest_transaction)
-    for one in report.partitions:
-        place = f"partition {one.partition} of table {one.table_id}"
-        yield Pin(one.minimum, Reason.REPLAY, report.name, place, report.checkpoint)
+    if report.partitions:  # there may be thousands: only the one that counts becomes a pin
+        first = min(report.partitions, key=_PLACE)
+        place = f"partition {first.partition} of table {first.table_id}"
+        yield Pin(first.minimum, Reason.REPLAY, report.name, place, report.checkpoint)
     for move in report.rebalances:
         yield Pin(move.minimum, Reason.REBALANCE, report.name, f"zone {move.zone_id}", move.since)

@@ -54,6 +54,8 @@ class Reason(StrEnum):
     """A participant says so without a watermark or partition that explains it."""
     INDEX_CONSTRUCTION = "IndexConstruction"
     MISSING_PARTICIPANT = "MissingParticipant"
+    MISSING_ZONE = "MissingZone"
+    """The expected topology names a zone that no retained version has."""
     MISSING_ASSIGNMENT = "MissingAssignment"
     MISSING_PARTITION = "MissingPartition"
     DELETED_TABLE_READABLE = "DeletedTableReadable"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from compaction.catalogs.compaction.reasons import Reason
+from compaction.catalogs.compaction.reasons import Finding, Reason
 from compaction.catalogs.model.hybrid import later
 from compaction.catalogs.participants.report import Report
 
@@ -42,13 +42,14 @@ class Topology:
     `asked`: those that were found when the round began, and were asked. `expected`: names that must be among them.
     `least`: how many must be found. `assignments`: for each zone id the participants of each of its partitions, None
     for a partition whose participants are not known; a zone that is absent has each partition wherever it is reported,
-    on as many participants as the zone has replicas.
+    on as many participants as the zone has replicas. `unknown_zones`: names with assignments that no zone has.
     """
 
     asked: frozenset[str]
     expected: frozenset[str] = frozenset()
     least: int = 1
     assignments: Mapping[int, tuple[frozenset[str] | None, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    unknown_zones: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Round:
     """Everything that was learned in one round, frozen. Times are hybrid timestamps of the coordinator's clock.
 
     `started_at`: when the topology was frozen. `low_watermark`: the coordinator's own, at the trigger. `max_skew`:
-    milliseconds by which clocks may differ.
+    milliseconds by which clocks may differ. `unclaimed`: why the log gave no fencing token when the round began.
     """
 
     started_at: int
@@ -66,11 +67,18 @@ class Round:
     unanswered: tuple[Unanswered, ...] = ()
     max_skew: int = 500
     dry_run: bool = False
+    unclaimed: Finding | None = None
 
     @property
     def by_name(self) -> dict[str, Answer]:
         """Answers of the participants that were asked, by name, in the order of the names."""
         return {one.name: one for one in sorted(self.answers, key=lambda one: one.name)}
+
+    @property
+    def lowest_watermark(self) -> tuple[int, str]:
+        """The smallest of all low watermarks, and the participant that reports it, "" for the coordinator's own."""
+        reported = [(one.report.low_watermark, one.name) for one in self.answers]
+        return min([(self.low_watermark, ""), *reported])
 
     @property
     def horizon(self) -> int:

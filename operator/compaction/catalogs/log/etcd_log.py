@@ -96,12 +96,14 @@ class EtcdUpdateLog:
             self._sweep()
         return outcome
 
-    def claim(self, token: int) -> bool:
+    def claim(self, least: int) -> int:
         self._begin()
-        if self._client.transaction(requests.claim(self._keys, token)).succeeded:
-            return True
-        # A log that is gone refuses as well, and raises here.
-        return self._survey().token == token
+        while True:
+            largest = self._survey().token
+            token = max(least, largest + 1)
+            # After a lost answer the second sending is refused: the token of the first is left unused.
+            if self._client.transaction(requests.claim(self._keys, largest, token)).succeeded:
+                return token
 
     def watch(self, after: int, deliver: Callable[[LogEvent], None], failed: Callable[[Exception], None]) -> Watch:
         with self._lock:

@@ -20,7 +20,7 @@ _STAMP = bytes(STAMP_BYTES)
 
 
 @dataclass
-class _MemoryWatch:
+class MemoryWatch:
     """Whom to deliver to, and the revision up to which that is done."""
 
     deliver: Callable[[LogEvent], None]
@@ -46,7 +46,7 @@ class MemoryUpdateLog:
         self._version = self._activation = self._token = 0
         self._snapshot = FIRST_VERSION
         self._revision = 1
-        self._watches: list[_MemoryWatch] = []
+        self._watches: list[MemoryWatch] = []
         self._closed = False
 
     @property
@@ -63,7 +63,7 @@ class MemoryUpdateLog:
         with self._lock:
             self._require_open()
             kept = tuple(self._kept[version] for version in sorted(self._kept))
-            return Recovered(kept, self._version, self._revision)
+            return Recovered(kept, self._version, self._revision, self._token)
 
     def append(self, update: VersionedUpdate, timestamp: int) -> bool:
         activation = activation_of(update, timestamp)
@@ -93,19 +93,17 @@ class MemoryUpdateLog:
             self._write(snapshot, snapshot.activation_time)
             return SnapshotOutcome.SAVED
 
-    def claim(self, token: int) -> bool:
+    def claim(self, least: int) -> int:
         with self._lock:
             self._require_open()
-            if token < self._token:
-                return False
-            self._token = token
-            return True
+            self._token = max(least, self._token + 1)
+            return self._token
 
     def watch(self, after: int, deliver: Callable[[LogEvent], None], failed: Callable[[Exception], None]) -> Watch:
         """As the port says, except that `pump` delivers. Nothing fails in memory."""
         with self._lock:
             self._require_open()
-            watch = _MemoryWatch(deliver, after)
+            watch = MemoryWatch(deliver, after)
             self._watches.append(watch)
             return watch
 
@@ -163,7 +161,7 @@ class MemoryUpdateLog:
         self._kept[event.version] = written
         self._history.append(written)
 
-    def _due(self) -> tuple[_MemoryWatch, LogEvent] | None:
+    def _due(self) -> tuple[MemoryWatch, LogEvent] | None:
         with self._lock:
             self._watches = [watch for watch in self._watches if watch.open]
             for watch in self._watches:
@@ -172,7 +170,7 @@ class MemoryUpdateLog:
                     return watch, event
             return None
 
-    def _next(self, watch: _MemoryWatch) -> LogEvent | None:
+    def _next(self, watch: MemoryWatch) -> LogEvent | None:
         """The next event of a watch, and the watch is past it."""
         if not watch.pending and watch.after < self._revision:
             if self._history and self._history[0].revision <= watch.after + 1:

@@ -34,12 +34,14 @@ class LogEvent:
 class Recovered:
     """All that a log holds: a snapshot or version 1 first, then every version up to the last without a gap.
 
-    `revision`: a watch goes on after this one. `version` is 0 for an empty log.
+    `revision`: a watch goes on after this one. `version` is 0 for an empty log. `token`: the largest fencing token that
+    the log has seen, 0 for none.
     """
 
     events: tuple[LogEvent, ...]
     version: int
     revision: int
+    token: int = 0
 
 
 class SnapshotOutcome(StrEnum):
@@ -79,8 +81,10 @@ class UpdateLog(Protocol):
         """
         ...
 
-    def claim(self, token: int) -> bool:
-        """Make `token` the one that snapshots need; False when the log has seen a larger one."""
+    def claim(self, least: int) -> int:
+        """Take a fencing token: `least`, or one more than the largest that the log has seen when that is larger. Each
+        call has another one, and a snapshot with a smaller one is refused from then on.
+        """
         ...
 
     def watch(self, after: int, deliver: Callable[[LogEvent], None], failed: Callable[[Exception], None]) -> Watch:

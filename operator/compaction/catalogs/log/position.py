@@ -49,6 +49,12 @@ class Position:
         cut = survey.snapshot_changed > self.revision if self.snapshot is None else survey.snapshot > self.snapshot
         return appended or cut
 
+    def missed_before(self, survey: Survey) -> bool:
+        """Whether a connection that begins at the next revision leaves out what is not delivered: the store was
+        restored, and counts its revisions from an earlier one.
+        """
+        return self.behind(survey) and survey.changed <= self.revision
+
     def missed(self, kept: Iterable[tuple[Stored, int]], survey: Survey, keys: Keys) -> list[Stored]:
         """Of what the log holds, what is not delivered yet: the snapshot first, then versions ascending.
 

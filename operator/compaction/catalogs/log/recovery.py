@@ -81,7 +81,7 @@ def _walk(client: EtcdClient, keys: Keys, survey: Survey) -> Reading:
         )
     stamp = b"" if last is None else last.stamp
     end = Position(survey.revision, survey.version, survey.snapshot, stamp)
-    return Reading(Recovered(tuple(events), survey.version, survey.revision), end)
+    return Reading(Recovered(tuple(events), survey.version, survey.revision, survey.token), end)
 
 
 def stored_from(client: EtcdClient, keys: Keys, version: int, revision: int) -> Iterator[tuple[Stored, int]]:

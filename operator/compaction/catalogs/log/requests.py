@@ -113,10 +113,10 @@ def snapshot(keys: Keys, version: int, token: int, value: bytes) -> Transaction:
     )
 
 
-def claim(keys: Keys, token: int) -> Transaction:
-    """Raise the largest token, or leave it where it is this one already."""
+def claim(keys: Keys, largest: int, token: int) -> Transaction:
+    """Make `token` the largest one, unless `largest` is not that any longer: so two claims never have the same."""
     return Transaction(
-        (Compare(keys.token, Relation.LESS, number(token + 1)),),
+        (Compare(keys.token, Relation.EQUAL, number(largest)),),
         (Put(keys.token, number(token)),),
     )
 

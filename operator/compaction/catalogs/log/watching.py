@@ -21,6 +21,7 @@ from compaction.exceptions import (
     CatalogLogError,
     CatalogLogRewoundError,
     CatalogLogUnavailableError,
+    CorruptCatalogLogError,
 )
 
 
@@ -103,12 +104,10 @@ class EtcdWatch:
 
     def _catch_up(self) -> None:
         """Before each connection: is this still the log that was watched, and does a watch find what was missed?"""
-        survey = self._survey()
-        self._at.require_same(survey, self._name)
+        survey = self._survey(self._at)
         if not self._at.behind(survey):
             self._at = self._at.at_revision(survey.revision)
-        elif self._list_again or survey.changed <= self._at.revision:
-            # History is cut, or the store was restored and counts its revisions from an earlier one.
+        elif self._list_again or self._at.missed_before(survey):
             self._list(survey)
         self._list_again = False
 
@@ -125,6 +124,7 @@ class EtcdWatch:
         with self._lock:
             self._stream = stream
         try:
+            self._confirm()
             while not self._closed.is_set():
                 self._waiting = True
                 changes = stream.next()
@@ -133,6 +133,15 @@ class EtcdWatch:
         finally:
             self._waiting = False
             stream.close()
+
+    def _confirm(self) -> None:
+        """After each connection: the store may have been replaced since the check before it. Its copy may lack what was
+        delivered, or count its revisions from an earlier one, and then the connection would stay silent for ever.
+        A store that is replaced later takes the connection with it, or `_check` ends that.
+        """
+        survey = self._survey(self._at)
+        if survey.revision < self._at.revision or self._at.missed_before(survey):
+            raise CatalogLogCutError(self._name, "its revisions count from an earlier one than before")
 
     def _take(self, changes: Changes) -> None:
         for pair in changes.pairs:
@@ -155,14 +164,18 @@ class EtcdWatch:
     def _check(self) -> None:
         """End a connection over which nothing came although the log went on: a half of the network may be gone, and
         the member at the other end may have lost its leader. Twice behind at the same place, while the reader waits.
+        At once where the store was replaced: the reader says so when it connects again.
         """
         suspect: Position | None = None
         while not self._closed.wait(self._pace.pulse):
             at = self._at
             try:
-                late = at.behind(self._survey()) and self._waiting and self._at is at
+                late = at.behind(self._survey(at)) and self._waiting and self._at is at
+            except (CatalogLogRewoundError, CorruptCatalogLogError):
+                self._end_stream()
+                continue
             except CatalogLogError:
-                continue  # the reader meets it too
+                continue  # the connection may be good all the same
             if late and suspect is at:
                 self._end_stream()
             suspect = at if late else None
@@ -173,14 +186,16 @@ class EtcdWatch:
         if stream is not None:
             stream.close()
 
-    def _survey(self) -> Survey:
-        answer = self._client.transaction(requests.survey(self._keys, self._at.version or 0))
+    def _survey(self, at: Position) -> Survey:
+        """What the log says of itself. Raises CatalogLogRewoundError when it lacks what was delivered up to `at`."""
+        answer = self._client.transaction(requests.survey(self._keys, at.version or 0))
         found = surveyed(self._keys, answer.found)
-        if found is not None:
-            return found
-        if self._at.version:
-            raise CatalogLogRewoundError(self._name, "it does not exist, and it did before")
-        return Survey(0, 0, 1, 0, None, 0, 0, answer.revision)
+        if found is None:
+            if at.version:
+                raise CatalogLogRewoundError(self._name, "it does not exist, and it did before")
+            found = Survey(0, 0, 1, 0, None, 0, 0, answer.revision)
+        at.require_same(found, self._name)
+        return found
 
     @property
     def _name(self) -> str:

@@ -64,10 +64,15 @@ class History:
 
     def active(self, at: int) -> Catalog:
         """The last version whose activation time is not after `at`; CatalogNotFoundError before the earliest."""
-        index = bisect_right(self._catalogs, at, 0, self._end, key=_ACTIVATION)
-        if index == 0:
+        found = self.find_active(at)
+        if found is None:
             raise CatalogNotFoundError.at_time(at, self.earliest.version, self.earliest.activation_time)
-        return self._catalogs[index - 1]
+        return found
+
+    def find_active(self, at: int) -> Catalog | None:
+        """As `active`; None when that version is not retained."""
+        index = bisect_right(self._catalogs, at, 0, self._end, key=_ACTIVATION)
+        return self._catalogs[index - 1] if index else None
 
     def appended(self, catalog: Catalog) -> History:
         """With the version after the latest. InapplicableEntryError when it is another, or is not active later."""

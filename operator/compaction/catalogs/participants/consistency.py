@@ -60,13 +60,18 @@ def _times(report: Report) -> Iterator[str]:
         "oldestTransaction": report.oldest_transaction,
         "checkpoint": report.checkpoint,
     }
-    optional |= {f"minimum of table {one.table_id} partition {one.partition}": one.minimum for one in report.partitions}
+    # There may be thousands of partitions: only those that are wrong get a text.
+    optional |= {
+        f"minimum of table {one.table_id} partition {one.partition}": one.minimum
+        for one in report.partitions
+        if not UNDEFINED <= one.minimum <= MAXIMUM
+    }
     for least, times in ((MINIMUM, defined), (UNDEFINED, optional)):
         for name, value in times.items():
             if not least <= value <= MAXIMUM:
                 yield f"{name} {value} is no hybrid timestamp: {least} to {MAXIMUM}"
-    numbers = [number for one in report.partitions for number in (one.table_id, one.partition)]
-    numbers += [one.index_id for one in report.index_builds] + [one.zone_id for one in report.rebalances]
+    numbers = [one.index_id for one in report.index_builds] + [one.zone_id for one in report.rebalances]
+    numbers += [min(one.table_id, one.partition) for one in report.partitions if one.table_id < 0 or one.partition < 0]
     if negative := [number for number in numbers if number < 0]:
         yield f"an id or partition is {negative[0]}: they are not negative"
 
@@ -109,6 +114,8 @@ def _transactions(report: Report) -> Iterator[str]:
 
 
 def _repeated(keys: Sequence[object]) -> object | None:
+    if len(set(keys)) == len(keys):
+        return None
     seen: set[object] = set()
     for key in keys:
         if key in seen:

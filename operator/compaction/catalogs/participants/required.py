@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from compaction.catalogs.model.hybrid import MINIMUM
 from compaction.catalogs.participants.report import UNDEFINED, Cause, PartitionReport, Rebalance
 
 WATERMARK_SUBJECT: Final = "low watermark"
+_MINIMUM: Final = attrgetter("minimum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,11 @@ def required(low_watermark: int, partitions: Sequence[PartitionReport], rebalanc
         if one.minimum == UNDEFINED:
             return Required(MINIMUM, Cause.NOT_READY, partition_subject(one))
     found = [Required(low_watermark, Cause.LOW_WATERMARK, WATERMARK_SUBJECT)]
-    found += [Required(one.minimum, Cause.PARTITION, partition_subject(one)) for one in partitions]
+    if partitions:  # there are many: only the one that counts gets a text
+        first = min(partitions, key=_MINIMUM)
+        found.append(Required(first.minimum, Cause.PARTITION, partition_subject(first)))
     found += [Required(one.minimum, Cause.REBALANCE, rebalance_subject(one)) for one in rebalances]
-    return min(found, key=lambda one: one.minimum)
+    return min(found, key=_MINIMUM)
 
 
 def partition_subject(one: PartitionReport) -> str:

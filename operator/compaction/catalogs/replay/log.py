@@ -104,8 +104,8 @@ class ReplayLog:
         self._deliver(snapshot.version, log_event, event)
         return SnapshotOutcome.SAVED
 
-    def claim(self, token: int) -> bool:
-        return True
+    def claim(self, least: int) -> int:
+        return least
 
     def watch(self, after: int, deliver: Deliver, failed: Callable[[Exception], None]) -> ReplayWatch:
         """Nothing fails here. The first watch names the product, as the start of the reference does."""

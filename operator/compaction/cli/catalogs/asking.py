@@ -27,6 +27,24 @@ from compaction.ingest.participants.round import ReportRound, ask_all
 Command = TypeVar("Command", bound=Callable[..., Any])
 _LONGEST_SECRET: Final = 16 << 10
 
+SECRET_OPTION: Final = click.option(
+    "--secret-file", type=FILE, required=True, help="File whose first line is the bearer token to send."
+)
+PLAIN_HTTP_OPTION: Final = click.option(
+    "--plain-http", is_flag=True, help="Allow plain HTTP beyond loopback (a proxy encrypts)."
+)
+TIMEOUT_OPTION: Final = click.option(
+    "--timeout", type=DurationParameter(least=0.1), default="10s", show_default=True, help="Of one request."
+)
+
+
+def authorities_option(name: str) -> Callable[[Command], Command]:
+    """Whom to trust; a command that reaches etcd too has another name for it."""
+    return click.option(
+        name, type=FILE, help="Certificates (PEM) of the authorities to trust; the system's if not given."
+    )
+
+
 _OPTIONS = (
     click.option(
         "--participant",
@@ -36,12 +54,10 @@ _OPTIONS = (
         required=True,
         help="A participant and its address; repeat it for each, as all are needed for a decision.",
     ),
-    click.option("--secret-file", type=FILE, required=True, help="File whose first line is the bearer token to send."),
-    click.option("--participant-ca", type=FILE, help="Certificates (PEM) of the authorities to trust."),
-    click.option("--plain-http", is_flag=True, help="Allow plain HTTP beyond loopback (a proxy encrypts)."),
-    click.option(
-        "--timeout", type=DurationParameter(least=0.1), default="10s", show_default=True, help="Of an answer."
-    ),
+    SECRET_OPTION,
+    authorities_option("--participant-ca"),
+    PLAIN_HTTP_OPTION,
+    TIMEOUT_OPTION,
     click.option(
         "--max-clock-skew", type=DurationParameter(), default="500ms", show_default=True, help="Allowed clock skew."
     ),

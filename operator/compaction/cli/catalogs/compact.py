@@ -102,11 +102,17 @@ def compact_command(
 
 def _compacted(log: UpdateLog, found: Round, clock: HybridClock, token: int) -> tuple[dict[str, Any], bool]:
     """What to show, and whether the decision was possible and the log took it."""
-    now = clock.now()
-    decided = compacting(found, history_of(log.recover().events), now)
+    now, kept = clock.now(), log.recover()
+    decided = compacting(found, history_of(kept.events), now)
     pinned = {} if decided.pin is None else _pin(decided.pin)
     if isinstance(decided.step, Finding):
         return {**_finding(decided.step), **pinned}, decided.step.outcome is Outcome.SKIPPED
+    largest = kept.token
+    if token > largest and (claimed := log.claim(token)) > token:
+        largest = claimed  # another process has claimed it since
+    if token <= largest:
+        message = f"the log has seen token {largest}: nothing is cut; name a larger one, such as --token {largest + 1}"
+        return {"outcome": SnapshotOutcome.FENCED.value, "message": message, **pinned}, False
     outcome, _ = cut(log, decided.step.candidate, token)
     row = {"outcome": outcome.value, "earliest": decided.step.candidate.version, "versions": decided.step.versions}
     return {**row, **pinned}, outcome is not SnapshotOutcome.FENCED

@@ -12,11 +12,17 @@ import click
 
 from compaction.api.text.safe import printable
 from compaction.api.text.values import Duration
-from compaction.cli.catalogs.asking import authorities_of, secret_of
+from compaction.cli.catalogs.asking import (
+    PLAIN_HTTP_OPTION,
+    SECRET_OPTION,
+    TIMEOUT_OPTION,
+    authorities_of,
+    authorities_option,
+    secret_of,
+)
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import EXIT_DATA_ERROR
 from compaction.cli.output import OutputFormat, emit, output_option
-from compaction.cli.serving import FILE
 from compaction.ingest.participants.conformance.behavior import BEHAVIOR_CHECKS
 from compaction.ingest.participants.conformance.checks import PROTOCOL_CHECKS
 from compaction.ingest.participants.conformance.probe import ProbeSettings
@@ -27,10 +33,10 @@ _WIDEST_NAME: Final = max(len(one.name) for one in (*PROTOCOL_CHECKS, *BEHAVIOR_
 
 @click.command("conformance")
 @click.argument("url", metavar="URL")
-@click.option("--secret-file", type=FILE, required=True, help="File whose first line is the bearer token to send.")
+@SECRET_OPTION
 @click.option("--admin", is_flag=True, help="Drive the participant through /v1/admin, and check what it does.")
-@click.option("--ca", type=FILE, help="Certificates (PEM) of the authorities to trust; the system's if not given.")
-@click.option("--plain-http", is_flag=True, help="Allow plain HTTP beyond loopback (a proxy encrypts).")
+@authorities_option("--ca")
+@PLAIN_HTTP_OPTION
 @click.option(
     "--coordinator-token",
     type=click.IntRange(1, 2**53 - 2),
@@ -39,7 +45,7 @@ _WIDEST_NAME: Final = max(len(one.name) for one in (*PROTOCOL_CHECKS, *BEHAVIOR_
     help="Fencing token to come with; the next one is used too.",
 )
 @click.option("--max-skew", type=DurationParameter(), default="500ms", show_default=True, help="Allowed clock skew.")
-@click.option("--timeout", type=DurationParameter(least=0.1), default="10s", show_default=True, help="Of one request.")
+@TIMEOUT_OPTION
 @output_option()
 @click.pass_context
 def conformance_command(

@@ -19,6 +19,7 @@ import click
 from pydantic import ValidationError
 
 from compaction.api.base import ApiModel
+from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.job.resource import CompactionJob
 from compaction.api.names import COORDINATOR_LEASE
 from compaction.api.policy.resource import CompactionPolicy
@@ -35,7 +36,7 @@ from compaction.exceptions import (
 )
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient
 from compaction.kube.client.config import ApiConnection, load_connection
-from compaction.kube.client.resources import Obj, Resource
+from compaction.kube.client.resources import CATALOG_COMPACTIONS, Obj, Resource
 from compaction.leases.record import Lease
 
 USER_AGENT: Final = "kubectl-compaction"
@@ -78,6 +79,27 @@ class ClusterAccess:
     async def policy(self, name: str) -> CompactionPolicy:
         """One policy."""
         return await self._get(COMPACTION_POLICIES, CompactionPolicy, name)
+
+    async def catalogs(self) -> list[CatalogCompaction] | None:
+        """All catalogs in reach, as `policies`; None where there is no such kind, or no permission: a role or a
+        definition of before an upgrade lets policies be seen.
+        """
+        try:
+            found = await self._client.list(CATALOG_COMPACTIONS, namespace=self._scope)
+        except (ForbiddenError, NotFoundError):
+            return None
+        return models(CatalogCompaction, found.items)
+
+    async def catalog(self, name: str) -> CatalogCompaction:
+        """One catalog."""
+        return await self._get(CATALOG_COMPACTIONS, CatalogCompaction, name)
+
+    async def find_catalog(self, name: str) -> CatalogCompaction | None:
+        """One catalog, or None when there is none of that name, no such kind, or no permission."""
+        try:
+            return await self._find(CATALOG_COMPACTIONS, CatalogCompaction, name)
+        except (ForbiddenError, NotFoundError):
+            return None
 
     async def job(self, name: str) -> CompactionJob:
         """One job."""
@@ -124,13 +146,20 @@ class ClusterAccess:
         except NotFoundError as error:
             raise _absent(resource, name, self.namespace) from error
 
-    async def watch_policies(self, name: str | None) -> AsyncIterator[CompactionPolicy]:
+    def watch_policies(self, name: str | None) -> AsyncIterator[CompactionPolicy]:
         """Policies as they are, then each change. Raises GoneError and ApiUnavailableError as the client does."""
+        return self._watch(COMPACTION_POLICIES, CompactionPolicy, name)
+
+    def watch_catalog(self, name: str) -> AsyncIterator[CatalogCompaction]:
+        """One catalog as it is, then each change. Raises as `watch_policies`."""
+        return self._watch(CATALOG_COMPACTIONS, CatalogCompaction, name)
+
+    async def _watch(self, resource: Resource, model: type[Model], name: str | None) -> AsyncIterator[Model]:
         fields = f"metadata.name={name}" if name is not None else None
-        async for event in self._client.watch(COMPACTION_POLICIES, namespace=self._scope, fields=fields):
+        async for event in self._client.watch(resource, namespace=self._scope, fields=fields):
             if event.type in ("ADDED", "MODIFIED"):
-                for policy in models(CompactionPolicy, [event.object]):
-                    yield policy
+                for one in models(model, [event.object]):
+                    yield one
 
     async def _get(self, resource: Resource, model: type[Model], name: str) -> Model:
         found = await self._find(resource, model, name)

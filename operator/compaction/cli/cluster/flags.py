@@ -114,7 +114,7 @@ def target_of(context: click.Context, params: dict[str, Any], *, all_namespaces:
 
 
 def complete(what: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Completion of an argument with the names of objects: `policies`, `jobs`, or `policies jobs`."""
+    """Completion of an argument with the names of objects: `policies`, `jobs`, `catalogs`, or several of them."""
     return lambda context, _, unfinished: _names(what, context, unfinished)
 
 

@@ -7,17 +7,25 @@ from typing import Final
 
 from compaction.cli.cluster.access import connect
 from compaction.cli.cluster.flags import CommandTarget
-from compaction.exceptions import CompactionError
+from compaction.cli.cluster.object_names import ObjectKind
+from compaction.exceptions import CompactionError, ForbiddenError, NotFoundError
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, NAMESPACES, ApiClient
-from compaction.kube.client.resources import Resource
+from compaction.kube.client.resources import CATALOG_COMPACTIONS, Resource
 
 SECONDS: Final = 2.0
 """Shell completion gives up after this time."""
-_KINDS: Final = {"policies": COMPACTION_POLICIES, "jobs": COMPACTION_JOBS, "namespaces": NAMESPACES}
+_KINDS: Final = {
+    "policies": COMPACTION_POLICIES,
+    "jobs": COMPACTION_JOBS,
+    "catalogs": CATALOG_COMPACTIONS,
+    "namespaces": NAMESPACES,
+}
 
 
 def names_of(what: str, target: CommandTarget) -> list[str]:
-    """The names of `what` (words of `policies`, `jobs`, `namespaces`), sorted within each kind."""
+    """The names of `what` (words of `policies`, `jobs`, `catalogs`, `namespaces`), sorted within each kind; a catalog's
+    is `ccat/NAME`, which names it whatever else has that name.
+    """
     try:
         return asyncio.run(_ask([_KINDS[word] for word in what.split()], target))
     except CompactionError:
@@ -30,6 +38,10 @@ async def _ask(kinds: list[Resource], target: CommandTarget) -> list[str]:
     async with ApiClient(connection, deadline=SECONDS) as client:
         for kind in kinds:
             scope = connection.namespace if kind is not NAMESPACES and not target.all_namespaces else None
-            listed = await client.list(kind, namespace=scope)
-            found += sorted(str(body["metadata"]["name"]) for body in listed.items)
+            try:
+                listed = await client.list(kind, namespace=scope)
+            except (ForbiddenError, NotFoundError):
+                continue
+            prefix = f"{ObjectKind.CATALOG}/" if kind is CATALOG_COMPACTIONS else ""
+            found += sorted(f"{prefix}{body['metadata']['name']}" for body in listed.items)
     return found

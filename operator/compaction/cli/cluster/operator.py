@@ -17,6 +17,7 @@ from compaction.kube.catalogs.dispatch import Controllers
 from compaction.kube.catalogs.etcd_logs import EtcdLogs
 from compaction.kube.catalogs.http_participants import HttpParticipants
 from compaction.kube.client.config import runs_in_a_pod
+from compaction.kube.client.own_tokens import AccountName
 from compaction.kube.client.secrets import NamespaceSecrets
 from compaction.kube.controller import PolicyController
 from compaction.kube.launchers.backends import make_launcher
@@ -43,11 +44,30 @@ class Bytes(click.ParamType[int]):
         return found
 
 
+class Account(click.ParamType[AccountName]):
+    """A service account, written NAMESPACE/NAME."""
+
+    name = "account"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AccountName:
+        """Its two names."""
+        try:
+            return value if isinstance(value, AccountName) else AccountName.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 @click.command("operator")
 @namespace_option("Watch this namespace.")
 @click.option("--all-namespaces", "-A", is_flag=True, help="Watch all namespaces.")
 @kubeconfig_option()
 @click.option("--identity", default=None, help="Name of this replica in the Lease (unique; default: host, pid, uuid).")
+@click.option(
+    "--service-account",
+    type=Account(),
+    metavar="NAMESPACE/NAME",
+    help="The operator's own service account, whose tokens it shows to participants of catalogs that ask for them.",
+)
 @click.option("--lease-namespace", help="Namespace of the election's Lease. Default: the watched one.")
 @click.option("--lease-name", default=COORDINATOR_LEASE, show_default=True, help="Name of the election's Lease.")
 @click.option("--lease-duration", type=DurationParameter(least=1, whole=True), default="15s", show_default=True)
@@ -92,6 +112,7 @@ def command(
     all_namespaces: bool,
     kubeconfig: Path | None,
     identity: str | None,
+    service_account: AccountName | None,
     lease_namespace: str | None,
     lease_name: str,
     lease_duration: float,
@@ -142,7 +163,7 @@ def command(
             config,
             make_controller=lambda: Controllers(
                 PolicyController(limits=OperatorLimits(max_workers, max_bytes_per_second)),
-                CatalogController(logs=EtcdLogs(), participants=HttpParticipants),
+                CatalogController(logs=EtcdLogs(), participants=HttpParticipants, account=service_account),
             ),
             make_launcher=lambda client: make_launcher(
                 client,

@@ -1,6 +1,6 @@
-"""`status`: what is behind, why, until when and at what cost; for all policies or for one.
+"""`status`: what is behind, why, until when and at what cost; for all policies and catalogs or for one.
 
-Exit codes: 0 shown (whatever the state of the policies); 1 it could not be read; 2 wrong usage; 130 a watch that was
+Exit codes: 0 shown (whatever the state is); 1 it could not be read; 2 wrong usage; 130 a watch that was
 interrupted.
 """
 
@@ -8,79 +8,126 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeVar
 
 import click
 
-from compaction.api.job.resource import CompactionJob
+from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options, nothing_found
+from compaction.cli.cluster.catalog_view import (
+    catalog_columns,
+    catalog_data,
+    catalog_row,
+    participant_data,
+    show_catalog,
+)
 from compaction.cli.cluster.flags import CommandTarget, complete
+from compaction.cli.cluster.object_names import ObjectKind, kind_and_name
 from compaction.cli.cluster.status_view import fleet_columns, fleet_row, job_data, policy_data, show_policy, sorted_jobs
-from compaction.cli.output import OutputFormat, TableStream, emit, output_option, print_table
+from compaction.cli.cluster.viewing import Data
+from compaction.cli.output import Column, OutputFormat, TableStream, emit, output_option, print_table
 from compaction.exceptions import ApiUnavailableError, GoneError
 from compaction.explain.coordination import Coordination, coordination
 
 RECONNECT_SECONDS: Final = 2.0
 CoordinatorOf = Callable[[str], Coordination]
+Watched = TypeVar("Watched", CompactionPolicy, CatalogCompaction)
 
 
 @click.command("status")
-@click.argument("policy", required=False, shell_complete=complete("policies"))
+@click.argument("name", metavar="[POLICY|CATALOG]", required=False, shell_complete=complete("policies catalogs"))
 @cluster_options(all_namespaces=True)
 @click.option("-w", "--watch", is_flag=True, help="After listing, print the row of a policy at each change.")
 @output_option(wide=True)
-def command(*, policy: str | None, target: CommandTarget, watch: bool, output: OutputFormat) -> None:
-    """What is behind, why, until when, at what cost: of all policies, or of POLICY with its jobs."""
-    if policy is not None and target.all_namespaces:
-        raise click.UsageError("one policy is in one namespace: give -n, not -A")
-    if watch:
-        if output is OutputFormat.YAML:
-            raise click.UsageError("--watch prints tables or, with -o json, one object per line")
-        ask(target, lambda cluster: _watch(cluster, policy, target, output))
-    elif policy is None:
+def command(*, name: str | None, target: CommandTarget, watch: bool, output: OutputFormat) -> None:
+    """What is behind, why, until when, at what cost: of all policies and catalogs, or of one of them.
+
+    If a policy and a catalog share the name, the policy is shown; ccat/NAME selects the catalog. --watch follows
+    policies, or the catalog that is named.
+    """
+    if name is not None and target.all_namespaces:
+        raise click.UsageError("one object is in one namespace: give -n, not -A")
+    if watch and output is OutputFormat.YAML:
+        raise click.UsageError("--watch prints tables or, with -o json, one object per line")
+    if name is None and not watch:
         _show_fleet(target, output)
+    elif name is None:
+        ask(target, lambda cluster: _watch(cluster, None, target, output))
     else:
-        _show_one(target, policy, output)
+        ask(target, lambda cluster: _show_one(cluster, name, target, output, watch=watch))
 
 
 def _show_fleet(target: CommandTarget, output: OutputFormat) -> None:
-    async def read(cluster: ClusterAccess) -> tuple[list[CompactionPolicy], str, CoordinatorOf]:
-        return await cluster.policies(), cluster.namespace, await _coordinators(cluster)
+    async def read(
+        cluster: ClusterAccess,
+    ) -> tuple[list[CompactionPolicy], list[CatalogCompaction], str, CoordinatorOf]:
+        coordinators = await _coordinators(cluster)
+        return await cluster.policies(), await cluster.catalogs() or [], cluster.namespace, coordinators
 
-    policies, namespace, coordinator_of = ask(target, read)
+    policies, catalogs, namespace, coordinator_of = ask(target, read)
     now = datetime.now(UTC)
-    found = {policy.metadata.namespace: coordinator_of(policy.metadata.namespace) for policy in policies}
+    namespaces = {one.metadata.namespace for one in policies} | {one.metadata.namespace for one in catalogs}
+    found = {one: coordinator_of(one) for one in namespaces}
     rows = [policy_data(policy, now, found[policy.metadata.namespace]) for policy in policies]
+    more = [catalog_data(catalog, now, found[catalog.metadata.namespace]) for catalog in catalogs]
     _warn(found, now)
     if output in (OutputFormat.JSON, OutputFormat.YAML):
-        emit({"items": rows}, output)
-    elif not rows:
-        nothing_found(namespace, target, "policies")
+        emit({"items": rows, "catalogs": more}, output)
+    elif not rows and not more:
+        nothing_found(namespace, target, "policies or catalogs")
     else:
-        print_table(
-            [fleet_row(row) for row in rows],
-            fleet_columns(namespaces=target.all_namespaces, wide=output is OutputFormat.WIDE),
-        )
+        _print_tables(rows, more, namespaces=target.all_namespaces, wide=output is OutputFormat.WIDE)
 
 
-def _show_one(target: CommandTarget, name: str, output: OutputFormat) -> None:
-    async def read(cluster: ClusterAccess) -> tuple[CompactionPolicy, list[CompactionJob], CoordinatorOf]:
-        return await cluster.policy(name), await cluster.jobs(name), await _coordinators(cluster)
+def _print_tables(policies: list[Data], catalogs: list[Data], *, namespaces: bool, wide: bool) -> None:
+    """One table of each kind that there is."""
+    if policies:
+        print_table([fleet_row(row) for row in policies], fleet_columns(namespaces=namespaces, wide=wide))
+    if policies and catalogs:
+        click.echo()
+    if catalogs:
+        print_table([catalog_row(row) for row in catalogs], catalog_columns(namespaces=namespaces, wide=wide))
 
-    policy, jobs, coordinator_of = ask(target, read)
-    coordinator = coordinator_of(policy.metadata.namespace)
-    now = datetime.now(UTC)
-    if output in (OutputFormat.JSON, OutputFormat.YAML):
-        emit(policy_data(policy, now, coordinator) | {"jobs": [job_data(job) for job in sorted_jobs(jobs)]}, output)
-    else:
-        show_policy(policy, jobs, now, coordinator)
+
+async def _show_one(
+    cluster: ClusterAccess, text: str, target: CommandTarget, output: OutputFormat, *, watch: bool
+) -> None:
+    """The policy or the catalog of that name; with `watch` its rows. Raises ClusterCommandError for one that does not
+    exist: it is no silent wait.
+    """
+    kind, name = kind_and_name(text, ObjectKind.POLICY, ObjectKind.CATALOG)
+    policy = await cluster.find_policy(name) if kind is not ObjectKind.CATALOG else None
+    catalog = None
+    if policy is None:
+        catalog = await cluster.find_catalog(name) if kind is None else None
+        if catalog is None and kind is ObjectKind.CATALOG:
+            catalog = await cluster.catalog(name)
+        if catalog is None:
+            policy = await cluster.policy(name)
+    coordinator_of, now = await _coordinators(cluster), datetime.now(UTC)
+    coordinator, data = coordinator_of(cluster.namespace), output in (OutputFormat.JSON, OutputFormat.YAML)
+    if watch and policy is not None:
+        await _watch(cluster, name, target, output)
+    elif watch:
+        await _watch_catalog(cluster, name, output)
+    elif catalog is not None and data:
+        rows = [participant_data(one, now) for one in catalog.status.participants]
+        emit(catalog_data(catalog, now, coordinator) | {"participantRows": rows}, output)
+    elif catalog is not None:
+        show_catalog(catalog, now, coordinator)
+    elif policy is not None:
+        jobs = await cluster.jobs(name)
+        if data:
+            emit(policy_data(policy, now, coordinator) | {"jobs": [job_data(job) for job in sorted_jobs(jobs)]}, output)
+        else:
+            show_policy(policy, jobs, now, coordinator)
 
 
 async def _coordinators(cluster: ClusterAccess) -> CoordinatorOf:
-    """Who coordinates the policies of a namespace, as of now."""
+    """Who coordinates a namespace, as of now."""
     leases, complete = await cluster.coordinators()
     now = datetime.now(UTC)
     return lambda namespace: coordination(leases, namespace, now, complete=complete)
@@ -94,29 +141,59 @@ def _warn(found: Mapping[str, Coordination], now: datetime) -> None:
 
 
 async def _watch(cluster: ClusterAccess, name: str | None, target: CommandTarget, output: OutputFormat) -> None:
-    """Rows until interrupted; a watch that ends or breaks is restarted, which repeats the rows."""
-    if name is not None:
-        await cluster.policy(name)  # one that does not exist is an error at once, not a silent wait
+    """Rows of policies until interrupted."""
     coordinator_of = await _coordinators(cluster)
     if not target.all_namespaces:
         _warn({cluster.namespace: coordinator_of(cluster.namespace)}, datetime.now(UTC))
-    table = TableStream(fleet_columns(namespaces=target.all_namespaces, wide=output is OutputFormat.WIDE))
+    columns = fleet_columns(namespaces=target.all_namespaces, wide=output is OutputFormat.WIDE)
+    # A row is news, so an operator writes: what the Leases said at the beginning says less than that.
+    await _follow(
+        lambda: cluster.watch_policies(name),
+        lambda one: policy_data(one, datetime.now(UTC)),
+        fleet_row,
+        columns,
+        output,
+    )
+
+
+async def _watch_catalog(cluster: ClusterAccess, name: str, output: OutputFormat) -> None:
+    """Rows of one catalog until interrupted."""
+    coordinator_of = await _coordinators(cluster)
+    _warn({cluster.namespace: coordinator_of(cluster.namespace)}, datetime.now(UTC))
+    columns = catalog_columns(namespaces=False, wide=output is OutputFormat.WIDE)
+    await _follow(
+        lambda: cluster.watch_catalog(name),
+        lambda one: catalog_data(one, datetime.now(UTC)),
+        catalog_row,
+        columns,
+        output,
+    )
+
+
+async def _follow(
+    watch: Callable[[], AsyncIterator[Watched]],
+    data_of: Callable[[Watched], Data],
+    row_of: Callable[[Data], Data],
+    columns: Sequence[Column],
+    output: OutputFormat,
+) -> None:
+    """A row at each change; a watch that ends or breaks is restarted, which repeats no row."""
+    table = TableStream(columns)
     seen: dict[tuple[str, str], str] = {}
     lost = False
     while True:
         try:
-            async for policy in cluster.watch_policies(name):
+            async for one in watch():
                 lost = False
-                meta = policy.metadata
+                meta = one.metadata
                 if seen.get((meta.namespace, meta.name)) == meta.resource_version:
                     continue
                 seen[meta.namespace, meta.name] = meta.resource_version
-                # A row is news, so somebody writes: what the Leases said at the beginning says less than that.
-                row = policy_data(policy, datetime.now(UTC))
+                data = data_of(one)
                 if output is OutputFormat.JSON:
-                    click.echo(json.dumps(row))
+                    click.echo(json.dumps(data))
                 else:
-                    table.print(fleet_row(row))
+                    table.print(row_of(data))
         except GoneError:
             continue
         except ApiUnavailableError as error:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
 
 import click
 
@@ -13,12 +12,20 @@ from compaction.api.enums import ConditionType, JobState, PlanApproval
 from compaction.api.job.resource import CompactionJob
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.api.text.formatting import format_age, format_bytes, plural
-from compaction.api.text.times import format_timestamp
+from compaction.cli.cluster.viewing import (
+    NAMESPACE,
+    Data,
+    age_text,
+    coordinator_data,
+    is_observed,
+    outdated_pairs,
+    seconds_between,
+    since_text,
+    time_text,
+)
 from compaction.cli.output import Column, optional, optional_bytes, print_pairs, print_table
 from compaction.explain.coordination import MISSING, UNKNOWN, Coordination, Leadership
 from compaction.kinds.registry import kind_of
-
-Data = dict[str, Any]
 
 
 def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordination = UNKNOWN) -> Data:
@@ -37,43 +44,34 @@ def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordinati
         "reason": ready.reason if ready is not None else None,
         "message": ready.message if ready is not None else None,
         "observed": is_observed(policy),
-        "coordinator": {
-            "state": coordinator.state.value,
-            "holder": coordinator.holder or None,
-            "renewedSeconds": _seconds(coordinator.renewed, now),
-        },
+        "coordinator": coordinator_data(coordinator, now),
         "debtBytes": debt.bytes if debt is not None else None,
         "debtSources": debt.sources if debt is not None else None,
         "debtTargets": debt.targets if debt is not None else None,
         "debtTenants": [one.to_object() for one in debt.tenants] if debt is not None else [],
         "measures": {one.name: one.value for one in debt.measures} if debt is not None else {},
-        "oldestDebtAt": _time(status.oldest_debt_at),
-        "oldestDebtSeconds": _seconds(status.oldest_debt_at, now),
+        "oldestDebtAt": time_text(status.oldest_debt_at),
+        "oldestDebtSeconds": seconds_between(status.oldest_debt_at, now),
         "active": status.active,
         "queued": status.queued,
         "faulty": status.faulty,
         "quarantined": len(status.quarantined),
         "waiting": None
         if wait is None
-        else {"reason": wait.reason, "seconds": _seconds(wait.since, now), "message": wait.message},
+        else {"reason": wait.reason, "seconds": seconds_between(wait.since, now), "message": wait.message},
         "etaSeconds": status.eta_seconds,
         "costBytes": plan.cost_bytes if plan is not None and is_current(policy) else None,
         "approval": plan.approval.value if plan is not None and plan.approval is not None else None,
         "nextScanSeconds": _next_look(policy, now),
-        "nextPlanAt": _time(status.next_schedule_time),
-        "nextPlanSeconds": _seconds(now, status.next_schedule_time),
-        "nextWindowAt": _time(status.next_window_time),
-        "nextWindowSeconds": _seconds(now, status.next_window_time),
-        "lastSuccessAt": _time(status.last_success_time),
-        "lastSuccessSeconds": _seconds(status.last_success_time, now),
+        "nextPlanAt": time_text(status.next_schedule_time),
+        "nextPlanSeconds": seconds_between(now, status.next_schedule_time),
+        "nextWindowAt": time_text(status.next_window_time),
+        "nextWindowSeconds": seconds_between(now, status.next_window_time),
+        "lastSuccessAt": time_text(status.last_success_time),
+        "lastSuccessSeconds": seconds_between(status.last_success_time, now),
         "bytesReclaimed": status.bytes_reclaimed,
         "workers": status.workers,
     }
-
-
-def is_observed(policy: CompactionPolicy) -> bool:
-    """Whether the status is of the spec as it is now."""
-    return policy.status.observed_generation >= policy.metadata.generation
 
 
 def is_current(policy: CompactionPolicy) -> bool:
@@ -83,24 +81,12 @@ def is_current(policy: CompactionPolicy) -> bool:
     return pending or status.active + status.queued > 0
 
 
-def _seconds(start: datetime | None, end: datetime | None) -> int | None:
-    return None if start is None or end is None else max(0, int((end - start).total_seconds()))
-
-
-def _time(moment: datetime | None) -> str | None:
-    return None if moment is None else format_timestamp(moment)
-
-
 def _next_look(policy: CompactionPolicy, now: datetime) -> int | None:
     """Seconds until the next scan; scans without a change are recorded late, so whole intervals are added."""
     looked, interval = policy.status.last_sense_time, float(policy.spec.trigger.interval)
     if looked is None:
         return None
     return round(interval - (now - looked).total_seconds() % interval)
-
-
-def _age(seconds: int | None) -> str:
-    return "-" if seconds is None else format_age(seconds)
 
 
 def _wait(wait: Data | None) -> str:
@@ -119,20 +105,19 @@ def _next(data: Data) -> str:
     return "-"
 
 
-_NAMESPACE = Column("namespace", "Namespace")
 _FLEET = (
     Column("name", "Name"),
     Column("reason", "Reason", optional),
     Column("debtBytes", "Debt", optional_bytes),
-    Column("oldestDebtSeconds", "Oldest", _age),
+    Column("oldestDebtSeconds", "Oldest", age_text),
     Column("active", "Active"),
     Column("queued", "Queued"),
     Column("faulty", "Faulty"),
     Column("waiting", "Waiting", _wait),
-    Column("etaSeconds", "ETA", _age),
+    Column("etaSeconds", "ETA", age_text),
     Column("costBytes", "Cost", optional_bytes),
     Column("next", "Next"),
-    Column("lastSuccessSeconds", "Last success", _age),
+    Column("lastSuccessSeconds", "Last success", age_text),
     Column("bytesReclaimed", "Reclaimed", optional_bytes),
 )
 _WIDE = (
@@ -163,7 +148,7 @@ def fleet_row(data: Data) -> Data:
 
 def fleet_columns(*, namespaces: bool, wide: bool) -> tuple[Column, ...]:
     """Columns of the table over all policies."""
-    return ((_NAMESPACE,) if namespaces else ()) + _FLEET + (_WIDE if wide else ())
+    return ((NAMESPACE,) if namespaces else ()) + _FLEET + (_WIDE if wide else ())
 
 
 def job_data(job: CompactionJob) -> Data:
@@ -197,7 +182,7 @@ def show_policy(
     """All about one policy as text."""
     data = policy_data(policy, now, coordinator)
     first, *rest = _pairs(policy, data, now)
-    print_pairs([first, *_outdated_pairs(policy, coordinator, now), *rest])
+    print_pairs([first, *outdated_pairs(policy, "policy", coordinator, now), *rest])
     if jobs:
         click.echo()
         show_jobs(jobs)
@@ -210,7 +195,7 @@ def show_jobs(jobs: Iterable[CompactionJob]) -> None:
 
 def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[str, str]]:
     name = f"{data['namespace']}/{data['name']}"
-    since, kind = _since(policy, now), kind_of(policy.spec.store)
+    since, kind = since_text(policy.status.conditions, now), kind_of(policy.spec.store)
     pairs = [
         ("Policy", f"{name} ({data['store'] or 'not scanned yet'})"),
         ("State", f"{data['reason'] or 'unknown'}{since}" + (f": {data['message']}" if data["message"] else "")),
@@ -220,7 +205,7 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
     ]
     pairs += _wait_pairs(policy, data, now)
     if data["etaSeconds"] is not None:
-        pairs.append(("ETA", _age(data["etaSeconds"])))
+        pairs.append(("ETA", age_text(data["etaSeconds"])))
     plan = policy.status.plan
     if plan is not None and plan.hash and is_current(policy):
         cost, gain = format_bytes(plan.cost_bytes), format_bytes(plan.gain_bytes)
@@ -233,7 +218,7 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
     pairs.append(("Workers", f"{data['workers']} of {policy.spec.workers.max}"))
     pairs += _worker_pairs(policy)
     done = policy.status.succeeded
-    success = f", the last {_age(data['lastSuccessSeconds'])} ago" if data["lastSuccessSeconds"] is not None else ""
+    success = f", the last {age_text(data['lastSuccessSeconds'])} ago" if data["lastSuccessSeconds"] is not None else ""
     pairs.append(("Reclaimed", f"{format_bytes(data['bytesReclaimed'])} by {plural(done, 'job')}{success}"))
     if data["quarantined"]:
         more = f"kubectl compaction quarantine list {data['name']} -n {data['namespace']}"
@@ -243,18 +228,6 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
         ("Lost" if error.reason in alarms else "Not planned", f"{error.reason}: {error.message}")
         for error in policy.status.target_errors
     ]
-
-
-def _outdated_pairs(policy: CompactionPolicy, coordinator: Coordination, now: datetime) -> list[tuple[str, str]]:
-    """Why what follows is of a former time."""
-    pairs = [("Operator", coordinator.sentence(now))] if coordinator.is_missing else []
-    if is_observed(policy):
-        return pairs
-    observed, generation = policy.status.observed_generation, policy.metadata.generation
-    if observed < 0:
-        return [*pairs, ("Observed", "never: no operator has observed the policy yet")]
-    said = f"generation {observed} of {generation}: the operator has not seen the newest spec yet"
-    return [*pairs, ("Observed", said)]
 
 
 def _worker_pairs(policy: CompactionPolicy) -> list[tuple[str, str]]:
@@ -279,17 +252,12 @@ def _worker_pairs(policy: CompactionPolicy) -> list[tuple[str, str]]:
 def _wait_pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[str, str]]:
     """Each reason for which something waits; the main one alone when that is all the operator wrote."""
     waits = [
-        ("Waiting", f"{one.count} for {one.reason} ({_age(_seconds(one.since, now))}): {one.message}")
+        ("Waiting", f"{one.count} for {one.reason} ({age_text(seconds_between(one.since, now))}): {one.message}")
         for one in policy.status.waits
     ]
     if not waits and data["waiting"] is not None:
         waits.append(("Waiting", f"{_wait(data['waiting'])}: {data['waiting']['message']}"))
     return waits
-
-
-def _since(policy: CompactionPolicy, now: datetime) -> str:
-    ready = get_condition(policy.status.conditions, ConditionType.READY)
-    return "" if ready is None else f" for {format_age((now - ready.last_transition_time) / timedelta(seconds=1))}"
 
 
 def _debt(policy: CompactionPolicy, data: Data) -> str:
@@ -298,7 +266,7 @@ def _debt(policy: CompactionPolicy, data: Data) -> str:
         return "unknown"
     if not debt.bytes and not debt.sources:
         return "none"
-    oldest = f", the oldest for {_age(data['oldestDebtSeconds'])}" if data["oldestDebtSeconds"] is not None else ""
+    oldest = f", the oldest for {age_text(data['oldestDebtSeconds'])}" if data["oldestDebtSeconds"] is not None else ""
     nouns = kind_of(policy.spec.store).nouns
     where = f"{plural(debt.sources, nouns.source)} of {plural(debt.targets, nouns.target, nouns.targets)}"
     return f"{format_bytes(debt.bytes)} in {where}{oldest}"

@@ -1,4 +1,4 @@
-"""`why`: a policy or a job explained in sentences.
+"""`why`: a policy, a job or a catalog explained in sentences.
 
 Exit codes: 0 explained; 1 it could not be read; 2 wrong usage.
 """
@@ -16,29 +16,27 @@ import click
 from compaction.api.text.safe import printable
 from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options
 from compaction.cli.cluster.flags import CommandTarget, complete
+from compaction.cli.cluster.object_names import ObjectKind, kind_and_name
 from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.exceptions import ClusterCommandError
+from compaction.explain.catalog import explain_catalog
 from compaction.explain.explanation import Explanation
 from compaction.explain.job import explain_job
 from compaction.explain.policy import explain_policy
 
 HEADINGS: Final = {"state": "State", "debt": "Debt", "next": "Next", "actions": "Actions"}
 MIN_WIDTH: Final = 60
-_KINDS: Final = {
-    "policy": "policy", "cpol": "policy", "compactionpolicy": "policy", "compactionpolicies": "policy",
-    "job": "job", "cjob": "job", "compactionjob": "job", "compactionjobs": "job",
-}  # fmt: skip
 
 
 @click.command("why")
-@click.argument("name", metavar="POLICY|JOB", shell_complete=complete("policies jobs"))
+@click.argument("name", metavar="POLICY|JOB|CATALOG", shell_complete=complete("policies jobs catalogs"))
 @cluster_options()
 @output_option()
 def command(*, name: str, target: CommandTarget, output: OutputFormat) -> None:
-    """Explain the state of a policy or a job: its debt, what it waits for and since when, what happens next, what to
-    do.
+    """Explain the state of a policy, a job or a catalog: its debt, what it waits for and since when, what happens next,
+    what to do.
 
-    If a policy and a job share the name, the policy is explained; cjob/NAME selects the job.
+    If they share the name, the policy is explained, then the job; cjob/NAME selects the job, ccat/NAME the catalog.
     """
     explanation = ask(target, lambda cluster: explain(cluster, name))
     if output is OutputFormat.TABLE:
@@ -49,21 +47,23 @@ def command(*, name: str, target: CommandTarget, output: OutputFormat) -> None:
 
 async def explain(cluster: ClusterAccess, name: str) -> Explanation:
     """Read the object, its jobs and Leases, and explain it. Raises ClusterCommandError when there is no such object."""
-    kind, _, bare = name.rpartition("/")
-    wanted = _KINDS.get(kind.partition(".")[0].lower()) if kind else None
-    if kind and wanted is None:
-        raise ClusterCommandError(f"{kind} is neither cpol (a policy) nor cjob (a job)")
+    kind, bare = kind_and_name(name, *ObjectKind)
     leases = await cluster.leases()
-    policy = await cluster.find_policy(bare) if wanted != "job" else None
+    if kind is ObjectKind.CATALOG:
+        return explain_catalog(await cluster.catalog(bare), leases, datetime.now(UTC))
+    policy = await cluster.find_policy(bare) if kind is not ObjectKind.JOB else None
     if policy is not None:
         return explain_policy(policy, await cluster.jobs(bare), leases, datetime.now(UTC))
-    if wanted == "policy":
+    if kind is ObjectKind.POLICY:
         policy = await cluster.policy(bare)
     job = await cluster.find_job(bare)
-    if job is None:
-        both = "CompactionJob" if wanted == "job" else "CompactionPolicy and no CompactionJob"
-        raise ClusterCommandError(f'no {both} "{bare}" in namespace "{cluster.namespace}": see kubectl get compaction')
-    return explain_job(job, await cluster.find_policy(job.spec.policy_ref.name), leases, datetime.now(UTC))
+    if job is not None:
+        return explain_job(job, await cluster.find_policy(job.spec.policy_ref.name), leases, datetime.now(UTC))
+    catalog = await cluster.find_catalog(bare) if kind is None else None
+    if catalog is not None:
+        return explain_catalog(catalog, leases, datetime.now(UTC))
+    nothing = "CompactionJob" if kind is not None else "CompactionPolicy, CompactionJob or CatalogCompaction"
+    raise ClusterCommandError(f'no {nothing} "{bare}" in namespace "{cluster.namespace}": see kubectl get compaction')
 
 
 def show(explanation: Explanation) -> None:

@@ -24,6 +24,7 @@ from compaction.catalogs.model.hybrid import physical
 from compaction.catalogs.participants.consistency import contradictions
 from compaction.catalogs.participants.reference import system_clock
 from compaction.catalogs.participants.report import Report
+from compaction.connector import ClosingConnector
 from compaction.exceptions import ParticipantConfigError, ParticipantError, ParticipantFailure
 from compaction.ingest.participants import answers
 from compaction.ingest.participants.messages import (
@@ -70,13 +71,18 @@ class ParticipantAddress:
 @dataclass(frozen=True, slots=True)
 class AskLimits:
     """For one coordinator. `seconds`: of one request, from its turn to the last byte; `connections`: at a time;
-    `round_seconds`: until the last participant of a round had its turn; `report_bytes`: of a body.
+    `round_seconds`: of a whole round, in which no turn begins that might end later; `report_bytes`: of a body.
     """
 
     seconds: float = 10.0
     connections: int = 32
-    round_seconds: float = 60.0
+    round_seconds: float = 120.0
     report_bytes: int = MOST_REPORT_BYTES
+
+    @property
+    def turn_seconds(self) -> float:
+        """From the beginning of a round to the last turn; those that need no turn of others always have theirs."""
+        return max(self.round_seconds - self.seconds, self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +119,7 @@ class ParticipantClient:
 
     async def __aenter__(self) -> Self:
         # Connections are not kept: rounds are minutes apart, and on a kept one a request may be sent twice.
-        connector = aiohttp.TCPConnector(limit=self.limits.connections, ssl=self.tls or True, force_close=True)
+        connector = ClosingConnector(limit=self.limits.connections, ssl=self.tls or True, force_close=True)
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -128,8 +134,6 @@ class ParticipantClient:
         if self._session is not None:
             await self._session.close()
             self._session = None
-            # Transports close in the next turn of the loop; without it a loop that ends now reports leaked sockets.
-            await asyncio.sleep(0)
 
     async def ask(self, address: ParticipantAddress) -> Answer:
         """The report of the participant, dated. Raises ParticipantError, ParticipantConfigError."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 from compaction.catalogs.model.hybrid import MAXIMUM, MINIMUM
 from compaction.catalogs.participants.consistency import LONGEST_TEXT
@@ -33,29 +35,32 @@ _LARGEST_ID: Final = 2**31 - 1
 _LARGEST_TOKEN: Final = 2**53 - 1
 
 
-def _from_digits(value: Any) -> Any:
-    """ValueError for anything but a text of decimal digits."""
-    if not isinstance(value, str) or not re.fullmatch(_DIGITS, value, re.ASCII):
-        raise ValueError("a hybrid timestamp is a text of decimal digits")
-    return int(value)
+@dataclass(frozen=True, slots=True)
+class _Timestamp:
+    """A text of decimal digits on the wire, and a number here; compiled, since a report has one for each partition."""
+
+    least: int
+    description: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        digits = core_schema.custom_error_schema(
+            core_schema.str_schema(pattern=f"^({_DIGITS})$", strict=True),
+            custom_error_type="digits",
+            custom_error_message="a hybrid timestamp is a text of decimal digits",
+        )
+        number = core_schema.int_schema(ge=self.least, le=MAXIMUM, strict=False)
+        return core_schema.chain_schema([digits, number], serialization=core_schema.to_string_ser_schema())
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        pattern = f"^({_DIGITS})$" if self.least == UNDEFINED else "^[1-9][0-9]{0,18}$"
+        return {"type": "string", "pattern": pattern, "description": self.description}
 
 
-def _timestamp(least: int, description: str) -> Any:
-    pattern = f"^({_DIGITS})$" if least == UNDEFINED else "^[1-9][0-9]{0,18}$"
-    schema = {"type": "string", "pattern": pattern, "description": description}
-    return (
-        BeforeValidator(_from_digits, json_schema_input_type=str),
-        Field(ge=least, le=MAXIMUM),
-        PlainSerializer(str, return_type=str),
-        WithJsonSchema(schema),
-    )
-
-
-Time = Annotated[int, *_timestamp(MINIMUM, "A hybrid timestamp in decimal digits, 1 to 9223372036854775807.")]
+Time = Annotated[int, _Timestamp(MINIMUM, "A hybrid timestamp in decimal digits, 1 to 9223372036854775807.")]
 """A text, because a JSON number loses the counter of a hybrid timestamp in a language that reads it as a double."""
 OptionalTime = Annotated[
     int,
-    *_timestamp(UNDEFINED, "A hybrid timestamp in decimal digits, up to 9223372036854775807; 0 when there is none."),
+    _Timestamp(UNDEFINED, "A hybrid timestamp in decimal digits, up to 9223372036854775807; 0 when there is none."),
 ]
 Id = Annotated[int, Field(ge=0, le=_LARGEST_ID)]
 Text = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]

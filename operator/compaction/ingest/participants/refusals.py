@@ -23,6 +23,6 @@ REFUSALS: Final = Refusals(
         MinimumAheadError: (HTTPStatus.UNPROCESSABLE_ENTITY, ParticipantProblem.MINIMUM_AHEAD),
         ParticipantStateError: (HTTPStatus.CONFLICT, ParticipantProblem.STATE),
     },
-    "the API server did not answer: send the same request again",
+    "the API server cannot be asked whose token it is, and the log says why: send the same request again",
     document="/v1/openapi.json",
 )

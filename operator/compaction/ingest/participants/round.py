@@ -74,13 +74,13 @@ async def _each(
     if twice := [name for name, count in Counter(one.name for one in addresses).items() if count > 1]:
         raise ParticipantConfigError(f"participant {twice[0]} has several addresses: give it one")
     limits, loop = client.limits, asyncio.get_running_loop()
-    turns, last_turn = asyncio.Semaphore(limits.connections), loop.time() + limits.round_seconds
+    turns, last_turn = asyncio.Semaphore(limits.connections), loop.time() + limits.turn_seconds
 
     async def one(address: ParticipantAddress) -> T | ParticipantError:
         # The time of a request begins with its turn: those that hang take time from the round, and not from others.
         async with turns:
             if loop.time() > last_turn:
-                detail = f"its turn did not come within {limits.round_seconds:g} s: too many others do not answer"
+                detail = f"its turn did not come within {limits.turn_seconds:g} s: too many others do not answer"
                 return ParticipantError(address.name, address.url, ParticipantFailure.LATE, detail)
             try:
                 return await call(address)

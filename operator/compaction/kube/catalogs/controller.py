@@ -25,6 +25,7 @@ from compaction.catalogs.model.hybrid import hybrid
 from compaction.exceptions import ConflictError, NotFoundError
 from compaction.kube.catalogs.ports import Logs, Participants
 from compaction.kube.catalogs.working import CatalogWork, RoundState, work_of
+from compaction.kube.client.own_tokens import AccountName, OwnTokens
 from compaction.kube.client.resources import CATALOG_COMPACTIONS, Obj, Resource
 from compaction.kube.executor.events import EventType
 from compaction.kube.gather import ParsedObjects, identity
@@ -62,11 +63,15 @@ class CatalogController:
         *,
         logs: Logs,
         participants: Callable[[Callable[[], int]], Participants],
+        account: AccountName | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`participants`: makes the port from the coordinator's clock, hybrid timestamps."""
+        """`participants`: makes the port from the coordinator's clock, hybrid timestamps. `account`: the operator's
+        own, whose tokens participants may ask for.
+        """
         self._logs = logs
+        self._account = account
         self._make_participants = participants
         self._monotonic = monotonic
         self._wall = wall
@@ -81,6 +86,7 @@ class CatalogController:
         self._runtime = runtime
         self._work = CatalogWork(
             runtime.client,
+            tokens=OwnTokens(runtime.client, self._account, monotonic=self._monotonic),
             logs=self._logs,
             participants=self._make_participants(self._clock),
             clock=self._clock,
@@ -111,12 +117,14 @@ class CatalogController:
         state = self._state(key, catalog)
         results, state.results = tuple(state.results), []
         moment = Moment(self._wall(), self._monotonic())
+        before = state.memory.status or (catalog.status if catalog is not None else CatalogCompactionStatus())
         decision = reconcile(
             CatalogSnapshot(
                 key.namespace, key.name, moment, catalog, runtime.identity, runtime.epoch, results, state.memory
             )
         )
         state.memory = decision.memory
+        runtime.metrics.catalogs.measure(key, before, decision)
         if decision.forget:
             self._states.pop(key, None)
             return None
@@ -211,6 +219,7 @@ class CatalogController:
             standing=standing_of(reason, lasts=True),
         )
         after = before.model_copy(update={"conditions": conditions, "observed_generation": generation})
+        runtime.metrics.catalogs.conditions.set(key, conditions)
         if after == before:
             return None
         log.error("a CatalogCompaction cannot be read", catalog=str(key), error=problem)

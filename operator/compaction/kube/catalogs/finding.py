@@ -9,11 +9,21 @@ from compaction.exceptions import ForbiddenError, NotFoundError, SecretForbidden
 from compaction.ingest.participants.client import ParticipantAddress
 from compaction.kube.catalogs.ports import Credentials, Secret
 from compaction.kube.client.api import ApiClient
+from compaction.kube.client.own_tokens import OwnTokens
 from compaction.kube.client.resources import PODS, SECRETS, Obj
 from compaction.kube.client.secrets import may_not_read, secret_values
 
 _ENDED = frozenset({"Succeeded", "Failed"})
 AUTHORITY = "ca.crt"
+COMPONENT = "catalogs"
+"""Of the manifests: what the operator may do for catalogs."""
+
+
+def audience_in(namespace: str) -> str:
+    """For which participants tokens of the operator are made: those of one namespace. A process that is shown one could
+    show it on, and must not get further than its neighbours with it.
+    """
+    return f"compaction-participant/{namespace}"
 
 
 async def participants_of(
@@ -44,11 +54,21 @@ def addresses_of(pods: Iterable[Obj], selector: ParticipantSelector, *, plain: b
     return found
 
 
-async def credentials_of(client: ApiClient, namespace: str, spec: CatalogCompactionSpec) -> Credentials:
-    """The Secrets of a spec, read now. Raises SecretError naming the Secret and the key, ApiError."""
+async def credentials_of(
+    client: ApiClient, tokens: OwnTokens, namespace: str, spec: CatalogCompactionSpec
+) -> Credentials:
+    """The Secrets of a spec, read now, and what is shown to participants. Raises SecretError naming the Secret and the
+    key, OwnTokenError, ApiError.
+    """
     secrets = {name: await _read(client, namespace, name) for name in spec.secret_names}
     log: Secret = secrets[spec.catalog.secret_name] if spec.catalog.secret_name is not None else {}
-    token = spec.participants.token
+    token, own = spec.participants.token, spec.participants.service_account_token
+    if own is not None:
+        authority = secrets[own.secret_name].get(AUTHORITY, "") if own.secret_name is not None else ""
+        if own.secret_name is not None and not authority:
+            reason = "it is not there, or empty: write the certificates of the participants' authority"
+            raise SecretMissingError(own.secret_name, AUTHORITY, reason)
+        return Credentials(log, await tokens.token(audience_in(namespace)), authority)
     if token is None:
         return Credentials(log, "")
     values = secrets[token.secret_name]
@@ -63,4 +83,4 @@ async def _read(client: ApiClient, namespace: str, name: str) -> Mapping[str, st
     except NotFoundError:
         raise SecretMissingError(name, "", f"not found in namespace {namespace}: create it") from None
     except ForbiddenError:
-        raise SecretForbiddenError(name, "", may_not_read(name, namespace)) from None
+        raise SecretForbiddenError(name, "", may_not_read(name, namespace, COMPONENT)) from None

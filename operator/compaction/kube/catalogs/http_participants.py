@@ -57,6 +57,6 @@ def _trust(spec: CatalogCompactionSpec, credentials: Credentials) -> ssl.SSLCont
     try:
         return ssl.create_default_context(cadata=credentials.authority)
     except ssl.SSLError:
-        token = spec.participants.token
-        name = token.secret_name if token is not None else ""
+        shown = spec.participants.token or spec.participants.service_account_token
+        name = (shown.secret_name if shown is not None else None) or ""
         raise SecretError(name, "ca.crt", "its value is no certificate in PEM; write it again") from None

@@ -19,19 +19,13 @@ from compaction.catalogs.compaction.history import history_of
 from compaction.catalogs.compaction.reasons import Reason
 from compaction.catalogs.log.port import LogEvent, SnapshotOutcome, UpdateLog
 from compaction.catalogs.model.entries import Snapshot
-from compaction.exceptions import (
-    ApiError,
-    CatalogError,
-    ForbiddenError,
-    ParticipantConfigError,
-    SecretError,
-    SecretForbiddenError,
-)
+from compaction.exceptions import ApiError, CatalogError, OwnTokenError, SecretError
 from compaction.ingest.participants.client import ParticipantAddress
-from compaction.kube.catalogs.failures import reason_of
+from compaction.kube.catalogs.failures import failure_of
 from compaction.kube.catalogs.finding import credentials_of, participants_of
 from compaction.kube.catalogs.ports import Credentials, Logs, Participants
 from compaction.kube.client.api import ApiClient
+from compaction.kube.client.own_tokens import OwnTokens
 from compaction.reconcile.catalogs.actions import Ask, ReadLog, SaveSnapshot, SendMinimum, Task
 from compaction.reconcile.catalogs.observations import Broken, Delivered, Heard, LogRead, Result, Saved
 from compaction.reconcile.catalogs.work import Work
@@ -70,12 +64,14 @@ class CatalogWork:
         self,
         client: ApiClient,
         *,
+        tokens: OwnTokens,
         logs: Logs,
         participants: Participants,
         clock: Callable[[], int],
         is_leader: Callable[[], bool],
     ) -> None:
         self._client = client
+        self._tokens = tokens
         self._logs = logs
         self._participants = participants
         self._clock = clock
@@ -87,23 +83,17 @@ class CatalogWork:
         work = work_of(task)
         try:
             return await self._do(namespace, state, task)
-        except SecretError as error:
-            forbidden = isinstance(error, SecretForbiddenError)
-            return Broken(work, Reason.PERMISSION_DENIED if forbidden else Reason.SECRET_MISSING, str(error))
-        except ForbiddenError as error:
-            return Broken(work, Reason.PERMISSION_DENIED, f"the operator's account may not: {error}")
-        except ApiError as error:
-            return Broken(work, Reason.PARTICIPANTS_UNKNOWN, f"the API server does not list the participants: {error}")
-        except ParticipantConfigError as error:
-            return Broken(work, Reason.ANSWER_REFUSED, str(error))
-        except CatalogError as error:
-            return Broken(work, reason_of(error), str(error))
+        except (CatalogError, SecretError, OwnTokenError, ApiError) as error:
+            found = failure_of(error)
+            return Broken(work, found.reason, found.message)
 
     async def _do(self, namespace: str, state: RoundState, task: Task) -> Result:
-        credentials = await credentials_of(self._client, namespace, task.spec)
+        credentials = await credentials_of(self._client, self._tokens, namespace, task.spec)
         match task:
-            case Ask(spec):
-                return await self._ask(namespace, state, spec, credentials)
+            case Ask():
+                if not self._is_leader():
+                    return Broken(Work.ASK, Reason.FENCED, _NOT_LEADING)
+                return await self._ask(namespace, state, task, credentials)
             case ReadLog(spec):
                 return await self._with_log(spec, credentials, lambda log: self._read(state, log))
             case SaveSnapshot(spec):
@@ -116,13 +106,21 @@ class CatalogWork:
                 refused = await self._participants.send(spec, state.addresses, credentials, minimum, token)
                 return Delivered(minimum, refused)
 
-    async def _ask(
-        self, namespace: str, state: RoundState, spec: CatalogCompactionSpec, credentials: Credentials
-    ) -> Heard:
+    async def _ask(self, namespace: str, state: RoundState, task: Ask, credentials: Credentials) -> Heard:
+        """The log is claimed first: a later claim fences everything that is decided by these answers. Minimums are
+        propagated also when the log does not answer.
+        """
+        spec, token, unclaimed = task.spec, task.least, None
+        if not spec.dry_run:
+            try:
+                token = await self._with_log(spec, credentials, lambda log: log.claim(task.least))
+            except (CatalogError, SecretError) as error:
+                unclaimed = failure_of(error)
         started_at = self._clock()
         state.addresses = await participants_of(self._client, namespace, spec)
         answers, unanswered = await self._participants.ask(spec, state.addresses, credentials)
-        return Heard(started_at, frozenset(one.name for one in state.addresses), answers, unanswered)
+        asked = frozenset(one.name for one in state.addresses)
+        return Heard(started_at, asked, answers, unanswered, token, unclaimed)
 
     def _read(self, state: RoundState, log: UpdateLog) -> LogRead:
         read_at = self._clock()

@@ -66,7 +66,7 @@ class NamespaceSecrets:
         except NotFoundError:
             raise NotFound((name,), f"namespace {self._namespace}", "Create") from None
         except ForbiddenError:
-            raise Forbidden(name, "", may_not_read(name, self._namespace)) from None
+            raise Forbidden(name, "", may_not_read(name, self._namespace, "block-stores")) from None
         except ApiError as error:
             raise SecretError(name, "", f"the API server did not give it: {error}") from None
         except RuntimeError:
@@ -77,10 +77,10 @@ class NamespaceSecrets:
             raise SecretError(name, "", "the API server did not give it: no answer in time") from None
 
 
-def may_not_read(name: str, namespace: str) -> str:
-    """Says which permission is missing, and how it is given."""
+def may_not_read(name: str, namespace: str, component: str) -> str:
+    """Says which permission is missing, and how it is given: by a component of the manifests."""
     return (
-        f"the operator's account may not get secrets in namespace {namespace}: apply manifests/components/block-stores "
+        f"the operator's account may not get secrets in namespace {namespace}: apply manifests/components/{component} "
         f"there, or a Role with `get` on secrets and {name} in resourceNames (docs/install.md)"
     )
 

@@ -27,6 +27,7 @@ from typing import Any, Final
 import aiohttp
 
 from compaction import exceptions as errors
+from compaction.connector import ClosingConnector
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.resources import Obj
 
@@ -81,8 +82,6 @@ class Transport:
         """Close all connections; the transport may not be used afterwards."""
         if self._session is not None:
             await self._session.close()
-            # TLS transports close in the next turn of the loop; without it the loop reports leaked sockets.
-            await asyncio.sleep(0)
 
     async def call(self, request: Request, *, deadline: float | None = None) -> Obj:
         """Send, retry within the deadline, and return the parsed answer."""
@@ -152,7 +151,7 @@ class Transport:
         self, request: Request, timeout: aiohttp.ClientTimeout
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         if self._session is None:  # not in __init__: a session must be born inside the loop that uses it
-            connector = aiohttp.TCPConnector(limit=64, ssl=self._connection.ssl_context or True)
+            connector = ClosingConnector(limit=64, ssl=self._connection.ssl_context or True)
             self._session = aiohttp.ClientSession(connector=connector)
         connection = self._connection
         headers = [("User-Agent", self._user_agent), ("Accept", "application/json")]

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import kopf
 
+from compaction.connector import ClosingConnector
 from compaction.exceptions import ConnectionConfigError
 from compaction.kube.client.api import Obj
 from compaction.kube.client.config import ApiConnection
@@ -114,7 +115,7 @@ def session_for_kopf(connection: ApiConnection) -> kopf.AiohttpSession:
         )
     header = connection.token.header()
     session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, ssl=connection.ssl_context or True),
+        connector=ClosingConnector(limit=0, ssl=connection.ssl_context or True),
         headers={"User-Agent": "compactor-informer"} | ({"Authorization": header} if header else {}),
         proxy=connection.proxy,
     )

@@ -1,4 +1,4 @@
-"""The conditions of policies as gauges, so that an alert can say that a policy needs action.
+"""The conditions of objects as gauges, so that an alert can say that a policy or a catalog needs action.
 
 One series for each status that a condition can have, 1 for the one it has and 0 for the others, as cert-manager
 and Flux export theirs: an expression over one status never loses its series when the status changes.
@@ -24,49 +24,49 @@ _STATUSES: Final = {
 
 
 class ConditionMetrics:
-    """`compaction_policy_condition` and `compaction_policy_reason`."""
+    """`compaction_policy_condition` and `compaction_policy_reason`; of catalogs with `noun="catalog"`."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, noun: str = "policy") -> None:
         self.condition = Gauge(
-            "compaction_policy_condition",
-            "1 for the status that a condition of the policy has, 0 for the others",
-            ["namespace", "policy", "condition", "status"],
+            f"compaction_{noun}_condition",
+            f"1 for the status that a condition of the {noun} has, 0 for the others",
+            ["namespace", noun, "condition", "status"],
             registry=registry,
         )
         self.reason = Gauge(
-            "compaction_policy_reason",
-            "1 for the reason of the policy's condition Ready, 0 for those it had before",
-            ["namespace", "policy", "reason"],
+            f"compaction_{noun}_reason",
+            f"1 for the reason of the {noun}'s condition Ready, 0 for those it had before",
+            ["namespace", noun, "reason"],
             registry=registry,
         )
         self._set: dict[ObjectKey, tuple[Condition, ...]] = {}
         self._reasons: dict[ObjectKey, set[str]] = {}
 
-    def set(self, policy: ObjectKey, conditions: Iterable[Condition]) -> None:
+    def set(self, key: ObjectKey, conditions: Iterable[Condition]) -> None:
         """Show these conditions; the same ones again cost nothing."""
-        told = tuple(conditions)
-        if self._set.get(policy) == told:
+        shown = tuple(conditions)
+        if self._set.get(key) == shown:
             return
-        self._set[policy] = told
+        self._set[key] = shown
         for kind, statuses in _STATUSES.items():
-            found = get_condition(told, kind)
+            found = get_condition(shown, kind)
             absent = ConditionStatus.UNKNOWN if kind is ConditionType.READY else ConditionStatus.FALSE
             status = found.status if found is not None else absent
             for one in statuses:
-                self.condition.labels(*policy, kind.value, one.value).set(one is status)
-        ready = get_condition(told, ConditionType.READY)
-        known = self._reasons.setdefault(policy, set())
+                self.condition.labels(*key, kind.value, one.value).set(one is status)
+        ready = get_condition(shown, ConditionType.READY)
+        known = self._reasons.setdefault(key, set())
         if ready is not None:
             known.add(ready.reason)
         for reason in known:
-            self.reason.labels(*policy, reason).set(ready is not None and reason == ready.reason)
+            self.reason.labels(*key, reason).set(ready is not None and reason == ready.reason)
 
-    def forget(self, policy: ObjectKey) -> None:
-        """Drop the series of a deleted policy."""
-        if self._set.pop(policy, None) is None:
+    def forget(self, key: ObjectKey) -> None:
+        """Drop the series of a deleted object."""
+        if self._set.pop(key, None) is None:
             return
         for kind, statuses in _STATUSES.items():
             for one in statuses:
-                self.condition.remove(*policy, kind.value, one.value)
-        for reason in self._reasons.pop(policy, ()):
-            self.reason.remove(*policy, reason)
+                self.condition.remove(*key, kind.value, one.value)
+        for reason in self._reasons.pop(key, ()):
+            self.reason.remove(*key, reason)

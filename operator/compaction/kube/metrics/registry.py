@@ -2,8 +2,8 @@
 
 Names follow client-go and controller-runtime where they have one (`workqueue_*`, `rest_client_*`,
 `leader_election_master_status`), so that existing dashboards work. Labels never hold the name of a target or a job:
-cardinality is bounded by the number of policies. Thread safe, as prometheus-client is: the elector's thread, the main
-loop and the HTTP thread all touch it.
+cardinality is bounded by the number of policies and catalogs. Thread safe, as prometheus-client is: the elector's
+thread, the main loop and the HTTP thread all touch it.
 """
 
 import time
@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from compaction.kinds.registry import all_kinds
 from compaction.kube.client.transport import ApiCall
 from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.metrics.catalogs import CatalogMetrics
 from compaction.kube.metrics.conditions import ConditionMetrics
 
 _POLICY = ("namespace", "policy")
@@ -120,6 +121,7 @@ class Metrics:
             "compaction_operator_limit", "Limits over all policies; absent without one", ["limit"], registry=registry
         )
         self._of_policies(registry)
+        self.catalogs = CatalogMetrics(registry)
 
     def _of_policies(self, registry: CollectorRegistry) -> None:
         """What is measured for each policy."""

@@ -135,7 +135,7 @@ async def secrets_refused(client: ApiClient, *, namespace: str | None) -> tuple[
     missing = await missing_permissions(client, needed)
     return tuple(
         f"policy {one.namespace}/{wanted[one.namespace or '', one.name]['metadata']['name']} cannot be looked after: "
-        f"{may_not_read(one.name, one.namespace or '')}"
+        + may_not_read(one.name, one.namespace or "", "block-stores")
         for one in missing
     )
 

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from compaction.kinds.registry import all_kinds
+from compaction.local.shipped.catalog_panels import CATALOGS
+from compaction.local.shipped.panel import Panel
 
 COLUMNS, WIDTH, HEIGHT = 24, 8, 8
 OF_POLICY = 'namespace=~"$namespace", policy=~"$policy"'
 BY_POLICY = "{{namespace}}/{{policy}}"
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One graph: what it is called, what it asks (query -> legend), and in which unit the answer is."""
-
-    title: str
-    queries: dict[str, str]
-    unit: str = "short"
-    help: str = ""
 
 
 def latest(metric: str, *by: str) -> str:
@@ -138,6 +129,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Workers of another version", {latest("compaction_workers_of_other_version"): BY_POLICY}),
         Panel("Targets that could not be swept", {latest("compaction_cleanup_problems"): BY_POLICY}),
     ),
+    "Catalogs": CATALOGS,
     "The operator": (
         Panel("Leader", {"leader_election_master_status": "{{pod}}"}, help="1 for the replica that leads."),
         Panel(
@@ -181,7 +173,12 @@ def dashboard() -> dict[str, Any]:
         "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"},
         "templating": {
-            "list": [_datasource(), _variable("namespace"), _variable("policy", '{namespace=~"$namespace"}')]
+            "list": [
+                _datasource(),
+                _variable("namespace", '{__name__=~"compaction_debt_bytes|compaction_catalog_versions"}'),
+                _variable("policy", 'compaction_debt_bytes{namespace=~"$namespace"}'),
+                _variable("catalog", 'compaction_catalog_versions{namespace=~"$namespace"}'),
+            ]
         },
         "panels": panels,
     }
@@ -190,7 +187,7 @@ def dashboard() -> dict[str, Any]:
 def queries() -> list[str]:
     """Every query of the dashboard, those of its variables included."""
     asked = [query for members in ROWS.values() for panel in members for query in panel.queries]
-    return [*asked, "compaction_debt_bytes"]
+    return [*asked, "compaction_debt_bytes", "compaction_catalog_versions"]
 
 
 def text() -> str:
@@ -221,12 +218,12 @@ def _datasource() -> dict[str, Any]:
     return {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"}
 
 
-def _variable(label: str, narrowed: str = "") -> dict[str, Any]:
+def _variable(label: str, series: str) -> dict[str, Any]:
     return {
         "name": label,
         "type": "query",
         "datasource": DATASOURCE,
-        "query": f"label_values(compaction_debt_bytes{narrowed}, {label})",
+        "query": f"label_values({series}, {label})",
         "includeAll": True,
         "multi": True,
         "refresh": 2,

@@ -17,9 +17,10 @@ from compaction.reconcile.observations import Identity
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Find the participants of `spec` and ask all of them."""
+    """Claim the log, then find the participants of `spec` and ask all of them. `least`: the least fencing token."""
 
     spec: CatalogCompactionSpec
+    least: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class ReadLog:
 
 @dataclass(frozen=True, slots=True)
 class SaveSnapshot:
-    """Claim the log with `token` and make `candidate` its snapshot; `earliest` is the first version before that."""
+    """Make `candidate` the snapshot of the log, with the token of the round; `earliest` is the first version before."""
 
     spec: CatalogCompactionSpec
     candidate: Catalog
@@ -63,7 +64,7 @@ class WriteCatalogStatus:
 @dataclass(frozen=True, slots=True)
 class CatalogDecision:
     """One reconcile's outcome. `memory` replaces the coordinator's memory. `ended`: processes that ended now. `forget`:
-    the object is gone, and with it connections and metrics.
+    the object is gone, and with it connections and metrics. `round_seconds`: of each round that ended now.
     """
 
     memory: CatalogMemory
@@ -71,4 +72,5 @@ class CatalogDecision:
     status: WriteCatalogStatus | None = None
     requeue_after: float | None = None
     ended: tuple[Ended, ...] = ()
+    round_seconds: tuple[float, ...] = ()
     forget: bool = False

@@ -13,7 +13,7 @@ from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.catalog.standing import CatalogReason, standing_of
 from compaction.api.catalog.status import CatalogCompactionStatus, ProcessStatus
 from compaction.api.policy.standing import conditions_for
-from compaction.catalogs.compaction.fencing import token_of
+from compaction.catalogs.compaction.fencing import least_token
 from compaction.catalogs.compaction.processes import Processes, Stage, Trigger
 from compaction.catalogs.compaction.reasons import Ended, Outcome, Process, Reason
 from compaction.reconcile.actions import Announce
@@ -35,25 +35,26 @@ def reconcile(snapshot: CatalogSnapshot) -> CatalogDecision:
     status = memory.status or catalog.status
     tasks: list[Task] = []
     ended: list[Ended] = []
+    seconds: list[float] = []
     for result in snapshot.results:
-        asking = memory.processes.stage is Stage.ASKING
         found = step(memory, result, catalog.spec, status.fencing_token)
         status = after_step(status, found, snapshot.now)
         memory = found.memory
         tasks += found.tasks
         ended += found.ended
-        if memory.processes.stage is Stage.ASKING and not asking:
-            memory, status = _begin(memory, status, catalog, snapshot, tasks)
-        elif found.ended and memory.processes.stage is Stage.IDLE:
+        if found.ended and memory.processes.stage is not Stage.ACTING:
+            seconds.append(snapshot.now.monotonic - memory.begun_at)
             memory = replace(memory, ended_at=snapshot.now.monotonic)
+            if memory.processes.stage is Stage.ASKING:  # a remembered trigger begins the next round
+                memory, status = _begin(memory, status, catalog, snapshot, tasks)
     idle, new_term = memory.processes.stage is Stage.IDLE, memory.transitions != snapshot.transitions
     memory = triggered(memory, snapshot, catalog.spec)
     if new_term and not catalog.spec.suspend:
-        token = token_of(snapshot.transitions, status.fencing_token)
-        status = status.model_copy(update={"coordinator": snapshot.identity, "fencing_token": token})
+        status = status.model_copy(update={"coordinator": snapshot.identity})
     if idle and memory.processes.stage is Stage.ASKING:
         memory, status = _begin(memory, status, catalog, snapshot, tasks)
-    return _decided(snapshot, catalog, memory, status, tasks, ended)
+    decision = _decided(snapshot, catalog, memory, status, tasks, ended)
+    return replace(decision, round_seconds=tuple(seconds))
 
 
 def _recalled(memory: CatalogMemory, catalog: CatalogCompaction) -> CatalogMemory:
@@ -74,9 +75,9 @@ def _begin(
     if catalog.spec.suspend:
         # What was remembered before the suspension comes back as the trigger of a changed spec.
         return replace(memory, processes=Processes(), ended_at=snapshot.now.monotonic), status
-    tasks.append(Ask(catalog.spec))
+    tasks.append(Ask(catalog.spec, least_token(snapshot.transitions, status.fencing_token)))
     status = with_round(status, memory.processes, begun=True, now=snapshot.now)
-    return replace(memory, round=None), status
+    return replace(memory, round=None, begun_at=snapshot.now.monotonic), status
 
 
 def _decided(

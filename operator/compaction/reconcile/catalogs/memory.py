@@ -17,15 +17,16 @@ class CatalogMemory:
 
     `generation`: of the spec that a round was begun for, -1 before one was. `transitions`: of the term that began a
     round, -1 before one did. `watermark`: hybrid timestamp, UNDEFINED until it was moved or read from the status.
-    `ended_at`: monotonic seconds. `round`: what the participants said, None while they are asked. `earliest`: first
-    version when the log was read. `status`: what is to be written, which outlives a write that met another version;
-    None until something is.
+    `begun_at`: monotonic seconds, of the round that runs; `ended_at`: of the last one. `round`: what the participants
+    said, None while they are asked. `earliest`: first version when the log was read. `status`: what is to be written,
+    which outlives a write that met another version; None until something is.
     """
 
     generation: int = -1
     transitions: int = -1
     processes: Processes = field(default_factory=Processes)
     watermark: int = 0
+    begun_at: float = 0.0
     ended_at: float | None = None
     round: Round | None = None
     earliest: int = 0

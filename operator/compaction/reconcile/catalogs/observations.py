@@ -7,10 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from compaction.api.catalog.resource import CatalogCompaction
-from compaction.catalogs.compaction.history import History
-from compaction.catalogs.compaction.reasons import Reason
+from compaction.catalogs.compaction.reasons import Finding, Reason
 from compaction.catalogs.compaction.round import Answer, Unanswered
 from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.manager.history import History
 from compaction.reconcile.catalogs.memory import CatalogMemory
 from compaction.reconcile.catalogs.work import Work
 from compaction.reconcile.observations import Identity, Moment
@@ -18,12 +18,16 @@ from compaction.reconcile.observations import Identity, Moment
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Work ASK has ended. `asked`: names of the participants that were found at `started_at`, a hybrid timestamp."""
+    """Work ASK has ended. `asked`: names of the participants that were found at `started_at`, a hybrid timestamp.
+    `token`: of the round, claimed before; `unclaimed`: why it is not, and nothing may be cut.
+    """
 
     started_at: int
     asked: frozenset[str]
     answers: tuple[Answer, ...]
     unanswered: tuple[Unanswered, ...] = ()
+    token: int = 1
+    unclaimed: Finding | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from compaction.api.catalog.spec import CatalogCompactionSpec
 from compaction.catalogs.compaction.deciding import Compaction, Cut, Propagate, compacting, propagating
-from compaction.catalogs.compaction.history import History
 from compaction.catalogs.compaction.processes import Stage
 from compaction.catalogs.compaction.reasons import Ended, Finding, Process, Reason
 from compaction.catalogs.compaction.round import Round
 from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.manager.history import History
 from compaction.reconcile.catalogs.actions import ReadLog, SaveSnapshot, SendMinimum, Task
 from compaction.reconcile.catalogs.memory import CatalogMemory
 from compaction.reconcile.catalogs.observations import Broken, Delivered, Heard, LogRead, Result, Saved
@@ -22,12 +22,15 @@ from compaction.reconcile.catalogs.work import Work
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one result led to. `history`, `decided`: of the log that was read; `saved`, `sent`: what was carried out."""
+    """What one result led to. `token`: of the round whose answers came; `history`, `decided`: of the log that was read;
+    `saved`, `sent`: what was carried out.
+    """
 
     memory: CatalogMemory
     tasks: tuple[Task, ...] = ()
     ended: tuple[Ended, ...] = ()
     heard: Round | None = None
+    token: int | None = None
     history: History | None = None
     decided: Compaction | None = None
     saved: Saved | None = None
@@ -35,10 +38,10 @@ class Step:
 
 
 def step(memory: CatalogMemory, result: Result, spec: CatalogCompactionSpec, token: int) -> Step:
-    """Results of a round that is forgotten lead to nothing."""
+    """Results of a round that is forgotten lead to nothing. `token`: of the round whose answers came last."""
     match result:
         case Heard() if memory.processes.stage is Stage.ASKING:
-            return _heard(memory, result, spec, token)
+            return _heard(memory, result, spec)
         case LogRead() if memory.processes.runs(Process.COMPACTION) and memory.round is not None:
             return _log_read(memory, memory.round, result, spec, token)
         case Saved() if memory.processes.runs(Process.COMPACTION):
@@ -51,7 +54,7 @@ def step(memory: CatalogMemory, result: Result, spec: CatalogCompactionSpec, tok
             return Step(memory)
 
 
-def _heard(memory: CatalogMemory, heard: Heard, spec: CatalogCompactionSpec, token: int) -> Step:
+def _heard(memory: CatalogMemory, heard: Heard, spec: CatalogCompactionSpec) -> Step:
     """Both processes begin. The log is read whatever the answers are: the status says how long the history is."""
     round = Round(
         heard.started_at,
@@ -61,12 +64,13 @@ def _heard(memory: CatalogMemory, heard: Heard, spec: CatalogCompactionSpec, tok
         heard.unanswered,
         round_milliseconds(spec.max_clock_skew),
         spec.dry_run,
+        heard.unclaimed,
     )
     memory = replace(memory, processes=memory.processes.answered(), round=round)
-    begun = Step(memory, (ReadLog(spec),), heard=round)
+    begun = Step(memory, (ReadLog(spec),), heard=round, token=heard.token)
     propagation = propagating(round)
     if isinstance(propagation, Propagate) and not spec.dry_run:
-        return replace(begun, tasks=(*begun.tasks, SendMinimum(spec, propagation.minimum, token)))
+        return replace(begun, tasks=(*begun.tasks, SendMinimum(spec, propagation.minimum, heard.token)))
     if isinstance(propagation, Propagate):
         propagation = Finding(Reason.DRY_RUN, "dryRun propagates nothing")
     return _end(begun, Process.PROPAGATION, propagation)
@@ -75,7 +79,7 @@ def _heard(memory: CatalogMemory, heard: Heard, spec: CatalogCompactionSpec, tok
 def _log_read(memory: CatalogMemory, round: Round, read: LogRead, spec: CatalogCompactionSpec, token: int) -> Step:
     round = replace(round, topology=with_assignments(round.topology, spec.topology, read.history))
     decided = compacting(round, read.history, read.read_at)
-    memory = replace(memory, round=round, earliest=read.history.earliest)
+    memory = replace(memory, round=round, earliest=read.history.earliest.version)
     found = Step(memory, history=read.history, decided=decided)
     if isinstance(decided.step, Cut):
         return replace(found, tasks=(SaveSnapshot(spec, decided.step.candidate, memory.earliest, token),))
@@ -91,8 +95,9 @@ def _saved(saved: Saved, earliest: int) -> Finding:
             return Finding(Reason.NOT_NEWER, f"the log has a snapshot of version {saved.version} or later already")
         case SnapshotOutcome.FENCED:
             message = (
-                "the log has seen a larger fencing token: another coordinator compacts this catalog. If there is none, "
-                "the log was restored from a later copy than this object: delete and create the object again"
+                "the log has seen a larger fencing token than that of this round: another coordinator or a command has "
+                "claimed it. The next round claims it again; when that is refused too, find the other operator that "
+                "compacts this catalog, and delete its CatalogCompaction"
             )
             return Finding(Reason.FENCED, message)
 

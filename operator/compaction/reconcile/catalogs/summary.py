@@ -7,6 +7,7 @@ from typing import Any
 
 from compaction.api.catalog.spec import CatalogCompactionSpec
 from compaction.api.catalog.status import (
+    ANSWERED,
     MAX_PARTICIPANTS,
     CatalogCompactionStatus,
     HybridTime,
@@ -26,8 +27,6 @@ from compaction.catalogs.participants.report import UNDEFINED
 from compaction.reconcile.catalogs.steps import Step, round_milliseconds
 from compaction.reconcile.observations import Moment
 
-ANSWERED = "Answered"
-
 
 def after_step(before: CatalogCompactionStatus, found: Step, now: Moment) -> CatalogCompactionStatus:
     """The status with what a step found; the same status when that is nothing."""
@@ -38,8 +37,11 @@ def after_step(before: CatalogCompactionStatus, found: Step, now: Moment) -> Cat
             asked = len(found.heard.topology.asked)
             numbers = {"participants": asked, "answered": len(found.heard.answers)}
             changes["round"] = before.round.model_copy(update=numbers)
+    if found.token is not None:
+        changes["fencing_token"] = found.token
     if found.history is not None:
-        changes |= {"earliest_version": found.history.earliest, "latest_version": found.history.latest}
+        retained = found.history
+        changes |= {"earliest_version": retained.earliest.version, "latest_version": retained.latest.version}
     if found.decided is not None:
         changes["required_time"] = _required(found.decided.pin)
     if found.sent is not None and not found.sent.refused:

@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from compaction.api.catalog.spec import PartitionAssignment, TopologySpec
-from compaction.catalogs.compaction.history import History
 from compaction.catalogs.compaction.round import Topology
+from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.descriptors import Zone
 
 
@@ -19,12 +20,12 @@ def topology_of(spec: TopologySpec, asked: frozenset[str]) -> Topology:
 
 def with_assignments(topology: Topology, spec: TopologySpec, history: History) -> Topology:
     """The declared assignments by id of the zone. A name counts for every zone that has, or had, it in the history: a
-    zone that was renamed is not unassigned in the versions before.
+    zone that was renamed is not unassigned in the versions before, and one that was dropped is not unknown.
     """
     zones: dict[int, Zone] = {}
     names: dict[int, set[str]] = {}
     seen: object = None
-    for version in history.versions:
+    for version in history:
         if version.zones is seen:  # shared with the version before, as most are
             continue
         seen = version.zones
@@ -36,7 +37,9 @@ def with_assignments(topology: Topology, spec: TopologySpec, history: History) -
         declared = [one for one in spec.assignments if one.zone in names[id]]
         if declared:
             assignments[id] = _placed(declared, zone)
-    return Topology(topology.asked, topology.expected, topology.least, assignments)
+    known = set().union(*names.values())
+    unknown = dict.fromkeys(one.zone for one in spec.assignments if one.zone not in known)
+    return replace(topology, assignments=assignments, unknown_zones=tuple(unknown))
 
 
 def _placed(declared: Iterable[PartitionAssignment], zone: Zone) -> tuple[frozenset[str] | None, ...]:

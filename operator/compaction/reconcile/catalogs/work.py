@@ -9,10 +9,10 @@ class Work(StrEnum):
     """One kind of work; a catalog has each at most once at a time."""
 
     ASK = "ask"
-    """Find the participants and ask all of them."""
+    """Claim the log, then find the participants and ask all of them."""
     READ = "read"
     """Read the log, after the last answer."""
     SAVE = "save"
-    """Claim the log with the token, then save a snapshot."""
+    """Save a snapshot with the token of the round."""
     SEND = "send"
     """Send the minimum to all participants."""

@@ -163,7 +163,9 @@ class EtcdClient(Protocol):
         ...
 
     def watch(self, key: bytes, end: bytes, start: int) -> Stream:
-        """Changes of a range from the revision `start` on."""
+        """Changes of a range from the revision `start` on. Returns when a member has made the watch: what is written
+        from then on arrives, as long as the connection lasts.
+        """
         ...
 
     def status(self) -> tuple[Status, ...]:

@@ -21,13 +21,19 @@ class GatewayStream:
     def __init__(
         self, connection: http.client.HTTPConnection, log: str, forget: Callable[[GatewayStream], object]
     ) -> None:
-        """Waits for the status; from then on a read has no time limit, since nothing may happen for hours."""
+        """Waits for the first message: the member has made the watch, or says why not. From then on a read has no time
+        limit, since nothing may happen for hours. OSError and http.client.HTTPException as a request.
+        """
         self._connection, self._log, self._forget = connection, log, forget
         self._socket = connection.sock  # the connection forgets it where the answer ends with the connection
         self._response = connection.getresponse()
         self._status = self._response.status
         self._refusal = self._response.read() if self._status != http.client.OK else b""
-        if not self._refusal:
+        self._first = b""
+        if self._status == http.client.OK:
+            self._first = self._response.readline()
+            if not self._first:
+                raise http.client.RemoteDisconnected("the watch ended before it was made")
             self._socket.settimeout(None)
 
     def refused(self) -> Answer | None:
@@ -53,7 +59,7 @@ class GatewayStream:
 
     def _message(self) -> wire.Document:
         try:
-            line = self._response.readline()
+            line, self._first = self._first or self._response.readline(), b""
             if not line:
                 raise CatalogLogUnavailableError(self._log, "the watch ended")
             message = wire.document(line)

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import aiohttp
 
+from compaction.connector import ClosingConnector
 from compaction.ingest.participants.client import ParticipantAddress
 from compaction.ingest.participants.conformance.behavior import BEHAVIOR_CHECKS
 from compaction.ingest.participants.conformance.checks import PROTOCOL_CHECKS
@@ -39,7 +40,7 @@ async def run_checks(
 ) -> AsyncIterator[CheckResult]:
     """Results in the order of the checks, as they end. admin: also those of behavior. Raises ParticipantConfigError."""
     ParticipantAddress("URL", settings.url).check(plain=plain)
-    connector = aiohttp.TCPConnector(limit=1, ssl=tls or True, force_close=True)
+    connector = ClosingConnector(limit=1, ssl=tls or True, force_close=True)
     timeout = aiohttp.ClientTimeout(total=None)
     broken: set[str] = set()
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:

@@ -1,0 +1,91 @@
+"""Tokens of the operator's own service account, each for one audience (TokenRequest, authentication.k8s.io/v1).
+
+A process that is shown a token could show it to others: those outside of the audience, and the API server, refuse it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from compaction.exceptions import ForbiddenError, NotFoundError, OwnTokenError
+from compaction.kube.client.api import ApiClient
+
+LIFETIME_SECONDS: Final = 3600
+KEPT_SECONDS: Final = 600.0
+"""A token is asked for again long before it ends; participants may then remember it for a minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccountName:
+    """A service account."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def parse(cls, written: str) -> AccountName:
+        """From NAMESPACE/NAME. ValueError for anything else."""
+        namespace, _, name = written.partition("/")
+        if not namespace or not name or "/" in name:
+            raise ValueError(f"{written[:200]!r}: write NAMESPACE/NAME")
+        return cls(namespace, name)
+
+    @property
+    def path(self) -> str:
+        """Where its tokens are requested."""
+        return f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{self.name}/token"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A token, and when it was asked for (monotonic seconds)."""
+
+    token: str = field(repr=False)
+    at: float
+
+
+class OwnTokens:
+    """For one event loop. `account` None: the operator does not know its own."""
+
+    def __init__(
+        self, client: ApiClient, account: AccountName | None, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client, self._account, self._monotonic = client, account, monotonic
+        self._kept: dict[str, _Kept] = {}
+
+    async def token(self, audience: str) -> str:
+        """A token that is good for minutes. Raises OwnTokenError, ApiError."""
+        account, now = self._account, self._monotonic()
+        if account is None:
+            raise OwnTokenError(
+                "serviceAccountToken: the operator does not know its own service account: start it with "
+                "--service-account NAMESPACE/NAME"
+            )
+        self._kept = {key: one for key, one in self._kept.items() if now - one.at < KEPT_SECONDS}
+        if (kept := self._kept.get(audience)) is not None:
+            return kept.token
+        token = await self._request(account, audience)
+        self._kept[audience] = _Kept(token, now)
+        return token
+
+    async def _request(self, account: AccountName, audience: str) -> str:
+        body = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"audiences": [audience], "expirationSeconds": LIFETIME_SECONDS},
+        }
+        try:
+            answer = await self._client.request("POST", account.path, body=body)
+        except ForbiddenError:
+            raise OwnTokenError(
+                f"the operator's account may not create tokens of service account {account.namespace}/{account.name}: "
+                "apply manifests/components/catalogs beside the operator (docs/catalog-participants.md)"
+            ) from None
+        except NotFoundError:
+            raise OwnTokenError(
+                f"there is no service account {account.namespace}/{account.name}: correct --service-account"
+            ) from None
+        return str(answer["status"]["token"])

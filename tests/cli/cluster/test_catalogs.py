@@ -1,0 +1,230 @@
+"""`kubectl compaction status` and `why` about catalogs: the real kubectl, a real API server, users with our roles."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+import yaml
+
+from compaction.api.catalog.standing import CatalogReason
+from compaction.catalogs.compaction.reasons import Reason
+from compaction.explain.catalog_words import CATALOG_WORDS
+from compaction.kinds.meaning import Names
+from support.cluster.by_kubectl import Cluster
+from support.cluster.catalog_manifests import catalog_object
+from support.cluster.command_users import User, columns_of
+from support.cluster.explained import condition
+from support.cluster.manifests import job_object, policy_object
+from support.cluster.written import ago, coordinator_lease, make, write_status
+
+pytestmark = pytest.mark.apiserver
+
+
+def pinned() -> dict[str, Any]:
+    """A transaction of orders-1 pins the history; orders-2 does not answer."""
+    return {
+        "observedGeneration": 1,
+        "conditions": [condition("Ready", "Transaction", message="transaction 77 is active")],
+        "coordinator": "operator-0",
+        "fencingToken": 4,
+        "lowWatermark": {"value": 1, "time": ago(600)},
+        "requiredTime": {
+            "value": 1,
+            "time": ago(7205),
+            "reason": "Transaction",
+            "participant": "orders-1",
+            "subject": "transaction 77",
+            "since": ago(3700),
+        },
+        "earliestVersion": 3,
+        "latestVersion": 9,
+        "compaction": {
+            "outcome": "Skipped",
+            "reason": "Transaction",
+            "message": "transaction 77 is active",
+            "finishedAt": ago(20),
+            "since": ago(3700),
+        },
+        "propagation": {
+            "outcome": "Failed",
+            "reason": "NotDelivered",
+            "message": "participant orders-2 did not take the minimum",
+            "finishedAt": ago(20),
+            "since": ago(25),
+        },
+        "versionsCut": 12,
+        "bytesCut": 5 << 10,
+        "lastCompactionTime": ago(9000),
+        "round": {"stage": "Idle", "trigger": "Interval", "startedAt": ago(21), "participants": 2, "answered": 1},
+        "nextRunTime": ago(-40),
+        "participants": [
+            {"name": "orders-2", "reason": "NoAnswer", "message": "connection refused"},
+            {
+                "name": "orders-1",
+                "reason": "Answered",
+                "minimum": ago(7205),
+                "cause": "Partition",
+                "subject": "partition 3 of table 9",
+                "oldestTransaction": ago(3700),
+                "partitions": 8,
+            },
+        ],
+    }
+
+
+@pytest.fixture
+def catalog(cluster: Cluster) -> Cluster:
+    make(cluster, coordinator_lease(0))
+    make(cluster, catalog_object("orders"), pinned())
+    return cluster
+
+
+def test_status_lists_catalogs_beside_policies(catalog: Cluster, editor: User) -> None:
+    (row,) = columns_of(editor.prints("status"))
+    assert row.pop("NEXT").startswith("round in ")
+    assert row.pop("LAST CUT").startswith("2h30m")
+    assert row == {
+        "CATALOG": "orders",
+        "REASON": "Transaction",
+        "EARLIEST": "3",
+        "LATEST": "9",
+        "BEHIND": "5",
+        "PINNED BY": "Transaction of orders-1 (1h1m)",
+        "ANSWERS": "1/2",
+        "CUT": "12",
+    }
+    make(catalog, policy_object())
+    policies, catalogs = editor.prints("status").split("\n\n")
+    assert (columns_of(policies)[0]["NAME"], columns_of(catalogs)[0]["CATALOG"]) == ("logs", "orders")
+    (wide,) = columns_of(editor.prints("status", "-o", "wide").partition("\n\n")[2])
+    assert (wide["PROPAGATION"], wide["BYTES CUT"], wide["PREFIX"]) == ("NotDelivered", "5Ki", "/catalog/")
+    data = json.loads(editor.prints("status", "-o", "json"))
+    assert [one["name"] for one in data["items"]] == ["logs"]
+    (one,) = data["catalogs"]
+    assert (one["behindVersions"], one["pin"]["participant"], one["answered"]) == (5, "orders-1", 1)
+    assert datetime.fromisoformat(one["pin"]["requiredAt"]) < datetime.fromisoformat(one["pin"]["since"])
+
+
+def test_status_of_one_catalog_has_its_participants(catalog: Cluster, editor: User) -> None:
+    text = editor.prints("status", "ccat/orders")
+    assert text == editor.prints("status", "orders"), "no policy has the name"
+    for said in (
+        "versions 3 to 9, 5 behind",
+        "Transaction of orders-1 (1h1m)",
+        "Failed, NotDelivered, 2",
+        "did not take the minimum",
+        "1/2; without one: orders-2",
+        "12 versions, 5Ki of updates, the last 2h30m ago",
+    ):
+        assert said in text
+    rows = columns_of(text.partition("\n\n")[2])
+    assert [(row["PARTICIPANT"], row["ANSWER"], row["DETAIL"]) for row in rows] == [
+        ("orders-2", "NoAnswer", "connection refused"),
+        ("orders-1", "Answered", "partition 3 of table 9"),
+    ]
+    data = yaml.safe_load(editor.prints("status", "ccat/orders", "-o", "yaml"))
+    assert [row["name"] for row in data["participantRows"]] == ["orders-2", "orders-1"]
+    assert 'no CatalogCompaction "other"' in editor.refused("status", "ccat/other")
+
+
+def test_a_catalog_that_waits_for_an_operator_promises_nothing(cluster: Cluster, editor: User) -> None:
+    make(cluster, coordinator_lease(3 * 3600))
+    make(cluster, catalog_object("orders"), pinned())
+    answer = editor.run("status")
+    assert columns_of(answer.stdout)[0]["NEXT"] == "no coordinator"
+    assert "No operator coordinates: replica-a last renewed its Lease 3h" in answer.stderr
+    make(cluster, coordinator_lease(0))
+    cluster.kubectl("patch", "ccat/orders", "--type=merge", "-p", '{"spec":{"dryRun":true}}')
+    assert columns_of(editor.prints("status"))[0]["NEXT"] == "spec not observed"
+    assert "generation 1 of 2" in editor.prints("status", "orders")
+    assert "rounds decide, and cut and propagate nothing" in editor.prints("status", "orders")
+    cluster.kubectl("patch", "ccat/orders", "--type=merge", "-p", '{"spec":{"suspend":true}}')
+    assert columns_of(editor.prints("status"))[0]["NEXT"] == "suspended"
+
+
+def test_a_catalog_without_anything_in_it_is_no_error(cluster: Cluster, editor: User) -> None:
+    make(cluster, catalog_object("orders"))
+    (row,) = columns_of(editor.prints("status"))
+    assert (row["REASON"], row["EARLIEST"], row["PINNED BY"], row["ANSWERS"]) == ("-", "-", "-", "-")
+    assert "never: no operator has observed the catalog yet" in editor.prints("status", "orders")
+    assert "Unknown: no round has read the log yet." in editor.prints("why", "orders")
+
+
+def test_watch_follows_one_catalog(catalog: Cluster, editor: User) -> None:
+    command = [str(editor.kubectl), "compaction", "status", "ccat/orders", "--watch", "-o", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=editor.environment) as process:
+        assert process.stdout is not None
+        try:
+            assert json.loads(process.stdout.readline())["earliestVersion"] == 3
+            write_status(catalog, "ccat/orders", {"earliestVersion": 8})
+            assert json.loads(process.stdout.readline())["earliestVersion"] == 8
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+
+
+def test_why_says_who_pins_what_since_when_and_how_both_processes_ended(catalog: Cluster, editor: User) -> None:
+    text = editor.prints("why", "ccat/orders")
+    assert text == editor.prints("why", "orders")
+    for sentence in (
+        f"CatalogCompaction {catalog.namespace}/orders: Transaction",
+        "Versions 3 to 9 are kept: 5 versions beyond the two that always stay.",
+        "Transaction, transaction 77 of participant orders-1, since ",
+        "Compaction: Skipped, Transaction, for 1h1m, ",
+        "Propagation: Failed, NotDelivered, for ",
+        "Participant orders-2: NoAnswer. connection refused",
+        "Participant orders-1 needs the catalog from ",
+        "The next round begins in ",
+        "Check the participant that is named.",
+    ):
+        assert sentence in text
+    document = json.loads(editor.prints("why", "ccat/orders", "-o", "json"))
+    assert document["subject"].endswith("/orders: Transaction")
+
+
+def test_why_has_words_for_every_reason_that_the_api_server_stores(catalog: Cluster, editor: User) -> None:
+    for reason in (*Reason, *CatalogReason):
+        status = pinned() | {"conditions": [condition("Ready", reason, message="the particulars")]}
+        if reason in set(Reason):
+            status["compaction"] |= {"reason": reason, "message": "the particulars"}
+        write_status(catalog, "ccat/orders", status)
+        said = json.loads(editor.prints("why", "ccat/orders", "-o", "json"))
+        names, meaning = Names(catalog.namespace, catalog="orders"), CATALOG_WORDS[reason]
+        assert any(sentence.startswith(f"{reason}, for ") for sentence in said["state"])
+        assert names.fill(meaning.next) in said["next"]
+        assert bool(meaning.do) == (names.fill(meaning.do) in said["actions"])
+
+
+def test_policy_job_and_catalog_of_one_name_are_selected_by_their_kind(catalog: Cluster, editor: User) -> None:
+    make(catalog, job_object("orders"))
+    assert editor.prints("why", "orders").startswith("CompactionJob")
+    make(catalog, policy_object("orders"))
+    assert editor.prints("why", "orders").startswith("CompactionPolicy")
+    for kind in ("ccat", "catalog", "catalogcompactions.compaction.dev"):
+        assert editor.prints("why", f"{kind}/orders").startswith("CatalogCompaction")
+    assert "not scanned yet" in editor.prints("status", "orders")
+    assert "versions 3 to 9" in editor.prints("status", "ccat/orders")
+    assert 'no CatalogCompaction "other"' in editor.refused("why", "ccat/other")
+    missing = editor.refused("why", "other")
+    assert 'no CompactionPolicy, CompactionJob or CatalogCompaction "other"' in missing
+
+
+def test_a_viewer_reads_and_a_user_of_policies_alone_sees_policies(
+    catalog: Cluster, user: Callable[[str], User], control_plane: Any, namespace: str
+) -> None:
+    viewer = user("compaction-viewer")
+    for args in (("status",), ("status", "orders"), ("why", "ccat/orders")):
+        assert viewer.prints(*args)
+    make(catalog, policy_object())
+    catalog.kubectl("create", "role", "policies", "--verb=get,list", "--resource=compactionpolicies.compaction.dev")
+    catalog.kubectl("create", "rolebinding", "policies", "--role=policies", "--user=clerk")
+    admin = User(control_plane.binaries.kubectl, control_plane.kubeconfig)
+    seen = admin.prints("-n", namespace, "status", "--as", "clerk")
+    assert "logs" in seen
+    assert "orders" not in seen

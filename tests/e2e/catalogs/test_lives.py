@@ -1,0 +1,95 @@
+"""A CatalogCompaction from its creation to its deletion: suspended, run dry, changed; its log away and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.catalogs.etcd_members import Members
+from support.cluster.by_kubectl import condition
+from support.cluster.orders import Orders
+from support.faults.tcp_proxy import Network, TcpProxy
+from support.processes.operators import OperatorFleet
+from support.time.waiting import eventually
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]
+
+
+def test_suspended_run_dry_changed_and_deleted(operators: OperatorFleet, catalog: Orders) -> None:
+    catalog.await_ready(past=catalog.versions[8])
+    replica = operators.start()
+    catalog.apply(suspend=True)
+    catalog.await_condition("True", "Suspended")
+    assert "round" not in catalog.status()
+
+    catalog.patch(suspend=False, dryRun=True)
+    process = catalog.await_reason("DryRun", says="versions 1 to 6 would be cut")
+    assert process["outcome"] == "Skipped"
+    status = catalog.status()
+    assert (status["propagation"]["reason"], status["versionsCut"]) == ("DryRun", 0)
+    assert status.get("lastCompactedVersion") is None
+    assert catalog.history() == list(range(1, 9))
+
+    # A participant that is expected and not there: the spec says so, and nothing is cut until it is corrected.
+    catalog.patch(dryRun=False, topology={"participants": ["a", "b", "c"]})
+    process = catalog.await_reason("MissingParticipant", "c")
+    assert "take it out of the topology" in process["message"]
+    catalog.await_condition("False", "MissingParticipant")
+    assert condition(catalog.cluster.catalog(), "Stalled")["status"] == "True"
+    assert catalog.history()[0] == 1
+    catalog.patch(topology={"participants": ["a", "b"], "minParticipants": 3})
+    catalog.await_reason("NoParticipants")
+    assigned = {"zone": "FAST", "participants": ["a", "c"]}
+    catalog.patch(topology={"participants": ["a", "b"], "minParticipants": 2, "assignments": [assigned]})
+    catalog.await_reason("MissingParticipant", "c", says="partition 0")
+    assert catalog.history()[0] == 1
+    catalog.patch(topology={"assignments": [assigned | {"participants": ["a", "b"]}]})
+    status = catalog.await_cut(7)
+    assert status["observedGeneration"] == catalog.cluster.catalog()["metadata"]["generation"]
+    assert {"MissingParticipant", "Compacted"} <= catalog.cluster.events()
+
+    catalog.patch(suspend=True)
+    catalog.await_condition("True", "Suspended")
+    catalog.grow(2)
+    asked = catalog.status()["round"]
+    catalog.cluster.kubectl("delete", "ccat", "orders", "--wait=true")
+    catalog.apply(suspend=True)
+    catalog.await_condition("True", "Suspended")
+    assert catalog.status().get("versionsCut", 0) == 0, "another object of this name begins anew"
+    assert catalog.history() == [7, 8, 9, 10]
+    assert asked["stage"] == "Idle"
+    catalog.patch(suspend=False)
+    catalog.await_cut(9)
+    catalog.cluster.kubectl("delete", "ccat", "orders", "--wait=true")
+    catalog.grow(2)
+    assert replica.process.poll() is None
+    assert "Traceback" not in replica.output
+
+
+def test_a_log_that_is_away_is_named_and_history_is_cut_when_it_is_back(
+    operators: OperatorFleet, catalog: Orders, etcd: Members
+) -> None:
+    (member,) = etcd.members
+    operators.start()
+    with TcpProxy((member.endpoint.host, member.endpoint.port)) as proxy:
+        catalog.apply(endpoints=[f"http://127.0.0.1:{proxy.port}"], timeouts={"log": "1s"})
+        catalog.await_cut(7)
+        for state in (Network.REFUSING, Network.BLACK_HOLE):
+            proxy.set(state)
+            catalog.until("the outage to be named", lambda one: one["compaction"]["reason"] == "LogUnavailable")
+            status = catalog.until("it to last", lambda one: one["compaction"]["reason"] == "LogUnavailable")
+            assert status["compaction"]["outcome"] == "Failed"
+            assert f"127.0.0.1:{proxy.port}" in status["compaction"]["message"]
+            assert status["propagation"]["reason"] == "Propagated", "which needs no log"
+            catalog.await_condition("False", "LogUnavailable")
+            last = catalog.grow(2)
+            proxy.set(Network.UP)
+            catalog.await_cut(last - 1)
+            catalog.await_condition("True", "NothingToCompact")
+
+    catalog.apply()
+    member.kill()
+    catalog.until("the dead etcd to be named", lambda one: one["compaction"]["reason"] == "LogUnavailable")
+    etcd.start(member)
+    last = catalog.grow(2)
+    catalog.await_cut(last - 1)
+    eventually(lambda: catalog.ready()[0] == "True", "the catalog to be well again")

@@ -1,0 +1,219 @@
+"""A catalog whose participants are pods: found by their labels, asked with the operator's own token, which the API
+server reviews for them; an etcd in a pod has the log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from compaction.local.programs.binaries import find_binaries
+from node.on_node import CLAIM, MOUNT, NAMESPACE, OPERATOR, Installation, give_to_pods
+from support.cluster.by_kubectl import Object
+from support.cluster.rendered import MANIFESTS
+from support.cluster.told import write_secret
+from support.stores.ingest import SECRET
+from support.time.waiting import eventually
+
+PATIENCE = 300.0
+PARTICIPANTS = ("orders-0", "orders-1")
+PORT = 7800
+ETCD_PORT = 2379
+PREFIX = "/catalogs/orders"
+ACCOUNT = "orders"
+LABELS = {"app": "orders"}
+BEGIN = """
+import sys, urllib.request
+secret = open("/etc/orders/secret").read().strip()
+url, action, body = sys.argv[1:]
+request = urllib.request.Request(f"{url}/v1/admin/{action}", body.encode(), {
+    "Authorization": f"Bearer {secret}", "Content-Type": "application/json"})
+print(urllib.request.urlopen(request).read().decode())
+"""
+"""Drives a participant from inside of its pod."""
+
+
+@contextmanager
+def catalogs_allowed(installation: Installation, directory: Path) -> Iterator[None]:
+    """The component beside the installation and the participants' binding, and gone again."""
+    directory.mkdir()
+    component = os.path.relpath(MANIFESTS / "components" / "catalogs", directory)
+    account = {"op": "add", "path": "/subjects/0/namespace", "value": NAMESPACE}
+    patch = {"target": {"kind": "RoleBinding"}, "patch": yaml.safe_dump([account])}
+    document = {"namespace": NAMESPACE, "components": [component], "patches": [patch]}
+    (directory / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    installation.kubectl("apply", "--server-side", "-k", str(directory))
+    role = "--clusterrole=compaction-catalog-participant"
+    installation.kubectl("create", "clusterrolebinding", ACCOUNT, role, f"--serviceaccount={NAMESPACE}:{ACCOUNT}")
+    yield
+    installation.kubectl("delete", "clusterrolebinding", ACCOUNT)
+    installation.kubectl("delete", "-k", str(directory))
+
+
+def pod(installation: Installation, name: str, args: Sequence[str], **more: Any) -> None:
+    """A pod of the operator's image, as PodSecurity `restricted` wants it."""
+    [operator, *_] = installation.operators()
+    container: Object = {
+        "name": "main",
+        "image": operator["spec"]["containers"][0]["image"],
+        "imagePullPolicy": "IfNotPresent",
+        "args": list(args),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *more.pop("mounts", ())],
+    }
+    spec: Object = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 5,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 185,
+            "runAsGroup": 0,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container | more.pop("container", {})],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, *more.pop("volumes", ())],
+        "automountServiceAccountToken": False,
+    }
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": more.pop("labels", {})}}
+    installation.kubectl("create", "-f", "-", input=json.dumps(body | {"spec": spec | more}))
+
+
+def address_of(installation: Installation, name: str) -> str:
+    """The address of a pod that runs."""
+
+    def found() -> str:
+        [body] = installation.cluster.list("pod", fields=f"metadata.name={name}")
+        status = body["status"]
+        assert status.get("phase") != "Failed", installation.kubectl("logs", name)
+        return str(status.get("podIP", "")) if status.get("phase") == "Running" else ""
+
+    return eventually(found, f"pod {name} to run", timeout=PATIENCE)
+
+
+def etcd_in_a_pod(installation: Installation) -> str:
+    """An etcd from the volume; its endpoint."""
+    binaries = find_binaries()
+    assert binaries is not None
+    shutil.copy2(binaries.etcd, installation.volume / "etcd")
+    give_to_pods(installation.volume)
+    here = f"http://0.0.0.0:{ETCD_PORT}"
+    pod(
+        installation,
+        "etcd",
+        ["--data-dir=/tmp/data", f"--listen-client-urls={here}", f"--advertise-client-urls={here}", "--log-level=warn"],
+        container={"command": [f"{MOUNT}/etcd"]},
+        mounts=[{"name": "programs", "mountPath": MOUNT, "readOnly": True}],
+        volumes=[{"name": "programs", "persistentVolumeClaim": {"claimName": CLAIM}}],
+    )
+    return f"http://{address_of(installation, 'etcd')}:{ETCD_PORT}"
+
+
+def participant_in_a_pod(installation: Installation, name: str) -> None:
+    serving = ["catalogs", "serve", f"--name={name}", "--admin", "--bind-address=0.0.0.0", f"--port={PORT}"]
+    serving += ["--plain-http", "--availability=1s", "--update-interval=0.2s", "--checkpoint-interval=0.2s"]
+    serving += [f"--allow-service-account={NAMESPACE}/{OPERATOR}", f"--audience=compaction-participant/{NAMESPACE}"]
+    pod(
+        installation,
+        name,
+        [*serving, "--secret-file=test=/etc/orders/secret"],
+        labels=LABELS,
+        serviceAccountName=ACCOUNT,
+        automountServiceAccountToken=True,
+        mounts=[{"name": "secret", "mountPath": "/etc/orders", "readOnly": True}],
+        volumes=[{"name": "secret", "secret": {"secretName": "orders-test", "defaultMode": 0o440}}],
+    )
+
+
+def drive(installation: Installation, name: str, action: str, body: str = "{}") -> int:
+    """One action of a participant; the timestamp that it answers with."""
+    said = installation.kubectl("exec", name, "--", "python3", "-c", BEGIN, f"http://127.0.0.1:{PORT}", action, body)
+    return int(json.loads(said)["timestamp"])
+
+
+def compactor(installation: Installation, *words: str) -> Any:
+    """`compactor catalogs` in a pod, what it prints as JSON."""
+    return json.loads(
+        installation.kubectl("exec", PARTICIPANTS[0], "--", "compactor", "catalogs", *words, "-o", "json")
+    )
+
+
+def grow(installation: Installation, log: Sequence[str], *names: str) -> None:
+    """One version per schema."""
+    ddl = "".join(f"- {{type: CREATE_SCHEMA, schema: {name}}}\n" for name in names)
+    write = f"import sys; open('/tmp/ddl.yaml', 'w').write({ddl!r})"
+    installation.kubectl("exec", PARTICIPANTS[0], "--", "python3", "-c", write)
+    compactor(installation, "apply", "/tmp/ddl.yaml", *log, "--delay=1", "--max-skew=1")
+
+
+def status(installation: Installation) -> Object:
+    found: Object = installation.cluster.catalog("orders").get("status", {})
+    return found
+
+
+@pytest.fixture
+def orders(installation: Installation, tmp_path: Path) -> Iterator[list[str]]:
+    """Two participants in pods and an etcd in another; the options of the log."""
+    installation.kubectl("create", "serviceaccount", ACCOUNT)
+    write_secret(installation.cluster, "orders-test", {"secret": SECRET})
+    with catalogs_allowed(installation, tmp_path / "component"):
+        for name in PARTICIPANTS:
+            participant_in_a_pod(installation, name)
+        endpoint = etcd_in_a_pod(installation)
+        for name in PARTICIPANTS:
+            address_of(installation, name)
+        yield ["--etcd", endpoint, "--prefix", PREFIX]
+        installation.kubectl("delete", "ccat", "orders", "--ignore-not-found")
+        installation.kubectl("delete", "pod", "etcd", *PARTICIPANTS, "--ignore-not-found")
+    installation.kubectl("delete", "secret", "orders-test")
+    installation.kubectl("delete", "serviceaccount", ACCOUNT)
+
+
+def test_history_is_cut_when_no_pod_needs_it(installation: Installation, orders: list[str]) -> None:
+    grow(installation, orders, *(f"S{n}" for n in range(7)))
+    assert [one["version"] for one in compactor(installation, "history", *orders)] == list(range(1, 9))
+    spec = {
+        "catalog": {"endpoints": [orders[1]], "prefix": f"{PREFIX}/"},
+        "participants": {
+            "selector": {"matchLabels": LABELS, "port": PORT},
+            "plainHTTP": True,
+            "serviceAccountToken": {},
+        },
+        "topology": {"participants": list(PARTICIPANTS), "minParticipants": 2},
+        "lowWatermark": {"updateInterval": "1s", "dataAvailability": "1s"},
+        "interval": "1s",
+        "maxClockSkew": "1s",
+    }
+    document = {"apiVersion": "compaction.dev/v1alpha1", "kind": "CatalogCompaction", "metadata": {"name": "orders"}}
+    installation.cluster.apply(document | {"spec": spec})
+    eventually(lambda: status(installation).get("earliestVersion") == 7, "history to be cut", timeout=PATIENCE)
+    assert [one["version"] for one in compactor(installation, "history", *orders)] == [7, 8]
+    found = status(installation)
+    assert {one["name"]: one["reason"] for one in found["participants"]} == dict.fromkeys(PARTICIPANTS, "Answered")
+
+    begun = drive(installation, "orders-1", "begin")
+    grow(installation, orders, "LATER", "STILL_LATER")
+
+    def pinned() -> bool:
+        pin = status(installation).get("requiredTime") or {}
+        return (pin.get("reason"), pin.get("participant")) == ("Transaction", "orders-1")
+
+    eventually(pinned, "the transaction to be named", timeout=PATIENCE)
+    drive(installation, "orders-1", "finish", json.dumps({"timestamp": str(begun)}))
+    eventually(lambda: status(installation).get("earliestVersion") == 9, "history to be cut", timeout=PATIENCE)
+
+    installation.kubectl("delete", "pod", "orders-1")
+    missing = "orders-1 to be missing"
+    eventually(lambda: status(installation)["compaction"]["reason"] == "MissingParticipant", missing, timeout=PATIENCE)
+    assert "orders-1" in status(installation)["compaction"]["message"]

@@ -1,0 +1,93 @@
+"""Writers that append to a log while its store fails, and what must be true of the log and its watches afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from compaction.catalogs.log.etcd_log import EtcdUpdateLog
+from compaction.catalogs.model.entries import Event, Snapshot
+from compaction.exceptions import CatalogLogError
+from support.catalogs.etcd_members import EtcdStore
+from support.catalogs.logs import Collector, at, until, update
+
+
+@dataclass
+class Writer:
+    """Appends one version after the other until it is stopped; a version it was not answered for is tried again."""
+
+    log: EtcdUpdateLog
+    mark: int
+    won: dict[int, int] = field(default_factory=dict)
+    """Version to the mark that was acknowledged."""
+    doubtful: set[int] = field(default_factory=set)
+    """Versions of calls that no answer came to."""
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        while not self.stopped.is_set():
+            try:
+                version = self.log.recover().version + 1
+                try:
+                    if self.log.append(update(version, self.mark), at(version)):
+                        self.won[version] = self.mark
+                except CatalogLogError:
+                    self.doubtful.add(version)
+                    raise
+            except CatalogLogError:
+                self.stopped.wait(0.02)
+
+
+@contextlib.contextmanager
+def writing(*writers: Writer) -> Iterator[None]:
+    threads = [threading.Thread(target=one.run) for one in writers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for one in writers:
+            one.stopped.set()
+        for thread in threads:
+            thread.join()
+
+
+def acknowledged(*writers: Writer) -> int:
+    return sum(len(one.won) for one in writers)
+
+
+def more(writers: tuple[Writer, ...], count: int) -> None:
+    """Wait for so many more acknowledged versions."""
+    before = acknowledged(*writers)
+    until(lambda: acknowledged(*writers) >= before + count, f"{count} versions after {before}")
+
+
+def require_true(store: EtcdStore, writers: tuple[Writer, ...], *collectors: Collector) -> None:
+    """Each acknowledged version is in the log as its writer wrote it, and each watch delivered the log, once."""
+    kept = {one.event.version: one.event for one in store.open().recover().events}
+    for writer in writers:
+        assert {version: kept[version] for version in writer.won} == {
+            version: update(version, mark) for version, mark in writer.won.items()
+        }
+    owners = {version for writer in writers for version in writer.won}
+    assert sum(len(writer.won) for writer in writers) == len(owners), "a version was won twice"
+    assert set(kept) - owners <= {version for writer in writers for version in writer.doubtful}
+    for collector in collectors:
+        until(lambda collector=collector: len(collector.events) >= len(kept) or bool(collector.errors), "all events")  # type: ignore[misc]
+        assert [one.event for one in collector.events] == list(kept.values())
+
+
+def followed(events: list[Event], start: int = 0) -> int:
+    """A user of the log that applies what a watch delivers: the version it ends with. Each update must be the next, a
+    snapshot may jump ahead.
+    """
+    version = start
+    for event in events:
+        if isinstance(event, Snapshot):
+            version = max(version, event.version)
+        else:
+            assert event.version == version + 1, f"version {event.version} after {version}"
+            version = event.version
+    return version

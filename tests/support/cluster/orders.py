@@ -1,0 +1,252 @@
+"""A catalog with users: its log in a real etcd, participants as processes, and the CatalogCompaction about it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from compaction.catalogs.commands.altering import AddColumns
+from compaction.catalogs.commands.command import Command
+from compaction.catalogs.commands.tables import CreateTable, PrimaryKey
+from compaction.catalogs.commands.zones import CreateZone
+from compaction.catalogs.log.etcd.client import GatewayClient
+from compaction.catalogs.log.etcd.settings import EtcdSettings
+from compaction.catalogs.log.etcd_log import EtcdUpdateLog
+from compaction.catalogs.manager.executing import Executed
+from compaction.catalogs.manager.manager import CatalogManager
+from compaction.catalogs.manager.settings import Settings
+from compaction.catalogs.model.catalog import Catalog
+from support.catalogs.participant_processes import ParticipantProcess
+from support.catalogs.worlds import column
+from support.cluster.by_kubectl import Cluster, Object, condition
+from support.cluster.told import write_secret
+from support.stores.ingest import SECRET
+from support.time.waiting import eventually
+
+NAME: Final = "orders"
+ROOT: Final = "/catalogs"
+"""What the prefixes of all logs begin with."""
+ZONE, TABLE = "FAST", "ORDERS"
+TOKEN_SECRET, LOG_SECRET = "orders-participants", "orders-etcd"
+EXECUTION_SECONDS: Final = 120.0
+QUICK: Final[Mapping[str, Any]] = {
+    "interval": "500ms",
+    "lowWatermark": {"updateInterval": "500ms", "dataAvailability": "1s"},
+    # Clocks of one machine; what is allowed here is what a loaded one takes to answer.
+    "maxClockSkew": "1s",
+}
+NEVER: Final[Mapping[str, Any]] = {
+    "interval": "24h",
+    "lowWatermark": {"updateInterval": "24h", "dataAvailability": "1s"},
+}
+"""Nothing but a term or a changed spec begins a round."""
+COMPONENT: Final = Path(__file__).resolve().parents[3] / "manifests" / "components" / "catalogs" / "role.yaml"
+
+
+@dataclass
+class Orders:
+    """The catalog and its users. `settings`: how the log is reached by the test; `versions`: activation times."""
+
+    cluster: Cluster
+    settings: EtcdSettings
+    participants: dict[str, ParticipantProcess]
+    prefix: str = field(default_factory=lambda: f"{ROOT}/{secrets.token_hex(4)}")
+    versions: dict[int, int] = field(default_factory=dict)
+
+    def __enter__(self) -> Orders:
+        self._log = EtcdUpdateLog(GatewayClient(self.settings), self.prefix)
+        self.manager = CatalogManager(self._log, settings=Settings(delay=1, max_skew=1))
+        self.manager.start()
+        self.manager.initialization.result(EXECUTION_SECONDS)
+        self.versions[1] = self.manager.latest.activation_time
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.manager.close()
+        self._log.close()
+        for one in self.participants.values():
+            one.close()
+
+    # -- the catalog ---------------------------------------------------------------------------------------------------
+
+    def run(self, *commands: Command) -> Executed:
+        """One more version, which all running participants know."""
+        done = self.manager.execute(commands).result(EXECUTION_SECONDS)
+        assert done is not None
+        self.versions[done.version] = done.time
+        for one in self.participants.values():
+            if one.process is not None:
+                one.act("add-version", version=done.version, activation=done.time)
+        return done
+
+    def grow(self, count: int) -> int:
+        """So many versions more, one column each; the last version."""
+        for _ in range(count):
+            self.run(AddColumns("PUBLIC", TABLE, (column(f"C{len(self.versions)}"),)))
+        return max(self.versions)
+
+    @property
+    def latest(self) -> Catalog:
+        return self.manager.latest
+
+    @property
+    def table_id(self) -> int:
+        (found,) = (one.id for one in self.latest.tables.values() if one.name == TABLE)
+        return found
+
+    @property
+    def zone_id(self) -> int:
+        (found,) = (one.id for one in self.latest.zones.values() if one.name == ZONE)
+        return found
+
+    def history(self) -> list[int]:
+        """Versions of the log, as a process that starts now would find them."""
+        log = EtcdUpdateLog(GatewayClient(self.settings), self.prefix)
+        try:
+            return [one.event.version for one in log.recover().events]
+        finally:
+            log.close()
+
+    # -- participants --------------------------------------------------------------------------------------------------
+
+    def start(self, *names: str) -> None:
+        """The participants, or these, as processes that hold their partition and know the catalog's versions; the first
+        of all leads it.
+        """
+        for name in names or tuple(self.participants):
+            one = self.participants[name]
+            one.start()
+            for version, activation in sorted(self.versions.items()):
+                one.act("add-version", version=version, activation=activation)
+            if TABLE in {table.name for table in self.latest.tables.values()}:
+                self.hold_partition(name)
+
+    def hold_partition(self, name: str) -> None:
+        role = "Primary" if name == next(iter(self.participants)) else "Replica"
+        self.participants[name].act("add-partition", tableId=self.table_id, partition=0, role=role)
+
+    def create(self, *, versions: int = 8) -> None:
+        """A zone with one partition and a table in it, then columns: `versions` in all."""
+        self.run(CreateZone(ZONE, ("default",), partitions=1, replicas=len(self.participants)))
+        key = PrimaryKey(("ID",))
+        self.run(CreateTable("PUBLIC", TABLE, (column("ID", nullable=False), column("V")), key, zone=ZONE))
+        self.grow(versions - len(self.versions))
+        self.start()
+
+    def await_ready(self, *, past: int = 0) -> None:
+        """Every participant has a watermark, and a published minimum of its partition, later than `past`: as if rounds
+        had gone on for a while. None has a transaction.
+        """
+        for name in self.participants:
+            eventually(partial(self._ready, name, past), f"participant {name} to need nothing old")
+
+    def _ready(self, name: str, past: int) -> bool:
+        report = self.participants[name].report()
+        watermark = int(report["lowWatermark"])
+        if watermark:
+            for one in self.participants.values():
+                one.store_minimum(watermark)
+        return report["cause"] != "NotReady" and int(report["minimum"]) > past
+
+    # -- the object ----------------------------------------------------------------------------------------------------
+
+    def allow_secrets(self, user: str) -> None:
+        """The component for catalogs, for an operator that is this user."""
+        documents = list(yaml.safe_load_all(COMPONENT.read_text()))
+        documents[1]["subjects"] = [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}]
+        self.cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(documents))
+
+    def write_token(self, token: str = SECRET) -> None:
+        write_secret(self.cluster, TOKEN_SECRET, {"token": token})
+
+    def apply(self, *, endpoints: Sequence[str] = (), secret: str | None = None, **spec: Any) -> None:
+        """Make or change the object; `spec` replaces members."""
+        urls = [{"name": name, "url": one.url} for name, one in self.participants.items()]
+        catalog: Object = {"endpoints": list(endpoints) or [str(one) for one in self.settings.endpoints]}
+        catalog["prefix"] = f"{self.prefix}/"
+        members: Object = {
+            "catalog": catalog | ({} if secret is None else {"secretName": secret}),
+            "participants": {"urls": urls, "token": {"secretName": TOKEN_SECRET}},
+            "topology": {"participants": list(self.participants), "minParticipants": len(self.participants)},
+        }
+        document = {"apiVersion": "compaction.dev/v1alpha1", "kind": "CatalogCompaction", "metadata": {"name": NAME}}
+        self.cluster.apply(document | {"spec": members | dict(QUICK) | spec})
+
+    def patch(self, **spec: Any) -> None:
+        """Change members of the spec as a user does."""
+        self.cluster.kubectl("patch", "ccat", NAME, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+    def status(self) -> Object:
+        found: Object = self.cluster.catalog(NAME).get("status", {})
+        return found
+
+    def until(self, what: str, holds: Callable[[Object], bool]) -> Object:
+        """The status once it is so."""
+
+        def found() -> Object | None:
+            status = self.status()
+            return status if status.get("observedGeneration", -1) != -1 and holds(status) else None
+
+        try:
+            return eventually(found, what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; status: {json.dumps(self.status(), indent=1)}") from None
+
+    def await_cut(self, earliest: int) -> Object:
+        """Until history begins with this version, and the log says so too."""
+        status = self.until(
+            f"history to begin with version {earliest}", lambda one: one.get("earliestVersion") == earliest
+        )
+        assert self.history()[0] == earliest
+        return status
+
+    def await_latest(self, version: int) -> Object:
+        """Until a round has read this version."""
+        return self.until(f"version {version} to be read", lambda one: one.get("latestVersion") == version)
+
+    def await_pin(self, reason: str, participant: str, *, earliest: int) -> Object:
+        """Until this is what needs the catalog, and why history is not cut further than to `earliest`."""
+
+        def pinned(status: Object) -> bool:
+            pin, process = status.get("requiredTime") or {}, status.get("compaction") or {}
+            named = (pin.get("reason"), pin.get("participant")) == (reason, participant)
+            return named and process.get("reason") == reason and status.get("earliestVersion") == earliest
+
+        return self.until(f"{reason} of {participant} to be named, and history from {earliest} on", pinned)
+
+    def await_reason(self, reason: str, participant: str = "", *, says: str = "") -> Object:
+        """Until the last compaction ended for this reason; the process."""
+
+        def ended(status: Object) -> bool:
+            process = status.get("compaction") or {}
+            found = (process.get("reason"), process.get("participant", "")) == (reason, participant)
+            return found and says in process.get("message", "")
+
+        process: Object = self.until(f"{reason} of {participant!r}", ended)["compaction"]
+        return process
+
+    def ready(self) -> tuple[str, str]:
+        """Status and reason of the condition Ready."""
+        found = condition(self.cluster.catalog(NAME), "Ready")
+        return found.get("status", ""), found.get("reason", "")
+
+    def await_condition(self, status: str, reason: str) -> None:
+        """Until Ready has this status for this reason."""
+        eventually(lambda: self.ready() == (status, reason), f"Ready={status} {reason}; {self.status()}")
+
+
+@contextmanager
+def orders(cluster: Cluster, settings: EtcdSettings, directory: Path, *names: str, **options: Any) -> Iterator[Orders]:
+    """A catalog with participants of these names, which do not run yet; at the end none does."""
+    directory.mkdir()
+    made = {name: ParticipantProcess(name, directory, **options) for name in names}
+    with Orders(cluster, settings, made) as found:
+        yield found
