@@ -260,6 +260,101 @@ class InvalidEntryError(SegmentLogError):
     """An entry that the segment format cannot hold (empty or oversized payload, index or term out of range)."""
 
 
+# --- segment logs: the writing side ---------------------------------------------------------------------------------
+
+
+class InvalidWalFormatError(SegmentFileError):
+    """A write-ahead log file whose header is cut off, has another magic, or another version."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}: not a write-ahead log file: {self.reason}; restore the file, or move it out of the "
+            f"directory if no log needs its entries"
+        )
+
+
+class DamagedWalError(SegmentLogError):
+    """A record of a write-ahead log file cannot be read, and is not the last one: acknowledged entries may be lost."""
+
+    def __init__(self, file: str, offset: int, reason: str) -> None:
+        super().__init__(file, offset, reason)
+        self.file = file
+        self.offset = offset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}: damaged write-ahead log at offset {self.offset}: {self.reason}. Entries behind the damage "
+            f"may have been acknowledged: restore the file from a copy, or from another member of the log's cluster"
+        )
+
+
+class WalFailedError(LogPathError):
+    """Writing or syncing a write-ahead log failed, so nothing is acknowledged any more."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: the write-ahead log stopped: {self.reason}. Acknowledged entries are safe; remove the "
+            f"cause, then close the system of logs and open it again"
+        )
+
+
+class FlushFailedError(LogPathError):
+    """The segment writer could not move entries of a write-ahead log file into segments; the file stays."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: entries cannot be moved into segments: {self.reason}. The write-ahead log files stay and "
+            f"hold them; remove the cause, then close the system of logs and open it again"
+        )
+
+
+class EntryMissingError(SegmentLogError):
+    """An entry that a log must hold (above its snapshot, or live) is neither in memory nor in a segment."""
+
+    def __init__(self, path: str, index: int) -> None:
+        super().__init__(path, index)
+        self.path = path
+        self.index = index
+
+    def __str__(self) -> str:
+        return f"{self.path}: the entry of index {self.index} is missing: it is neither in memory nor in any segment"
+
+
+class LogGapError(SegmentLogError):
+    """An append does not follow the log's last entry; `expected` is the first index that would leave no gap."""
+
+    def __init__(self, path: str, index: int, expected: int) -> None:
+        super().__init__(path, index, expected)
+        self.path = path
+        self.index = index
+        self.expected = expected
+
+    def __str__(self) -> str:
+        return f"{self.path}: index {self.index} leaves a gap: the next entry is index {self.expected}"
+
+
+class WriteRefusedError(LogPathError):
+    """A write, truncation or snapshot contradicts what the log holds; says which and why."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: refused: {self.reason}"
+
+
+class LogBusyError(LogPathError):
+    """The write-ahead log did not take more entries within the caller's time: its queue is full."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: the write-ahead log is busy: {self.reason}; append again"
+
+
+class LogClosedError(LogPathError):
+    """A log or its system is closed."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: closed: {self.reason}"
+
+
 # --- the Kubernetes API -------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from compaction.stores.segments.directory import fs
 def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Syncs are still counted, ordered and interrupted: the calls happen, only the waiting does not."""
     monkeypatch.setattr(fs, "sync", lambda fd: None)
+    monkeypatch.setattr(fs, "sync_data", lambda fd: None)
 
 
 @pytest.fixture

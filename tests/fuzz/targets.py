@@ -13,9 +13,11 @@ from fuzz.staging_inputs import INPUT_TARGETS
 from fuzz.staging_rows import ROW_TARGETS
 from fuzz.staging_targets import STAGING_TARGETS
 from fuzz.target import Target
+from fuzz.wal_targets import WAL_TARGETS
 
 TARGETS: Final[tuple[Target, ...]] = (
     *SEGMENT_TARGETS,
+    *WAL_TARGETS,
     *LOG_TARGETS,
     *OBJECT_TARGETS,
     *BLOCK_TARGETS,

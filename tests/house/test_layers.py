@@ -51,6 +51,12 @@ LAYERS = (
     ),
     # The rules by which blocks are planned: the store's own, and as pure as those of all stores.
     Layer("compaction.stores.blocks.planning", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS)),
+    # What a write-ahead log takes, what its records are, what is in memory, what is flushed: decisions from plain data.
+    Layer("compaction.stores.segments.memtable", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.stores.segments.wal.codec", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.stores.segments.wal.acceptance", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.stores.segments.writer.selection", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.stores.segments.system.row", (*INPUT_OUTPUT, *CLOCKS)),
     Layer("compaction.stores", (*CLUSTER, *SPARK, "compaction.reconcile", "compaction.cli", "compaction.local")),
     # A library by itself: of the project it knows the errors only. Model, codec and commands do no input or output, nor
     # does the decision to compact.

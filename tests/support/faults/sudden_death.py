@@ -18,7 +18,10 @@ from typing import Any, Literal
 from compaction.stores.segments.directory import fs
 from support.depth import one_of_each
 
-MUTATING = ("create", "write", "set_owner", "set_mode", "sync", "link", "symlink", "rename", "unlink")
+MUTATING = (
+    "create", "write", "write_at", "set_owner", "set_mode", "sync", "sync_data", "make_directory",
+    "remove_directory", "link", "symlink", "rename", "unlink",
+)  # fmt: skip
 When = Literal["before", "after", "during"]
 WHENS: tuple[When, ...] = ("before", "after", "during")
 
@@ -75,6 +78,9 @@ class DyingFilesystem(AbstractContextManager["DyingFilesystem"]):
                     self._original[name](*args, **kwargs)
             elif self.when == "during" and name == "write":
                 self._half(*args)
+            elif self.when == "during" and name == "write_at":
+                fd, data, offset = args
+                os.pwrite(fd, data[: len(data) // 2], offset)
             raise self._end()
 
         return call

@@ -63,8 +63,9 @@ def compact(log: Path, *, token: int = 1, now: float = 1000.0) -> None:
 
 
 def calls_of(make: MakeLog, **kind: Any) -> list[str]:
+    log = make(**kind)
     with DyingFilesystem() as counter:
-        compact(make(**kind))
+        compact(log)
     return counter.calls
 
 

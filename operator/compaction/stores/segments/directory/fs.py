@@ -19,6 +19,11 @@ def create(path: Path, *, mode: int = 0o644) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
 
+def reopen(path: Path) -> int:
+    """An existing file, opened for reading and writing; a symlink is not followed."""
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
 def write(fd: int, buffers: Sequence[memoryview | bytes]) -> None:
     """Append all buffers in order, at most IOV_MAX of them per call."""
     for begin in range(0, len(buffers), IOV_MAX):
@@ -37,6 +42,15 @@ def _rest(batch: list[memoryview | bytes], written: int) -> list[memoryview | by
             return [memoryview(part)[written:], *batch[position + 1 :]]
         written -= len(part)
     return []
+
+
+def write_at(fd: int, data: bytes, offset: int) -> None:
+    """All of `data` at `offset`."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view = view[written:]
+        offset += written
 
 
 def set_owner(fd: int, *, uid: int, gid: int) -> None:
@@ -58,6 +72,11 @@ def sync(fd: int) -> None:
     os.fsync(fd)
 
 
+def sync_data(fd: int) -> None:
+    """Make a file's content durable, and its size; not its times."""
+    os.fdatasync(fd)
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable: creations, links, renames and removals."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -74,6 +93,14 @@ def sync_file(path: Path) -> None:
         sync(fd)
     finally:
         os.close(fd)
+
+
+def make_directory(path: Path) -> None:
+    os.mkdir(path)
+
+
+def remove_directory(path: Path) -> None:
+    os.rmdir(path)
 
 
 def link(source: Path, target: Path) -> None:

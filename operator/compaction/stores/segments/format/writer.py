@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from compaction.exceptions import CorruptSegmentError, InvalidEntryError, MissingSegmentHeaderError
+from compaction.stores.segments.directory import fs
 from compaction.stores.segments.directory.listing import highest_segment
 from compaction.stores.segments.format.codec import CURRENT_VERSION, encode_header, encode_records, read_segment_fd
 from compaction.stores.segments.model import (
@@ -30,7 +31,6 @@ from compaction.stores.segments.model import (
     segment_name,
     segment_number,
 )
-from compaction.stores.segments.snapshot.directories import sync_directory
 
 Payload = bytes | bytearray | memoryview
 
@@ -56,17 +56,17 @@ class _OpenSegment:
     @classmethod
     def create(cls, path: Path, *, max_count: int, sync: bool) -> _OpenSegment:
         """A new file: the header is written and synced before anything else."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        _pwrite_all(fd, encode_header(max_count=max_count), 0)
+        fd = fs.create(path)
+        fs.write_at(fd, encode_header(max_count=max_count), 0)
         if sync:
-            os.fsync(fd)
+            fs.sync(fd)
         start = data_start(CURRENT_VERSION, max_count)
         return cls(fd, path, version=CURRENT_VERSION, max_count=max_count, count=0, end=start)
 
     @classmethod
     def reopen(cls, path: Path) -> _OpenSegment:
         """An existing file. CorruptSegmentError when its last record gives no place to continue."""
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = fs.reopen(path)
         try:
             index = read_segment_fd(fd, path)
             if index.end_of_data < index.data_start:
@@ -91,15 +91,15 @@ class _OpenSegment:
         sizes = length.astype(np.uint64)
         offset = np.uint64(self.end) + np.cumsum(sizes) - sizes
         records = encode_records(idx=idx, term=term, offset=offset, length=length, crc=crc, version=self.version)
-        _pwrite_all(self.fd, data, self.end)
-        _pwrite_all(self.fd, records, HEADER_BYTES + self.count * SLOT_BYTES[self.version])
+        fs.write_at(self.fd, data, self.end)
+        fs.write_at(self.fd, records, HEADER_BYTES + self.count * SLOT_BYTES[self.version])
         self.end += len(data)
         self.count += int(idx.size)
 
     def close(self, *, sync: bool) -> None:
         try:
             if sync:
-                os.fsync(self.fd)
+                fs.sync(self.fd)
         finally:
             os.close(self.fd)
 
@@ -205,7 +205,7 @@ class LogWriter:
             self._segment.close(sync=self._sync)
             self._segment = None
         if self._sync:
-            sync_directory(self.directory)
+            fs.sync_directory(self.directory)
 
     def _writable(self) -> _OpenSegment:
         if self._segment is not None:
@@ -221,13 +221,5 @@ class LogWriter:
             return _OpenSegment.reopen(path)
         except MissingSegmentHeaderError:
             # Created, then the writer died before the header: nothing was in it, so it is made again, as Ra does.
-            path.unlink()
+            fs.unlink(path)
             return _OpenSegment.create(path, max_count=self.max_count, sync=self._sync)
-
-
-def _pwrite_all(fd: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(fd, view, offset)
-        view = view[written:]
-        offset += written

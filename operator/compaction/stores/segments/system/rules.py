@@ -1,0 +1,90 @@
+"""Which writes, truncations and snapshots a log takes: pure checks that raise what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from compaction.exceptions import InvalidEntryError, LogGapError, WriteRefusedError
+from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.model import MAX_INDEX
+from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system.pending import LogPosition
+from compaction.stores.segments.system.row import LogRow
+from compaction.stores.segments.wal.codec import MAX_PAYLOAD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """`state`: what the log's machine stores, opaque; an external term where Ra is to read it.
+
+    `live`: the indexes at or below `index` whose entries the machine still needs.
+    """
+
+    index: int
+    term: int
+    state: bytes
+    live: LiveSet
+
+
+def check_entries(entries: Sequence[LogEntry]) -> None:
+    """InvalidEntryError unless these are entries with consecutive indexes that files can hold."""
+    if not entries:
+        raise InvalidEntryError("an append has at least one entry")
+    first = entries[0].index
+    for position, (index, term, payload) in enumerate(entries):
+        if not 0 < len(payload) <= MAX_PAYLOAD_BYTES:
+            raise InvalidEntryError(f"index {index}: a payload has 1..{MAX_PAYLOAD_BYTES} bytes, not {len(payload)}")
+        # The last index of all stays free: the one behind a log's last must be a number too.
+        if not (0 <= index < MAX_INDEX and 0 <= term <= MAX_INDEX):
+            raise InvalidEntryError(f"index {index}, term {term}: both are unsigned 64-bit numbers")
+        if index != first + position:
+            raise InvalidEntryError(f"index {index} does not follow index {first + position - 1} in one append")
+
+
+def check_append(directory: Path, first: int, *, last: int | None, row: LogRow) -> None:
+    """LogGapError, WriteRefusedError."""
+    if row.snapshot_index is not None and first <= row.snapshot_index:
+        raise WriteRefusedError(str(directory), f"index {first} is not above the snapshot's index {row.snapshot_index}")
+    if last is not None and first > last + 1:
+        raise LogGapError(str(directory), first, last + 1)
+
+
+def check_sparse(directory: Path, index: int, previous: int | None, *, last: int | None, truncated: int | None) -> None:
+    """WriteRefusedError unless `previous` is the log's last index and no truncated entry lies in the gap."""
+    if previous != last:
+        raise WriteRefusedError(str(directory), f"index {index} follows {previous}, but the log's last index is {last}")
+    if last is not None and index <= last:
+        raise WriteRefusedError(str(directory), f"index {index} is not above its previous index {last}")
+    if truncated is not None and index > truncated:
+        reason = f"the gap before index {index} would bring entries back that were truncated: write {truncated} first"
+        raise WriteRefusedError(str(directory), reason)
+
+
+def check_truncate(directory: Path, index: int, row: LogRow) -> None:
+    """WriteRefusedError when entries at or below the snapshot would go."""
+    if index < 0 or (row.snapshot_index is not None and index <= row.snapshot_index):
+        raise WriteRefusedError(
+            str(directory), f"a truncation at {index} reaches below the snapshot's index {row.snapshot_index}"
+        )
+
+
+def check_snapshot(directory: Path, request: SnapshotRequest, row: LogRow, written: LogPosition | None) -> None:
+    """WriteRefusedError, with what does not fit."""
+    index, live = request.index, request.live
+    if row.snapshot_index is not None and index <= row.snapshot_index:
+        raise WriteRefusedError(str(directory), f"a snapshot at {index} is not above the one at {row.snapshot_index}")
+    if written is None or index > written.index:
+        last = "nothing" if written is None else f"index {written.index}"
+        raise WriteRefusedError(str(directory), f"a snapshot at {index} covers entries that are not durable: {last} is")
+    if live and live.largest > index:
+        raise WriteRefusedError(str(directory), f"live index {live.largest} is above the snapshot's index {index}")
+    if row.snapshot_index is None or row.live is None:
+        return
+    if revived := live.clip(0, row.snapshot_index).without(row.live):
+        raise WriteRefusedError(
+            str(directory),
+            f"index {revived.smallest} is live, which it was not at the snapshot of index {row.snapshot_index}: its "
+            f"entry may be gone",
+        )

@@ -1,0 +1,122 @@
+"""Reading a log's entries from its segments by index, while they grow and compactions replace them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from compaction.exceptions import LogChangedError, NotALogDirectoryError
+from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.model import RowArray, SegmentIndex, U64Array
+from compaction.stores.segments.reading.files import read_segments
+from compaction.stores.segments.reading.reader import SegmentFile
+from compaction.stores.segments.reading.view import SegmentRef, limit_refs
+
+_LOOKS: Final = 20
+"""Readings in a row in which a compaction replaced a file."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentView:
+    """The segments of a log at one moment. Immutable: a reader keeps the one it began with."""
+
+    directory: Path
+    segments: Mapping[str, SegmentIndex]
+    refs: tuple[SegmentRef, ...]
+
+    @classmethod
+    def of(cls, directory: Path, known: Mapping[str, SegmentIndex] | None = None) -> SegmentView:
+        """The segments as they are now; of `known` ones only those that changed are read.
+
+        The first segment that cannot be parsed is raised: what its log holds would be a guess.
+        """
+        try:
+            files = read_segments(directory, known=known)
+        except NotALogDirectoryError:
+            return cls(directory, {}, ())
+        if files.errors:
+            raise files.errors[0]
+        refs, _ = limit_refs(files.segments)
+        return cls(directory, {segment.name: segment for segment in files.segments}, refs)
+
+    def refreshed(self) -> SegmentView:
+        return SegmentView.of(self.directory, self.segments)
+
+    @property
+    def last(self) -> int | None:
+        """The last index that a reader gets; None without any entry."""
+        return self.refs[-1].last if self.refs else None
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(segment.data_bytes for segment in self.segments.values())
+
+    def term(self, index: int) -> int | None:
+        """The term of one entry; None when no segment holds it."""
+        for segment, rows in self._rows(np.array([index], dtype=np.uint64)):
+            if rows.size:
+                return int(segment.term[rows[0]])
+        return None
+
+    def indexes(self, low: int, high: int) -> U64Array:
+        """The indexes in low..high that the segments hold, ascending."""
+        parts = [self._readable(ref) for ref in self.refs if ref.last >= low and ref.first <= high]
+        found = np.concatenate([segment.idx[rows] for segment, rows in parts]) if parts else np.empty(0, np.uint64)
+        return found[(found >= np.uint64(low)) & (found <= np.uint64(high))]
+
+    def read(self, indexes: Sequence[int]) -> dict[int, LogEntry]:
+        """Those of the ascending `indexes` that the segments hold, each payload checked.
+
+        Raises:
+            CorruptEntryError: a payload is damaged; names file, index and offset.
+            LogChangedError: compactions replaced the files at every reading.
+        """
+        found: dict[int, LogEntry] = {}
+        view = self
+        for look in range(_LOOKS):
+            wanted = np.array([index for index in indexes if index not in found], dtype=np.uint64)
+            try:
+                for segment, rows in view._rows(wanted):
+                    found |= _read(segment, rows)
+            except LogChangedError:
+                if look == _LOOKS - 1:
+                    raise
+                view = view.refreshed()
+                continue
+            break
+        return found
+
+    def _readable(self, ref: SegmentRef) -> tuple[SegmentIndex, RowArray]:
+        segment = self.segments[ref.name]
+        rows = np.flatnonzero(segment.effective & (segment.idx <= np.uint64(ref.last)))
+        return segment, rows
+
+    def _rows(self, wanted: U64Array) -> list[tuple[SegmentIndex, RowArray]]:
+        """Where the ascending indexes are: rows of each segment that holds any of them."""
+        result = []
+        for ref in self.refs:
+            begin, end = np.searchsorted(wanted, [ref.first, ref.last + 1])
+            if begin == end:
+                continue
+            segment, rows = self._readable(ref)
+            keys = segment.idx[rows]
+            position = np.minimum(np.searchsorted(keys, wanted[begin:end]), keys.size - 1)
+            hits = position[keys[position] == wanted[begin:end]]
+            if hits.size:
+                result.append((segment, rows[hits]))
+        return result
+
+
+def _read(segment: SegmentIndex, rows: RowArray) -> dict[int, LogEntry]:
+    found: dict[int, LogEntry] = {}
+    with closing(SegmentFile(segment)) as file:
+        for batch in file.batches(rows):
+            terms = segment.term[batch.rows].tolist()
+            for index, term, payload in zip(segment.idx[batch.rows].tolist(), terms, batch.payloads(), strict=True):
+                found[index] = LogEntry(index, term, bytes(payload))
+    return found

@@ -1,0 +1,81 @@
+"""Writing snapshots of a log so that none is ever visible in part (docs/design/segment-wal.md#snapshots).
+
+Both files are written and synced in a directory of another name; one rename makes them visible together. A reader, a
+crash and the owner's next start see the old snapshot or the new one, never a state without its live indexes.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from compaction.stores.segments.directory import fs
+from compaction.stores.segments.snapshot.directories import (
+    DATA_FILE,
+    INDEXES_FILE,
+    SNAPSHOTS,
+    LogSnapshot,
+    encode_snapshot,
+    parse_snapshot_name,
+    snapshot_name,
+)
+from compaction.stores.segments.snapshot.seq import LiveSet, encode_indexes
+
+PARTIAL: Final = "snapshot.partial"
+"""Beside `snapshots`, not in it: there, Ra would take a complete one for the newest snapshot."""
+
+
+def write_durably(directory: Path, *, index: int, term: int, state: bytes, live: LiveSet) -> LogSnapshot:
+    """Write the snapshot of the log in `directory` and make it visible and durable. OSError passes through."""
+    root, partial = directory / SNAPSHOTS, directory / PARTIAL
+    remove_tree(partial)
+    fs.make_directory(partial)
+    _write(partial / INDEXES_FILE, encode_indexes(live))
+    _write(partial / DATA_FILE, encode_snapshot(index=index, term=term, state=state))
+    fs.sync_directory(partial)
+    if not root.is_dir():
+        fs.make_directory(root)
+        fs.sync_directory(directory)
+    path = root / snapshot_name(term=term, index=index)
+    remove_tree(path)
+    fs.rename(partial, path)
+    fs.sync_directory(root)
+    return LogSnapshot(index=index, term=term, live=live, path=path)
+
+
+def write_indexes(snapshot: LogSnapshot, live: LiveSet) -> LogSnapshot:
+    """Put a rebuilt live set into a snapshot that has none, or a damaged one: atomically and durably."""
+    temporary = snapshot.path / f"{INDEXES_FILE}.partial"
+    fs.unlink_if_present(temporary)
+    _write(temporary, encode_indexes(live))
+    fs.rename(temporary, snapshot.path / INDEXES_FILE)
+    fs.sync_directory(snapshot.path)
+    return LogSnapshot(index=snapshot.index, term=snapshot.term, live=live, path=snapshot.path)
+
+
+def older_snapshots(directory: Path, current: LogSnapshot) -> list[Path]:
+    """The snapshot directories that `current` replaces, oldest first."""
+    root = directory / SNAPSHOTS
+    names = sorted(name for name in os.listdir(root) if parse_snapshot_name(name) is not None)
+    return [root / name for name in names if name < current.path.name]
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a snapshot's directory; `snapshot.dat` first, without which nothing takes it for a snapshot."""
+    try:
+        names = sorted(os.listdir(path), key=lambda name: (name != DATA_FILE, name))
+    except FileNotFoundError:
+        return
+    for name in names:
+        fs.unlink_if_present(path / name)
+    fs.remove_directory(path)
+
+
+def _write(path: Path, data: bytes) -> None:
+    fd = fs.create(path)
+    try:
+        fs.write(fd, [data])
+        fs.sync(fd)
+    finally:
+        os.close(fd)

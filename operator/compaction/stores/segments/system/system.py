@@ -1,0 +1,237 @@
+"""A system of logs: a directory with one write-ahead log, and a directory for each log with its segments and snapshots.
+
+`<system>/NNNNNNNNNNNNNNNN.wal`, `<system>/writers.snapshot`, `<system>/<log>/*.segment`, `<system>/<log>/snapshots`:
+the layout of Ra, whose directories can be opened and continued, and the other way round (docs/design/segment-wal.md).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from compaction.exceptions import InvalidEntryError, InvalidWalFormatError, LiveSetUnknownError, LogClosedError
+from compaction.stores.segments.directory import fs
+from compaction.stores.segments.directory.faults import storage_errors
+from compaction.stores.segments.snapshot.directories import LogSnapshot, find_snapshots
+from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system.lock import hold_system
+from compaction.stores.segments.system.log import Log
+from compaction.stores.segments.system.recovery import recover
+from compaction.stores.segments.system.row import LogRow
+from compaction.stores.segments.system.rules import SnapshotRequest
+from compaction.stores.segments.system.snapshots import older_snapshots, remove_tree, write_durably, write_indexes
+from compaction.stores.segments.wal.acceptance import WriterState
+from compaction.stores.segments.wal.codec import WalTail
+from compaction.stores.segments.wal.current import WalLimits
+from compaction.stores.segments.wal.files import read_writers
+from compaction.stores.segments.wal.log import WriteAheadLog
+from compaction.stores.segments.writer.flush import NewSegments
+from compaction.stores.segments.writer.repair import repair_last
+from compaction.stores.segments.writer.segments import SegmentWriter
+
+_logger = logging.getLogger(__name__)
+_UID: Final = re.compile(r"[A-Za-z0-9_=+-][A-Za-z0-9_=+.-]{0,199}", re.ASCII)
+RebuildLive = Callable[[LogSnapshot], LiveSet]
+"""Computes what is live at a snapshot from its state, where the file that says so is missing or damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemLimits:
+    """`rolled_files` wait for the segment writer at most, then writes do; each takes as much memory as it has bytes.
+
+    `snapshot_grace`: seconds for which a replaced snapshot stays, for readers that have begun with it.
+    """
+
+    wal: WalLimits = field(default_factory=WalLimits)
+    segments: NewSegments = field(default_factory=NewSegments)
+    rolled_files: int = 2
+    snapshot_grace: float = 60.0
+
+
+class LogSystem:
+    """Opens a directory, recovers what its write-ahead log holds, and gives out its logs. A context manager: leaving it
+    closes. One process at a time; any number of threads.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        limits: SystemLimits | None = None,
+        lock_timeout: float = 10.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`directory` is created if its parent exists. `clock`: epoch seconds, for the grace of snapshots.
+
+        Raises:
+            LockHeldError, OwnerRunningError: another process writes the system.
+            DamagedWalError, InvalidWalFormatError: a write-ahead log file cannot be read; nothing was changed.
+            CorruptSegmentError, CorruptSnapshotError: a log cannot be read. LogNotReadableError, StoreIOError.
+        """
+        self.directory = directory
+        self.limits = limits or SystemLimits()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._closed = False
+        self._replaced: dict[Path, float] = {}
+        with storage_errors(directory), ExitStack() as resources:
+            if not directory.is_dir():
+                fs.make_directory(directory)
+                fs.sync_directory(directory.parent)
+            hold_system(directory, resources, timeout=lock_timeout)
+            self._logs = {log.uid: log for log in self._find_logs()}
+            recovered = recover(directory, self._logs)
+            for log in self._logs.values():
+                in_wal, covered = log.tables.visible(), log.uid in recovered.writers
+                repair_last(log.directory, row=log.row, in_wal=in_wal, covered=covered)
+                log.refresh()
+            self.tails: dict[Path, WalTail] = recovered.tails
+            for path, tail in self.tails.items():
+                _logger.warning("%s: the record at offset %d does not count: %s", path, tail.offset, tail.reason)
+            self._segments = SegmentWriter(directory, limits=self.limits.segments, max_waiting=self.limits.rolled_files)
+            resources.callback(self._segments.close)
+            self._wal = WriteAheadLog(
+                directory,
+                number=recovered.number + 1,
+                limits=self.limits.wal,
+                writers=self._known_writers(),
+                on_rolled=self._segments.accept,
+            )
+            resources.callback(self._wal.close)
+            self._snapshots = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"snapshots-{directory.name}")
+            resources.callback(self._snapshots.shutdown)
+            for log in self._logs.values():
+                self._start(log)
+            for rolled in recovered.files:
+                self._segments.accept(rolled, wait=False)
+            self._resources = resources.pop_all()
+
+    @property
+    def uids(self) -> list[str]:
+        """The logs that the system has, in name order."""
+        with self._lock:
+            return sorted(log.name for log in self._logs.values())
+
+    def open_log(self, uid: str, *, rebuild_live: RebuildLive | None = None) -> Log:
+        """The log of this id, which is the name of its directory; created if there is none.
+
+        Raises:
+            LiveSetUnknownError, CorruptIndexesError: its snapshot does not say what is live, and `rebuild_live` is not
+            given. InvalidEntryError: no such id is possible. LogClosedError: the system is closed.
+        """
+        if not _UID.fullmatch(uid):
+            raise InvalidEntryError(
+                f"{uid!a} is not an id of a log: letters, digits and _=+-. , at most 200, no dot first"
+            )
+        with self._lock, storage_errors(self.directory):
+            if self._closed:
+                raise LogClosedError(str(self.directory), "the system of logs is closed")
+            log = self._logs.get(uid.encode())
+            if log is None:
+                path = self.directory / uid
+                fs.make_directory(path)
+                fs.sync_directory(self.directory)
+                log = self._logs[uid.encode()] = Log(uid, path, row=LogRow(), snapshot=None)
+                self._start(log)
+            if log.row.snapshot_index is not None and log.row.live is None:
+                self._rebuild(log, rebuild_live)
+            return log
+
+    def roll(self) -> Future[None]:
+        """Go on in a new write-ahead log file, so that the segment writer empties the current one."""
+        return self._wal.roll()
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until all rolled files are in segments; whether that happened within `timeout` seconds.
+
+        FlushFailedError when it never will.
+        """
+        return self._segments.drain(timeout)
+
+    def close(self) -> None:
+        """Finish snapshots and writes that were asked for, and stop. What is not in segments yet stays in the
+        write-ahead log.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for log in self._logs.values():
+                log.close()
+        self._resources.close()
+
+    def __enter__(self) -> LogSystem:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _find_logs(self) -> Iterator[Log]:
+        with os.scandir(self.directory) as entries:
+            names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False) and _UID.fullmatch(e.name))
+        for name in names:
+            path = self.directory / name
+            snapshot = find_snapshots(path).newest
+            yield Log(name, path, row=LogRow.of(snapshot), snapshot=snapshot)
+
+    def _known_writers(self) -> dict[bytes, WriterState]:
+        """Of the writers snapshot, which is a help only: of each log that is here, more is known from its entries."""
+        try:
+            return read_writers(self.directory)
+        except InvalidWalFormatError as error:
+            _logger.warning("the writers snapshot is not used, and written again: %s", error)
+            return {}
+
+    def _start(self, log: Log) -> None:
+        last = log.start(self._wal.queue, self._request_snapshot)
+        if last is not None:
+            self._wal.set_writer(log.uid, WriterState(last.index))
+        if log.newest_snapshot is not None:
+            now = self._clock()
+            self._replaced.update(dict.fromkeys(older_snapshots(log.directory, log.newest_snapshot), now))
+
+    def _rebuild(self, log: Log, rebuild_live: RebuildLive | None) -> None:
+        snapshot = log.newest_snapshot
+        if snapshot is None or rebuild_live is None:
+            if snapshot is not None and snapshot.live_error is not None:
+                raise snapshot.live_error
+            raise LiveSetUnknownError(str(log.directory))
+        live = rebuild_live(snapshot)
+        log.publish(write_indexes(snapshot, live))
+
+    def _request_snapshot(self, log: Log, request: SnapshotRequest) -> Future[LogSnapshot]:
+        return self._snapshots.submit(self._write_snapshot, log, request)
+
+    def _write_snapshot(self, log: Log, request: SnapshotRequest) -> LogSnapshot:
+        log.check_snapshot(request)
+        with storage_errors(log.directory):
+            snapshot = write_durably(
+                log.directory, index=request.index, term=request.term, state=request.state, live=request.live
+            )
+        log.publish(snapshot)
+        try:
+            self._remove_replaced(log, snapshot)
+        except OSError as error:
+            # The new snapshot is in force; what is not deleted now is deleted after the next one.
+            _logger.warning("%s: a replaced snapshot cannot be deleted: %s", log.directory, error)
+        return snapshot
+
+    def _remove_replaced(self, log: Log, snapshot: LogSnapshot) -> None:
+        """Older snapshots go once they have been replaced for the grace."""
+        now = self._clock()
+        for path in older_snapshots(log.directory, snapshot):
+            if now - self._replaced.setdefault(path, now) >= self.limits.snapshot_grace:
+                remove_tree(path)
+                del self._replaced[path]

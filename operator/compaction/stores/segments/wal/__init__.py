@@ -1,0 +1,1 @@
+"""The write-ahead log of a system of logs: records as Ra writes them, group commit, roll-over, recovery."""

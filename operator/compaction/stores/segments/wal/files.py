@@ -1,0 +1,105 @@
+"""The files of a write-ahead log in a system's directory: names, creation, the writers snapshot.
+
+A file is created under another name, with its header, synced and renamed; so no file of this name is without a header.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from compaction.exceptions import InvalidWalFormatError, TermFormatError
+from compaction.stores.segments.directory import fs
+from compaction.stores.segments.directory.access import replace_file
+from compaction.stores.segments.format import etf
+from compaction.stores.segments.wal.acceptance import Standing, WriterState
+from compaction.stores.segments.wal.codec import HEADER
+
+WAL_SUFFIX: Final = ".wal"
+TEMPORARY_SUFFIX: Final = ".tmp"
+WRITERS_FILE: Final = "writers.snapshot"
+_NAME: Final = re.compile(r"([0-9]{16})\.wal", re.ASCII)
+
+
+def wal_name(number: int) -> str:
+    """`0000000000000007.wal` for 7. ValueError when the number does not fit in 16 digits."""
+    if not 0 <= number < 10**16:
+        raise ValueError(f"write-ahead log file number {number} does not fit in 16 digits")
+    return f"{number:016d}{WAL_SUFFIX}"
+
+
+def wal_number(name: str) -> int:
+    """ValueError for a name of another form."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise ValueError(f"{name!r} is not the name of a write-ahead log file")
+    return int(match[1])
+
+
+def wal_files(directory: Path) -> list[Path]:
+    """The write-ahead log files of a system, oldest first."""
+    return [directory / name for name in sorted(os.listdir(directory)) if _NAME.fullmatch(name)]
+
+
+def create_wal(directory: Path, number: int) -> int:
+    """A new file with its header; returns its descriptor, positioned behind the header.
+
+    Its name is durable once the directory is synced, which the caller does before it acknowledges anything in it.
+    """
+    path = directory / wal_name(number)
+    temporary = path.with_suffix(TEMPORARY_SUFFIX)
+    fs.unlink_if_present(temporary)
+    fd = fs.create(temporary)
+    try:
+        fs.write(fd, [HEADER])
+        fs.sync(fd)
+        fs.rename(temporary, path)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def encode_writers(writers: Mapping[bytes, WriterState]) -> bytes:
+    """The writers snapshot: a map from each log's id to `{in_seq | out_of_seq, LastIndex}`, as Ra keeps it."""
+    pairs: dict[etf.Term, etf.Term] = {
+        writer: (etf.Atom(state.standing), state.last) for writer, state in sorted(writers.items())
+    }
+    return etf.encode(pairs)
+
+
+def decode_writers(data: bytes, *, file: str) -> dict[bytes, WriterState]:
+    """InvalidWalFormatError for anything but a map of that form."""
+    try:
+        term = etf.decode(data)
+    except TermFormatError as error:
+        raise InvalidWalFormatError(file, str(error)) from error
+    if not isinstance(term, dict):
+        raise InvalidWalFormatError(file, "it is not a map of writers")
+    return dict(_writer(key, value, file) for key, value in term.items())
+
+
+def _writer(key: etf.Term, value: etf.Term, file: str) -> tuple[bytes, WriterState]:
+    match key, value:
+        case bytes(), (etf.Atom(name=name), int(last)) if name in set(Standing) and last >= -1:
+            return key, WriterState(last, Standing(name))
+    raise InvalidWalFormatError(file, f"it holds something else than writers with their last index: {ascii(key)[:80]}")
+
+
+def write_writers(directory: Path, writers: Mapping[bytes, WriterState]) -> None:
+    """Replace the writers snapshot; its name is durable once the directory is synced, which the caller does."""
+    path = directory / WRITERS_FILE
+    temporary = path.with_suffix(TEMPORARY_SUFFIX)
+    replace_file(temporary, path, encode_writers(writers), access=None, held=None)
+
+
+def read_writers(directory: Path) -> dict[bytes, WriterState]:
+    """The writers that the snapshot names; none without one."""
+    path = directory / WRITERS_FILE
+    try:
+        return decode_writers(path.read_bytes(), file=str(path))
+    except FileNotFoundError:
+        return {}

@@ -1,0 +1,69 @@
+"""What logs hand to the write-ahead log, and what it hands on: plain data, and the log as both of them see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from compaction.exceptions import SegmentLogError
+from compaction.stores.segments.memtable.seq import Seq
+from compaction.stores.segments.memtable.table import LogEntry, MemTable
+from compaction.stores.segments.system.row import LogRow
+
+
+class Written(NamedTuple):
+    """All entries of a table up to `index` are synced, or lie below the smallest live index."""
+
+    table: MemTable
+    index: int  # type: ignore[assignment]  # hides tuple.index, which no caller needs
+
+
+class WalClient(Protocol):
+    """A log as the write-ahead log and the segment writer see it. Every method may be called from their threads."""
+
+    @property
+    def uid(self) -> bytes:
+        """The log's id in records: the name of its directory."""
+
+    @property
+    def directory(self) -> Path:
+        """Where its segments are."""
+
+    @property
+    def row(self) -> LogRow:
+        """What is known of its snapshot now."""
+
+    def written(self, marks: Sequence[Written]) -> None:
+        """A batch is durable; marks in the order of the writes."""
+
+    def resend(self, after: int) -> None:
+        """A write is missing: send every entry above index `after` again."""
+
+    def failed(self, error: SegmentLogError) -> None:
+        """Nothing more is written; called once."""
+
+    def flushed(self, pieces: Sequence[tuple[MemTable, Seq]]) -> None:
+        """What the log needs of these entries is in its segments, durably."""
+
+
+class WalWrite(NamedTuple):
+    """Entries of one log with consecutive indexes, all held by one mem table.
+
+    `previous`: the index before the first one in the log; None when the log holds none.
+    """
+
+    client: WalClient
+    table: MemTable
+    previous: int | None
+    entries: Sequence[LogEntry]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RolledFile:
+    """A file that no more records go to: what each log has in it, by mem table, oldest table first."""
+
+    path: Path
+    pieces: dict[WalClient, list[tuple[MemTable, Seq]]]

@@ -1,0 +1,74 @@
+"""The last segment of a log as a power failure left it (docs/design/segment-wal.md#torn-segments).
+
+Payloads and index slots of a flush are synced together, so until then any part of them may reach the disk: a slot
+without its payload, half a slot, a header cut off. All of it is still in the write-ahead log, whose file goes only
+after the sync. But half a slot may name a smaller index, which would hide everything above it: so it is cleared before
+the segments are read.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from compaction.exceptions import CorruptSegmentError
+from compaction.stores.segments.directory import fs
+from compaction.stores.segments.directory.listing import regular_segments
+from compaction.stores.segments.format.codec import read_segment
+from compaction.stores.segments.memtable.seq import Seq
+from compaction.stores.segments.model import HEADER_BYTES, SegmentIndex
+from compaction.stores.segments.system.row import LogRow
+
+
+def torn_from(segment: SegmentIndex) -> int | None:
+    """Row of the first record that no writer wrote like that: payloads follow each other without gap, none is empty,
+    and all lie in the file. None when every record is right.
+    """
+    lengths = segment.length.astype(np.uint64)
+    expected = np.uint64(segment.data_start) + np.cumsum(lengths, dtype=np.uint64) - lengths
+    torn = (segment.offset != expected) | (segment.length == 0) | ~segment.inside
+    return int(np.argmax(torn)) if torn.any() else None
+
+
+def repair_last(directory: Path, *, row: LogRow, in_wal: Seq, covered: bool) -> int:
+    """Clear the torn records at the end of a log's last segment, durably; returns how many slots were cleared.
+
+    `covered`: a write-ahead log file holds records of the log, so a flush may have been under way; `in_wal`: those of
+    them that the log needs. Without any, nothing is changed: damage of another kind is not for guessing.
+    CorruptSegmentError: an entry behind the torn slot is in no write-ahead log; nothing was changed. OSError passes
+    through.
+    """
+    names = regular_segments(directory)
+    if not names or not covered:
+        return 0
+    path = directory / names[-1]
+    if os.path.getsize(path) < HEADER_BYTES:
+        # The header is synced before anything follows it, so there is nothing else.
+        fs.unlink(path)
+        fs.sync_directory(directory)
+        return 0
+    segment = read_segment(path)
+    first = torn_from(segment)
+    if first is None:
+        return 0
+    whole = segment.inside[first:] & (segment.length[first:] > 0)
+    behind = row.needed(Seq.from_indexes(segment.idx[first:][whole].tolist()))
+    if behind.first is not None and (in_wal.first is None or behind.first < in_wal.first):
+        offset = HEADER_BYTES + first * segment.slot_bytes
+        reason = f"the index slot at offset {offset} is damaged, and index {behind.first} behind it is only here"
+        raise CorruptSegmentError(str(path), reason)
+    _clear(path, segment, first)
+    return segment.count - first
+
+
+def _clear(path: Path, segment: SegmentIndex, first: int) -> None:
+    """Zeros from a slot to the end of the index area: whatever lies behind a torn slot was of the same flush."""
+    fd = fs.reopen(path)
+    try:
+        begin = HEADER_BYTES + first * segment.slot_bytes
+        fs.write_at(fd, bytes(segment.data_start - begin), begin)
+        fs.sync(fd)
+    finally:
+        os.close(fd)

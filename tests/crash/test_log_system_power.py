@@ -1,0 +1,229 @@
+"""A system of logs loses its power at every call that changes its directory: append, roll, flush, snapshot, recovery.
+
+After it, whatever subset of the unsynced changes is left: the system opens, holds every acknowledged entry and every
+snapshot that was reported durable, no entry that was never written, and goes on.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from compaction.exceptions import SegmentLogError
+from compaction.stores.segments.directory import fs
+from compaction.stores.segments.format import writer as segment_files
+from compaction.stores.segments.memtable.seq import Seq
+from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system import snapshots
+from compaction.stores.segments.system import system as system_module
+from compaction.stores.segments.system.log import Log
+from compaction.stores.segments.system.row import LogRow
+from compaction.stores.segments.system.system import LogSystem, SystemLimits
+from compaction.stores.segments.wal import current
+from compaction.stores.segments.wal import log as wal_log
+from compaction.stores.segments.wal.current import WalLimits
+from compaction.stores.segments.writer import flush as flush_module
+from compaction.stores.segments.writer.flush import NewSegments
+from support.depth import at_depth
+from support.faults.power_loss import Disk, Keep, Recorder, all_kept, by_chance, nothing_kept
+from support.stores.log_promises import History
+
+LIMITS = SystemLimits(
+    wal=WalLimits(max_entries=7), segments=NewSegments(max_count=9), rolled_files=1, snapshot_grace=0.0
+)
+WAIT = 120.0
+
+
+class Run:
+    """One recorded life of a system: what was written, and what was promised when."""
+
+    def __init__(self, directory: Path, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.histories: dict[str, History] = {}
+        self.acknowledged: dict[str, int] = {}
+        self.system = LogSystem(directory, limits=LIMITS)
+
+    def log(self, uid: str) -> Log:
+        self.histories.setdefault(uid, History())
+        return self.system.open_log(uid)
+
+    def append(self, uid: str, first: int, count: int, term: int, *, wait: bool = True) -> None:
+        log, history = self.log(uid), self.histories[uid]
+        entries = [LogEntry(i, term, b"%s %d %d" % (uid.encode(), i, term)) for i in range(first, first + count)]
+        history.writes += entries
+        written = len(history.writes)
+        future = log.append(entries)
+        future.add_done_callback(lambda done: done.exception() or self.recorder.mark(("written", uid, written)))
+        if wait:
+            future.result(WAIT)
+
+    def snapshot(self, uid: str, index: int, live: tuple[int, ...]) -> None:
+        log, history = self.log(uid), self.histories[uid]
+        history.snapshots.append((index, live))
+        log.snapshot(index, 1, b"\x83j", LiveSet.from_indexes(live)).result(WAIT)
+        self.recorder.mark(("snapshot", uid, len(history.snapshots)))
+
+    def flush(self) -> None:
+        self.system.roll().result(WAIT)
+        assert self.system.drain(WAIT)
+
+    def close(self) -> None:
+        self.system.close()
+
+
+def life(run: Run) -> None:
+    """Appends in batches, overwrites in the WAL and in segments, rolls, flushes, snapshots with live entries."""
+    run.append("a", 1, 5, 1)
+    run.append("b", 1, 3, 1, wait=False)
+    run.append("a", 6, 6, 1)
+    run.append("a", 9, 2, 2)
+    run.snapshot("a", 9, (2, 3, 9))
+    run.flush()
+    run.append("a", 11, 4, 2)
+    run.append("b", 2, 5, 3)
+    run.snapshot("a", 12, (2, 3, 9, 12))
+    run.flush()
+    run.append("a", 13, 6, 4, wait=False)
+    run.append("b", 7, 12, 3)
+    run.snapshot("b", 9, (8,))
+    run.flush()
+    run.append("a", 19, 3, 4)
+    run.snapshot("a", 18, (3, 9, 12))
+    run.append("a", 22, 4, 5)
+    run.snapshot("a", 23, (3, 20, 22))
+    run.append("b", 19, 2, 4)
+    run.snapshot("b", 20, (8, 19))
+    run.flush()
+    run.append("b", 21, 2, 5)
+
+
+def record(root: Path) -> tuple[Recorder, Run, Disk]:
+    root.mkdir()
+    disk = Disk(root)
+    with Recorder() as recorder:
+        run = Run(root / "system", recorder)
+        life(run)
+        run.close()
+    return recorder, run, disk
+
+
+def promised(recorder: Recorder, calls: int) -> dict[tuple[str, str], int]:
+    """How many writes and snapshots of each log were acknowledged before a call."""
+    result: dict[tuple[str, str], int] = {}
+    for what, uid, count in recorder.promised(calls):
+        result[what, uid] = max(count, result.get((what, uid), 0))
+    return result
+
+
+def check(directory: Path, run: Run, promises: dict[tuple[str, str], int]) -> None:
+    """The recovered system keeps its promises, also after all of it is in segments, and takes the next entry."""
+    if not directory.exists():
+        assert promises == {}
+        return
+    for flushed in (False, True):
+        with LogSystem(directory, limits=LIMITS) as system:
+            for uid, history in run.histories.items():
+                kept = (promises.get(("written", uid), 0), promises.get(("snapshot", uid), 0))
+                assert uid in system.uids or kept == (0, 0)
+                log = system.open_log(uid)
+                history.check(log, acknowledged=kept[0], snapshots=kept[1])
+                if flushed:
+                    following = 1 if log.last is None else log.last.index + 1
+                    log.append([LogEntry(following, 99, b"next")]).result(WAIT)
+                    assert log.read([following]) == [LogEntry(following, 99, b"next")]
+            if not flushed:
+                system.roll().result(WAIT)
+                assert system.drain(WAIT)
+
+
+def ways(seed: int) -> Iterator[tuple[str, Keep, Callable[[int], int]]]:
+    """What is left of the pending changes: nothing, everything, any of them, and of writes any first part."""
+    random = Random(seed)
+    yield "nothing", nothing_kept, lambda size: size
+    yield "everything", all_kept, lambda size: size
+    yield "torn", all_kept, lambda size: random.randrange(size + 1)
+    yield "some", by_chance(random), lambda size: size
+    yield "some torn", by_chance(random), lambda size: random.randrange(size + 1)
+
+
+def lose_power_everywhere(
+    tmp_path: Path, recorder: Recorder, run: Run, disk: Disk, *, kept: frozenset[str] = frozenset()
+) -> int:
+    """At every call; of a short run each moment sees one way, and all ways come in turn, unless `kept` names some.
+
+    Returns how many states were opened.
+    """
+    calls, tried = recorder.calls, 0
+    for number in range(len(calls) + 1):
+        possible = list(ways(number))
+        turn = at_depth(short=possible[number % len(possible) :][:1], deep=possible)
+        for name, keep, cut in [way for way in possible if way[0] in kept] or turn:
+            left = tmp_path / f"{number}-{name}"
+            left.mkdir()
+            disk.leave(left, keep, cut)
+            try:
+                check(left / "system", run, promised(recorder, number))
+            except Exception as error:
+                error.add_note(f"power lost before call {number} ({calls[number : number + 1]}), kept: {name}")
+                raise
+            shutil.rmtree(left)
+            tried += 1
+        if number < len(calls):
+            disk.replay(calls[number])
+    return tried
+
+
+def test_power_is_lost_at_every_call(tmp_path: Path) -> None:
+    recorder, run, disk = record(tmp_path / "disk")
+    kinds = {call[0] for call in recorder.calls}
+    assert {"create", "write", "sync", "sync_directory", "make_directory", "rename", "unlink"} <= kinds
+    for uid, history in run.histories.items():
+        assert promised(recorder, len(recorder.calls))["written", uid] == len(history.writes)
+    assert lose_power_everywhere(tmp_path, recorder, run, disk) > len(recorder.calls)
+
+
+class Without:
+    """The module of system calls as another module sees it, some calls left out."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __getattr__(self, name: str) -> Any:
+        return _nothing if name in self._names else getattr(fs, name)
+
+
+def _nothing(*_: object, **__: object) -> None:
+    pass
+
+
+def live_only_above(written: Sequence[Seq], row: LogRow) -> list[Seq]:
+    """A segment writer that drops what is live below the snapshot."""
+    return [seq.floor(0 if row.snapshot_index is None else row.snapshot_index + 1) for seq in written]
+
+
+DEFECTS: dict[str, tuple[ModuleType, str, object]] = {
+    "a batch is not synced": (current, "fs", Without("sync_data")),
+    "the name of a file is not synced": (wal_log, "fs", Without("sync_directory")),
+    "segments are not synced": (segment_files, "fs", Without("sync")),
+    "a directory of segments is not synced": (segment_files, "fs", Without("sync_directory")),
+    "a snapshot is not synced": (snapshots, "fs", Without("sync")),
+    "the name of a snapshot is not synced": (snapshots, "fs", Without("sync_directory")),
+    "the directory of a log is not synced": (system_module, "fs", Without("sync_directory")),
+    "live entries below the snapshot are dropped": (flush_module, "select", live_only_above),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_missing_step_is_found(defect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the test above would pass whatever the code does."""
+    module, name, replacement = DEFECTS[defect]
+    monkeypatch.setattr(module, name, replacement)
+    with pytest.raises((AssertionError, SegmentLogError)):
+        lose_power_everywhere(tmp_path, *record(tmp_path / "disk"), kept=frozenset({"nothing", "some"}))

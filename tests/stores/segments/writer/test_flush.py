@@ -1,0 +1,231 @@
+"""Moving entries into segments: where they are appended, what is left out, what a snapshot in between changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from compaction.exceptions import CorruptSegmentError, EntryMissingError, SegmentLogError
+from compaction.stores.segments.directory import fs
+from compaction.stores.segments.format.codec import encode_header, read_segment
+from compaction.stores.segments.format.writer import LogWriter
+from compaction.stores.segments.memtable.seq import Seq
+from compaction.stores.segments.memtable.table import LogEntry, MemTable
+from compaction.stores.segments.model import HEADER_BYTES, segment_name
+from compaction.stores.segments.reading.reader import iter_entries
+from compaction.stores.segments.reading.view import open_log
+from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system.row import LogRow
+from compaction.stores.segments.wal.write import RolledFile, Written
+from compaction.stores.segments.writer.flush import NewSegments, flush
+from compaction.stores.segments.writer.repair import repair_last, torn_from
+from compaction.stores.segments.writer.segments import SegmentWriter
+
+SMALL = NewSegments(max_count=4)
+WAIT = 120.0
+
+
+class Client:
+    """A log as the segment writer sees it; remembers what was reported."""
+
+    def __init__(self, directory: Path, row: LogRow | None = None) -> None:
+        self.uid = directory.name.encode()
+        self.directory = directory
+        self.row = row or LogRow()
+        self.reported: list[Seq] = []
+
+    def written(self, marks: Sequence[Written]) -> None:
+        raise AssertionError(marks)
+
+    def resend(self, after: int) -> None:
+        raise AssertionError(after)
+
+    def failed(self, error: SegmentLogError) -> None:
+        raise error
+
+    def flushed(self, pieces: Sequence[tuple[MemTable, Seq]]) -> None:
+        assert all(set(indexes) <= set(open_log(self.directory).segments[-1].idx.tolist()) for _, indexes in pieces)
+        self.reported += [indexes for _, indexes in pieces]
+
+
+def table(indexes: Sequence[int], term: int = 1, size: int = 8) -> tuple[MemTable, Seq]:
+    result = MemTable()
+    for index in indexes:
+        result.insert(LogEntry(index, term, (b"%d@%d" % (index, term)).ljust(size, b".")))
+    return result, result.indexes.copy()
+
+
+def records(directory: Path) -> list[list[int]]:
+    """The indexes in each segment, all of them, in file order."""
+    return [read_segment(path).idx.tolist() for path in sorted(directory.glob("*.segment"))]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    path = tmp_path / "log"
+    path.mkdir()
+    return path
+
+
+def test_entries_go_on_in_the_last_segment_and_in_its_successors(directory: Path) -> None:
+    client = Client(directory)
+    assert flush(client, [table(range(1, 3))], SMALL) == 2
+    assert flush(client, [table(range(3, 12))], SMALL) == 9
+    assert records(directory) == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11]]
+
+
+def test_a_newer_table_overwrites_an_older_one(directory: Path) -> None:
+    flush(Client(directory), [table(range(1, 9)), table(range(4, 6), term=2)], NewSegments())
+    assert records(directory) == [[1, 2, 3, 4, 5]]
+    assert [(e.index, e.term) for e in iter_entries(open_log(directory))] == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2)]
+
+
+@pytest.mark.parametrize(("size", "segments"), [(600, [[1, 2], [9]]), (400, [[1, 2, 9]])])
+def test_a_dead_last_segment_is_left_if_it_is_large_enough(
+    directory: Path, size: int, segments: list[list[int]]
+) -> None:
+    """More than 1,024 bytes of data."""
+    client = Client(directory)
+    flush(client, [table([1, 2], size=size)], NewSegments())
+    client.row = LogRow(5, 1, LiveSet.empty())
+    flush(client, [table([9])], NewSegments())
+    assert records(directory) == segments
+
+
+def test_a_segment_with_one_live_entry_is_continued(directory: Path) -> None:
+    client = Client(directory)
+    flush(client, [table([1, 2], size=900)], NewSegments())
+    client.row = LogRow(5, 1, LiveSet.parse("2"))
+    flush(client, [table([9])], NewSegments())
+    assert records(directory) == [[1, 2, 9]]
+
+
+def test_nothing_is_created_for_nothing(directory: Path) -> None:
+    client = Client(directory, LogRow(9, 1, LiveSet.empty()))
+    assert flush(client, [table(range(1, 9))], SMALL) == 0
+    assert records(directory) == []
+    directory.rmdir()
+    assert flush(Client(directory), [table(range(1, 9))], SMALL) == 0
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize("left", [b"", b"RAS"])
+def test_a_segment_without_a_header_is_created_again(directory: Path, left: bytes) -> None:
+    (directory / segment_name(1)).write_bytes(left)
+    row = LogRow()
+    assert repair_last(directory, row=row, in_wal=Seq([(1, 3)]), covered=True) == 0
+    flush(Client(directory), [table(range(1, 4))], SMALL)
+    assert records(directory) == [[1, 2, 3]]
+
+
+def test_a_name_of_a_compacted_segment_is_not_appended_to(directory: Path) -> None:
+    flush(Client(directory), [table(range(1, 3))], SMALL)
+    (directory / segment_name(2)).symlink_to(segment_name(1))
+    flush(Client(directory), [table(range(3, 5))], SMALL)
+    assert read_segment(directory / segment_name(3)).idx.tolist() == [3, 4]
+
+
+def test_a_snapshot_during_the_flush_means_that_less_is_needed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a segment rolls the row is read again; entries that the log has forgotten meanwhile are not missing."""
+    client = Client(directory)
+    entries, indexes = table(range(1, 3001))
+    create = fs.create
+
+    def snapshot(path: Path, *, mode: int = 0o644) -> int:
+        if path.name == segment_name(2):
+            client.row = LogRow(2900, 1, LiveSet.parse("5,2500"))
+            entries.remove_below(5)
+            entries.remove(range(1500, 2500))
+        return create(path, mode=mode)
+
+    monkeypatch.setattr(fs, "create", snapshot)
+    flush(client, [(entries, indexes)], NewSegments(max_count=1000))
+    written = [index for segment in records(directory) for index in segment]
+    # The first 1,024 entries were handed on before, and the second part of them made the segment roll.
+    assert written[:1024] == list(range(1, 1025))
+    assert written[-101:] == [2500, *range(2901, 3001)]
+    assert not set(written) & {*range(2501, 2901)}
+
+
+def test_a_needed_entry_that_is_missing_is_an_error(directory: Path) -> None:
+    entries, indexes = table(range(1, 9))
+    entries.remove([5])
+    with pytest.raises(EntryMissingError, match="index 5 is missing"):
+        flush(Client(directory), [(entries, indexes)], SMALL)
+
+
+def test_a_file_is_deleted_only_after_all_its_logs_are_in_segments(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    for name in ("sync", "sync_directory", "unlink"):
+        original = getattr(fs, name)
+
+        def record(what: int | Path, name: str = name, original: object = original) -> None:
+            order.append(f"{name} {what.name}" if isinstance(what, Path) else name)
+            original(what)  # type: ignore[operator]
+
+        monkeypatch.setattr(fs, name, record)
+    clients = [Client(directory), Client(tmp_path / "other")]
+    clients[1].directory.mkdir()
+    wal = tmp_path / "0000000000000001.wal"
+    wal.write_bytes(b"")
+    writer = SegmentWriter(tmp_path, limits=SMALL, max_waiting=1)
+    writer.accept(RolledFile(wal, {client: [table(range(1, 3))] for client in clients}))
+    assert writer.drain(WAIT)
+    writer.close()
+    assert [client.reported for client in clients] == [[Seq([(1, 2)])]] * 2
+    assert order[-3:-1] == [f"unlink {wal.name}", f"sync_directory {tmp_path.name}"]
+    assert order.index("sync_directory log") < order.index("sync_directory other") < order.index(f"unlink {wal.name}")
+
+
+# --- segments as a power failure left them --------------------------------------------------------------------------
+
+
+def torn(directory: Path, *, slot: int, begin: int, end: int) -> Path:
+    """Ten entries in a segment; bytes begin..end of one index slot never reached the disk, nor did later slots."""
+    with LogWriter(directory, max_count=16) as writer:
+        for index in range(301, 311):
+            writer.append(index, 1, b"entry %d" % index)
+    path = directory / segment_name(1)
+    data = bytearray(path.read_bytes())
+    at = HEADER_BYTES + slot * 32
+    data[at + begin : at + end] = bytes(end - begin)
+    data[at + 32 : HEADER_BYTES + 16 * 32] = bytes(HEADER_BYTES + 16 * 32 - at - 32)
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(("begin", "end"), [(7, 32), (8, 32), (24, 32), (0, 24), (16, 24)])
+def test_half_a_slot_is_cleared_before_it_hides_what_is_above_it(directory: Path, begin: int, end: int) -> None:
+    path = torn(directory, slot=6, begin=begin, end=end)
+    assert torn_from(read_segment(path)) == 6
+    assert repair_last(directory, row=LogRow(), in_wal=Seq([(304, 310)]), covered=True) == 1
+    assert [entry.index for entry in iter_entries(open_log(directory))] == list(range(301, 307))
+    flush(Client(directory), [table(range(304, 311), term=1)], SMALL)
+    assert [entry.index for entry in iter_entries(open_log(directory))] == list(range(301, 311))
+
+
+def test_damage_that_no_flush_explains_is_not_cleared(directory: Path) -> None:
+    path = torn(directory, slot=6, begin=0, end=0)
+    data = bytearray(path.read_bytes())
+    data[HEADER_BYTES + 3 * 32 + 24 : HEADER_BYTES + 4 * 32] = bytes(8)
+    path.write_bytes(data)
+    with pytest.raises(CorruptSegmentError, match="offset 104 is damaged, and index 305 behind it is only here"):
+        repair_last(directory, row=LogRow(), in_wal=Seq([(306, 310)]), covered=True)
+    assert repair_last(directory, row=LogRow(), in_wal=Seq(), covered=False) == 0
+    assert path.read_bytes() == bytes(data)
+
+
+def test_a_whole_segment_is_not_touched(directory: Path) -> None:
+    flush(Client(directory), [table(range(1, 4))], SMALL)
+    path = directory / segment_name(1)
+    before = path.read_bytes()
+    assert repair_last(directory, row=LogRow(), in_wal=Seq([(1, 3)]), covered=True) == 0
+    assert path.read_bytes() == before
+    path.write_bytes(encode_header(max_count=4))
+    assert repair_last(directory, row=LogRow(), in_wal=Seq([(1, 3)]), covered=True) == 0

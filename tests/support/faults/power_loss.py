@@ -1,0 +1,276 @@
+"""A disk that loses its power: every change of a directory tree recorded, and what may be left of it at any moment.
+
+Model: a file has durable bytes and pending writes, a directory durable names and pending changes of them; a sync of one
+makes its own pending changes durable, and nothing else. At a power failure each pending change is kept or lost, by
+itself; a write may be cut. That is weaker than most file systems, so what survives here survives there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any
+
+from compaction.stores.segments.directory import fs
+
+RECORDED = (
+    "create", "reopen", "write", "write_at", "sync", "sync_data", "sync_directory", "make_directory",
+    "remove_directory", "rename", "unlink",
+)  # fmt: skip
+REFUSED = ("link", "symlink", "sync_file")
+Keep = Callable[[], bool]
+
+
+@dataclass(eq=False)
+class File:
+    """`durable` bytes and `pending` writes (offset, bytes), in order."""
+
+    durable: bytearray = field(default_factory=bytearray)
+    pending: list[tuple[int, bytes]] = field(default_factory=list)
+
+    def sync(self) -> None:
+        for offset, data in self.pending:
+            _put(self.durable, offset, data)
+        self.pending.clear()
+
+    def content(self, keep: Keep, cut: Callable[[int], int]) -> bytes:
+        result = bytearray(self.durable)
+        for offset, data in self.pending:
+            if keep():
+                _put(result, offset, data[: cut(len(data))])
+        return bytes(result)
+
+
+@dataclass(eq=False)
+class Folder:
+    """`durable` names and `pending` changes of them: each a set of names with their new node, None for gone."""
+
+    durable: dict[str, File | Folder] = field(default_factory=dict)
+    pending: list[dict[str, File | Folder | None]] = field(default_factory=list)
+
+    def sync(self) -> None:
+        for change in self.pending:
+            _apply(self.durable, change)
+        self.pending.clear()
+
+    @property
+    def now(self) -> dict[str, File | Folder]:
+        names = dict(self.durable)
+        for change in self.pending:
+            _apply(names, change)
+        return names
+
+    def names(self, keep: Keep) -> dict[str, File | Folder]:
+        names = dict(self.durable)
+        for change in self.pending:
+            if keep():
+                _apply(names, change)
+        return names
+
+
+def _put(content: bytearray, offset: int, data: bytes) -> None:
+    if len(content) < offset:
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
+def _apply(names: dict[str, File | Folder], change: dict[str, File | Folder | None]) -> None:
+    for name, node in change.items():
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node
+
+
+class Disk:
+    """The tree below `root` at one point of the recorded calls."""
+
+    def __init__(self, root: Path) -> None:
+        """As the files are now, all of it durable."""
+        self.root = root
+        self.tree = _read(root)
+
+    def folder(self, path: Path) -> Folder:
+        node: File | Folder = self.tree
+        for part in path.relative_to(self.root).parts:
+            assert isinstance(node, Folder)
+            node = node.now[part]
+        assert isinstance(node, Folder)
+        return node
+
+    def node(self, path: Path) -> File | Folder:
+        return self.folder(path.parent).now[path.name]
+
+    def replay(self, call: Call) -> None:
+        """Apply one recorded call."""
+        match call:
+            case ("create", Path() as path):
+                self.folder(path.parent).pending.append({path.name: File()})
+            case ("make_directory", Path() as path):
+                self.folder(path.parent).pending.append({path.name: Folder()})
+            case ("write", Path() as path, int(offset), bytes(data)):
+                file = self.node(path)
+                assert isinstance(file, File)
+                file.pending.append((offset, data))
+            case ("sync", Path() as path):
+                self.node(path).sync()
+            case ("sync_directory", Path() as path):
+                self.folder(path).sync()
+            case ("rename", Path() as source, Path() as target):
+                node = self.node(source)
+                if source.parent == target.parent:
+                    self.folder(source.parent).pending.append({source.name: None, target.name: node})
+                else:
+                    self.folder(target.parent).pending.append({target.name: node})
+                    self.folder(source.parent).pending.append({source.name: None})
+            case ("unlink", Path() as path):
+                self.folder(path.parent).pending.append({path.name: None})
+            case _:
+                raise AssertionError(f"not a call that changes the disk: {call!r}")
+
+    def leave(self, target: Path, keep: Keep, cut: Callable[[int], int] = lambda size: size) -> None:
+        """Write what is left after a power failure into `target`, an empty directory; `keep` is asked for each pending
+        change, `cut` how much of a kept write is left.
+        """
+        _write(self.tree, target, keep, cut)
+
+
+Call = tuple[Any, ...]
+
+
+def _read(path: Path) -> Folder:
+    result = Folder()
+    for entry in os.scandir(path):
+        result.durable[entry.name] = (
+            _read(Path(entry.path)) if entry.is_dir() else File(bytearray(Path(entry.path).read_bytes()))
+        )
+    return result
+
+
+def _write(folder: Folder, target: Path, keep: Keep, cut: Callable[[int], int]) -> None:
+    for name, node in folder.names(keep).items():
+        path = target / name
+        if isinstance(node, Folder):
+            path.mkdir()
+            _write(node, path, keep, cut)
+        else:
+            path.write_bytes(node.content(keep, cut))
+
+
+@dataclass
+class Recorder(AbstractContextManager["Recorder"]):
+    """Records every call that changes a tree, and marks that the test sets between them. Syncs do not wait.
+
+    Calls of all threads are recorded in the order in which they happened. `real_sync`: wait for the disk.
+    """
+
+    calls: list[Call] = field(default_factory=list)
+    marks: list[tuple[int, Any]] = field(default_factory=list)
+    _paths: dict[int, Path] = field(default_factory=dict)
+    _original: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def mark(self, what: Any) -> None:
+        """Remember that something was promised at this point of the calls."""
+        with self._lock:
+            self.marks.append((len(self.calls), what))
+
+    def promised(self, calls: int) -> list[Any]:
+        """The marks that were set before call number `calls`."""
+        return [what for at, what in self.marks if at <= calls]
+
+    def __enter__(self) -> Recorder:
+        for name in RECORDED:
+            self._original[name] = getattr(fs, name)
+            setattr(fs, name, getattr(self, f"_{name}"))
+        for name in REFUSED:
+            self._original[name] = getattr(fs, name)
+            setattr(fs, name, _refuse)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for name, function in self._original.items():
+            setattr(fs, name, function)
+
+    def _create(self, path: Path, *, mode: int = 0o644) -> int:
+        with self._lock:
+            fd: int = self._original["create"](path, mode=mode)
+            self._paths[fd] = path
+            self.calls.append(("create", path))
+            return fd
+
+    def _reopen(self, path: Path) -> int:
+        with self._lock:
+            fd: int = self._original["reopen"](path)
+            self._paths[fd] = path
+            return fd
+
+    def _write(self, fd: int, buffers: Sequence[memoryview | bytes]) -> None:
+        with self._lock:
+            offset = os.lseek(fd, 0, os.SEEK_CUR)
+            self._original["write"](fd, buffers)
+            self.calls.append(("write", self._paths[fd], offset, b"".join(buffers)))
+
+    def _write_at(self, fd: int, data: bytes, offset: int) -> None:
+        with self._lock:
+            self._original["write_at"](fd, data, offset)
+            self.calls.append(("write", self._paths[fd], offset, bytes(data)))
+
+    def _sync(self, fd: int) -> None:
+        with self._lock:
+            self.calls.append(("sync", self._paths[fd]))
+
+    def _sync_data(self, fd: int) -> None:
+        self._sync(fd)
+
+    def _sync_directory(self, path: Path) -> None:
+        with self._lock:
+            self.calls.append(("sync_directory", path))
+
+    def _make_directory(self, path: Path) -> None:
+        with self._lock:
+            self._original["make_directory"](path)
+            self.calls.append(("make_directory", path))
+
+    def _rename(self, source: Path, target: Path) -> None:
+        with self._lock:
+            self._original["rename"](source, target)
+            self.calls.append(("rename", source, target))
+            for fd, path in list(self._paths.items()):
+                if path == source or source in path.parents:
+                    self._paths[fd] = target / path.relative_to(source)
+
+    def _unlink(self, path: Path) -> None:
+        with self._lock:
+            self._original["unlink"](path)
+            self.calls.append(("unlink", path))
+
+    def _remove_directory(self, path: Path) -> None:
+        with self._lock:
+            self._original["remove_directory"](path)
+            self.calls.append(("unlink", path))
+
+
+def _refuse(*_: object) -> None:
+    raise AssertionError("this call is not recorded")
+
+
+def nothing_kept() -> bool:
+    return False
+
+
+def all_kept() -> bool:
+    return True
+
+
+def by_chance(random: Random) -> Keep:
+    """Each pending change is kept or lost by itself."""
+    return lambda: random.random() < 0.5

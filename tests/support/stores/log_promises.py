@@ -1,0 +1,44 @@
+"""What a system of logs has promised, entry by entry, and whether a recovered one keeps it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.system.log import Log
+from compaction.stores.segments.system.row import LogRow
+
+Content = dict[int, LogEntry]
+
+
+@dataclass
+class History:
+    """Every write of one log, in order, and its snapshots. The log is what some prefix of the writes makes of it."""
+
+    writes: list[LogEntry] = field(default_factory=list)
+    snapshots: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+
+    def after(self, count: int) -> Content:
+        """What the log holds after so many writes."""
+        content: Content = {}
+        for entry in self.writes[:count]:
+            content = {index: one for index, one in content.items() if index < entry.index}
+            content[entry.index] = entry
+        return content
+
+    def check(self, log: Log, *, acknowledged: int, snapshots: int) -> None:
+        """At least the acknowledged writes, in order, and no other entry than those written; the same of snapshots."""
+        row = log.row
+        allowed: list[tuple[int, tuple[int, ...]] | None] = [None, *self.snapshots]
+        found = None if row.snapshot_index is None else (row.snapshot_index, tuple(row.live or ()))
+        assert found in allowed[snapshots:], f"{log.name}: snapshot {found}, {allowed[snapshots:]} possible"
+        content = {entry.index: entry for entry in log.read(log.indexes())}
+        possible = [needed(self.after(count), row) for count in range(acknowledged, len(self.writes) + 1)]
+        assert content in possible, (
+            f"{log.name}: {sorted(content)} is what no prefix of {len(self.writes)} writes makes, {acknowledged} "
+            f"acknowledged: {sorted(possible[0])}, {row}"
+        )
+
+
+def needed(content: Content, row: LogRow) -> Content:
+    return {index: entry for index, entry in content.items() if row.needs(index)}
