@@ -217,7 +217,7 @@ def test_a_round_fences_the_coordinator_before_it(desk: Desk) -> None:
         assert token == 7
         eventually(lambda: desk.run()[1][0]["earliestVersion"] == 5, "the cut of a run")
         kept = history_of(log.recover().events)
-        found = kept.get(6)
+        found = kept.find(6)
         assert found is not None
         assert log.save_snapshot(found.snapshot(), token) is SnapshotOutcome.FENCED
     assert desk.kept() == [5, 6]
