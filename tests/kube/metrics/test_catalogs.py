@@ -95,7 +95,7 @@ def test_a_round_shows_how_long_the_history_is_and_what_was_cut() -> None:
 def test_who_pins_the_history_is_one_series_and_the_former_one_goes() -> None:
     one = Measured()
     one.run()
-    begun, old = hybrid(int(START * 1000) - 9_000_000), HISTORY.versions[1].activation_time
+    begun, old = hybrid(int(START * 1000) - 9_000_000), tuple(HISTORY)[1].activation_time
     pinned = report("b", old, cause=Cause.PARTITION, transactions=old, oldest_transaction=begun, clock=one.now)
     one.run(one.heard(one.idle(), pinned))
     one.run(LogRead(HISTORY, one.now), Delivered(old))
