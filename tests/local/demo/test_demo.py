@@ -7,8 +7,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,14 +15,6 @@ from compaction.local.processes.process import wait_gone
 from local.demo.demos import COMMAND, read_until, running_below, started_in
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.spark, pytest.mark.usefixtures("binaries")]
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Path]:
-    """A directory for the demo; whatever a failing test leaves running in it is stopped."""
-    place = tmp_path / "demo"
-    yield place
-    subprocess.run([*COMMAND, "--down", "--directory", str(place)], check=True)
 
 
 def test_every_claim_holds_and_nothing_is_left(directory):

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,14 +22,6 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 BLOCKS = [*COMMAND, "--store", "blocks"]
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Path]:
-    """A directory for the demo; whatever a failing test leaves running in it is stopped."""
-    place = tmp_path / "demo"
-    yield place
-    subprocess.run([*COMMAND, "--down", "--directory", str(place)], check=True)
 
 
 def test_every_claim_holds_and_it_is_kept_until_it_is_taken_down(directory: Path) -> None:

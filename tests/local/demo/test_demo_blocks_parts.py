@@ -18,12 +18,12 @@ from compaction.local.demo import servers
 from compaction.local.demo.blocks import scenario
 from compaction.local.demo.blocks.facts import StoreFacts, Stray, compare, look
 from compaction.local.demo.blocks.ledger import Entries, Ledger
-from compaction.local.demo.blocks.prover import proving
 from compaction.local.demo.blocks.run import Cast
 from compaction.local.demo.blocks.scenario import DAMAGED, TOP_LEVEL, Tenant
 from compaction.local.demo.blocks.writers import Writer, writing
 from compaction.local.demo.cluster import DemoCluster
 from compaction.local.demo.leaks import find_leaks
+from compaction.local.demo.proving import proving
 from compaction.local.processes.process import ProcessId
 from compaction.stores.blocks.model import Block, RowFingerprint
 from compaction.stores.blocks.reader import BlockReader

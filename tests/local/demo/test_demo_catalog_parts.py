@@ -27,8 +27,9 @@ from compaction.local.demo.catalog.history import Author, Stored, opened, stored
 from compaction.local.demo.catalog.model import Model, digest
 from compaction.local.demo.catalog.nodes import Node, start_node, wait_ready
 from compaction.local.demo.catalog.proof import Story, checks
-from compaction.local.demo.catalog.prover import Prover, proving
+from compaction.local.demo.catalog.prover import Prover
 from compaction.local.demo.catalog.scenes import Scene, Shown, needed_by, shows, since_of
+from compaction.local.demo.proving import proving
 from compaction.local.programs.binaries import Binaries
 from compaction.local.servers.etcd import LocalEtcd, start_etcd
 from support.catalogs.worlds import World

@@ -11,12 +11,12 @@ import yaml
 
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.exceptions import DemoError
+from compaction.local.demo.proving import proving
 from compaction.local.demo.staging import entries, scenario
 from compaction.local.demo.staging.cast import StagingCast
 from compaction.local.demo.staging.entries import LOGS, TOTAL, EntryColumns, decode_entries, encode_entries, key_of
 from compaction.local.demo.staging.facts import due, left_over, list_logs, look
 from compaction.local.demo.staging.model import BranchModel, Change
-from compaction.local.demo.staging.prover import proving
 from compaction.local.demo.staging.scenario import BRANCHES, CLEANUP, COMMITTED, DAMAGED, EXPERIMENT, REPOSITORY
 from compaction.local.demo.staging.writers import writing
 from compaction.stores.staging.changes import TOMBSTONE

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,7 +19,6 @@ from compaction.stores.blocks.model import Block, RowFingerprint
 from compaction.stores.blocks.reader import BlockReader, BlockSnapshot
 
 PAUSE_SECONDS: Final = 0.3
-JOIN_SECONDS: Final = 60.0
 REMEMBERED: Final = 3
 
 
@@ -129,15 +127,3 @@ def _content(snapshot: BlockSnapshot, block: Block) -> RowFingerprint:
     for batch in snapshot.read(block):
         counted.update(batch)
     return counted.value
-
-
-@contextmanager
-def proving(prover: Prover) -> Iterator[None]:
-    """It reads in a thread of its own until the block is left."""
-    thread = threading.Thread(target=prover.run, name="prover", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        prover.stopped.set()
-        thread.join(JOIN_SECONDS)

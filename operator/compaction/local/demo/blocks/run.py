@@ -21,11 +21,12 @@ from compaction.local.demo.blocks import scenario, view
 from compaction.local.demo.blocks.facts import StoreFacts, compare, look
 from compaction.local.demo.blocks.ledger import Ledger
 from compaction.local.demo.blocks.proof import Story, checks, read_amplification_of
-from compaction.local.demo.blocks.prover import Prover, proving
+from compaction.local.demo.blocks.prover import Prover
 from compaction.local.demo.blocks.scenario import DAMAGED, DAMAGED_BLOCK, GRACE, POLICY, TENANTS, WRITE_SECONDS
 from compaction.local.demo.blocks.writers import Writer, writing
 from compaction.local.demo.cluster import DemoCluster, DemoObservation
 from compaction.local.demo.leaks import find_leaks
+from compaction.local.demo.proving import proving
 from compaction.local.demo.replicas import Replicas, leftover_workers
 from compaction.local.demo.servers import Servers, start_servers
 from compaction.local.demo.stage import Stage

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -20,7 +19,6 @@ from compaction.exceptions import CatalogNotFoundError, CompactionError
 from compaction.local.demo.catalog.model import Model, Recorded, digest
 
 PAUSE_SECONDS: Final = 0.3
-JOIN_SECONDS: Final = 60.0
 FRESH_EVERY: Final = 5
 """One reading of so many is that of a process that has just started."""
 REMEMBERED: Final = 3
@@ -116,15 +114,3 @@ def _ends(recorded: Sequence[Recorded]) -> Iterator[int]:
     yield from (later.activation - 1 for later in recorded[1:])
     if recorded:
         yield recorded[-1].activation
-
-
-@contextmanager
-def proving(prover: Prover) -> Iterator[None]:
-    """It reads in a thread of its own until the block is left."""
-    thread = threading.Thread(target=prover.run, name="prover", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        prover.stopped.set()
-        thread.join(JOIN_SECONDS)

@@ -33,11 +33,12 @@ from compaction.local.demo.catalog.history import Author, Stored, opened, stored
 from compaction.local.demo.catalog.model import Model
 from compaction.local.demo.catalog.nodes import Node, checkpointing, start_node, wait_ready
 from compaction.local.demo.catalog.proof import Story, checks
-from compaction.local.demo.catalog.prover import Prover, proving
+from compaction.local.demo.catalog.prover import Prover
 from compaction.local.demo.catalog.scenario import NAME, NODES, PREFIX
 from compaction.local.demo.catalog.scenes import Scene, Shown, needed_by, shows, since_of
 from compaction.local.demo.cluster import NAMESPACE, DemoCluster
 from compaction.local.demo.leaks import find_leaks
+from compaction.local.demo.proving import proving
 from compaction.local.demo.replicas import Replicas
 from compaction.local.demo.stage import Stage, ends_of
 from compaction.local.programs.binaries import ensure_binaries

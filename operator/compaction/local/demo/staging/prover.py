@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,7 +17,6 @@ from compaction.stores.staging.format.columns import concatenated
 
 STRETCH: Final = 50_000
 PAUSE_SECONDS: Final = 0.05
-JOIN_SECONDS: Final = 60.0
 REMEMBERED: Final = 3
 
 
@@ -122,15 +120,3 @@ class StagingProver:
         found = read_consistently(self.area, reference, read)
         self.states.add(states[-1])
         return found
-
-
-@contextmanager
-def proving(prover: StagingProver) -> Iterator[None]:
-    """It reads in a thread of its own until the block is left."""
-    thread = threading.Thread(target=prover.run, name="prover", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        prover.stopped.set()
-        thread.join(JOIN_SECONDS)

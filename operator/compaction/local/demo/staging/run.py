@@ -23,6 +23,7 @@ from compaction.local.demo import scenes
 from compaction.local.demo.accident import Accident, Succession
 from compaction.local.demo.cluster import NAMESPACE, DemoCluster, DemoObservation
 from compaction.local.demo.leaks import find_leaks
+from compaction.local.demo.proving import proving
 from compaction.local.demo.replicas import Replicas, leftover_workers
 from compaction.local.demo.servers import Servers, start_servers
 from compaction.local.demo.stage import Stage
@@ -30,7 +31,6 @@ from compaction.local.demo.staging import scenario, view
 from compaction.local.demo.staging.cast import StagingCast
 from compaction.local.demo.staging.facts import BranchFacts, LeftOver, Listing, due, left_over, list_logs, look
 from compaction.local.demo.staging.proof import StagingStory, branch_of, checks
-from compaction.local.demo.staging.prover import proving
 from compaction.local.demo.staging.scenario import (
     CLEANUP,
     COMMITTED,
