@@ -22,24 +22,12 @@ from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.cli.main import main
 from compaction.ingest.participants.server import ParticipantServer
+from support.catalogs.ddl import THREE_NAMES
 from support.catalogs.etcd_members import Members
 from support.cluster.catalog_manifests import catalog_object
 from support.stores.ingest import SECRET, Endpoint
 from support.stores.ingest_process import serving_process
 from support.time.waiting import eventually
-
-DDL = """
-- {type: CREATE_ZONE, zone: FAST, storageProfiles: [default], partitions: 1, replicas: 1}
-- type: CREATE_TABLE
-  schema: PUBLIC
-  table: T0
-  zone: FAST
-  columns: [{name: ID, type: INT32, nullable: false}]
-  pk: {columns: [ID]}
-- {type: RENAME_TABLE, schema: PUBLIC, table: T0, newName: T1}
-- {type: RENAME_TABLE, schema: PUBLIC, table: T1, newName: T2}
-- {type: RENAME_TABLE, schema: PUBLIC, table: T2, newName: T3}
-"""
 
 
 def exit_code(command: list[str]) -> int:
@@ -112,7 +100,7 @@ class Desk:
 @pytest.fixture
 def desk(empty_place: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Desk]:
     ddl, secret = tmp_path / "ddl.yaml", tmp_path / "secret"
-    ddl.write_text(DDL)
+    ddl.write_text(THREE_NAMES)
     secret.write_text(SECRET + "\n")
     assert main(["catalogs", "apply", str(ddl), *empty_place, "--delay", "1", "--max-skew", "0"]) == 0
     command = ["catalogs", "serve", "--name=node1", "--admin", "--checkpoint-interval=0.1s"]

@@ -11,22 +11,11 @@ import pytest
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.catalogs.participants.report import Role
 from compaction.cli.main import main
+from support.catalogs.ddl import THREE_NAMES
 from support.catalogs.endpoints import participant
 from support.catalogs.etcd_members import EtcdStore, Members
 from support.stores.ingest import SECRET
 
-DDL = """
-- {type: CREATE_ZONE, zone: FAST, storageProfiles: [default], partitions: 1, replicas: 1}
-- type: CREATE_TABLE
-  schema: PUBLIC
-  table: T0
-  zone: FAST
-  columns: [{name: ID, type: INT32, nullable: false}]
-  pk: {columns: [ID]}
-- {type: RENAME_TABLE, schema: PUBLIC, table: T0, newName: T1}
-- {type: RENAME_TABLE, schema: PUBLIC, table: T1, newName: T2}
-- {type: RENAME_TABLE, schema: PUBLIC, table: T2, newName: T3}
-"""
 NOW = ("--data-availability", "0s", "--max-clock-skew", "1ms")
 
 
@@ -34,7 +23,7 @@ NOW = ("--data-availability", "0s", "--max-clock-skew", "1ms")
 def place(empty_place: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """Of a log with six versions, all active for longer than clocks differ."""
     ddl = tmp_path / "ddl.yaml"
-    ddl.write_text(DDL)
+    ddl.write_text(THREE_NAMES)
     assert main(["catalogs", "apply", str(ddl), *empty_place, "--delay", "1", "--max-skew", "0"]) == 0
     capsys.readouterr()
     return empty_place

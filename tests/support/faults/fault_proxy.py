@@ -6,11 +6,12 @@ Signatures survive it: the request is passed on with the Host that the client si
 from __future__ import annotations
 
 import http.client
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from support.faults.http_proxy import HttpProxy
 
 SLOW_DOWN = (
     b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>'
@@ -37,36 +38,14 @@ Match = Callable[[str, str], bool]
 
 
 @dataclass
-class FaultProxy:
+class FaultProxy(HttpProxy):
     """`proxy.plan(fault, times=2, method="PUT")` spoils the next requests; everything else is passed on."""
 
-    target: tuple[str, int]
     seen: list[tuple[str, str]] = field(default_factory=list)
     _plan: list[tuple[Fault, str]] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _ended: threading.Event = field(default_factory=threading.Event)
 
-    def __enter__(self) -> FaultProxy:
-        proxy = self
-
-        class Handler(_Handler):
-            owner = proxy
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="fault proxy")
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        return type("Handler", (_Handler,), {"owner": self})
 
     def plan(self, fault: Fault, *, times: int = 1, method: str = "") -> None:
         """The next `times` requests (of that method) fail so, after those planned before."""

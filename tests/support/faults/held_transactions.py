@@ -10,11 +10,12 @@ import threading
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
 
 from compaction.catalogs.log.etcd.wire import TRANSACTION
 from compaction.catalogs.log.layout import Keys, number
+from support.faults.http_proxy import HttpProxy
 
 Match = Callable[[dict[str, Any]], bool]
 _FORWARD_SECONDS: Final = 60.0
@@ -66,37 +67,19 @@ class Held:
 
 
 @dataclass
-class HoldingProxy:
-    """Forwards to the etcd at `target`, host and port."""
+class HoldingProxy(HttpProxy):
+    """Forwards to the etcd at `target`."""
 
-    target: tuple[str, int]
     _wanted: list[Held] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _ended: threading.Event = field(default_factory=threading.Event)
 
-    def __enter__(self) -> HoldingProxy:
-        proxy = self
-
-        class Handler(_Handler):
-            owner = proxy
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="holding proxy")
-        self._thread.start()
-        return self
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        return type("Handler", (_Handler,), {"owner": self})
 
     def __exit__(self, *error: object) -> None:
-        self._ended.set()
+        self._ended.set()  # first: what is released now must not be forwarded
         for one in self._wanted:
             one.released.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        super().__exit__(*error)
 
     def hold(self, match: Match) -> Held:
         """Hold the next transaction that matches; others pass."""
