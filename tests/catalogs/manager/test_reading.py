@@ -7,7 +7,8 @@ import pytest
 from compaction.catalogs.log.port import Recovered, SnapshotOutcome
 from compaction.catalogs.manager.settings import Settings
 from compaction.catalogs.model.catalog import EMPTY
-from compaction.exceptions import CatalogClosedError, CatalogNotFoundError
+from compaction.catalogs.model.entries import VersionedUpdate
+from compaction.exceptions import CatalogClosedError, CatalogLogUnavailableError, CatalogNotFoundError
 from support.catalogs.immediate_logs import ListLog
 from support.catalogs.managers import ManualTime, at, stage
 from support.catalogs.worlds import table
@@ -69,6 +70,34 @@ def test_two_processes_that_start_at_once_write_version_1_once() -> None:
         one.time.advance(501)
         assert one.manager.initialization.result(0) is None
         assert one.manager.latest.version == 1
+
+
+def test_a_call_before_version_1_is_read_waits_for_it() -> None:
+    """The log's answer to the append comes before its event: until then PUBLIC does not exist."""
+    log = ListLog(held=True)
+    one = stage(log, start=False)
+    one.manager.start()
+    answer = one.manager.execute(table("T"))
+    assert not answer.done()
+    log.pump()
+    log.pump()
+    one.time.advance(2_000)
+    assert answer.result(0) is not None
+    assert one.manager.latest.version == 2
+
+
+class DeafLog(ListLog):
+    """Takes no update."""
+
+    def append(self, update: VersionedUpdate, timestamp: int) -> bool:
+        raise CatalogLogUnavailableError("memory", "the log is away")
+
+
+def test_calls_fail_when_version_1_cannot_be_written() -> None:
+    one = stage(DeafLog(held=True), start=False)
+    one.manager.start()
+    with pytest.raises(CatalogLogUnavailableError, match="away"):
+        one.manager.execute(table("T")).result(0)
 
 
 def test_manager_consecutive_versions() -> None:

@@ -82,6 +82,8 @@ class CatalogManager:
             readiness=self._readiness,
             waits=self._waits,
         )
+        self._begun: Future[None] = futures.pending()
+        """Done when version 1 is read: before it there is no schema to put anything into."""
         self.initialization: Future[None] = futures.pending()
         """Done when a version is there to use: of a new log version 1, active everywhere."""
 
@@ -99,12 +101,13 @@ class CatalogManager:
             raise self._error
         self._watch = self._log.watch(recovered.revision, self._offer, self._stop)
         if recovered.version:
+            self._begun.set_result(None)
             self.initialization.set_result(None)
             return
         # Another process may write it first: then there is nothing to do.
         created = self._runner.submit(lambda: self._log.append(first_update(), self.clock.now()))
-        ready = futures.then(created, lambda _: self._readiness.until(1))
-        futures.forward(futures.then(ready, self._first_active), self.initialization)
+        futures.forward(futures.then(created, lambda _: self._readiness.until(1)), self._begun)
+        futures.forward(futures.then(self._begun, self._first_active), self.initialization)
 
     def close(self) -> None:
         """Stop following the log. What callers wait for ends with CatalogClosedError; reads still answer."""
@@ -133,7 +136,7 @@ class CatalogManager:
         asked = list(commands) if isinstance(commands, Sequence) else [commands]
         if self._error is not None:
             return futures.failed(self._error)
-        return self._execution.execute(asked)
+        return futures.then(self._begun, lambda _: self._execution.execute(asked))
 
     def compact(self, version: int, token: int, *, trim: bool = True) -> Future[SnapshotOutcome]:
         """Cut history before `version`, with the fencing token of the coordinator; `trim`: without column sets that no
