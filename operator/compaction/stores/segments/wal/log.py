@@ -50,6 +50,10 @@ class WriteAheadLog:
         self._resends: dict[WalClient, int] = {}
         self._publish()
         self._thread = threading.Thread(target=self._run, name=f"wal-{directory.name}", daemon=True)
+        self._start()
+
+    def _start(self) -> None:
+        """A simulation takes the thread's steps by itself."""
         self._thread.start()
 
     def roll(self) -> Future[None]:

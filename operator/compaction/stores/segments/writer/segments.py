@@ -30,6 +30,10 @@ class SegmentWriter:
         self._error: SegmentLogError | None = None
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"segments-{directory.name}", daemon=True)
+        self._start()
+
+    def _start(self) -> None:
+        """A simulation takes the thread's steps by itself."""
         self._thread.start()
 
     def accept(self, rolled: RolledFile, *, wait: bool = True) -> None:

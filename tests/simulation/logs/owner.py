@@ -1,0 +1,164 @@
+"""The owner: whatever an application may do with its logs, chosen by dice, noted as promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from compaction.exceptions import WriteRefusedError
+from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.reading.reader import iter_entries
+from compaction.stores.segments.reading.view import open_log
+from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system.log import Log
+from compaction.stores.segments.system.system import SystemLimits
+from compaction.stores.segments.wal.current import WalLimits
+from compaction.stores.segments.writer.flush import NewSegments
+from simulation.logs.steps import SteppedSystem
+from support.faults.power_loss import Recorder
+from support.stores.log_promises import History, needed
+
+LIMITS = SystemLimits(
+    wal=WalLimits(max_entries=12), segments=NewSegments(max_count=5), rolled_files=2, snapshot_grace=0.0
+)
+UIDS = ("a", "b")
+
+
+@dataclass
+class Owner:
+    """One life of the owner's process. `histories`: what each log's disk may hold, by log; `recorder` gets the promises.
+
+    `requested`: the highest index of a snapshot that was asked for: nothing at or below it is overwritten.
+    """
+
+    directory: Path
+    dice: Random
+    histories: dict[str, History]
+    recorder: Recorder
+    requested: dict[str, int] = field(default_factory=dict)
+    terms: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.stepped = SteppedSystem(self.directory, LIMITS, clock=lambda: 0.0)
+        for uid in UIDS:
+            log = self.stepped.system.open_log(uid)
+            self.histories.setdefault(uid, History())
+            self.requested[uid] = -1 if log.row.snapshot_index is None else log.row.snapshot_index
+            self.terms[uid] = 1 if log.last is None else log.last.term
+
+    def act(self) -> str:
+        """One operation on one log, or one step of a thread."""
+        log = self.stepped.system.open_log(self.dice.choice(UIDS))
+        actions = {
+            self.append: 8,
+            self.overwrite: 3,
+            self.sparse: 2,
+            self.snapshot: 4,
+            self.read: 2,
+            self.roll: 1,
+            self.step: 12,
+        }
+        (action,) = self.dice.choices(list(actions), list(actions.values()))
+        return f"{log.name}: {action.__name__}: {action(log)}"
+
+    def step(self, _: Log) -> str:
+        name = self.dice.choice(list(self.stepped.threads))
+        return f"{name} {self.stepped.threads[name]()}"
+
+    def roll(self, _: Log) -> str:
+        self.stepped.system.roll()
+        return ""
+
+    def append(self, log: Log) -> str:
+        return self._write(log, self._last(log) + 1, self.dice.randint(1, 6))
+
+    def overwrite(self, log: Log) -> str:
+        """By a write that goes back, or by a truncation whose place the next write takes."""
+        low, high = self.requested[log.name] + 1, self._last(log)
+        if low > high:
+            return "nothing"
+        first = self.dice.randint(low, high)
+        self.terms[log.name] += 1
+        if self.dice.random() < 0.5:
+            log.truncate(first)
+        return self._write(log, first, self.dice.randint(1, 3))
+
+    def sparse(self, log: Log) -> str:
+        last = self._last(log)
+        entry = self._entry(log, last + self.dice.randint(1, 4))
+        future = log.write_sparse(entry, None if last < 0 else last)
+        return self._promise(log, [entry], future)
+
+    def snapshot(self, log: Log) -> str:
+        """At an entry that is durable, with any of the entries up to there that are still needed."""
+        written = -1 if log.last_written is None else log.last_written.index
+        candidates = [index for index in log.indexes() if self.requested[log.name] < index <= written]
+        if not candidates:
+            return "nothing"
+        index = self.dice.choice(candidates)
+        share = self.dice.choice((0.0, 0.3, 0.7))
+        live = tuple(i for i in log.indexes(0, index) if self.dice.random() < share)
+        (entry,) = log.read([index]) or [None]
+        assert entry is not None
+        history = self.histories[log.name]
+        history.snapshots.append((index, live))
+        count = len(history.snapshots)
+        self.requested[log.name] = index
+        future = log.snapshot(index, entry.term, b"\x83j", LiveSet.from_indexes(live))
+
+        def done() -> None:
+            error = future.exception()
+            # Two that wait at once: what was live for the second one may be dead for the first.
+            assert error is None or isinstance(error, WriteRefusedError), error
+            if error is None:
+                self.recorder.mark(("snapshot", log.name, count))
+
+        future.add_done_callback(lambda _: done())
+        return f"at {index}, {len(live)} live"
+
+    def read(self, log: Log) -> str:
+        """What a reader gets now is what was written, durable or not."""
+        history = self.histories[log.name]
+        content = {entry.index: entry for entry in log.read(log.indexes())}
+        assert content == needed(history.after(len(history.writes)), log.row), f"{log.name} reads {sorted(content)}"
+        return f"{len(content)} entries"
+
+    def check_files(self) -> None:
+        """When everything is flushed, readers of the files alone find the same."""
+        self.stepped.finish()
+        self.stepped.system.roll()
+        self.stepped.finish()
+        for uid in UIDS:
+            log = self.stepped.system.open_log(uid)
+            self.read(log)
+            found = {
+                entry.index: (entry.term, bytes(entry.payload)) for entry in iter_entries(open_log(self.directory / uid))
+            }
+            held = {entry.index: (entry.term, entry.payload) for entry in log.read(log.indexes())}
+            assert {i: e for i, e in found.items() if log.row.needs(i)} == held, f"{uid}: files hold {sorted(found)}"
+
+    def _last(self, log: Log) -> int:
+        return -1 if log.last is None else log.last.index
+
+    def _entry(self, log: Log, index: int) -> LogEntry:
+        return LogEntry(index, self.terms[log.name], b"%s %d %d" % (log.uid, index, self.terms[log.name]) * 3)
+
+    def _write(self, log: Log, first: int, count: int) -> str:
+        entries = [self._entry(log, index) for index in range(first, first + count)]
+        return self._promise(log, entries, log.append(entries))
+
+    def _promise(self, log: Log, entries: list[LogEntry], future: object) -> str:
+        from concurrent.futures import Future
+
+        assert isinstance(future, Future)
+        history = self.histories[log.name]
+        history.writes += entries
+        written = len(history.writes)
+
+        def done() -> None:
+            assert future.exception() is None, future.exception()
+            self.recorder.mark(("written", log.name, written))
+
+        future.add_done_callback(lambda _: done())
+        return f"{entries[0].index}..{entries[-1].index}"

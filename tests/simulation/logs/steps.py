@@ -1,0 +1,130 @@
+"""A system of logs whose threads take their steps when they are told to: one batch, one file, one snapshot at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from compaction.stores.segments.system import system as system_module
+from compaction.stores.segments.system.system import LogSystem, SystemLimits
+from compaction.stores.segments.wal.log import WriteAheadLog
+from compaction.stores.segments.wal.write import RolledFile
+from compaction.stores.segments.writer.segments import SegmentWriter
+
+
+class SteppedWal(WriteAheadLog):
+    """One batch at a step. An error ends it as it ends the thread, and the simulation."""
+
+    def _start(self) -> None:
+        pass
+
+    def step(self) -> bool:
+        if not self.queue._requests:
+            return False
+        taken = self.queue.take(max_bytes=self._limits.batch_bytes)
+        try:
+            self._process(taken)
+        except BaseException as error:
+            self._fail(error, taken)
+            raise
+        return True
+
+    def close(self) -> None:
+        self.queue.close()
+        while self.step():
+            pass
+        self._file.close()
+
+
+class SteppedSegmentWriter(SegmentWriter):
+    """One rolled file at a step; a full queue makes the write-ahead log take one."""
+
+    def _start(self) -> None:
+        pass
+
+    def accept(self, rolled: RolledFile, *, wait: bool = True) -> None:
+        while wait and len(self._waiting) >= self._max_waiting:
+            self.step()
+        self._waiting.append(rolled)
+
+    def step(self) -> bool:
+        if not self._waiting:
+            return False
+        self._empty(self._waiting.popleft())
+        return True
+
+    def drain(self, timeout: float | None = None) -> bool:
+        while self.step():
+            pass
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+class SteppedExecutor:
+    """Stands where the system has a pool of one thread."""
+
+    def __init__(self, **_: Any) -> None:
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._waiting.append((future, lambda: function(*args)))
+        return future
+
+    def step(self) -> bool:
+        if not self._waiting:
+            return False
+        future, action = self._waiting.popleft()
+        try:
+            result = action()
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+        return True
+
+    def shutdown(self) -> None:
+        while self.step():
+            pass
+
+
+class SteppedSystem:
+    """A system, and the steps of its three threads."""
+
+    def __init__(self, directory: Path, limits: SystemLimits, clock: Callable[[], float]) -> None:
+        with _stepped():
+            self.system = LogSystem(directory, limits=limits, clock=clock)
+        wal, writer, snapshots = self.system._wal, self.system._segments, self.system._snapshots
+        assert isinstance(wal, SteppedWal)
+        assert isinstance(writer, SteppedSegmentWriter)
+        executor: Any = snapshots
+        self.threads: dict[str, Callable[[], bool]] = {
+            "write-ahead log": wal.step,
+            "segment writer": writer.step,
+            "snapshots": executor.step,
+        }
+
+    def finish(self) -> None:
+        """Everything that waits."""
+        while any([step() for step in self.threads.values()]):
+            pass
+
+    def close(self) -> None:
+        self.system.close()
+
+
+@contextmanager
+def _stepped() -> Iterator[None]:
+    with (
+        mock.patch.object(system_module, "WriteAheadLog", SteppedWal),
+        mock.patch.object(system_module, "SegmentWriter", SteppedSegmentWriter),
+        mock.patch.object(system_module, "ThreadPoolExecutor", SteppedExecutor),
+    ):
+        yield
