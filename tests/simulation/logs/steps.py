@@ -1,4 +1,4 @@
-"""A system of logs whose threads take their steps when they are told to: one batch, one file, one snapshot at a time."""
+"""A system of logs whose threads take their steps when asked: one batch, one file, one snapshot at a time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from compaction.catalogs.manager.futures import forward, outcome_of
 from compaction.stores.segments.system import system as system_module
 from compaction.stores.segments.system.system import LogSystem, SystemLimits
 from compaction.stores.segments.wal.log import WriteAheadLog
@@ -42,20 +43,22 @@ class SteppedWal(WriteAheadLog):
 
 
 class SteppedSegmentWriter(SegmentWriter):
-    """One rolled file at a step; a full queue makes the write-ahead log take one."""
+    """One rolled file at a step; a full queue makes the write-ahead log take one, unless that is inside one."""
 
     def _start(self) -> None:
         pass
 
     def accept(self, rolled: RolledFile, *, wait: bool = True) -> None:
-        while wait and len(self._waiting) >= self._max_waiting:
-            self.step()
+        while wait and len(self._waiting) >= self._max_waiting and self.step():
+            pass
         self._waiting.append(rolled)
 
     def step(self) -> bool:
-        if not self._waiting:
+        if self._busy or not self._waiting:
             return False
+        self._busy = True
         self._empty(self._waiting.popleft())
+        self._busy = False
         return True
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -82,12 +85,7 @@ class SteppedExecutor:
         if not self._waiting:
             return False
         future, action = self._waiting.popleft()
-        try:
-            result = action()
-        except Exception as error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
+        forward(outcome_of(action), future)
         return True
 
     def shutdown(self) -> None:
@@ -113,7 +111,7 @@ class SteppedSystem:
 
     def finish(self) -> None:
         """Everything that waits."""
-        while any([step() for step in self.threads.values()]):
+        while any(step() for step in self.threads.values()):
             pass
 
     def close(self) -> None:

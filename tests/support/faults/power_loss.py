@@ -254,10 +254,11 @@ INODES = Inodes()
 class Recorder(AbstractContextManager["Recorder"]):
     """Records every call that changes a tree, and marks that the test sets between them. Syncs do not wait.
 
-    Calls of all threads are recorded in the order in which they happened. `before` is called before each call.
+    Calls of all threads are recorded in the order in which they happened. `before` is called with the name of each call
+    before it; what it raises takes the call's place.
     """
 
-    before: Callable[[], None] = lambda: None
+    before: Callable[[str], None] = lambda name: None
 
     calls: list[Call] = field(default_factory=list)
     marks: list[tuple[int, Any]] = field(default_factory=list)
@@ -277,7 +278,7 @@ class Recorder(AbstractContextManager["Recorder"]):
     def __enter__(self) -> Recorder:
         for name in RECORDED:
             self._original[name] = getattr(fs, name)
-            setattr(fs, name, self._announced(getattr(self, f"_{name}")))
+            setattr(fs, name, self._announced(name, getattr(self, f"_{name}")))
         return self
 
     def __exit__(
@@ -286,9 +287,9 @@ class Recorder(AbstractContextManager["Recorder"]):
         for name, function in self._original.items():
             setattr(fs, name, function)
 
-    def _announced(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _announced(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            self.before()
+            self.before(name)
             return function(*args, **kwargs)
 
         return call

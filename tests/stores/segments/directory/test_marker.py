@@ -101,7 +101,9 @@ def test_a_ra_server_in_the_same_directory_stays_as_protected_as_without_the_mar
         require_stopped(data / "a", Ownership.DETECT)
 
 
-def test_the_marker_is_written_before_the_first_write_ahead_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_marker_is_written_before_the_first_write_ahead_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A crash between the two leaves no write-ahead log without it; a leftover of its writing is replaced."""
     data = tmp_path / "data"
     data.mkdir()

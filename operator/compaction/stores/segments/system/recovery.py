@@ -65,12 +65,12 @@ def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> Recovered:
 
 
 def _put(log: RecoveringLog, run: WalRun, pieces: dict[MemTable, Seq]) -> None:
-    """What the log needs of a run into its mem tables, noted in the pieces of the file."""
+    """What the log needs of a run into its mem tables, noted in the pieces of the file. Of a run that is dead its last
+    entry, which hides what stands behind it in segments.
+    """
     entries, first = run.entries, run.entries[0].index
     if first < log.row.smallest_live:
-        entries = entries[log.row.smallest_live - first :]
-        if not entries:
-            return
+        entries = entries[log.row.smallest_live - first :] or entries[-1:]
     elif run.truncate:
         log.tables.remove_below(first)
     table = log.tables.insert_run(entries, sum([len(payload) for _, _, payload in entries]))

@@ -29,7 +29,7 @@ PARTIAL: Final = "snapshot.partial"
 def write_durably(directory: Path, *, index: int, term: int, state: bytes, live: LiveSet) -> LogSnapshot:
     """Write the snapshot of the log in `directory` and make it visible and durable. OSError passes through."""
     root, partial = directory / SNAPSHOTS, directory / PARTIAL
-    remove_tree(partial)
+    discard_partial(directory)
     fs.make_directory(partial)
     _write(partial / INDEXES_FILE, encode_indexes(live))
     _write(partial / DATA_FILE, encode_snapshot(index=index, term=term, state=state))
@@ -42,6 +42,11 @@ def write_durably(directory: Path, *, index: int, term: int, state: bytes, live:
     fs.rename(partial, path)
     fs.sync_directory(root)
     return LogSnapshot(index=index, term=term, live=live, path=path)
+
+
+def discard_partial(directory: Path) -> None:
+    """Delete the snapshot of the log in `directory` that was being written when its process ended."""
+    remove_tree(directory / PARTIAL)
 
 
 def write_indexes(snapshot: LogSnapshot, live: LiveSet) -> LogSnapshot:

@@ -29,7 +29,13 @@ from compaction.stores.segments.system.log import Log
 from compaction.stores.segments.system.recovery import recover
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.system.rules import SnapshotRequest
-from compaction.stores.segments.system.snapshots import older_snapshots, remove_tree, write_durably, write_indexes
+from compaction.stores.segments.system.snapshots import (
+    discard_partial,
+    older_snapshots,
+    remove_tree,
+    write_durably,
+    write_indexes,
+)
 from compaction.stores.segments.wal.acceptance import WriterState
 from compaction.stores.segments.wal.codec import WalTail
 from compaction.stores.segments.wal.current import WalLimits
@@ -92,6 +98,7 @@ class LogSystem:
             self._logs = {log.uid: log for log in self._find_logs()}
             recovered = recover(directory, self._logs)
             for log in self._logs.values():
+                discard_partial(log.directory)
                 in_wal, covered = log.tables.visible(), log.uid in recovered.writers
                 repair_last(log.directory, row=log.row, in_wal=in_wal, covered=covered)
                 log.refresh()
