@@ -111,15 +111,16 @@ class Trio:
             assert time.monotonic() < until, [process.output.read_text()[-500:] for process in self.all]
             time.sleep(0.02)
 
-    def progress(self) -> None:
-        """Each has done something more: the owner some hundred lines, the others a round."""
+    def progress(self, operations: int) -> None:
+        """Each has done something more: the owner so many lines of its journal, the others a round."""
         self.journal.follow()
         lines, said = self.journal.lines, [process.lines for process in (self.compactor, self.reader)]
 
         def advanced() -> bool:
             self.journal.follow()
             others = zip((self.compactor, self.reader), said, strict=True)
-            return self.journal.lines > lines + 200 and all(process.lines > before + 1 for process, before in others)
+            rounds = all(process.lines > before + 1 for process, before in others)
+            return rounds and self.journal.lines > lines + operations
 
         self.wait(advanced)
 
@@ -139,13 +140,13 @@ def test_owner_and_compactor_share_a_log_and_die_at_random(trio: Trio) -> None:
     random = Random(7)
     until, kills = time.monotonic() + DEEP_SECONDS, 0
     while at_depth(short=kills < KILLS, deep=time.monotonic() < until):
-        trio.progress()
+        trio.progress(random.choice((50, 200, at_depth(short=200, deep=3000))))
         time.sleep(random.uniform(0, 0.2))
         for victim in random.choice(((trio.owner,), (trio.compactor,), (trio.owner, trio.compactor))):
             victim.kill()
             victim.start()
         kills += 1
-    trio.progress()
+    trio.progress(200)
     trio.owner.finish()
     assert kills >= KILLS
     for process in (trio.compactor, trio.reader):
