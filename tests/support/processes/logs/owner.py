@@ -121,8 +121,12 @@ class Owner:
         self.log.snapshot(index, term, b"\x83j", live).add_done_callback(lambda done: self._done("taken", number, done))
 
     def _live(self, model: LogModel, index: int) -> LiveSet:
-        """Some of what was live, and of what is new: nothing, everything, every so manieth, a run."""
+        """Some of what was live, and of what is new: nothing, everything, every so manieth, a run. At times all that
+        is older dies at once: then old segments are dead, and those that stand for several are not.
+        """
         old = [i for i in model.snapshot.live if self.random.random() < 0.9]
+        if self.random.random() < 0.3:
+            old = old[self.random.randrange(len(old) + 1) :]
         new = range(model.snapshot.index + 1, index + 1)
         begin = self.random.randrange(len(new))
         kept = self.random.choice((new[:0], new[-40:], new[:: self.random.randint(2, 9)], new[begin : begin + 30]))
@@ -181,7 +185,11 @@ def main(directory: Path, journal: Path, seed: int) -> None:
             random = Random(seed)
             try:
                 while not stop.is_set():
-                    owner.read(random) if read else owner.step()
+                    if not read:
+                        owner.step()
+                    elif not stop.wait(random.uniform(0, 0.5)):
+                        # With pauses, in which the log does not notice what others do to its files.
+                        owner.read(random)
             except BaseException as error:  # noqa: BLE001 - a thread that ends in silence hides what the test is for
                 _die(error)
 

@@ -26,6 +26,7 @@ from compaction.stores.segments.planning.unreferenced import (
     compactable_refs,
     find_dead,
     find_stranded,
+    is_torn,
     known_live,
 )
 from compaction.stores.segments.reading.view import LogState, SegmentRef
@@ -39,6 +40,7 @@ class LeftAloneReason(StrEnum):
 
     NO_SNAPSHOT = "NoSnapshot"
     NEWEST_SEGMENT = "NewestSegment"
+    NEWEST_TORN = "NewestTorn"
     ABOVE_SNAPSHOT = "AboveSnapshot"
     DENSE_ENOUGH = "DenseEnough"
     ALONE_TOO_LARGE = "AloneTooLarge"
@@ -256,6 +258,9 @@ def _above(log: LogState, name: str) -> LeftAloneSegment:
     if log.snapshot_index is None:
         none = f"no valid snapshot ({log.rejected_snapshots[0]})" if log.rejected_snapshots else "no snapshot"
         return LeftAloneSegment(name, LeftAloneReason.NO_SNAPSHOT, f"{none}, so every entry is needed")
+    if is_torn(log):
+        detail = f"the power failed while {log.refs[-1].name} was written: start the log's owner, which repairs it"
+        return LeftAloneSegment(name, LeftAloneReason.NEWEST_TORN, detail)
     if name == log.newest or (log.refs and name >= log.refs[-1].name):
         return LeftAloneSegment(name, LeftAloneReason.NEWEST_SEGMENT, "the newest segment is its owner's")
     ref = log.ref(name)
