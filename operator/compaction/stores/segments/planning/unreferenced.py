@@ -69,18 +69,20 @@ def known_live(log: LogState, indexes_missing: IndexesMissing) -> LiveSet:
     raise log.live_unknown()
 
 
-def is_torn(log: LogState) -> bool:
-    """Whether the newest segment with entries is as a power failure in a flush leaves it (docs/design/segment-wal.md):
-    half a slot may name any smaller index, and hide what is needed above it. Its owner repairs it when it starts.
+def torn_newest(log: LogState) -> str:
+    """Whether the newest segment with entries is as a power failure in a flush leaves it (docs/design/segment-wal.md),
+    in words; empty when it is whole. Half a slot may name any smaller index, and hide what is needed above it.
     """
-    return bool(log.refs) and torn_from(log.segment(log.refs[-1].name)) is not None
+    if not log.refs or torn_from(log.segment(log.refs[-1].name)) is None:
+        return ""
+    return f"the power failed while {log.refs[-1].name} was written: start the log's owner, which repairs it"
 
 
 def compactable_refs(log: LogState) -> tuple[SegmentRef, ...]:
     """The refs that a compaction may touch: all but the newest, if they end at or below the snapshot. None while the
     newest segment is torn.
     """
-    if log.snapshot_index is None or is_torn(log):
+    if log.snapshot_index is None or torn_newest(log):
         return ()
     end = 0
     for ref in log.refs[:-1]:
