@@ -154,17 +154,19 @@ def ways(seed: int) -> Iterator[tuple[str, Keep, Callable[[int], int]]]:
 
 
 def lose_power_everywhere(
-    tmp_path: Path, recorder: Recorder, run: Run, disk: Disk, *, kept: frozenset[str] = frozenset()
+    tmp_path: Path, recorder: Recorder, run: Run, disk: Disk, *, kept: frozenset[str] = frozenset(), each: int = 1
 ) -> int:
-    """At every call; of a short run each moment sees one way, and all ways come in turn, unless `kept` names some.
+    """At every call, or `each` so manieth; of a short run each moment sees one way, and all ways come in turn, unless
+    `kept` names some.
 
     Returns how many states were opened.
     """
     calls, tried = recorder.calls, 0
     for number in range(len(calls) + 1):
         possible = list(ways(number))
-        turn = at_depth(short=possible[number % len(possible) :][:1], deep=possible)
-        for name, keep, cut in [way for way in possible if way[0] in kept] or turn:
+        turn = at_depth(short=possible[number // each % len(possible) :][:1], deep=possible)
+        chosen = [way for way in possible if way[0] in kept] or turn
+        for name, keep, cut in chosen if number % each == 0 else ():
             left = tmp_path / f"{number}-{name}"
             left.mkdir()
             disk.leave(left, keep, cut)

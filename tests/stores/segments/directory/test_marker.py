@@ -51,7 +51,7 @@ def test_a_running_owner_that_follows_is_no_reason_to_wait(tmp_path: Path) -> No
         assert ([one.path for one in found.logs], found.errors, found.running) == ([log], (), frozenset())
         # Entries 9 and 10 are live, and wait in the write-ahead log: nothing is lost.
         assert found.logs[0].missing.entries == 2
-        with pytest.raises(ClumpRefusedError, match="its owner runs: .*system of logs, pid"):
+        with pytest.raises(ClumpRefusedError, match=r"its owner runs: .*system of logs, pid"):
             require_stopped_owner(open_log(log), owner_stopped=True)
     require_stopped(log, Ownership.DETECT)
 

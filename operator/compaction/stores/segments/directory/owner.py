@@ -67,8 +67,8 @@ class Writers(StrEnum):
 class OwnerSigns:
     """The signs of life in one data directory (`system`), at one moment.
 
-    `wals`: names of its write-ahead logs; `detail`: what is wrong with a mark that is FOREIGN or UNREADABLE, or with the
-    marker, or why WRITERS is UNKNOWN. `marker`: read only where the mark is ABSENT; ABSENT where `names.dets` lies.
+    `wals`: names of its write-ahead logs; `detail`: what is wrong with a mark that is FOREIGN or UNREADABLE, or with
+    the marker, or why WRITERS is UNKNOWN. `marker`: read only where the mark is ABSENT; ABSENT where `names.dets` lies.
     """
 
     system: Path

@@ -1,4 +1,4 @@
-"""One process at a time writes a system of logs: an advisory lock on a file in its directory, and the owner's marker."""
+"""One process at a time writes a system of logs: an advisory lock on a file in its directory, and its marker."""
 
 from __future__ import annotations
 
