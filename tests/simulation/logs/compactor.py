@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from compaction.exceptions import SegmentLogError, StoreIOError
+from compaction.exceptions import SegmentLogError, SourcesChangedError, StoreIOError
 from compaction.stores.segments.commit.records import RewrittenGroup
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import LogPlan
@@ -111,6 +111,9 @@ class Compactor:
                 continue
             for _ in range(ROUNDS):
                 failed = self._job(uid)
+                if isinstance(failed, SourcesChangedError):
+                    # Recovery has finished a commit since the plan was made: the next plan knows it.
+                    continue
                 if failed is not None or not self.store.plan(uid).debt_segments:
                     break
             else:

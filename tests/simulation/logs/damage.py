@@ -44,7 +44,7 @@ def damage(system: Path, dice: Random, owner: Owner) -> Damage | None:
     held = [
         (segment, int(row))
         for index in log.indexes()
-        for segment, rows in log._view._rows(np.array([index], dtype=np.uint64))
+        for segment, rows in log.segments.view._rows(np.array([index], dtype=np.uint64))
         for row in rows
         if segment.name in names
     ]
