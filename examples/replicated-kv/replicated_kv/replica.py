@@ -28,11 +28,15 @@ from replicated_kv.machine import Command, KeyIndex
 from replicated_kv.messages import Append, Appended, Position, Status
 from replicated_kv.promise import Promise, PromiseFile
 
-LOG: Final = "kv"
 _PAGE: Final = 1024
 _SECONDS: Final = 60.0
 """For one write to the disk: after that the member fails, and its leader or its client tries again."""
 _logger = logging.getLogger(__name__)
+
+
+def log_id(name: str) -> str:
+    """The id of a member's log, which is the name of its directory: each replica is a log of its own."""
+    return f"kv-{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ class Replica:
         try:
             self._promise = PromiseFile(self.directory)
             self.log = self.system.open_log(
-                LOG, rebuild_live=lambda snapshot: KeyIndex.load(read_state(snapshot)).live()
+                log_id(self.name), rebuild_live=lambda snapshot: KeyIndex.load(read_state(snapshot)).live()
             )
             self.commit = self.applied = self.applied_term = self.installed = 0
             self.keys = KeyIndex()
