@@ -57,6 +57,9 @@ LAYERS = (
     Layer("compaction.stores.segments.wal.acceptance", (*INPUT_OUTPUT, *CLOCKS)),
     Layer("compaction.stores.segments.writer.selection", (*INPUT_OUTPUT, *CLOCKS)),
     Layer("compaction.stores.segments.system.row", (*INPUT_OUTPUT, *CLOCKS)),
+    # When an owner compacts, and what it reports.
+    Layer("compaction.stores.segments.planning.due", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.stores.segments.system.changes", (*INPUT_OUTPUT, *CLOCKS)),
     Layer("compaction.stores", (*CLUSTER, *SPARK, "compaction.reconcile", "compaction.cli", "compaction.local")),
     # A library by itself: of the project it knows the errors only. Model, codec and commands do no input or output, nor
     # does the decision to compact.

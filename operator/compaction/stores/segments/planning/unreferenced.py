@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compaction.stores.segments.commit.records import UnreferencedReason
+from compaction.stores.segments.commit.records import SegmentTombstone, TombstoneKind, UnreferencedReason
 from compaction.stores.segments.model import FileIdentity, U64Array
 from compaction.stores.segments.planning.limits import IndexesMissing
 from compaction.stores.segments.reading.view import LogState, SegmentRef, open_log
@@ -35,6 +35,19 @@ class DeadSegment:
     name: str
     reason: UnreferencedReason
     identity: FileIdentity
+
+    def tombstone(self, *, since: float, job: str, token: int = 0) -> SegmentTombstone:
+        """The mark with which this file, and no other under its name, waits for its deletion."""
+        return SegmentTombstone(
+            name=self.name,
+            kind=TombstoneKind.UNREFERENCED,
+            since=since,
+            job=job,
+            token=token,
+            bytes=self.identity.size,
+            reason=self.reason,
+            identity=self.identity,
+        )
 
 
 def known_live(log: LogState, indexes_missing: IndexesMissing) -> LiveSet:

@@ -21,9 +21,10 @@ from compaction.stores.segments.model import MAX_INDEX
 from compaction.stores.segments.snapshot.directories import LogSnapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system import rules
+from compaction.stores.segments.system.changes import OnChange
 from compaction.stores.segments.system.pending import Acknowledgement, LogPosition, Pending, complete, fail
 from compaction.stores.segments.system.row import LogRow
-from compaction.stores.segments.system.segments import SegmentView
+from compaction.stores.segments.system.segment_list import SegmentList
 from compaction.stores.segments.system.status import LogStatus
 from compaction.stores.segments.wal.queue import WalQueue
 from compaction.stores.segments.wal.write import WalWrite, Written
@@ -36,7 +37,15 @@ _PAGE: Final = 1024
 class Log:
     """Created by its `LogSystem`; what the write-ahead log and the segment writer see of it is `WalClient`."""
 
-    def __init__(self, uid: str, directory: Path, *, row: LogRow, snapshot: LogSnapshot | None) -> None:
+    def __init__(
+        self,
+        uid: str,
+        directory: Path,
+        *,
+        row: LogRow,
+        snapshot: LogSnapshot | None,
+        on_change: OnChange | None = None,
+    ) -> None:
         """Without entries: the recovery fills the mem tables, `refresh` reads the segments."""
         self.uid = uid.encode()
         self.name = uid
@@ -45,7 +54,7 @@ class Log:
         self.newest_snapshot = snapshot
         self.tables = MemTables()
         self._lock = threading.RLock()
-        self._view = SegmentView(directory, {}, ())
+        self.segments = SegmentList(directory, on_change)
         self._pending = Pending()
         self._last: LogPosition | None = None
         self._written: LogPosition | None = None
@@ -61,7 +70,7 @@ class Log:
         with self._lock:
             last = self.tables.last
             if last is None:
-                ends = (self._view.last, self.row.snapshot_index)
+                ends = (self.segments.view.last, self.row.snapshot_index)
                 last = max((end for end in ends if end is not None), default=None)
             elif self.row.snapshot_index is not None:
                 last = max(last, self.row.snapshot_index)
@@ -170,15 +179,17 @@ class Log:
         """
         wanted = sorted(set(indexes))
         with self._lock:
-            row, view = self.row, self._view
+            row, view = self.row, self.segments.view
             last = self._last.index if self._last is not None else -1
             wanted = [index for index in wanted if 0 <= index <= last and row.needs(index)]
             found = {index: entry for index in wanted if (entry := self.tables.lookup(index)) is not None}
             bound = self.tables.visible().first
         rest = [index for index in wanted if index not in found and (bound is None or index < bound)]
-        found |= view.read(rest)
+        found |= view.read(rest, refresh=self.segments.refresh)
+        # What died since the read began may be gone: the row as it is now says so.
+        now = self.row
         for index in wanted:
-            if index not in found and self._must_hold(index, row):
+            if index not in found and self._must_hold(index, row) and now.needs(index):
                 raise EntryMissingError(str(self.directory), index)
         return [found[index] for index in sorted(found)]
 
@@ -193,7 +204,7 @@ class Log:
     def indexes(self, low: int = 0, high: int = MAX_INDEX) -> Seq:
         """Which entries in low..high the log holds and needs."""
         with self._lock:
-            row, view, in_memory = self.row, self._view, self.tables.visible()
+            row, view, in_memory = self.row, self.segments.view, self.tables.visible()
             last = self._last.index if self._last is not None else -1
         high = min(high, last)
         below = high if in_memory.first is None else min(high, in_memory.first - 1)
@@ -213,13 +224,14 @@ class Log:
     @property
     def state(self) -> LogStatus:
         with self._lock:
+            view = self.segments.view
             return LogStatus(
                 uid=self.name,
                 last=self._last,
                 last_written=self._written,
                 row=self.row,
-                segments=len(self._view.segments),
-                segment_bytes=self._view.payload_bytes,
+                segments=len(view.segments),
+                segment_bytes=view.payload_bytes,
                 unflushed=len(self.tables.visible()),
                 unflushed_bytes=self.tables.payload_bytes,
             )
@@ -276,17 +288,16 @@ class Log:
 
     def flushed(self, pieces: Sequence[tuple[MemTable, Seq]]) -> None:
         """See `WalClient`."""
-        view = self._view.refreshed()
+        self.segments.refresh()
         with self._lock:
-            self._view = view
             for table, indexes in pieces:
                 self.tables.flushed(table, indexes)
 
     def refresh(self) -> None:
-        """Read the segments as they are now; errors as `SegmentView.of`."""
-        view = self._view.refreshed()
-        with self._lock:
-            self._view = view
+        """Read the segments as they are now: a notification that they changed, which nothing depends on. Errors as
+        `SegmentView.refreshed`.
+        """
+        self.segments.refresh()
 
     def publish(self, snapshot: LogSnapshot) -> None:
         """A snapshot is durable: from here on the log needs less. Replaces the row as one value."""
@@ -323,7 +334,7 @@ class Log:
         ends = [below, self.row.snapshot_index]
         bound = self.tables.visible().first
         if high := min(index, bound if bound is not None else index):
-            ends += self._view.indexes(0, high - 1)[-1:].tolist()
+            ends += self.segments.view.indexes(0, high - 1)[-1:].tolist()
         last = max((end for end in ends if end is not None), default=None)
         return None if last is None else LogPosition(last, self._term(last))
 
@@ -333,7 +344,7 @@ class Log:
             return entry.term
         if index == self.row.snapshot_index:
             return self.row.snapshot_term
-        term = self._view.term(index)
+        term = self.segments.view.term(index)
         if term is None:
             raise EntryMissingError(str(self.directory), index)
         return term

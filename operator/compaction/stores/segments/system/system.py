@@ -24,6 +24,8 @@ from compaction.stores.segments.directory import fs
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.snapshot.directories import LogSnapshot, find_snapshots
 from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system.changes import OnChange
+from compaction.stores.segments.system.compactions import Compactions, OwnCompaction, OwnerCompaction
 from compaction.stores.segments.system.lock import hold_system
 from compaction.stores.segments.system.log import Log
 from compaction.stores.segments.system.recovery import recover
@@ -49,13 +51,15 @@ RebuildLive = Callable[[LogSnapshot], LiveSet]
 class SystemLimits:
     """`rolled_files` wait for the segment writer at most, then writes do; each takes as much memory as it has bytes.
 
-    `snapshot_grace`: seconds for which a replaced snapshot stays, for readers that have begun with it.
+    `snapshot_grace`: seconds for which a replaced snapshot stays, for readers that have begun with it. `compaction`:
+    what the owner compacts itself.
     """
 
     wal: WalLimits = field(default_factory=WalLimits)
     segments: NewSegments = field(default_factory=NewSegments)
     rolled_files: int = 2
     snapshot_grace: float = 60.0
+    compaction: OwnerCompaction = field(default_factory=OwnerCompaction)
 
 
 class LogSystem:
@@ -70,8 +74,10 @@ class LogSystem:
         limits: SystemLimits | None = None,
         lock_timeout: float = 10.0,
         clock: Callable[[], float] = time.time,
+        on_change: OnChange | None = None,
     ) -> None:
-        """`directory` is created if its parent exists. `clock`: epoch seconds, for the grace of snapshots.
+        """`directory` is created if its parent exists. `clock`: epoch seconds, for the grace of snapshots and the timer
+        of compactions. `on_change`: what became of a log's segments, by flushes and compactions, our own or others'.
 
         Raises:
             LockHeldError, OwnerRunningError: another process writes the system.
@@ -81,6 +87,7 @@ class LogSystem:
         self.directory = directory
         self.limits = limits or SystemLimits()
         self._clock = clock
+        self._on_change = on_change
         self._lock = threading.Lock()
         self._closed = False
         self._replaced: dict[Path, float] = {}
@@ -108,6 +115,8 @@ class LogSystem:
                 on_rolled=self._segments.accept,
             )
             resources.callback(self._wal.close)
+            self._compactions = Compactions(directory.name, self.limits.compaction, clock=clock)
+            resources.callback(self._compactions.close)
             self._snapshots = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"snapshots-{directory.name}")
             resources.callback(self._snapshots.shutdown)
             for log in self._logs.values():
@@ -141,7 +150,7 @@ class LogSystem:
                 path = self.directory / uid
                 fs.make_directory(path)
                 fs.sync_directory(self.directory)
-                log = self._logs[uid.encode()] = Log(uid, path, row=LogRow(), snapshot=None)
+                log = self._logs[uid.encode()] = Log(uid, path, row=LogRow(), snapshot=None, on_change=self._on_change)
                 self._start(log)
             if log.row.snapshot_index is not None and log.row.live is None:
                 self._rebuild(log, rebuild_live)
@@ -157,6 +166,16 @@ class LogSystem:
         FlushFailedError when it never will.
         """
         return self._segments.drain(timeout)
+
+    def compact(self, uid: str) -> Future[OwnCompaction]:
+        """Compact a log in the background: dead segments go, sparse ones become fewer. It may be written and read all
+        the time, also by the operator's jobs.
+
+        The future fails with the errors of `rewrite.run.compact_log`. KeyError: there is no such log.
+        """
+        with self._lock:
+            log = self._logs[uid.encode()]
+        return self._compactions.request(log)
 
     def close(self) -> None:
         """Finish snapshots and writes that were asked for, and stop. What is not in segments yet stays in the
@@ -184,7 +203,7 @@ class LogSystem:
         for name in names:
             path = self.directory / name
             snapshot = find_snapshots(path).newest
-            yield Log(name, path, row=LogRow.of(snapshot), snapshot=snapshot)
+            yield Log(name, path, row=LogRow.of(snapshot), snapshot=snapshot, on_change=self._on_change)
 
     def _known_writers(self) -> dict[bytes, WriterState]:
         """Of the writers snapshot, which is a help only: of each log that is here, more is known from its entries."""
@@ -198,6 +217,7 @@ class LogSystem:
         last = log.start(self._wal.queue, self._request_snapshot)
         if last is not None:
             self._wal.set_writer(log.uid, WriterState(last.index))
+        self._compactions.watch(log)
         if log.newest_snapshot is not None:
             now = self._clock()
             self._replaced.update(dict.fromkeys(older_snapshots(log.directory, log.newest_snapshot), now))
@@ -212,7 +232,21 @@ class LogSystem:
         log.publish(write_indexes(snapshot, live))
 
     def _request_snapshot(self, log: Log, request: SnapshotRequest) -> Future[LogSnapshot]:
-        return self._snapshots.submit(self._write_snapshot, log, request)
+        future: Future[LogSnapshot] = Future()
+        self._snapshots.submit(self._take_snapshot, log, request, future)
+        return future
+
+    def _take_snapshot(self, log: Log, request: SnapshotRequest, future: Future[LogSnapshot]) -> None:
+        """In the log worker. The snapshot is reported first; phase 1, which relies on it, comes after."""
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            snapshot = self._write_snapshot(log, request)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the future's
+            future.set_exception(error)
+            return
+        future.set_result(snapshot)
+        self._compactions.after_snapshot(log)
 
     def _write_snapshot(self, log: Log, request: SnapshotRequest) -> LogSnapshot:
         log.check_snapshot(request)
