@@ -65,7 +65,7 @@ class OwnerLosses:
         if self.stage is Loss.FOLLOWER_RETURNS and follower is not None and follower.installed:
             self.installed, self.stage = follower.installed, Loss.OVER
             return (
-                f"member {FOLLOWER} is installed: live entries that it lacks, and the snapshot of {follower.snapshot}"
+                f"member {FOLLOWER} is installed: live entries it lacks, and the snapshot of {follower.snapshot}"
             )
         return ""
 
