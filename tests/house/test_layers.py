@@ -60,6 +60,11 @@ LAYERS = (
     # When an owner compacts, and what it reports.
     Layer("compaction.stores.segments.planning.due", (*INPUT_OUTPUT, *CLOCKS)),
     Layer("compaction.stores.segments.system.changes", (*INPUT_OUTPUT, *CLOCKS)),
+    # Both sides of an installation, what they say and how it is encoded.
+    *(
+        Layer(f"compaction.stores.segments.install.{module}", (*INPUT_OUTPUT, *CLOCKS))
+        for module in ("messages", "codec", "needed", "sender", "receiver")
+    ),
     Layer("compaction.stores", (*CLUSTER, *SPARK, "compaction.reconcile", "compaction.cli", "compaction.local")),
     # A library by itself: of the project it knows the errors only. Model, codec and commands do no input or output, nor
     # does the decision to compact.

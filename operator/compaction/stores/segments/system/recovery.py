@@ -10,6 +10,7 @@ from typing import Protocol
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import LogEntry, MemTable
 from compaction.stores.segments.memtable.tables import MemTables
+from compaction.stores.segments.system.cut import LogCut
 from compaction.stores.segments.wal.codec import WalTail
 from compaction.stores.segments.wal.files import wal_files, wal_number
 from compaction.stores.segments.wal.reader import read_wal
@@ -22,6 +23,10 @@ class RecoveringLog(WalClient, Protocol):
     @property
     def tables(self) -> MemTables:
         """The mem tables, of this log alone."""
+
+    @property
+    def cut(self) -> LogCut | None:
+        """What in the files is no part of the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +53,15 @@ def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> Recovered:
     writers: set[bytes] = set()
     number = 0
     for path in wal_files(directory):
+        number = wal_number(path.name)
         pieces: dict[WalClient, dict[MemTable, Seq]] = {}
         reader = read_wal(path)
         for record in reader:
             writers.add(record.writer)
             log = logs.get(record.writer)
             if log is None or record.index < log.row.smallest_live:
+                continue
+            if log.cut is not None and log.cut.covers(record.index, number):
                 continue
             if record.truncate:
                 log.tables.remove_below(record.index)
@@ -62,5 +70,4 @@ def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> Recovered:
         files.append(RolledFile(path, {log: list(tables.items()) for log, tables in pieces.items()}))
         if reader.tail is not None:
             tails[path] = reader.tail
-        number = wal_number(path.name)
     return Recovered(tuple(files), number, frozenset(writers), tails)
