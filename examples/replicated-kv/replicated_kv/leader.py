@@ -10,15 +10,17 @@ import logging
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from compaction.exceptions import CompactionError
+from compaction.stores.segments.install.driver import SnapshotSender
 from replicated_kv.errors import KeyValueError, Reason, RefusedError, TermError
 from replicated_kv.machine import Command, Operation
 from replicated_kv.members import Address, Members
-from replicated_kv.messages import Announce, Append, Appended, Connection, Position
+from replicated_kv.messages import Announce, Append, Appended, Connection, Install, Installing, Position
 from replicated_kv.replica import Replica
 
 BATCH: Final = 64
@@ -205,7 +207,7 @@ class Leader:
         entries = self._replica.entries(following, BATCH)
         previous = self._replica.term_at(following - 1)
         if entries is None or previous is None:
-            raise RefusedError(Reason.NOT_READY, f"its next entry {following} is not in the log any more")
+            return self._install(peer, connection), -1
         commit = self._committed
         message = Append(
             term=self.term,
@@ -221,3 +223,26 @@ class Leader:
         peer.match = max(peer.match, answer.index)
         self._advance()
         return answer.index + 1, commit
+
+    def _install(self, peer: Peer, connection: Connection) -> int:
+        """Entries that the follower needs are dead: send the live ones that it lacks, then the snapshot of the state.
+
+        What follows the snapshot then. RefusedError: it could not be installed; the connection begins again.
+        """
+        message = Install(term=self.term, leader=self._replica.name)
+        # A number that grows, also when this member is started again in its term.
+        with SnapshotSender(self._replica.log, term=self.term, transfer=time.time_ns()) as sender:
+            waiting = deque(sender.start())
+            while self.leads and not sender.state.is_over:
+                # The transport loses nothing: each message is answered before the next one is sent.
+                _, answers = connection.call(message, [waiting.popleft()], answer=Installing)
+                for answer in answers:
+                    waiting.extend(sender.receive(answer))
+                if not waiting and not sender.state.is_over:
+                    waiting.extend(sender.resend())
+            if sender.state.applied is None:
+                detail = sender.state.detail or "this member does not lead any more"
+                raise RefusedError(Reason.NOT_READY, f"the snapshot was not installed: {detail}")
+        peer.match = max(peer.match, sender.state.applied)
+        _logger.info("%s has the snapshot, and entries up to %d", peer.name, sender.state.applied)
+        return sender.state.applied + 1

@@ -28,6 +28,8 @@ from replicated_kv.messages import (
     Append,
     AskStatus,
     Connection,
+    Install,
+    Installing,
     Message,
     Page,
     Parts,
@@ -110,6 +112,8 @@ class Member:
                 return self.replica.follow(message.term, message.leader), ()
             case Append(), _ if len(parts) == len(message.terms):
                 return self.replica.accept(message, parts), ()
+            case Install(), [data]:
+                return Installing(), self.replica.install(message.term, message.leader, data)
             case Write(), [_, *_]:
                 commands = [Command.decode(part) for part in parts]
                 return Written(index=self._leading().write(commands, timeout=WRITE_SECONDS)), ()

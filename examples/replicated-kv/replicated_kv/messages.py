@@ -67,6 +67,20 @@ class Appended(Message):
     index: Number
 
 
+class Install(Message):
+    """One message of the sender of a snapshot, as the library encodes it, in the part."""
+
+    kind: Literal["install"] = "install"
+    term: Number
+    leader: Name
+
+
+class Installing(Message):
+    """What the receiver of the snapshot answers: any number of the library's messages, a part each."""
+
+    kind: Literal["installing"] = "installing"
+
+
 class Write(Message):
     """Commands, one part each, as `Command.encode` writes them."""
 
@@ -140,11 +154,13 @@ class Refused(Message):
     term: Number = 0
 
 
-Any_ = Annotated[
+AnyMessage = Annotated[
     Announce
     | Position
     | Append
     | Appended
+    | Install
+    | Installing
     | Write
     | Written
     | Read
@@ -156,7 +172,7 @@ Any_ = Annotated[
     | Refused,
     Field(discriminator="kind"),
 ]
-_MESSAGES: Final[TypeAdapter[Message]] = TypeAdapter(Any_)
+_MESSAGES: Final[TypeAdapter[Message]] = TypeAdapter(AnyMessage)
 M = TypeVar("M", bound=Message)
 Parts = Sequence[bytes]
 

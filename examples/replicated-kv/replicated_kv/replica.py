@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from compaction.exceptions import EntryMissingError
+from compaction.stores.segments.install.driver import SnapshotReceiver
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.snapshot.directories import LogSnapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
@@ -91,6 +92,7 @@ class Replica:
         except BaseException:
             self.system.close()
             raise
+        self._receiver = SnapshotReceiver(self.log, term=self.promise.term)
         self._due: _DueSnapshot | None = None
         self._snapshot: Future[LogSnapshot] | None = None
         self._appended: Acknowledgement | None = None
@@ -135,6 +137,8 @@ class Replica:
         end = message.previous_index + len(entries)
         with self._lock:
             self._promise.follow(message.term, message.leader)
+            # A leader that sends entries has no snapshot under way; the log takes no entries until it is over.
+            self._receiver.abort()
             if message.previous_index > self.snapshot_index and (
                 self.term_at(message.previous_index) != message.previous_term
             ):
@@ -165,6 +169,22 @@ class Replica:
         self._appended = self.log.append(entries[missing:])
         return self._appended
 
+    def install(self, term: int, leader: str, data: bytes) -> list[bytes]:
+        """Take one message of a leader that sends its snapshot; what is to be answered.
+
+        TermError: of a leader that this member does not follow. InstallMessageError: it is damaged.
+        """
+        with self._lock:
+            self._promise.follow(term, leader)
+            answers = self._receiver.receive(data, applied=self.applied or None)
+            snapshot = self._receiver.installed
+            if snapshot is not None and snapshot.index > self.applied:
+                self._load(snapshot)
+                self._due = None
+                self.installed += 1
+                _logger.info("%s: the snapshot of entry %d is installed", self.name, snapshot.index)
+            return answers
+
     def propose(self, commands: Sequence[Command], term: int) -> Acknowledgement:
         """Append commands as entries of `term`. The future completes when they are durable here.
 
@@ -173,6 +193,7 @@ class Replica:
         payloads = [command.encode() for command in commands]
         with self._lock:
             self._promise.promise.check(term, self.name)
+            self._receiver.abort()
             first = self.last[0] + 1
             self._appended = self.log.append(
                 [LogEntry(first + place, term, payload) for place, payload in enumerate(payloads)]

@@ -12,9 +12,6 @@ import pytest
 from compaction.local.processes.process import wait_gone
 from examples.replicated_kv.processes import NAMES, PATIENCE, cluster, run
 from replicated_kv.client import Client
-from replicated_kv.errors import RefusedError
-from replicated_kv.machine import Command
-from replicated_kv.messages import Write, Written
 from replicated_kv.workload import Workload, difference
 from support.time.waiting import eventually
 
@@ -46,11 +43,11 @@ def test_every_key_is_right_on_all_members_whatever_is_killed(tmp_path: Path) ->
         kv.start(*NAMES)
         workload = Workload(kv.members, keys=200, value_bytes=256, pause=0.01, timeout=PATIENCE)
         with under_load(workload):
-            eventually(lambda: client.status("b").snapshot, "a snapshot of b", pause=0.05)
+            eventually(lambda: kv.status(client, "b").snapshot, "a snapshot of b", pause=0.05)
             kv.kill("b")
             behind = client.status("a").last
             # One snapshot later, entries that b does not have are dead: it is installed.
-            eventually(lambda: client.status("a").snapshot > behind + 300, "the leader's snapshot", pause=0.05)
+            eventually(lambda: kv.status(client, "a").snapshot > behind + 300, "the leader's snapshot", pause=0.05)
             kv.start("b")
             installed = eventually(lambda: kv.status(client, "b").installed, "an install on b", pause=0.05)
             assert installed >= 1
@@ -82,8 +79,6 @@ def test_another_leader_needs_a_higher_term_and_all_that_was_acknowledged(tmp_pa
         kv.kill("a")
         kv.start("c")
         eventually(lambda: "let b lead in a higher term" in kv.log("c").read_text(), "the reason", pause=0.05)
-        with pytest.raises(RefusedError, match=r"no majority has answered yet: .*let b lead"):
-            client.ask("c", Write(), [Command.put(b"k", b"lost").encode()], Written)
         # b has: it follows c in term 2 by now, so it leads in term 3; members that run need no restart.
         kv.kill("b")
         kv.term, kv.leader = 3, "b"

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from replicated_kv.errors import DivergedError, TermError
+from replicated_kv.errors import DivergedError, Reason, RefusedError, TermError
+from replicated_kv.leader import Leader
 from replicated_kv.machine import Command
+from replicated_kv.members import local_members
 from replicated_kv.messages import Append, Appended
 from replicated_kv.promise import Promise
 from replicated_kv.replica import Limits, Replica
@@ -104,6 +106,22 @@ def test_a_promise_is_kept_and_durable(replica: Replica, tmp_path: Path) -> None
         assert again.promise == Promise(3, "c")
         again.follow(4, "b")
         assert again.propose([Command.put(b"k", b"v")], 4).result(60) == (1, 4)
+
+
+def test_without_a_majority_nothing_is_written(replica: Replica) -> None:
+    replica.follow(1, "b")
+    leader = Leader(replica, local_members(["a", "b", "c"]))
+    leader.start()
+    try:
+        with pytest.raises(RefusedError, match="no majority has answered yet") as found:
+            leader.write([Command.put(b"k", b"v")], timeout=0)
+        assert (found.value.reason, replica.last) == (Reason.NOT_READY, (0, 0))
+        replica.follow(2, "a")
+        with pytest.raises(RefusedError, match="b does not lead any more") as found:
+            leader.write([Command.put(b"k", b"v")], timeout=60)
+        assert (found.value.reason, found.value.leader, found.value.term) == (Reason.NOT_LEADER, "a", 2)
+    finally:
+        leader.stop()
 
 
 def test_snapshots_keep_what_is_live_and_wait_for_those_that_follow(replica: Replica, tmp_path: Path) -> None:
