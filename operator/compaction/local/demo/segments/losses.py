@@ -64,9 +64,7 @@ class OwnerLosses:
             return f"member {FOLLOWER} starts again; the leader's snapshot is at entry {self.skipped} by now"
         if self.stage is Loss.FOLLOWER_RETURNS and follower is not None and follower.installed:
             self.installed, self.stage = follower.installed, Loss.OVER
-            return (
-                f"member {FOLLOWER} is installed: live entries it lacks, and the snapshot of {follower.snapshot}"
-            )
+            return f"member {FOLLOWER} is installed: live entries it lacks, and the snapshot of {follower.snapshot}"
         return ""
 
     def _kill_leader(self, written: int) -> str:

@@ -53,13 +53,16 @@ class Owners:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.data.mkdir(parents=True, exist_ok=True)
         for name in names:
-            command = member_command(name, self.members, self.data / name, term=1, leader=LEADER, options=OPTIONS)
-            child = spawn(command, cwd=self.directory, log=self._output(name), detached=self.detached)
+            child = spawn(self.command(name), cwd=self.directory, log=self._output(name), detached=self.detached)
             process = ProcessId.of(name, child.pid)
             if process is None:
                 raise DemoError(f"member {name} of the key-value store ended at once: {self._end(name)}")
             self.running[name] = process
             write_state(self.directory, LocalState(url="", kubeconfig=Path(), processes=tuple(self.running.values())))
+
+    def command(self, name: str) -> list[str]:
+        """The command line of a member."""
+        return member_command(name, self.members, self.data / name, term=1, leader=LEADER, options=OPTIONS)
 
     def kill(self, name: str) -> None:
         """As a machine that loses its power: nothing is closed."""

@@ -19,7 +19,7 @@ from compaction.local.demo.segments.facts import LogFacts
 from compaction.local.demo.segments.losses import OwnerLosses
 from compaction.local.demo.segments.owners import FOLLOWER, LEADER
 from compaction.local.demo.segments.reader import KeyReader
-from compaction.local.demo.segments.receipts import log_of, receipts_of
+from compaction.local.demo.segments.receipts import commits_of, log_of, receipts_of
 from compaction.local.demo.segments.scenario import Archive
 from replicated_kv.workload import Comparison
 
@@ -54,7 +54,7 @@ class LogStory:
 
     def commits(self, path: Path) -> list[datetime]:
         """When jobs of one log were committed, in order."""
-        return sorted(one.committed_at for one in self.receipts(path).values() if one.committed_at is not None)
+        return commits_of(path, self.seen.jobs)
 
 
 def checks(story: LogStory) -> list[Check]:

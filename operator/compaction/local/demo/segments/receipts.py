@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from compaction.api.job.resource import CompactionJob, JobReceipt
@@ -17,3 +18,9 @@ def log_of(job: CompactionJob) -> Path | None:
 def receipts_of(path: Path, jobs: Sequence[CompactionJob]) -> dict[str, JobReceipt]:
     """The receipts of one log's jobs, by job name."""
     return {job.metadata.name: job.status.receipt for job in jobs if log_of(job) == path and job.status.receipt}
+
+
+def commits_of(path: Path, jobs: Sequence[CompactionJob]) -> list[datetime]:
+    """When jobs of one log were committed, in order."""
+    receipts = receipts_of(path, jobs).values()
+    return sorted(one.committed_at for one in receipts if one.committed_at is not None)

@@ -26,6 +26,7 @@ from compaction.local.demo.segments.losses import Loss, OwnerLosses
 from compaction.local.demo.segments.owners import LEADER, NAMES, Owners, load_of, loading
 from compaction.local.demo.segments.proof import LogStory, checks
 from compaction.local.demo.segments.reader import KeyReader
+from compaction.local.demo.segments.receipts import commits_of
 from compaction.local.demo.segments.scenario import POLICY, Archive
 from compaction.local.demo.stage import Stage
 from replicated_kv.client import Client
@@ -132,7 +133,13 @@ class _Play:
         if self.losses.stage is Loss.OVER and self.accident.happen(seen):
             jobs = ", ".join(self.accident.jobs)
             shown.say(f"killed (SIGKILL): worker {self.accident.worker}, in the middle of {jobs}")
-        return self.accident.replaced(seen)
+        return self.accident.replaced(seen) and all(self._compacted(seen, log) for log in self.owners.logs)
+
+    def _compacted(self, seen: DemoObservation, log: Path) -> bool:
+        """A log was compacted twice, the second time after the leader came back."""
+        killed = self.losses.killed_at
+        commits = commits_of(log, seen.jobs)
+        return killed is not None and len(commits) > 1 and commits[-1] > killed
 
     def _settled(self, seen: DemoObservation) -> bool:
         """Nothing is left to do, and the old names are gone."""

@@ -87,7 +87,7 @@ def receipts_table(story: LogStory) -> Table:
 
 def proof_table(story: LogStory) -> Table:
     """By log: what can be read of it at the end, and what it costs."""
-    table = table_of(("LOG", "CONTENT", "ENTRIES", "SEGMENTS", "DISK", "RECLAIMED"))
+    table = table_of(("LOG", "CONTENT", "IN SEGMENTS", "SEGMENTS", "DISK", "RECLAIMED"))
     for facts in _logs(story):
         comparison = next((one for one, other in story.members.values() if other is facts), None)
         same = not comparison.different if comparison is not None else facts.fingerprint == story.before.fingerprint
