@@ -114,6 +114,7 @@ def test_every_claim_holds_for_a_good_run(story):
         ("equal fingerprints", lambda s: s.receipt(fingerprintAfter="b")),
         ("equal fingerprints", lambda s: s.receipt(fingerprintBefore="", fingerprintAfter="")),
         ("every job ended", lambda s: s.job(state="InProgress")),
+        ("every job ended", lambda s: s.ended("b", "TooManyAttempts")),
         ("named in the policy's status", lambda s: s.quarantine(index=1)),
         ("named in the policy's status", lambda s: s.quarantine(source=NAMES[0])),
         ("its siblings on both sides", lambda s: s.receipt(sources=[NAMES[0], NAMES[1]])),
@@ -127,6 +128,13 @@ def test_what_is_wrong_is_said(story, claim, spoil):
     spoil(story)
     failed = [check.claim for check in story.checks() if not check.holds]
     assert any(claim in text for text in failed), failed
+
+
+def test_a_job_whose_sources_an_owner_has_deleted_is_planned_again(story):
+    story.ended("b", "SourcesChanged")
+    assert [check.claim for check in story.checks() if not check.holds] == []
+    (said,) = [check.fact for check in story.checks() if check.claim.startswith("every job ended")]
+    assert said == "7 succeeded, 0 faulty, 1 planned again: an owner came first"
 
 
 def test_settled_only_after_the_operator_looked_once_more(story):
@@ -278,6 +286,7 @@ class Story:
             for name in owners.NAMES
         }
         self.alive = 2
+        self.faulty: dict[str, str] = {}
         self.receipt_data = {
             "token": 1, "worker": "w", "groups": 2, "groupsCommitted": 2, "sources": [NAMES[0], NAMES[1], NAMES[3]],
             "bytesBefore": 800, "bytesAfter": 200, "bytesReclaimed": 600, "committedAt": NOW,
@@ -307,6 +316,10 @@ class Story:
         for number in (1, 2):
             self.of_members[name, number] |= changes
 
+    def ended(self, name: str, reason: str) -> None:
+        """One more job of a member's log, that found no sources any more, or failed."""
+        self.faulty[name] = reason
+
     def batches(self, count: int) -> None:
         self.workload.moments[:] = [0.0] * count
 
@@ -328,6 +341,10 @@ class Story:
             at = f"2026-01-01T00:00:{number}0Z"
             done = {"state": "Succeeded", "finishedAt": at, "fencingToken": 2, "receipt": receipt | {"committedAt": at}}
             jobs.append(self._job(f"job-{name}-{number}", self.owners.log_of(name), done))
+        for name, reason in self.faulty.items():
+            attempt = {"token": 1, "worker": "w", "startedAt": NOW, "endedAt": NOW, "reason": reason, "message": ""}
+            failed = {"state": "Faulty", "finishedAt": NOW, "attempts": [attempt]}
+            jobs.append(self._job(f"job-{name}-3", self.owners.log_of(name), failed))
         policy = scenario.policy(self.path.parent) | {"status": self.status}
         return DemoObservation(CompactionPolicy.from_object(policy), tuple(jobs), "replica-a")
 

@@ -15,6 +15,7 @@ from compaction.api.job.resource import JobReceipt
 from compaction.local.demo.accident import Accident
 from compaction.local.demo.check import Check
 from compaction.local.demo.cluster import DemoObservation
+from compaction.local.demo.outdated import last_reason, was_outdated
 from compaction.local.demo.segments.facts import LogFacts
 from compaction.local.demo.segments.losses import OwnerLosses
 from compaction.local.demo.segments.owners import FOLLOWER, LEADER
@@ -178,16 +179,17 @@ def _receipts_agree(story: LogStory) -> Check:
 
 
 def _every_job_ended(story: LogStory) -> Check:
+    """An owner may delete what a job was to read; then its work is planned again, and it ends for the record."""
     jobs = story.seen.jobs
     succeeded = [job for job in jobs if job.status.state is JobState.SUCCEEDED]
-    faulty = [job for job in jobs if job.status.state is JobState.FAULTY]
-    elsewhere = [job.metadata.name for job in faulty if log_of(job) != story.archive.path]
-    holds = bool(succeeded) and not elsewhere and len(succeeded) + len(faulty) == len(jobs)
-    return Check(
-        "every job ended; only the damaged log has a faulty one",
-        holds,
-        f"{len(succeeded)} succeeded, {len(faulty)} faulty",
-    )
+    outdated = [job for job in jobs if was_outdated(job)]
+    faulty = [job for job in jobs if job.status.state is JobState.FAULTY and not was_outdated(job)]
+    elsewhere = [job for job in faulty if log_of(job) != story.archive.path]
+    holds = bool(succeeded) and not elsewhere and len(succeeded) + len(outdated) + len(faulty) == len(jobs)
+    fact = f"{len(succeeded)} succeeded, {len(faulty)} faulty, {len(outdated)} planned again: an owner came first"
+    if elsewhere:
+        fact += "".join(f"; {job.metadata.name}: {last_reason(job)}" for job in elsewhere)
+    return Check("every job ended; only the damaged log has a faulty one", holds, fact)
 
 
 def _damage_is_named(story: LogStory) -> Check:
