@@ -11,26 +11,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
-
 from compaction.exceptions import CorruptSegmentError
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.directory.listing import regular_segments
-from compaction.stores.segments.format.codec import read_segment
+from compaction.stores.segments.format.codec import read_segment, torn_from
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.model import HEADER_BYTES, SegmentIndex
 from compaction.stores.segments.system.cut import LogCut
 from compaction.stores.segments.system.row import LogRow
-
-
-def torn_from(segment: SegmentIndex) -> int | None:
-    """Row of the first record that no writer wrote like that: payloads follow each other without gap, none is empty,
-    and all lie in the file. None when every record is right.
-    """
-    lengths = segment.length.astype(np.uint64)
-    expected = np.uint64(segment.data_start) + np.cumsum(lengths, dtype=np.uint64) - lengths
-    torn = (segment.offset != expected) | (segment.length == 0) | ~segment.inside
-    return int(np.argmax(torn)) if torn.any() else None
 
 
 def repair_last(directory: Path, *, row: LogRow, in_wal: Seq, covered: bool, cut: LogCut | None = None) -> int:
