@@ -295,17 +295,18 @@ def lose_power_everywhere(
     check: Callable[[Path, int], None],
     *,
     kept: frozenset[str] = frozenset(),
+    every: int = 1,
 ) -> int:
     """At every call; of a short run each moment sees one way, and all ways come in turn, unless `kept` names some.
 
-    `check` takes the directory that is left, below `root`, and how many calls there were. Returns how many states were
-    checked.
+    `check` takes the directory that is left, below `root`, and how many calls there were. `every`: of so many calls
+    only one. Returns how many states were checked.
     """
     calls, tried = recorder.calls, 0
     for number in range(len(calls) + 1):
         possible = list(ways(number))
         turn = at_depth(short=possible[number % len(possible) :][:1], deep=possible)
-        for name, keep, cut in [way for way in possible if way[0] in kept] or turn:
+        for name, keep, cut in [way for way in possible if way[0] in kept] or turn if number % every == 0 else []:
             left = root / f"{number}-{name}"
             left.mkdir()
             disk.leave(left, keep, cut)
