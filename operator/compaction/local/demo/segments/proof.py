@@ -186,7 +186,9 @@ def _every_job_ended(story: LogStory) -> Check:
     faulty = [job for job in jobs if job.status.state is JobState.FAULTY and not was_outdated(job)]
     elsewhere = [job for job in faulty if log_of(job) != story.archive.path]
     holds = bool(succeeded) and not elsewhere and len(succeeded) + len(outdated) + len(faulty) == len(jobs)
-    fact = f"{len(succeeded)} succeeded, {len(faulty)} faulty, {len(outdated)} planned again: an owner came first"
+    fact = f"{len(succeeded)} succeeded, {len(faulty)} faulty"
+    if outdated:
+        fact += f", {len(outdated)} planned again: an owner came first"
     if elsewhere:
         fact += "".join(f"; {job.metadata.name}: {last_reason(job)}" for job in elsewhere)
     return Check("every job ended; only the damaged log has a faulty one", holds, fact)
