@@ -120,6 +120,8 @@ class Replica:
         """Promise to follow a leader; where this log ends. TermError: an earlier promise is against it."""
         with self._lock:
             self._promise.follow(term, leader)
+            # Live entries of half an installation are no log: their leader begins again, or another one leads.
+            self._receiver.abort()
             index, at = self.last
             return Position(index=index, term=at, commit=self.commit)
 
@@ -234,9 +236,11 @@ class Replica:
         """The entry that holds the key's value, read from the log; None when there is no such key."""
         while (index := self.keys.find(key)) is not None:
             found = self.log.read([index])
-            # Not there: the key was written again, and a snapshot was taken, since its index was found.
             if found:
                 return found[0]
+            # The key was written again, and a snapshot was taken, since its index was found.
+            if self.keys.find(key) == index:
+                raise EntryMissingError(str(self.directory), index)
         return None
 
     def scan(self, after: bytes, limit: int, *, limit_bytes: int) -> tuple[int, list[tuple[bytes, bytes]]]:
