@@ -6,7 +6,8 @@ snapshot that was reported durable, no entry that was never written, and goes on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 
@@ -138,11 +139,22 @@ def check(directory: Path, run: Run, promises: dict[tuple[str, str], int]) -> No
                 assert system.drain(WAIT)
 
 
-def lose(root: Path, recorder: Recorder, run: Run, disk: Disk, *, kept: frozenset[str] = frozenset()) -> int:
+def lose(
+    root: Path,
+    recorder: Recorder,
+    run: Run,
+    disk: Disk,
+    *,
+    kept: frozenset[str] = frozenset(),
+    every: int = 1,
+    within: Callable[[], AbstractContextManager[object]] = Recorder,
+) -> int:
+    """See `lose_power_everywhere`."""
+
     def check_left(left: Path, number: int) -> None:
         check(left / "system", run, promised(recorder, number))
 
-    return lose_power_everywhere(root, recorder, disk, check_left, kept=kept)
+    return lose_power_everywhere(root, recorder, disk, check_left, kept=kept, every=every, within=within)
 
 
 def test_power_is_lost_at_every_call(tmp_path: Path) -> None:

@@ -69,9 +69,8 @@ class LogContent:
         rest = [index for index in wanted if index not in found and (bound is None or index < bound)]
         found |= view.read(rest, refresh=self.segments.refresh)
         # What died since the read began may be gone: the row as it is now says so.
-        now = self.row
         for index in wanted:
-            if index not in found and self._must_hold(index, row) and now.needs(index):
+            if index not in found and self._must_hold(index, row) and self.row.needs(index):
                 raise EntryMissingError(str(self.directory), index)
         return [found[index] for index in sorted(found)]
 
