@@ -84,7 +84,7 @@ def compact_log(
         RecoveryBlockedError: what a crash left cannot be settled without a user's decision.
         LiveSetUnknownError, CorruptSegmentError, ...: the log as a whole cannot be read.
         RewriteStoppedError: `should_stop` said so; what was committed stays, with its receipt in the fence.
-        SourcesChangedError: a segment that was to be marked is gone, or needed again.
+        SourcesChangedError: a segment that was to be marked was replaced since the plan.
     """
     require_stopped(directory, request.ownership)
     recovered = recovery.recover(directory, holder=request.holder, ownership=request.ownership, timeout=request.timeout)
