@@ -70,8 +70,8 @@ class Log(LogContent):
             LogBusyError: the queue had no room within `timeout` seconds; nothing was added.
             LogClosedError, WalFailedError: nothing is written any more.
         """
-        rules.check_entries(entries)
-        return self._write(entries, timeout, lambda: self._check_append(entries[0].index))
+        size = rules.check_entries(entries)
+        return self._write(entries, size, timeout, lambda: self._check_append(entries[0].index))
 
     def write_sparse(self, entry: LogEntry, previous: int | None, *, timeout: float | None = None) -> Acknowledgement:
         """Add one entry that may leave a gap behind `previous`, the log's last index (None: the log is empty).
@@ -79,14 +79,14 @@ class Log(LogContent):
         WriteRefusedError: `previous` is not the last index, or entries that were truncated would be in the gap. Other
         errors as `append`.
         """
-        rules.check_entries([entry])
+        size = rules.check_entries([entry])
 
         def check() -> None:
             self._check_free()
             last = self._last.index if self._last is not None else None
             rules.check_sparse(self.directory, entry.index, previous, last=last, truncated=self._truncated)
 
-        return self._write([entry], timeout, check)
+        return self._write([entry], size, timeout, check)
 
     def truncate(self, index: int) -> None:
         """Drop the entries from `index` on. It is durable with the next write only: files hold no record of it.
@@ -143,9 +143,10 @@ class Log(LogContent):
             self._install = Install(self, services, request, base=base, stale=stale and not matches)
             return self._install
 
-    def _write(self, entries: Sequence[LogEntry], timeout: float | None, check: Callable[[], None]) -> Acknowledgement:
+    def _write(
+        self, entries: Sequence[LogEntry], size: int, timeout: float | None, check: Callable[[], None]
+    ) -> Acknowledgement:
         queue = self._open_services().queue
-        size = sum(len(entry.payload) for entry in entries)
         queue.reserve(size, timeout=timeout)
         with self._lock:
             try:
@@ -161,7 +162,7 @@ class Log(LogContent):
         previous = self._last.index if self._last is not None and self._last.index < entries[0].index else None
         if previous is None and self._last is not None:
             previous = entries[0].index - 1
-        table = self.tables.insert_run(entries)
+        table = self.tables.insert_run(entries, size)
         if self._truncated is not None and entries[0].index <= self._truncated:
             self._truncated = None
         last = entries[-1]
@@ -264,13 +265,13 @@ class Log(LogContent):
 
     def write_installed(self, entry: LogEntry, previous: int | None, *, timeout: float | None) -> Acknowledgement:
         """As `write_sparse`, while an installation is under way: truncated entries in the gap are behind the cut."""
-        rules.check_entries([entry])
+        size = rules.check_entries([entry])
 
         def check() -> None:
             last = self._last.index if self._last is not None else None
             rules.check_sparse(self.directory, entry.index, previous, last=last, truncated=None)
 
-        return self._write([entry], timeout, check)
+        return self._write([entry], size, timeout, check)
 
     def publish_installed(self, snapshot: LogSnapshot, *, stale: bool, replaces: bool) -> None:
         """The snapshot is durable. `replaces`: the log ends at its index now; `stale`: its files may hold more."""

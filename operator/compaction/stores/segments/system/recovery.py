@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from compaction.collecting import no_collection
 from compaction.stores.segments.memtable.seq import Seq
-from compaction.stores.segments.memtable.table import LogEntry, MemTable
+from compaction.stores.segments.memtable.table import MemTable
 from compaction.stores.segments.memtable.tables import MemTables
 from compaction.stores.segments.system.cut import LogCut
 from compaction.stores.segments.wal.codec import WalTail
 from compaction.stores.segments.wal.files import wal_files, wal_number
-from compaction.stores.segments.wal.reader import read_wal
+from compaction.stores.segments.wal.reader import WalRun, read_wal
 from compaction.stores.segments.wal.write import RolledFile, WalClient
 
 
@@ -56,18 +57,30 @@ def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> Recovered:
         number = wal_number(path.name)
         pieces: dict[WalClient, dict[MemTable, Seq]] = {}
         reader = read_wal(path)
-        for record in reader:
-            writers.add(record.writer)
-            log = logs.get(record.writer)
-            if log is None or record.index < log.row.smallest_live:
-                continue
-            if log.cut is not None and log.cut.covers(record.index, number):
-                continue
-            if record.truncate:
-                log.tables.remove_below(record.index)
-            table = log.tables.insert(LogEntry(record.index, record.term, record.payload))
-            pieces.setdefault(log, {}).setdefault(table, Seq()).append(record.index)
-        files.append(RolledFile(path, {log: list(tables.items()) for log, tables in pieces.items()}))
+        with no_collection():
+            for run in reader.runs():
+                writers.add(run.writer)
+                log = logs.get(run.writer)
+                if log is not None:
+                    _put(log, run, pieces.setdefault(log, {}), number)
+        files.append(RolledFile(path, {log: list(tables.items()) for log, tables in pieces.items() if tables}))
         if reader.tail is not None:
             tails[path] = reader.tail
     return Recovered(tuple(files), number, frozenset(writers), tails)
+
+
+def _put(log: RecoveringLog, run: WalRun, pieces: dict[MemTable, Seq], number: int) -> None:
+    """What the log needs of a run into its mem tables, noted in the pieces of the file of this number."""
+    entries, first = run.entries, run.entries[0].index
+    if log.cut is not None and log.cut.covers(entries[-1].index, number):
+        # What the cut covers is the end of the run: all from its first index on.
+        entries = entries[: max(0, log.cut.first - first)]
+    truncate = run.truncate
+    if first < log.row.smallest_live:
+        entries, truncate = entries[log.row.smallest_live - first :], False
+    if not entries:
+        return
+    if truncate:
+        log.tables.remove_below(first)
+    table = log.tables.insert_run(entries, sum([len(payload) for _, _, payload in entries]))
+    pieces.setdefault(table, Seq()).extend(entries[0].index, entries[-1].index)
