@@ -6,6 +6,7 @@ was left of the unsynced changes, the owner finds every acknowledged entry that 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ def test_a_compactor_that_comes_first_loses_nothing(tmp_path: Path, monkeypatch:
     assert len(deleted) >= 3
     assert len(marked) >= 2 * 2, "each phase 1 has written its marks, and dropped them"
     each = at_depth(short=6, deep=1)
-    tried = power.lose_power_everywhere(tmp_path, recorder, run, disk, each=each)
+    tried = power.lose(tmp_path, recorder, run, disk, every=each, within=nullcontext)
     assert tried * each > len(recorder.calls)
 
 
@@ -89,4 +90,4 @@ def test_a_phase_one_that_forgets_what_is_live_is_found(tmp_path: Path, monkeypa
     monkeypatch.setattr(phase_one, "dead_in", everything_below_the_snapshot)
     recorded = record(tmp_path, monkeypatch)
     with pytest.raises((AssertionError, SegmentLogError)):
-        power.lose_power_everywhere(tmp_path, *recorded, kept=frozenset({"everything"}), each=9)
+        power.lose(tmp_path, *recorded, kept=frozenset({"everything"}), every=9, within=nullcontext)

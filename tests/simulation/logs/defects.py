@@ -5,6 +5,7 @@ B1 to B7 are the windows in which the reference loses data (docs/design/segment-
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -27,10 +28,9 @@ from compaction.stores.segments.memtable.table import MemTable
 from compaction.stores.segments.rewrite import kernel, outputs
 from compaction.stores.segments.snapshot import directories
 from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system import log as log_module
 from compaction.stores.segments.system import snapshots
-from compaction.stores.segments.system import system as system_module
 from compaction.stores.segments.system.row import LogRow
-from compaction.stores.segments.system.system import LogSystem
 from compaction.stores.segments.wal import current
 from compaction.stores.segments.wal import log as wal_log
 from compaction.stores.segments.writer import flush as flush_module
@@ -84,16 +84,16 @@ def _overwritten_returns() -> list[Patch]:
 
 
 def _published_before_it_is_durable() -> list[Patch]:
-    write = LogSystem._write_snapshot
+    write = snapshots.write_durably
 
-    def early(self: LogSystem, log: Any, request: Any) -> Any:
-        log.check_snapshot(request)
-        path = log.directory / directories.SNAPSHOTS / directories.snapshot_name(term=request.term, index=request.index)
-        log.publish(directories.LogSnapshot(index=request.index, term=request.term, live=request.live, path=path))
-        with mock.patch.object(type(log), "check_snapshot", _nothing):
-            return write(self, log, request)
+    def early(directory: Path, *, index: int, term: int, state: bytes, live: LiveSet) -> Any:
+        path = directory / directories.SNAPSHOTS / directories.snapshot_name(term=term, index=index)
+        # The log whose snapshot this is, found as a debugger would.
+        log = sys._getframe(1).f_locals["self"]
+        log.publish(directories.LogSnapshot(index=index, term=term, live=live, path=path))
+        return write(directory, index=index, term=term, state=state, live=live)
 
-    return [(LogSystem, "_write_snapshot", early)]
+    return [(log_module, "write_durably", early)]
 
 
 def _absence_commits() -> list[Patch]:
@@ -117,7 +117,7 @@ def _missing_indexes_are_empty() -> list[Patch]:
             return found
         return replace(found, newest=replace(newest, live=LiveSet.parse(""), live_error=None))
 
-    return [(system_module, "write_durably", late), (directories, "_search", taken_for_empty)]
+    return [(log_module, "write_durably", late), (directories, "_search", taken_for_empty)]
 
 
 def _attempts_share_a_name() -> list[Patch]:

@@ -101,7 +101,11 @@ class Owner:
     def sparse(self, log: Log) -> str:
         last = self._last(log)
         entry = self._entry(log, last + self.dice.randint(1, 4))
-        future = log.write_sparse(entry, None if last < 0 else last)
+        try:
+            future = log.write_sparse(entry, None if last < 0 else last)
+        except WriteRefusedError:
+            # What was truncated, or overwritten by an entry that is dead, would be there again.
+            return "refused"
         return self._promise(log, [entry], future)
 
     def snapshot(self, log: Log) -> str:

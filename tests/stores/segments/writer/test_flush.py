@@ -45,7 +45,7 @@ class Client:
     def failed(self, error: SegmentLogError) -> None:
         raise error
 
-    def flushed(self, pieces: Sequence[tuple[MemTable, Seq]]) -> None:
+    def flushed(self, pieces: Sequence[tuple[MemTable, Seq]], number: int) -> None:
         assert all(set(indexes) <= set(open_log(self.directory).segments[-1].idx.tolist()) for _, indexes in pieces)
         self.reported += [indexes for _, indexes in pieces]
 

@@ -13,8 +13,10 @@ as well. Only marks of an owner are carried out here: what a job of the operator
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
+from compaction.api.policy.segment_logs import Ownership
 from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import fence, recovery
 from compaction.stores.segments.directory import lock
@@ -26,6 +28,17 @@ from compaction.stores.segments.system.segments import SegmentView
 
 OWNER: Final = "owner"
 """Signs the lock, and the marks in the fence."""
+
+
+def settle(directory: Path, *, timeout: float) -> None:
+    """Settle what a crash left half-done of a compaction, before the log is read: of names that were being replaced, a
+    power failure may have kept later ones and lost earlier ones, and then live entries are hidden. What recovery keeps
+    for a user's decision stays.
+
+    LockHeldError: another process has had the log's lock for `timeout` seconds. CorruptFenceError, StoreIOError, ...
+    """
+    if recovery.is_needed(directory):
+        recovery.recover(directory, holder=OWNER, ownership=Ownership.STOPPED, timeout=timeout)
 
 
 def dead_in(view: SegmentView, row: LogRow) -> dict[str, DeadSegment]:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -26,16 +26,18 @@ from compaction.stores.segments.snapshot.directories import LogSnapshot, find_sn
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.changes import OnChange
 from compaction.stores.segments.system.compactions import Compactions, OwnCompaction, OwnerCompaction
+from compaction.stores.segments.system.cut import read_cut
 from compaction.stores.segments.system.lock import hold_system
 from compaction.stores.segments.system.log import Log
+from compaction.stores.segments.system.phase_one import settle
 from compaction.stores.segments.system.recovery import recover
 from compaction.stores.segments.system.row import LogRow
-from compaction.stores.segments.system.rules import SnapshotRequest
+from compaction.stores.segments.system.services import LogServices
 from compaction.stores.segments.system.snapshots import (
+    INSTALL_PARTIAL,
     discard_partial,
     older_snapshots,
     remove_tree,
-    write_durably,
     write_indexes,
 )
 from compaction.stores.segments.wal.acceptance import WriterState
@@ -89,6 +91,7 @@ class LogSystem:
             LockHeldError, OwnerRunningError: another process writes the system.
             DamagedWalError, InvalidWalFormatError: a write-ahead log file cannot be read; nothing was changed.
             CorruptSegmentError, CorruptSnapshotError: a log cannot be read. LogNotReadableError, StoreIOError.
+            CorruptFenceError: a log's fence cannot be read.
         """
         self.directory = directory
         self.limits = limits or SystemLimits()
@@ -107,8 +110,10 @@ class LogSystem:
             for log in self._logs.values():
                 discard_partial(log.directory)
                 in_wal, covered = log.tables.visible(), log.uid in recovered.writers
-                repair_last(log.directory, row=log.row, in_wal=in_wal, covered=covered)
+                repair_last(log.directory, row=log.row, cut=log.cut, in_wal=in_wal, covered=covered)
+                settle(log.directory, timeout=lock_timeout)
                 log.refresh()
+                log.settle_cut(recovered.number + 1)
             self.tails: dict[Path, WalTail] = recovered.tails
             for path, tail in self.tails.items():
                 _logger.warning("%s: the record at offset %d does not count: %s", path, tail.offset, tail.reason)
@@ -163,8 +168,10 @@ class LogSystem:
                 self._rebuild(log, rebuild_live)
             return log
 
-    def roll(self) -> Future[None]:
-        """Go on in a new write-ahead log file, so that the segment writer empties the current one."""
+    def roll(self) -> Future[int]:
+        """Go on in a new write-ahead log file, so that the segment writer empties the current one; completes with the
+        number of the new one.
+        """
         return self._wal.roll()
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -210,7 +217,14 @@ class LogSystem:
         for name in names:
             path = self.directory / name
             snapshot = find_snapshots(path).newest
-            yield Log(name, path, row=LogRow.of(snapshot), snapshot=snapshot, on_change=self._on_change)
+            yield Log(
+                name,
+                path,
+                row=LogRow.of(snapshot),
+                snapshot=snapshot,
+                cut=read_cut(path),
+                on_change=self._on_change,
+            )
 
     def _known_writers(self) -> dict[bytes, WriterState]:
         """Of the writers snapshot, which is a help only: of each log that is here, more is known from its entries."""
@@ -221,7 +235,10 @@ class LogSystem:
             return {}
 
     def _start(self, log: Log) -> None:
-        last = log.start(self._wal.queue, self._request_snapshot)
+        remove_tree(log.directory / INSTALL_PARTIAL)
+        last = log.start(
+            LogServices(self.directory, self._wal.queue, self._snapshots, self._wal.roll, self._snapshot_replaced)
+        )
         if last is not None:
             self._wal.set_writer(log.uid, WriterState(last.index))
         self._compactions.watch(log)
@@ -238,41 +255,22 @@ class LogSystem:
         live = rebuild_live(snapshot)
         log.publish(write_indexes(snapshot, live))
 
-    def _request_snapshot(self, log: Log, request: SnapshotRequest) -> Future[LogSnapshot]:
-        future: Future[LogSnapshot] = Future()
-        self._snapshots.submit(self._take_snapshot, log, request, future)
-        return future
-
-    def _take_snapshot(self, log: Log, request: SnapshotRequest, future: Future[LogSnapshot]) -> None:
-        """In the log worker. The snapshot is reported first; phase 1, which relies on it, comes after."""
-        if not future.set_running_or_notify_cancel():
-            return
+    def _snapshot_replaced(self, directory: Path, snapshot: LogSnapshot) -> None:
+        """In the log worker. The snapshot is reported first; phase 1, which relies on it, is the worker's next task."""
+        log = self._logs[directory.name.encode()]
+        # The system is closed: the next snapshot finds what is dead.
+        with suppress(RuntimeError):
+            self._snapshots.submit(self._compactions.after_snapshot, log)
         try:
-            snapshot = self._write_snapshot(log, request)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the future's
-            future.set_exception(error)
-            return
-        future.set_result(snapshot)
-        self._compactions.after_snapshot(log)
-
-    def _write_snapshot(self, log: Log, request: SnapshotRequest) -> LogSnapshot:
-        log.check_snapshot(request)
-        with storage_errors(log.directory):
-            snapshot = write_durably(
-                log.directory, index=request.index, term=request.term, state=request.state, live=request.live
-            )
-        log.publish(snapshot)
-        try:
-            self._remove_replaced(log, snapshot)
+            self._remove_replaced(directory, snapshot)
         except OSError as error:
             # The new snapshot is in force; what is not deleted now is deleted after the next one.
-            _logger.warning("%s: a replaced snapshot cannot be deleted: %s", log.directory, error)
-        return snapshot
+            _logger.warning("%s: a replaced snapshot cannot be deleted: %s", directory, error)
 
-    def _remove_replaced(self, log: Log, snapshot: LogSnapshot) -> None:
+    def _remove_replaced(self, directory: Path, snapshot: LogSnapshot) -> None:
         """Older snapshots go once they have been replaced for the grace."""
         now = self._clock()
-        for path in older_snapshots(log.directory, snapshot):
+        for path in older_snapshots(directory, snapshot):
             if now - self._replaced.setdefault(path, now) >= self.limits.snapshot_grace:
                 remove_tree(path)
                 del self._replaced[path]
