@@ -30,6 +30,8 @@ from compaction.stores.segments.snapshot import directories
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system import log as log_module
 from compaction.stores.segments.system import snapshots
+from compaction.stores.segments.system.content import LogContent
+from compaction.stores.segments.system.installs import Install
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.wal import current
 from compaction.stores.segments.wal import log as wal_log
@@ -181,6 +183,21 @@ def _missing_entries_are_dead() -> list[Patch]:
     return [(kernel, "_pick", lenient)]
 
 
+def _installed_before_it_is_durable() -> list[Patch]:
+    """A snapshot is installed while its live entries wait to be written."""
+    finish = Install._finish
+
+    def hasty(self: Install) -> Any:
+        self._written = None
+        return finish(self)
+
+    return [(Install, "_finish", hasty)]
+
+
+def _nothing_is_cut() -> list[Patch]:
+    return [(LogContent, "set_cut", _nothing)]
+
+
 DEFECTS: dict[str, Callable[[], list[Patch]]] = {
     "a batch is not synced": _without(current, "sync_data"),
     "the name of a write-ahead log file is not synced": _without(wal_log, "sync_directory"),
@@ -194,6 +211,8 @@ DEFECTS: dict[str, Callable[[], list[Patch]]] = {
     "live entries below the snapshot are not written": _live_only_above,
     "the smallest live index is one too high": _floor_too_high,
     "what was overwritten returns": _overwritten_returns,
+    "a snapshot is installed before its live entries are durable": _installed_before_it_is_durable,
+    "entries of an interrupted installation count": _nothing_is_cut,
     "B1: absence is taken for a commit": _absence_commits,
     "B2: missing live indexes are taken for none": _missing_indexes_are_empty,
     "B3: a failed attempt is in the way of the next": _attempts_share_a_name,

@@ -18,6 +18,7 @@ from unittest import mock
 from compaction.stores.segments.system import compactions
 from simulation.logs.compactor import Compactor
 from simulation.logs.damage import damage
+from simulation.logs.follower import FOLLOWER, Follower
 from simulation.logs.owner import UIDS, Owner
 from support.faults.power_loss import INODES, Disk, Recorder, all_kept, by_chance, nothing_kept
 from support.stores.log_promises import History
@@ -46,25 +47,31 @@ class Schedule:
         here = self.root / "0"
         here.mkdir()
         histories: dict[str, History] = {}
+        follower = Follower([])
         # Another thread that waits for a lock would wait for ever: both are steps of this one.
         with INODES.kept(), mock.patch.object(compactions, "_LOCK_SECONDS", 0.0):
             for life in range(1, LIVES + 1):
                 self.trace.append(f"life {life}")
                 recorder, disk = Recorder(), Disk(here)
-                self._live(here, dice, histories, recorder, numbers)
+                self._live(here, dice, histories, follower, recorder, numbers)
                 following = self.root / str(life)
                 following.mkdir()
                 at = self._lose_power(disk, recorder, dice, following)
-                histories = _left(following / "system", histories, recorder, at)
+                histories, follower = _left(following / "system", histories, follower, recorder, at)
                 shutil.rmtree(here)
                 here = following
-            self._end(here / "system", dice, histories, numbers)
+            self._end(here / "system", dice, histories, follower, numbers)
 
-    def _end(self, system: Path, dice: Random, histories: dict[str, History], numbers: list[int]) -> None:
+    def _end(
+        self, system: Path, dice: Random, histories: dict[str, History], follower: Follower, numbers: list[int]
+    ) -> None:
         """Peace: everything is flushed and compacted, and is there. Then one entry is damaged: it is named, nothing is
         half-done, and all others are there.
         """
-        owner, compactor = Owner(system, dice, histories, Recorder()), Compactor(system, dice, UIDS, numbers)
+        owner, compactor = (
+            Owner(system, dice, histories, Recorder(), follower),
+            Compactor(system, dice, (*UIDS, FOLLOWER), numbers),
+        )
         owner.check_files()
         assert (errors := compactor.finish()) == [], errors
         owner.check_files()
@@ -81,11 +88,17 @@ class Schedule:
         owner.stepped.close()
 
     def _live(
-        self, here: Path, dice: Random, histories: dict[str, History], recorder: Recorder, numbers: list[int]
+        self,
+        here: Path,
+        dice: Random,
+        histories: dict[str, History],
+        follower: Follower,
+        recorder: Recorder,
+        numbers: list[int],
     ) -> None:
         with recorder:
-            owner = Owner(here / "system", dice, histories, recorder)
-            compactor = Compactor(here / "system", dice, UIDS, numbers)
+            owner = Owner(here / "system", dice, histories, recorder, follower)
+            compactor = Compactor(here / "system", dice, (*UIDS, FOLLOWER), numbers)
             for _ in range(dice.randint(ACTS // 2, ACTS)):
                 first, second = (owner, compactor) if dice.random() < 0.75 else (compactor, owner)
                 recorder.before = self._between(dice, first, second)
@@ -134,16 +147,18 @@ class Schedule:
         return at
 
 
-def _left(directory: Path, histories: dict[str, History], recorder: Recorder, at: int) -> dict[str, History]:
+def _left(
+    directory: Path, histories: dict[str, History], follower: Follower, recorder: Recorder, at: int
+) -> tuple[dict[str, History], Follower]:
     """What is promised from here on: what was found, which is checked against what was promised before."""
     promised: dict[tuple[str, str], int] = {}
     for what, uid, count in recorder.promised(at):
         promised[what, uid] = max(count, promised.get((what, uid), 0))
     if not directory.exists():
         assert promised == {}
-        return {}
+        return {}, Follower([])
     found: dict[str, History] = {}
-    owner = Owner(directory, Random(0), {}, Recorder())
+    owner = Owner(directory, Random(0), {}, Recorder(), follower)
     for uid, history in histories.items():
         log = owner.stepped.system.open_log(uid)
         kept = (promised.get(("written", uid), 0), promised.get(("snapshot", uid), 0))
@@ -151,5 +166,8 @@ def _left(directory: Path, histories: dict[str, History], recorder: Recorder, at
         found[uid] = History(log.read(log.indexes()))
         if log.row.snapshot_index is not None:
             found[uid].snapshots.append((log.row.snapshot_index, tuple(log.row.live or ())))
+    log = owner.stepped.system.open_log(FOLLOWER)
+    follower.check(log, promised.get(("installed", FOLLOWER), 0))
+    left = follower.left(log)
     owner.stepped.close()
-    return found
+    return found, left

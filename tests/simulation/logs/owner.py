@@ -18,6 +18,7 @@ from compaction.stores.segments.system.system import SystemLimits
 from compaction.stores.segments.wal.current import WalLimits
 from compaction.stores.segments.writer.flush import NewSegments
 from simulation.logs.damage import Damage
+from simulation.logs.follower import FOLLOWER, Follower
 from simulation.logs.steps import SteppedSystem
 from support.faults.power_loss import Recorder
 from support.stores.log_promises import History, needed
@@ -40,6 +41,7 @@ class Owner:
     dice: Random
     histories: dict[str, History]
     recorder: Recorder
+    follower: Follower
     requested: dict[str, int] = field(default_factory=dict)
     terms: dict[str, int] = field(default_factory=dict)
     busy: set[str] = field(default_factory=set)
@@ -51,6 +53,7 @@ class Owner:
             self.histories.setdefault(uid, History())
             self.requested[uid] = -1 if log.row.snapshot_index is None else log.row.snapshot_index
             self.terms[uid] = 1 if log.last is None else log.last.term
+        self.stepped.system.open_log(FOLLOWER)
 
     def act(self) -> str:
         """One operation on one log, or one step of a thread."""
@@ -63,9 +66,13 @@ class Owner:
             self.read: 2,
             self.roll: 1,
             self.step: 12,
+            self.install: 1.5,
         }
         (action,) = self.dice.choices(list(actions), list(actions.values()))
         return f"{log.name}: {action.__name__}: {action(log)}"
+
+    def install(self, _: Log) -> str:
+        return self.follower.install(self.stepped, self.busy, self.recorder)
 
     def step(self, _: Log) -> str:
         return self.step_one()
@@ -147,6 +154,7 @@ class Owner:
         self.stepped.finish()
         self.stepped.system.roll()
         self.stepped.finish()
+        self.follower.check(self.stepped.system.open_log(FOLLOWER), len(self.follower.offered))
         for uid in UIDS:
             log = self.stepped.system.open_log(uid)
             self.read(log)

@@ -21,18 +21,23 @@ from compaction.stores.segments.writer.segments import SegmentWriter
 class SteppedWal(WriteAheadLog):
     """One batch at a step. An error ends it as it ends the thread, and the simulation."""
 
+    _inside = False
+
     def _start(self) -> None:
         pass
 
     def step(self) -> bool:
-        if not self.queue._requests:
+        if self._inside or not self.queue._requests:
             return False
+        self._inside = True
         taken = self.queue.take(max_bytes=self._limits.batch_bytes)
         try:
             self._process(taken)
         except BaseException as error:
             self._fail(error, taken)
             raise
+        finally:
+            self._inside = False
         return True
 
     def close(self) -> None:
@@ -111,11 +116,27 @@ class SteppedSystem:
 
     def finish(self) -> None:
         """Everything that waits."""
-        while any(step() for step in self.threads.values()):
+        while self._go_on():
             pass
 
     def close(self) -> None:
         self.system.close()
+
+    def _go_on(self) -> bool:
+        return any(step() for step in self.threads.values())
+
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        """Who waits for a future within the block lets the threads go on until it is done."""
+        original = Future.result
+
+        def result(future: Future[Any], timeout: float | None = None) -> Any:
+            while not future.done() and self._go_on():
+                pass
+            return original(future, 0)
+
+        with mock.patch.object(Future, "result", result):
+            yield
 
 
 @contextmanager
