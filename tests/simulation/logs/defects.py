@@ -30,7 +30,6 @@ from compaction.stores.segments.snapshot import directories
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system import log as log_module
 from compaction.stores.segments.system import snapshots
-from compaction.stores.segments.system.content import LogContent
 from compaction.stores.segments.system.installs import Install
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.wal import current
@@ -195,7 +194,7 @@ def _installed_before_it_is_durable() -> list[Patch]:
 
 
 def _nothing_is_cut() -> list[Patch]:
-    return [(LogContent, "set_cut", _nothing)]
+    return [(log_module.Log, "set_cut", _nothing)]
 
 
 DEFECTS: dict[str, Callable[[], list[Patch]]] = {

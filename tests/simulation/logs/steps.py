@@ -80,6 +80,7 @@ class SteppedExecutor:
 
     def __init__(self, **_: Any) -> None:
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._inside = False
 
     def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -87,10 +88,13 @@ class SteppedExecutor:
         return future
 
     def step(self) -> bool:
-        if not self._waiting:
+        if self._inside or not self._waiting:
             return False
+        self._inside = True
         future, action = self._waiting.popleft()
-        forward(outcome_of(action), future)
+        outcome = outcome_of(action)
+        self._inside = False
+        forward(outcome, future)
         return True
 
     def shutdown(self) -> None:

@@ -21,6 +21,7 @@ from compaction.stores.segments.directory.access import replace_file
 from compaction.stores.segments.model import MAX_INDEX
 
 CUT_FILE: Final = "log.cut"
+_TEMPORARY: Final = "log.cut.tmp"
 _MAGIC: Final = b"CCUT"
 _VERSION: Final = 1
 _HEADER: Final = struct.Struct(">4sBI")
@@ -76,9 +77,13 @@ def read_cut(directory: Path) -> LogCut | None:
 
 def write_cut(directory: Path, cut: LogCut) -> None:
     """Replace the cut of a log, durably. OSError passes through."""
-    path = directory / CUT_FILE
-    replace_file(path.with_suffix(".tmp"), path, encode_cut(cut), access=None, held=None)
+    replace_file(directory / _TEMPORARY, directory / CUT_FILE, encode_cut(cut), access=None, held=None)
     fs.sync_directory(directory)
+
+
+def discard_temporary(directory: Path) -> None:
+    """Delete the cut that was being written when its process ended. OSError passes through."""
+    fs.unlink_if_present(directory / _TEMPORARY)
 
 
 def remove_cut(directory: Path) -> None:

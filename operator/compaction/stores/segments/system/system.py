@@ -26,7 +26,7 @@ from compaction.stores.segments.snapshot.directories import LogSnapshot, find_sn
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.changes import OnChange
 from compaction.stores.segments.system.compactions import Compactions, OwnCompaction, OwnerCompaction
-from compaction.stores.segments.system.cut import read_cut
+from compaction.stores.segments.system.cut import discard_temporary, read_cut
 from compaction.stores.segments.system.lock import hold_system
 from compaction.stores.segments.system.log import Log
 from compaction.stores.segments.system.phase_one import settle
@@ -109,6 +109,7 @@ class LogSystem:
             recovered = recover(directory, self._logs)
             for log in self._logs.values():
                 discard_partial(log.directory)
+                discard_temporary(log.directory)
                 in_wal, covered = log.tables.visible(), log.uid in recovered.writers
                 repair_last(log.directory, row=log.row, cut=log.cut, in_wal=in_wal, covered=covered)
                 settle(log.directory, timeout=lock_timeout)
