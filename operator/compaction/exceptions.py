@@ -365,6 +365,18 @@ class LogBusyError(LogPathError):
         return f"{self.path}: the write-ahead log is busy: {self.reason}; append again"
 
 
+class UnknownLogError(SegmentLogError):
+    """A system of logs has no log of this name."""
+
+    def __init__(self, path: str, log: str) -> None:
+        super().__init__(path, log)
+        self.path = path
+        self.log = log
+
+    def __str__(self) -> str:
+        return f"{self.path}: the system has no log {self.log!a}: open it first, which creates it"
+
+
 class LogClosedError(LogPathError):
     """A log or its system is closed."""
 

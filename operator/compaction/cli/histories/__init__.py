@@ -1,1 +1,1 @@
-"""Histories of operations, an object of JSON per line, with a line of result for each: what the `exec` commands share."""
+"""Histories of operations, one JSON object per line with a line of result for each: shared by the `exec` commands."""

@@ -10,7 +10,7 @@ from typing import Protocol
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import LogEntry, MemTable
 from compaction.stores.segments.memtable.tables import MemTables
-from compaction.stores.segments.wal.codec import WalTail
+from compaction.stores.segments.wal.codec import WalRecord, WalTail
 from compaction.stores.segments.wal.files import wal_files, wal_number
 from compaction.stores.segments.wal.reader import read_wal
 from compaction.stores.segments.wal.write import RolledFile, WalClient
@@ -55,12 +55,17 @@ def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> Recovered:
             log = logs.get(record.writer)
             if log is None or record.index < log.row.smallest_live:
                 continue
-            if record.truncate:
-                log.tables.remove_below(record.index)
-            table = log.tables.insert(LogEntry(record.index, record.term, record.payload))
+            table = put_back(record, log.tables)
             pieces.setdefault(log, {}).setdefault(table, Seq()).append(record.index)
         files.append(RolledFile(path, {log: list(tables.items()) for log, tables in pieces.items()}))
         if reader.tail is not None:
             tails[path] = reader.tail
         number = wal_number(path.name)
     return Recovered(tuple(files), number, frozenset(writers), tails)
+
+
+def put_back(record: WalRecord, tables: MemTables) -> MemTable:
+    """A record that its log needs, in the mem tables of before its writer stopped; the one that holds it now."""
+    if record.truncate:
+        tables.remove_below(record.index)
+    return tables.insert(LogEntry(record.index, record.term, record.payload))

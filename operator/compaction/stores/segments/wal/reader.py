@@ -54,13 +54,14 @@ class _Cursor:
 
 
 class WalReader:
-    """Iterates over the records of one file's bytes; `tail` is known after the last one."""
+    """Iterates over the records of one file's bytes; `tail` is known after the last one, `end` is behind it."""
 
     def __init__(self, data: bytes, *, file: str) -> None:
         """InvalidWalFormatError when the header is not that of a write-ahead log."""
         check_header(data, file=file)
         self.file = file
         self.tail: WalTail | None = None
+        self.end = len(HEADER)
         self._data = data
 
     def __iter__(self) -> Iterator[WalRecord]:
@@ -74,6 +75,7 @@ class WalReader:
                 if begin < len(self._data.rstrip(b"\0")):
                     self._judge(cursor, begin, str(error))
                 return
+            self.end = cursor.offset
             yield record
 
     def _judge(self, cursor: _Cursor, offset: int, reason: str) -> None:

@@ -1,0 +1,116 @@
+"""One reading of a system of logs, as plain data: what the checks, and the comparison of two readings, work on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from compaction.exceptions import CompactionError, CorruptSnapshotError, SegmentLogError
+from compaction.stores.segments.reading.view import LogState
+from compaction.stores.segments.snapshot.directories import LogSnapshot
+from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system.row import LogRow
+from compaction.stores.segments.wal.codec import WalTail
+
+
+class Content(NamedTuple):
+    """What an entry is, without its payload. `crc`: CRC-32 of the payload; 0 where a segment stores none."""
+
+    term: int
+    length: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriterFacts:
+    """Records of one log in one write-ahead log file: of indexes `first` to `last`, the last one of `term`."""
+
+    writer: bytes
+    records: int
+    first: int
+    last: int
+    term: int
+    truncations: int
+    payload_bytes: int
+
+    @property
+    def log(self) -> str:
+        """The id as text; stray bytes are escaped where it is printed."""
+        return self.writer.decode(errors="surrogateescape")
+
+
+@dataclass(frozen=True, slots=True)
+class WalFacts:
+    """A write-ahead log file. `whole`: bytes up to the end of the last whole record, `mark` their CRC-32.
+
+    `damage`: why no more of it can be read. `kept`: whether the whole part of an earlier reading is still the same;
+    None without one.
+    """
+
+    path: Path
+    size: int
+    whole: int
+    mark: int
+    records: int
+    writers: tuple[WriterFacts, ...]
+    tail: WalTail | None = None
+    damage: SegmentLogError | None = None
+    kept: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """One log. `state`: segments, and the snapshot as it was *before* they were read; `errors`: what cannot be parsed.
+
+    `names`: all in the directory; `links`: the target of each segment's name that is a link, as it is written.
+    `snapshots`: valid ones, oldest first, as they were after; `rejected`: the others. `waiting`: entries in the
+    write-ahead log that the log needs, `covered`: whether any record there is of this log.
+    """
+
+    state: LogState
+    names: tuple[str, ...] = ()
+    links: Mapping[str, str] | None = None
+    errors: tuple[SegmentLogError, ...] = ()
+    snapshots: tuple[LogSnapshot, ...] = ()
+    rejected: tuple[CorruptSnapshotError, ...] = ()
+    waiting: Mapping[int, Content] | None = None
+    covered: bool = False
+    half_done: tuple[str, ...] = ()
+    blocked: tuple[str, ...] = ()
+    compactor_errors: tuple[CompactionError, ...] = ()
+
+    @property
+    def directory(self) -> Path:
+        return self.state.directory
+
+    @property
+    def name(self) -> str:
+        return self.state.directory.name
+
+    @property
+    def row(self) -> LogRow:
+        """What the newest snapshot says."""
+        return LogRow.of(self.snapshots[-1] if self.snapshots else None)
+
+    @property
+    def demanded(self) -> LiveSet | None:
+        """Live entries that were live before and after the segments were read: the owner may take snapshots meanwhile.
+
+        None while what is live is unknown.
+        """
+        live, row = self.state.live, self.row
+        if live is None or row.live is None:
+            return None
+        return live.without(live.without(row.live))
+
+
+@dataclass(frozen=True, slots=True)
+class SystemFacts:
+    """A system of logs, or one log of it (`wal` then has the files beside it, as they concern the log)."""
+
+    directory: Path
+    logs: tuple[LogFacts, ...]
+    wal: tuple[WalFacts, ...] = ()
+    wal_names: tuple[str, ...] = ()

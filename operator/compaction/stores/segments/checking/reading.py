@@ -1,0 +1,214 @@
+"""Facts of a directory, read without a lock and without a change, while an owner writes and a compactor compacts.
+
+The order makes one picture of many moments: first the snapshots, then the write-ahead log, then the segments, then the
+snapshots again. An entry only ever goes from the write-ahead log into segments, so none is missed; and what is live
+both before and after must have been there all the time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from compaction.exceptions import (
+    CompactionError,
+    CorruptFenceError,
+    CorruptMovesError,
+    CorruptSnapshotError,
+    NotALogDirectoryError,
+    SegmentLogError,
+)
+from compaction.stores.segments.checking.facts import Content, LogFacts, SystemFacts
+from compaction.stores.segments.checking.wal import WaitingEntries, read_wal_files
+from compaction.stores.segments.clump.moves import read_moves
+from compaction.stores.segments.commit import fence, recovery
+from compaction.stores.segments.directory.faults import storage_errors
+from compaction.stores.segments.directory.owner import WAL_SUFFIX, system_of
+from compaction.stores.segments.format import names
+from compaction.stores.segments.model import SegmentIndex
+from compaction.stores.segments.reading.files import SegmentFiles, read_segments
+from compaction.stores.segments.reading.view import LogState, is_log_directory, limit_refs
+from compaction.stores.segments.snapshot.directories import (
+    SNAPSHOTS,
+    LogSnapshot,
+    SnapshotSearch,
+    find_snapshots,
+    load_snapshot,
+    parse_snapshot_name,
+)
+from compaction.stores.segments.system.row import LogRow
+
+
+def is_log(directory: Path) -> bool:
+    """Whether this is one log, not a system of logs."""
+    return is_log_directory(directory) or (directory / SNAPSHOTS).is_dir()
+
+
+def read_facts(directory: Path, before: SystemFacts | None = None) -> SystemFacts:
+    """The facts of a system of logs, or of one log; of a log in a system also what the system's files hold of it.
+
+    `before`: an earlier reading of the same directory; what did not change is not read again.
+
+    Raises:
+        NotALogDirectoryError: neither a log nor a system of logs.
+        LogChangedError: files were replaced at every reading.
+        LogNotReadableError, StoreIOError
+    """
+    with storage_errors(directory):
+        if is_log(directory):
+            return _read(directory, [directory], system_of(directory), before)
+        if not directory.is_dir():
+            raise NotALogDirectoryError(str(directory), "it is not a directory")
+        found = _wal_names(directory)
+        logs = _log_directories(directory)
+        if not found and not any(is_log(log) for log in logs):
+            reason = "it holds no segment, no write-ahead log (*.wal), and no directory with segments"
+            raise NotALogDirectoryError(str(directory), reason)
+        return _read(directory, logs, directory, before)
+
+
+def _log_directories(directory: Path) -> list[Path]:
+    with os.scandir(directory) as entries:
+        return sorted(
+            directory / e.name for e in entries if e.is_dir(follow_symlinks=False) and not e.name.startswith(".")
+        )
+
+
+def _wal_names(system: Path) -> tuple[str, ...]:
+    with os.scandir(system) as entries:
+        return tuple(sorted(e.name for e in entries if e.name.endswith(WAL_SUFFIX) and e.is_file()))
+
+
+def _read(directory: Path, logs: Iterable[Path], system: Path, before: SystemFacts | None) -> SystemFacts:
+    searches = {log: _search(log) for log in logs}
+    rows = {os.fsencode(log.name): LogRow.of(search.newest) for log, search in searches.items()}
+    waiting = WaitingEntries(rows)
+    known = {wal.path.name: wal for wal in before.wal} if before is not None else {}
+    wal = read_wal_files(system, on_record=waiting.add, before=known)
+    old = {log.name: log for log in before.logs} if before is not None else {}
+    return SystemFacts(
+        directory=directory,
+        logs=tuple(
+            facts
+            for log, search in searches.items()
+            if (facts := _log(log, search, waiting, old.get(log.name))) is not None
+        ),
+        wal=wal,
+        wal_names=_wal_names(system),
+    )
+
+
+def _log(log: Path, search: SnapshotSearch, waiting: WaitingEntries, before: LogFacts | None) -> LogFacts | None:
+    """None when the directory is gone: its log was deleted."""
+    uid = os.fsencode(log.name)
+    known = {segment.name: segment for segment in before.state.segments} if before is not None else None
+    try:
+        found = tuple(sorted(os.listdir(log)))
+        files = _segments(log, known)
+        after = _search(log)
+        snapshots = _valid_snapshots(log, after)
+    except FileNotFoundError:
+        return None
+    refs, orphans = limit_refs(files.segments)
+    newest = search.newest
+    state = LogState(
+        directory=log,
+        segments=files.segments,
+        links=files.links,
+        refs=refs,
+        orphans=orphans,
+        snapshot_index=newest.index if newest else None,
+        live=newest.live if newest else None,
+        snapshot=newest,
+        unreadable=frozenset(error.file for error in files.errors),
+    )
+    blocked, errors = _compactor(log, found)
+    return LogFacts(
+        state=state,
+        names=found,
+        links=_targets(log, files.links),
+        errors=files.errors,
+        snapshots=snapshots,
+        rejected=after.rejected,
+        waiting=waiting.of(uid),
+        covered=uid in waiting.writers,
+        half_done=tuple(name for name in found if names.needs_recovery([name])),
+        blocked=blocked,
+        compactor_errors=errors,
+    )
+
+
+def _search(log: Path) -> SnapshotSearch:
+    try:
+        return find_snapshots(log)
+    except CorruptSnapshotError as error:
+        return SnapshotSearch(newest=None, rejected=(error,))
+
+
+def _segments(log: Path, known: Mapping[str, SegmentIndex] | None) -> SegmentFiles:
+    try:
+        return read_segments(log, known=known)
+    except NotALogDirectoryError:
+        return SegmentFiles((), {}, ())
+
+
+def _valid_snapshots(log: Path, search: SnapshotSearch) -> tuple[LogSnapshot, ...]:
+    """The newest, and older ones that are still there; oldest first."""
+    if search.newest is None:
+        return ()
+    older = []
+    for name in sorted(os.listdir(log / SNAPSHOTS)):
+        if parse_snapshot_name(name) is not None and name < search.newest.path.name:
+            # One without its data is being deleted, data first.
+            with suppress(CorruptSnapshotError, FileNotFoundError):
+                older.append(load_snapshot(log / SNAPSHOTS / name))
+    return (*older, search.newest)
+
+
+def _targets(log: Path, links: Iterable[str]) -> dict[str, str]:
+    targets = {}
+    for name in links:
+        with suppress(OSError):
+            targets[name] = os.readlink(log / name)
+    return targets
+
+
+def _compactor(log: Path, found: Iterable[str]) -> tuple[tuple[str, ...], tuple[CompactionError, ...]]:
+    """What a recovery could not settle, and which of the compactor's own files cannot be read."""
+    blocked: list[str] = []
+    errors: list[CompactionError] = []
+    try:
+        if is_log_directory(log):
+            blocked += [f"{kept.name}: {kept.reason}" for one in recovery.outlook(log) for kept in one.kept]
+        else:
+            fence.read(log)
+    except CorruptFenceError as error:
+        errors.append(error)
+    except SegmentLogError as error:
+        # What it cannot parse is named by the rule of that file.
+        blocked += [str(error)] if any(names.needs_recovery([name]) for name in found) else []
+    try:
+        read_moves(log)
+    except CorruptMovesError as error:
+        errors.append(error)
+    return tuple(blocked), tuple(errors)
+
+
+def content(log: LogFacts) -> dict[int, Content]:
+    """What a reader of the log gets, by index: entries of segments below the first one of the write-ahead log, and
+    that from there on; without those that the newest snapshot declares dead.
+    """
+    row, waiting = log.row, log.waiting or {}
+    bound = min(waiting, default=None)
+    result: dict[int, Content] = {}
+    for ref in log.state.refs:
+        segment = log.state.segment(ref.name)
+        rows = log.state.readable(ref)
+        columns = (segment.idx, segment.term, segment.length, segment.crc)
+        for index, term, length, crc in zip(*(column[rows].tolist() for column in columns), strict=True):
+            if (bound is None or index < bound) and row.needs(index):
+                result[index] = Content(term, length, crc)
+    result.update((index, one) for index, one in waiting.items() if row.needs(index))
+    return result
