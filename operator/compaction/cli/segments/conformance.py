@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from compaction.api.text.values import Duration
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import EXIT_DATA_ERROR
 from compaction.cli.output import OutputFormat, emit, output_option
+from compaction.cli.segments.options import described_snapshot, log_options
 from compaction.cli.segments.verify import problem_object
 from compaction.stores.segments.checking.facts import SystemFacts
 from compaction.stores.segments.checking.growth import violations
@@ -22,12 +24,13 @@ from compaction.stores.segments.checking.reading import read_facts
 from compaction.stores.segments.checking.rules import CHECKLIST, NUMBERS, Problem, Rule, Seen
 from compaction.stores.segments.checking.run import Outcome, Verdict, problems_of, verdicts
 from compaction.stores.segments.directory.faults import storage_errors
+from compaction.stores.segments.snapshot.seq import LiveSet
 
 _WIDEST: Final = max(len(rule) for rule in Rule)
 
 
 @click.command("conformance")
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@log_options
 @click.option(
     "--while",
     "duration",
@@ -41,7 +44,15 @@ _WIDEST: Final = max(len(rule) for rule in Rule)
 @output_option()
 @click.pass_context
 def conformance_command(
-    context: click.Context, /, *, directory: Path, duration: Duration | None, every: Duration, output: OutputFormat
+    context: click.Context,
+    /,
+    *,
+    directory: Path,
+    snapshot: int | None,
+    live: LiveSet | None,
+    duration: Duration | None,
+    every: Duration,
+    output: OutputFormat,
 ) -> None:
     """Check the owner of the log, or of the system of logs, in DIR by what it has written, in whatever language it is
     written itself. Each rule is a line; the exit code is 1 when a rule is broken.
@@ -52,7 +63,9 @@ def conformance_command(
     Example: compactor segments conformance system --while 30s
     """
     with storage_errors(directory):
-        readings, problems = _watched(directory, duration, every)
+        described = described_snapshot(directory, snapshot, live)
+        read = partial(read_facts, directory, described=described)
+        readings, problems = _watched(read, duration, every)
         results = list(verdicts(readings, problems))
     if output is not OutputFormat.TABLE:
         emit([_object(one, len(readings)) for one in results], output)
@@ -67,15 +80,17 @@ def conformance_command(
         context.exit(EXIT_DATA_ERROR)
 
 
-def _watched(directory: Path, duration: Duration | None, every: Duration) -> tuple[list[SystemFacts], list[Problem]]:
+def _watched(
+    read: Callable[[SystemFacts | None], SystemFacts], duration: Duration | None, every: Duration
+) -> tuple[list[SystemFacts], list[Problem]]:
     """The first and the last reading, and the problems of all: payloads are read in the last one."""
-    first = last = read_facts(directory)
+    first = last = read(None)
     problems: list[Problem] = []
     end = time.monotonic() + float(duration or 0)
     count = 1
     while duration is not None and (count < 2 or time.monotonic() < end):
         time.sleep(min(float(every), max(0.0, end - time.monotonic())))
-        reading = read_facts(directory, last)
+        reading = read(last)
         problems += violations(last, reading)
         last, count = reading, count + 1
     problems += problems_of(last)

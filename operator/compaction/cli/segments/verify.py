@@ -12,11 +12,13 @@ from compaction.api.text.formatting import format_bytes, plural
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all, warn
 from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, output_option, print_table
 from compaction.cli.progress_bar import ProgressBar
+from compaction.cli.segments.options import described_snapshot, log_options
 from compaction.stores.segments.checking.facts import LogFacts, SystemFacts
 from compaction.stores.segments.checking.reading import read_facts
 from compaction.stores.segments.checking.rules import Problem
 from compaction.stores.segments.checking.run import log_problems, payload_bytes, system_problems
 from compaction.stores.segments.directory.faults import storage_errors
+from compaction.stores.segments.snapshot.seq import LiveSet
 
 _LOGS: Final = (
     Column("log", "log"),
@@ -32,10 +34,17 @@ _LOGS: Final = (
 
 
 @click.command()
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@log_options
 @output_option()
 @click.pass_context
-def verify(context: click.Context, *, directory: Path, output: OutputFormat) -> None:
+def verify(
+    context: click.Context,
+    *,
+    directory: Path,
+    snapshot: int | None,
+    live: LiveSet | None,
+    output: OutputFormat,
+) -> None:
     """Read everything of the log, or of the system of logs, in DIR: the checksum of every payload, every live entry,
     segments, links, half-done compactions, snapshots, the write-ahead log, and each against the others.
 
@@ -45,7 +54,7 @@ def verify(context: click.Context, *, directory: Path, output: OutputFormat) -> 
     Example: compactor segments verify system
     """
     with storage_errors(directory):
-        facts = read_facts(directory)
+        facts = read_facts(directory, described=described_snapshot(directory, snapshot, live))
         rows, problems = _verified(facts)
     hard = [problem for problem in problems if not problem.note]
     if output is not OutputFormat.TABLE:

@@ -46,10 +46,13 @@ def is_log(directory: Path) -> bool:
     return is_log_directory(directory) or (directory / SNAPSHOTS).is_dir()
 
 
-def read_facts(directory: Path, before: SystemFacts | None = None) -> SystemFacts:
+def read_facts(
+    directory: Path, before: SystemFacts | None = None, *, described: LogSnapshot | None = None
+) -> SystemFacts:
     """The facts of a system of logs, or of one log; of a log in a system also what the system's files hold of it.
 
-    `before`: an earlier reading of the same directory; what did not change is not read again.
+    `before`: an earlier reading of the same directory; what did not change is not read again. `described`: counts as
+    the snapshot of the one log, whatever its directory holds.
 
     Raises:
         NotALogDirectoryError: neither a log nor a system of logs.
@@ -58,7 +61,8 @@ def read_facts(directory: Path, before: SystemFacts | None = None) -> SystemFact
     """
     with storage_errors(directory):
         if is_log(directory):
-            return _read(directory, [directory], system_of(directory), before)
+            given = {} if described is None else {directory: SnapshotSearch(newest=described, rejected=())}
+            return _read(directory, [directory], system_of(directory), before, given)
         if not directory.is_dir():
             raise NotALogDirectoryError(str(directory), "it is not a directory")
         found = _wal_names(directory)
@@ -66,7 +70,7 @@ def read_facts(directory: Path, before: SystemFacts | None = None) -> SystemFact
         if not found and not any(is_log(log) for log in logs):
             reason = "it holds no segment, no write-ahead log (*.wal), and no directory with segments"
             raise NotALogDirectoryError(str(directory), reason)
-        return _read(directory, logs, directory, before)
+        return _read(directory, logs, directory, before, {})
 
 
 def _log_directories(directory: Path) -> list[Path]:
@@ -81,8 +85,14 @@ def _wal_names(system: Path) -> tuple[str, ...]:
         return tuple(sorted(e.name for e in entries if e.name.endswith(WAL_SUFFIX) and e.is_file()))
 
 
-def _read(directory: Path, logs: Iterable[Path], system: Path, before: SystemFacts | None) -> SystemFacts:
-    searches = {log: _search(log) for log in logs}
+def _read(
+    directory: Path,
+    logs: Iterable[Path],
+    system: Path,
+    before: SystemFacts | None,
+    given: Mapping[Path, SnapshotSearch],
+) -> SystemFacts:
+    searches = {log: given.get(log) or _search(log) for log in logs}
     rows = {os.fsencode(log.name): LogRow.of(search.newest) for log, search in searches.items()}
     waiting = WaitingEntries(rows)
     known = {wal.path.name: wal for wal in before.wal} if before is not None else {}
@@ -93,22 +103,28 @@ def _read(directory: Path, logs: Iterable[Path], system: Path, before: SystemFac
         logs=tuple(
             facts
             for log, search in searches.items()
-            if (facts := _log(log, search, waiting, old.get(log.name))) is not None
+            if (facts := _log(log, search, waiting, old.get(log.name), given.get(log))) is not None
         ),
         wal=wal,
         wal_names=_wal_names(system),
     )
 
 
-def _log(log: Path, search: SnapshotSearch, waiting: WaitingEntries, before: LogFacts | None) -> LogFacts | None:
+def _log(
+    log: Path,
+    search: SnapshotSearch,
+    waiting: WaitingEntries,
+    before: LogFacts | None,
+    given: SnapshotSearch | None,
+) -> LogFacts | None:
     """None when the directory is gone: its log was deleted."""
     uid = os.fsencode(log.name)
     known = {segment.name: segment for segment in before.state.segments} if before is not None else None
     try:
         found = tuple(sorted(os.listdir(log)))
         files = _segments(log, known)
-        after = _search(log)
-        snapshots = _valid_snapshots(log, after)
+        after = given or _search(log)
+        snapshots = _valid_snapshots(log, after) if given is None else (after.newest,) if after.newest else ()
     except FileNotFoundError:
         return None
     refs, orphans = limit_refs(files.segments)
