@@ -49,6 +49,14 @@ _UNUSABLE: Final = (WalFailedError, FlushFailedError, LogNotReadableError, LogNo
     metavar="SECONDS",
     help="For so long a replaced snapshot stays.",
 )
+@click.option(
+    "--lock-timeout",
+    type=click.FloatRange(0),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait while another process owns the system.",
+)
 @click.pass_context
 def exec_command(
     context: click.Context,
@@ -62,6 +70,7 @@ def exec_command(
     max_entries: int,
     max_bytes: int,
     snapshot_grace: float,
+    lock_timeout: float,
 ) -> None:
     """Carry out the operations in FILE (- is standard input) on the system of logs in DIR, as its owner: one JSON
     object per line, in order. DIR is created if its parent exists.
@@ -80,7 +89,7 @@ def exec_command(
         segments=NewSegments(max_count=max_entries, max_size=max_bytes),
         snapshot_grace=snapshot_grace,
     )
-    session = Session(directory, limits)
+    session = Session(directory, limits, lock_timeout)
     history = History(name_of, lambda name, given: carry_out(session, name, given), _UNUSABLE, MAX_LINE_BYTES)
     with click.open_file(str(file), "rb") as lines:
         session.start()

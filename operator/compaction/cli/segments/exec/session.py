@@ -22,13 +22,14 @@ class Session:
 
     directory: Path
     limits: SystemLimits
+    lock_timeout: float
     _system: LogSystem | None = None
     _logs: dict[str, Log] = field(default_factory=dict)
 
     def start(self) -> None:
         """Open the system, as its owner. Errors as of `LogSystem`."""
         self._logs = {}
-        self._system = LogSystem(self.directory, limits=self.limits)
+        self._system = LogSystem(self.directory, limits=self.limits, lock_timeout=self.lock_timeout)
 
     @property
     def system(self) -> LogSystem:
