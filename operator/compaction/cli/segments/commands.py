@@ -22,6 +22,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Carry out operations on a system of logs, line by line.",
     ),
     "wal": ("compaction.cli.segments.wal:wal_command", "Show the write-ahead log of a system: files, writers, damage."),
+    "follow": (
+        "compaction.cli.segments.follow:follow",
+        "Show what is written, rolled, compacted and live, as it happens.",
+    ),
     "verify": (
         "compaction.cli.segments.verify:verify",
         "Read everything of a log or a system, and name what is wrong.",

@@ -40,12 +40,12 @@ _PEEKED: Final = WORD_BYTES + ID_LENGTH.size - 1
 """Bytes behind an offset that decide whether a record may begin there."""
 
 
-class _BadRecordError(Exception):
+class BadRecordError(Exception):
     """The record at the current offset cannot be read; the argument says why."""
 
 
 @dataclass(slots=True)
-class _Cursor:
+class RecordCursor:
     """A position in a file's bytes, and the writers that its records have introduced."""
 
     data: bytes
@@ -66,19 +66,19 @@ class WalReader:
 
     def __iter__(self) -> Iterator[WalRecord]:
         """DamagedWalError where a record cannot be read and a whole one follows."""
-        cursor = _Cursor(self._data, len(HEADER), {})
+        cursor = RecordCursor(self._data, len(HEADER), {})
         while cursor.offset < len(self._data):
             begin = cursor.offset
             try:
-                record = _take(cursor)
-            except _BadRecordError as error:
+                record = take_record(cursor)
+            except BadRecordError as error:
                 if begin < len(self._data.rstrip(b"\0")):
                     self._judge(cursor, begin, str(error))
                 return
             self.end = cursor.offset
             yield record
 
-    def _judge(self, cursor: _Cursor, offset: int, reason: str) -> None:
+    def _judge(self, cursor: RecordCursor, offset: int, reason: str) -> None:
         # From the record itself on: whole, but of an unknown writer, it is no torn one either.
         whole = find_record(self._data, offset, cursor.writers)
         if whole is not None:
@@ -92,31 +92,31 @@ def read_wal(path: Path) -> WalReader:
     return WalReader(path.read_bytes(), file=str(path))
 
 
-def _take(cursor: _Cursor) -> WalRecord:
+def take_record(cursor: RecordCursor) -> WalRecord:
     """The record at the cursor, which moves behind it; it introduces its writer only if all of it is right."""
     data, begin = cursor.data, cursor.offset
     position = begin + WORD_BYTES
     if position > len(data):
-        raise _BadRecordError("the record's header is cut off")
+        raise BadRecordError("the record's header is cut off")
     flags, number = data[begin], number_of(data, begin)
     if flags & KNOWN_BIT:
         writer = cursor.writers.get(number)
         if writer is None:
-            raise _BadRecordError(f"writer number {number} is not introduced by any record before")
+            raise BadRecordError(f"writer number {number} is not introduced by any record before")
     else:
         writer, position = _writer_id(data, position)
     body = position + FIXED.size
     if body > len(data):
-        raise _BadRecordError("the record's header is cut off")
+        raise BadRecordError("the record's header is cut off")
     crc, length, index, term = FIXED.unpack_from(data, position)
     end = body + length
     if not length:
-        raise _BadRecordError("the record has no payload")
+        raise BadRecordError("the record has no payload")
     if end > len(data):
-        raise _BadRecordError(f"the record of {length} bytes is cut off after {len(data) - body}")
+        raise BadRecordError(f"the record of {length} bytes is cut off after {len(data) - body}")
     # Index and term are the last 16 bytes of the fixed part, directly before the payload: one stretch to check.
     if crc and crc != zlib.adler32(memoryview(data)[body - 16 : end]):
-        raise _BadRecordError(f"the checksum of index {index} is not {crc:08x}")
+        raise BadRecordError(f"the checksum of index {index} is not {crc:08x}")
     cursor.writers[number] = writer
     cursor.offset = end
     return WalRecord(writer, index, term, data[body:end], bool(flags & TRUNCATE_BIT), begin)
@@ -124,13 +124,13 @@ def _take(cursor: _Cursor) -> WalRecord:
 
 def _writer_id(data: bytes, position: int) -> tuple[bytes, int]:
     if position + ID_LENGTH.size > len(data):
-        raise _BadRecordError("the record's header is cut off")
+        raise BadRecordError("the record's header is cut off")
     (length,) = ID_LENGTH.unpack_from(data, position)
     position += ID_LENGTH.size
     if not length:
-        raise _BadRecordError("the record introduces a writer without an id")
+        raise BadRecordError("the record introduces a writer without an id")
     if position + length > len(data):
-        raise _BadRecordError("the writer's id is cut off")
+        raise BadRecordError("the writer's id is cut off")
     return data[position : position + length], position + length
 
 
@@ -162,7 +162,7 @@ def _is_whole(data: bytes, offset: int) -> bool:
     if not data[offset] & KNOWN_BIT:
         try:
             _, position = _writer_id(data, position)
-        except _BadRecordError:
+        except BadRecordError:
             return False
     if position + FIXED.size > len(data):
         return False
