@@ -60,6 +60,22 @@ def overwrite(system: Path) -> None:
         flush(opened)
 
 
+def overwrite_and_take_a_snapshot(system: Path) -> None:
+    """At the entry itself, which is dead then: of the overwrite nothing is left but the end of the log."""
+    with LogSystem(system, limits=LIMITS) as opened:
+        log = opened.open_log("a")
+        log.append(entries(50, 52, term=4)).result(WAIT)
+        log.snapshot(52, 4, b"\x83j", LiveSet.parse("9,30")).result(WAIT)
+        flush(opened)
+
+
+def overwrite_and_keep_it_live(system: Path) -> None:
+    with LogSystem(system, limits=LIMITS) as opened:
+        log = opened.open_log("a")
+        log.append(entries(50, 60, term=4)).result(WAIT)
+        log.snapshot(55, 4, b"\x83j", LiveSet.parse("9,30,51")).result(WAIT)
+
+
 def take_snapshot(system: Path) -> None:
     with LogSystem(system, limits=LIMITS) as opened:
         opened.open_log("a").snapshot(64, 2, b"\x83j", LiveSet.parse("9,30,33")).result(WAIT)
@@ -77,7 +93,18 @@ def delete_log(system: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "act", [append, move_into_segments, overwrite, take_snapshot, delete_dead, delete_log], ids=lambda one: one.__name__
+    "act",
+    [
+        append,
+        move_into_segments,
+        overwrite,
+        overwrite_and_take_a_snapshot,
+        overwrite_and_keep_it_live,
+        take_snapshot,
+        delete_dead,
+        delete_log,
+    ],
+    ids=lambda one: one.__name__,
 )
 def test_what_an_owner_does_breaks_no_rule(system: Path, act: Callable[[Path], None]) -> None:
     assert found_after(system, act) == set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from compaction.stores.segments.checking.facts import Content, LogFacts, SystemF
 from compaction.stores.segments.checking.reading import content
 from compaction.stores.segments.checking.rules import Problem, Rule
 from compaction.stores.segments.model import SegmentIndex, segment_number
+from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.wal.files import wal_number
 
 
@@ -64,14 +65,11 @@ def numbers_ascend(before: LogFacts, after: LogFacts) -> Iterator[Problem]:
 
 
 def nothing_vanishes(before: LogFacts, after: LogFacts) -> Iterator[Problem]:
-    """What is needed stays, as it was. What was overwritten, and all above it, may go."""
+    """What is needed stays, as it was. What was overwritten above the snapshot of before, and all behind it, may go."""
     row, now = after.row, content(after)
     kept: dict[int, Content] = {index: one for index, one in content(before).items() if row.needs(index)}
-    floor = -1 if row.snapshot_index is None else row.snapshot_index
-    overwritten = min(
-        (index for index, one in kept.items() if index > floor and index in now and _differs(one, now[index])),
-        default=None,
-    )
+    floor = -1 if before.row.snapshot_index is None else before.row.snapshot_index
+    overwritten = _overwritten_from(kept, now, floor, _end(row, now))
     for index in sorted(kept):
         if overwritten is not None and index >= overwritten:
             return
@@ -84,6 +82,25 @@ def nothing_vanishes(before: LogFacts, after: LogFacts) -> Iterator[Problem]:
         remedy = "restore it from a copy or from another member, and fix the owner, or the compactor that deleted it"
         yield Problem(Rule.NOTHING_VANISHES, str(after.directory), what, remedy)
         return
+
+
+def _end(row: LogRow, now: Mapping[int, Content]) -> tuple[int, int]:
+    """Index and term of the log's last entry, or of its snapshot."""
+    last = max(now, default=-1)
+    if row.snapshot_index is not None and row.snapshot_index > last:
+        return row.snapshot_index, row.snapshot_term
+    return last, now[last].term if now else -1
+
+
+def _overwritten_from(
+    kept: Mapping[int, Content], now: Mapping[int, Content], floor: int, end: tuple[int, int]
+) -> int | None:
+    """The first index above `floor` that was overwritten: its entry is another now, or the log ends below it, in a
+    later term than the entry's.
+    """
+    others = (index for index, one in kept.items() if index in now and _differs(one, now[index]))
+    cut = (index for index, one in kept.items() if index > end[0] and one.term < end[1])
+    return min((index for index in (*others, *cut) if index > floor), default=None)
 
 
 def _differs(one: Content, other: Content) -> bool:
