@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cli.commands import Run
-from compaction.stores.segments.checking.rules import CHECKLIST, Rule, Seen
+from compaction.stores.segments.checking.rules import CHECKLIST, NUMBERS, Rule, Seen
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.directory.listing import regular_segments, segment_links
 from compaction.stores.segments.format.codec import read_segment
@@ -25,6 +25,7 @@ from compaction.stores.segments.model import HEADER_BYTES, segment_name
 from compaction.stores.segments.snapshot.directories import newest_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet, encode_indexes
 from compaction.stores.segments.wal.files import wal_files, wal_name, wal_number
+from house.sources import ROOT
 from support.depth import examples
 from support.stores.log_systems import varied_system, write_wal
 from support.stores.segment_logs import live_set, restore
@@ -69,7 +70,7 @@ def test_each_rule_is_a_line(run: Run, system: Path) -> None:
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines if line.startswith("pass")] == ["pass"] * 16
     assert len(lines) == len(CHECKLIST)
-    assert result.stderr == "16 of 16 rules hold that were seen\n"
+    assert result.stderr == "16 of 16 rules that were seen hold\n"
     assert "(--while shows it)" in lines[16]
     assert "tests/" in lines[-1]
 
@@ -78,6 +79,18 @@ def test_a_rule_that_no_scan_shows_names_a_test_of_ours() -> None:
     for rule, text in CHECKLIST.items():
         assert bool(text.test) == (text.seen is Seen.TEST), rule
         assert not text.test or Path(text.test).is_file(), rule
+
+
+def test_the_page_has_every_rule() -> None:
+    page = (ROOT / "docs" / "segment-logs.md").read_text()
+    rows = {
+        number: row.split(" | ") for row in page.splitlines() if (number := row.partition(" | `")[0]).startswith("| ")
+    }
+    for rule, text in CHECKLIST.items():
+        check = {Seen.ONCE: "`conformance`", Seen.WHILE: "`conformance --while`"}.get(
+            text.seen, f"[a test](../{text.test})"
+        )
+        assert rows[f"| {NUMBERS[rule]}"][1:] == [f"`{rule}`", text.sentence, f"{check} |"]
 
 
 def patch(path: Path, offset: int, data: bytes) -> None:

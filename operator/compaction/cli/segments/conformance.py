@@ -75,7 +75,7 @@ def conformance_command(
                 click.echo(printable(line))
     counts = Counter(one.outcome for one in results)
     seen = len(results) - counts[Outcome.NOT_SEEN]
-    click.echo(f"{counts[Outcome.PASS]} of {seen} rules hold that were seen", err=True)
+    click.echo(f"{counts[Outcome.PASS]} of {seen} rules that were seen hold", err=True)
     if counts[Outcome.FAIL] + counts[Outcome.KNOWN]:
         context.exit(EXIT_DATA_ERROR)
 

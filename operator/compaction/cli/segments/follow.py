@@ -13,14 +13,18 @@ import click
 from compaction.api.text.values import Duration
 from compaction.cli.durations import DurationParameter
 from compaction.cli.output import Column, OutputFormat, TableStream
-from compaction.stores.segments.following.changes import Change
+from compaction.stores.segments.following.changes import Change, ChangeKind
 from compaction.stores.segments.following.follower import Follower
+from compaction.stores.segments.model import segment_name
 
+_KIND_WIDTH: Final = max(len(kind) for kind in ChangeKind)
+_NAME_WIDTH: Final = len(segment_name(0))
+"""From the first line on: a table that is read as it comes does not widen."""
 _COLUMNS: Final = (
     Column("time", "time", lambda text: text[11:23]),
     Column("log", "log", lambda name: name or "-"),
-    Column("change", "change"),
-    Column("file", "file", lambda name: name or "-"),
+    Column("change", "change", lambda kind: kind.ljust(_KIND_WIDTH)),
+    Column("file", "file", lambda name: (name or "-").ljust(_NAME_WIDTH)),
     Column("detail", "detail"),
 )
 

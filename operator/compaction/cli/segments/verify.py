@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.text.formatting import format_bytes, plural
+from compaction.api.text.formatting import plural
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all, warn
 from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, output_option, print_table
 from compaction.cli.progress_bar import ProgressBar
@@ -61,10 +61,9 @@ def verify(
         emit(_object(facts, rows, problems), output)
     else:
         print_table(rows, _LOGS)
-        size = format_bytes(sum(row["payloadBytes"] for row in rows))
-        waiting = plural(sum(row["waiting"] for row in rows), "entry", "entries")
-        read = f"{plural(len(rows), 'log')} with {size} in segments and {waiting} in the write-ahead log"
-        click.echo(f"\n{read}: {plural(len(hard), 'problem')}")
+        entries, waiting = (sum(row[key] for row in rows) for key in ("entries", "waiting"))
+        read = f"{plural(entries, 'entry', 'entries')} in segments and {waiting} in the write-ahead log"
+        click.echo(f"\n{plural(len(rows), 'log')} with {read}: {plural(len(hard), 'problem')}")
     if output is OutputFormat.TABLE:
         for problem in problems:
             if problem.note:

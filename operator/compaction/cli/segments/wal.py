@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.text.formatting import format_bytes, plural
+from compaction.api.text.formatting import plural
 from compaction.cli.errors import EXIT_DATA_ERROR, describe, report, warn
 from compaction.cli.output import (
     Column,
@@ -129,8 +129,7 @@ def _print_summary(directory: Path, name: str | None, output: OutputFormat) -> l
         print_table(rows, _FILES)
         click.echo()
         print_table(writers, _WRITERS)
-        size, count = sum(row["bytes"] for row in rows), sum(row["records"] for row in rows)
-        click.echo(f"\n{plural(count, 'record')} in {plural(len(rows), 'file')}, {format_bytes(size)}")
+        click.echo(f"\n{plural(sum(wal.records for wal in files), 'record')} in {plural(len(files), 'file')}")
     else:
         emit({"system": str(directory), "files": rows, "writers": writers}, output)
     return errors

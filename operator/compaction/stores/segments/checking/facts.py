@@ -64,9 +64,9 @@ class WalFacts:
 class LogFacts:
     """One log. `state`: segments, and the snapshot as it was *before* they were read; `errors`: what cannot be parsed.
 
-    `names`: all in the directory; `links`: the target of each segment's name that is a link, as it is written.
-    `snapshots`: valid ones, oldest first, as they were after; `rejected`: the others. `waiting`: entries in the
-    write-ahead log that the log needs, `covered`: whether any record there is of this log.
+    `names`: all in the directory; `links`: the target of each segment's name that is a link, a base name unless it
+    leads out of the log. `snapshots`: valid ones, oldest first, as they were after; `rejected`: the others. `waiting`:
+    entries in the write-ahead log that the log needs, `covered`: whether any record there is of this log.
     """
 
     state: LogState
@@ -104,6 +104,23 @@ class LogFacts:
         if live is None or row.live is None:
             return None
         return live.without(live.without(row.live))
+
+    def content(self) -> dict[int, Content]:
+        """What a reader of the log gets, by index: entries of segments below the first one of the write-ahead log, and
+        that from there on; without those that the newest snapshot declares dead.
+        """
+        row, waiting = self.row, self.waiting or {}
+        bound = min(waiting, default=None)
+        result: dict[int, Content] = {}
+        for ref in self.state.refs:
+            segment = self.state.segment(ref.name)
+            rows = self.state.readable(ref)
+            columns = (segment.idx, segment.term, segment.length, segment.crc)
+            for index, term, length, crc in zip(*(column[rows].tolist() for column in columns), strict=True):
+                if (bound is None or index < bound) and row.needs(index):
+                    result[index] = Content(term, length, crc)
+        result.update((index, one) for index, one in waiting.items() if row.needs(index))
+        return result
 
 
 @dataclass(frozen=True, slots=True)

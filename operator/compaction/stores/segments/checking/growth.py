@@ -8,7 +8,6 @@ import numpy as np
 
 from compaction.stores.segments.checking import snapshots
 from compaction.stores.segments.checking.facts import Content, LogFacts, SystemFacts
-from compaction.stores.segments.checking.reading import content
 from compaction.stores.segments.checking.rules import Problem, Rule
 from compaction.stores.segments.model import SegmentIndex, segment_number
 from compaction.stores.segments.system.row import LogRow
@@ -66,8 +65,8 @@ def numbers_ascend(before: LogFacts, after: LogFacts) -> Iterator[Problem]:
 
 def nothing_vanishes(before: LogFacts, after: LogFacts) -> Iterator[Problem]:
     """What is needed stays, as it was. What was overwritten above the snapshot of before, and all behind it, may go."""
-    row, now = after.row, content(after)
-    kept: dict[int, Content] = {index: one for index, one in content(before).items() if row.needs(index)}
+    row, now = after.row, after.content()
+    kept: dict[int, Content] = {index: one for index, one in before.content().items() if row.needs(index)}
     floor = -1 if before.row.snapshot_index is None else before.row.snapshot_index
     overwritten = _overwritten_from(kept, now, floor, _end(row, now))
     for index in sorted(kept):

@@ -20,7 +20,7 @@ from compaction.exceptions import (
     NotALogDirectoryError,
     SegmentLogError,
 )
-from compaction.stores.segments.checking.facts import Content, LogFacts, SystemFacts
+from compaction.stores.segments.checking.facts import LogFacts, SystemFacts
 from compaction.stores.segments.checking.wal import WaitingEntries, read_wal_files
 from compaction.stores.segments.clump.moves import read_moves
 from compaction.stores.segments.commit import fence, recovery
@@ -184,10 +184,13 @@ def _valid_snapshots(log: Path, search: SnapshotSearch) -> tuple[LogSnapshot, ..
 
 
 def _targets(log: Path, links: Iterable[str]) -> dict[str, str]:
+    """Base names, also of links that Ra wrote with its whole path; those that lead elsewhere as they are."""
     targets = {}
     for name in links:
         with suppress(OSError):
-            targets[name] = os.readlink(log / name)
+            parent, base = os.path.split(os.readlink(log / name))
+            inside = os.path.realpath(log / parent) == os.path.realpath(log)
+            targets[name] = base if inside else os.path.join(parent, base)
     return targets
 
 
@@ -210,21 +213,3 @@ def _compactor(log: Path, found: Iterable[str]) -> tuple[tuple[str, ...], tuple[
     except CorruptMovesError as error:
         errors.append(error)
     return tuple(blocked), tuple(errors)
-
-
-def content(log: LogFacts) -> dict[int, Content]:
-    """What a reader of the log gets, by index: entries of segments below the first one of the write-ahead log, and
-    that from there on; without those that the newest snapshot declares dead.
-    """
-    row, waiting = log.row, log.waiting or {}
-    bound = min(waiting, default=None)
-    result: dict[int, Content] = {}
-    for ref in log.state.refs:
-        segment = log.state.segment(ref.name)
-        rows = log.state.readable(ref)
-        columns = (segment.idx, segment.term, segment.length, segment.crc)
-        for index, term, length, crc in zip(*(column[rows].tolist() for column in columns), strict=True):
-            if (bound is None or index < bound) and row.needs(index):
-                result[index] = Content(term, length, crc)
-    result.update((index, one) for index, one in waiting.items() if row.needs(index))
-    return result

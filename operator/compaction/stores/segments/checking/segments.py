@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,15 +58,14 @@ def links(log: LogFacts) -> Iterator[Problem]:
     regular = {segment.name for segment in log.state.segments}
     for name, target in (log.links or {}).items():
         path = str(log.directory / name)
-        base, parent = os.path.basename(target), os.path.dirname(target)
-        if parent not in ("", ".") and os.path.realpath(parent) != os.path.realpath(log.directory):
+        if "/" in target:
             what = f"it is a link to {target}, outside of the log's directory"
             remedy = "delete the link: no reader follows it, and the log may have been moved since it was written"
             yield Problem(Rule.LINKS, path, what, remedy)
-        elif not SEGMENT_NAME.fullmatch(base) or segment_number(base) >= segment_number(name):
+        elif not SEGMENT_NAME.fullmatch(target) or segment_number(target) >= segment_number(name):
             what = f"it is a link to {target}, which is no segment of a lower number"
             yield Problem(Rule.LINKS, path, what, "restore the segment from a copy, or delete the link")
-        elif base not in regular and base not in (log.links or {}):
+        elif target not in regular and target not in (log.links or {}):
             what = f"it is a link to {target}, which is not there"
             remedy = "it does no harm: the owner or the next sweep deletes it"
             yield Problem(Rule.LINKS, path, what, remedy, note=True)

@@ -103,7 +103,7 @@ def _snapshots(log: str, old: LogSnapshot | None, new: LogSnapshot | None) -> It
             yield Change(ChangeKind.SNAPSHOT, log, "", "no snapshot is there any more")
         return
     if old is None or (old.index, old.term) != (new.index, new.term):
-        yield Change(ChangeKind.SNAPSHOT, log, new.path.name, f"index {new.index}, term {new.term}")
+        yield Change(ChangeKind.SNAPSHOT, log, "", f"index {new.index}, term {new.term}")
     elif old.live == new.live:
         return
     if new.live is None:
@@ -114,7 +114,7 @@ def _snapshots(log: str, old: LogSnapshot | None, new: LogSnapshot | None) -> It
         parts = str(new.live).split(",")
         shown = ",".join(parts[:_SHOWN_RANGES]) + (",..." if len(parts) > _SHOWN_RANGES else "")
         detail = f"{plural(len(new.live), 'entry', 'entries')} at {shown}"
-    yield Change(ChangeKind.LIVE, log, new.path.name, detail)
+    yield Change(ChangeKind.LIVE, log, "", detail)
 
 
 def _of_name(log: str, name: str, old: LogListing, new: LogListing) -> Iterator[Change]:
