@@ -20,7 +20,6 @@ from compaction.catalogs.commands.command import Command, batch
 from compaction.catalogs.commands.indexes import CreateIndex, DropIndex
 from compaction.catalogs.commands.tables import RenameTable, SetTableProperties
 from compaction.catalogs.log.port import LogEvent
-from compaction.catalogs.manager.collecting import no_collection
 from compaction.catalogs.manager.history import History
 from compaction.catalogs.manager.manager import CatalogManager
 from compaction.catalogs.manager.runners import InlineRunner
@@ -32,6 +31,7 @@ from compaction.catalogs.model.entries import VersionedUpdate
 from compaction.catalogs.model.enums import IndexKind
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.model.maps import SharedMap
+from compaction.collecting import no_collection
 from support.catalogs.immediate_logs import ListLog
 from support.catalogs.worlds import World, column, table
 

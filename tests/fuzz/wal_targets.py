@@ -34,6 +34,9 @@ def _wal(data: bytes, _: Path) -> None:
         assert offsets == sorted(set(offsets))
         assert all(data[: record.offset] and record.payload in data[record.offset :] for record in records)
         assert reader.tail is None or not offsets or reader.tail.offset > offsets[-1]
+        again = WalReader(data, file=FILE)
+        assert sum(len(run.entries) for run in again.runs()) == len(records)
+        assert again.tail == reader.tail
 
 
 def _writers(data: bytes, _: Path) -> None:

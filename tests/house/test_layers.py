@@ -116,6 +116,8 @@ LAYERS = (
     ),
     # Plays coordinator and worker with their own parts; Spark and the reconciler are no part of fencing.
     Layer("compaction.drill", ("kopf", "kubernetes", "pyspark", "py4j", "compaction.reconcile", "compaction.cli")),
+    # For libraries: it knows nothing.
+    Layer("compaction.collecting", (*INPUT_OUTPUT, *CLOCKS, "compaction", *CLUSTER, *SPARK)),
     # Of HTTP clients in every room.
     Layer("compaction.connector", ("kopf", "kubernetes", "compaction", *SPARK)),
     Layer("compaction.exceptions", ("compaction.api", *CLUSTER, *SPARK)),

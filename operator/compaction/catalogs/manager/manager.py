@@ -12,7 +12,6 @@ from compaction.catalogs.commands.schemas import CreateSchema, CreateSystemSchem
 from compaction.catalogs.log.port import LogEvent, SnapshotOutcome, UpdateLog, Watch
 from compaction.catalogs.manager import futures
 from compaction.catalogs.manager.clock import HybridClock
-from compaction.catalogs.manager.collecting import no_collection
 from compaction.catalogs.manager.events import EventKind, VersionsSkipped, events_of
 from compaction.catalogs.manager.executing import Executed, Execution, moved
 from compaction.catalogs.manager.history import START, History
@@ -24,6 +23,7 @@ from compaction.catalogs.manager.timers import ClockWaits, ThreadTimer, Timer
 from compaction.catalogs.manager.trimming import trimmed
 from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
+from compaction.collecting import no_collection
 from compaction.exceptions import CatalogClosedError, CatalogStoppedError
 
 LOGGER: Final = logging.getLogger(__name__)

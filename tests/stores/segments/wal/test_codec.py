@@ -132,6 +132,44 @@ def test_a_changed_byte_is_never_read(records: list[WalRecord], data: st.DataObj
         assert find_record(whole, ends[number] + 1, dict.fromkeys(range(9), b"")) is None
 
 
+NEIGHBOURS = st.lists(
+    st.tuples(st.sampled_from([b"a", b"writer-2", b"x" * 300]), st.sampled_from([1, 1, 1, 1, 0, 2, -3]), st.booleans()),
+    max_size=30,
+)
+
+
+@given(NEIGHBOURS, st.data())
+def test_runs_are_the_records_of_each_writer(steps: list[tuple[bytes, int, bool]], data: st.DataObject) -> None:
+    """Whole files and damaged ones: the same entries, the same end, the same error."""
+    last = dict.fromkeys((writer for writer, _, _ in steps), 10)
+    records = []
+    for number, (writer, step, truncate) in enumerate(steps):
+        last[writer] = max(0, last[writer] + step)
+        records.append(WalRecord(writer, last[writer], number, b"%d" % number, truncate and step != 1))
+    changed = bytearray(encoded(records))
+    if len(changed) > len(HEADER) and data.draw(st.booleans()):
+        changed[data.draw(st.integers(len(HEADER), len(changed) - 1))] ^= data.draw(st.integers(1, 255))
+    read, damage = read_up_to_damage(bytes(changed))
+    reader = WalReader(bytes(changed), file=FILE)
+    if damage is not None:
+        with pytest.raises(DamagedWalError) as error:
+            list(reader.runs())
+        assert str(error.value) == str(damage)
+        return
+    runs = list(reader.runs())
+    whole = WalReader(bytes(changed), file=FILE)
+    assert list(whole) == read
+    assert reader.tail == whole.tail
+    for writer in {record.writer for record in read}:
+        mine = [run for run in runs if run.writer == writer]
+        assert [(e.index, e.term, e.payload) for run in mine for e in run.entries] == [
+            (r.index, r.term, r.payload) for r in read if r.writer == writer
+        ]
+        flagged = {run.entries[0][1] for run in mine if run.truncate}
+        assert flagged >= {r.term for r in read if r.writer == writer and r.truncate}
+        assert all(e.index == run.entries[0].index + n for run in mine for n, e in enumerate(run.entries))
+
+
 def test_damage_before_a_whole_record_names_file_and_offset() -> None:
     records = [WalRecord(b"uid", index, 1, b"payload %d" % index) for index in range(1, 4)]
     data = bytearray(encoded(records))

@@ -9,8 +9,8 @@ from typing import Final
 
 from compaction.exceptions import DamagedWalError, InvalidWalFormatError, SegmentLogError
 from compaction.stores.segments.checking.facts import Content, WalFacts, WriterFacts
+from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.memtable.tables import MemTables
-from compaction.stores.segments.system.recovery import put_back
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.wal.codec import WalRecord
 from compaction.stores.segments.wal.files import wal_files
@@ -34,7 +34,10 @@ class WaitingEntries:
         self.writers.add(record.writer)
         row = self._rows.get(record.writer)
         if row is not None and record.index >= row.smallest_live:
-            put_back(record, self._tables[record.writer])
+            tables = self._tables[record.writer]
+            if record.truncate:
+                tables.remove_below(record.index)
+            tables.insert(LogEntry(record.index, record.term, record.payload))
 
     def of(self, uid: bytes) -> dict[int, Content]:
         """The entries that a reader gets from the files, by index."""

@@ -41,13 +41,15 @@ class Seq:
 
     def extend(self, low: int, high: int) -> None:
         """Append low..high, inclusive; ValueError unless all of it is above the last index."""
-        if low > high or low < 0 or (self._highs and low <= self._highs[-1]):
+        highs = self._highs
+        last = highs[-1] if highs else -1
+        if low > high or low <= last:
             raise ValueError(f"{low}..{high} does not follow {self.last}")
-        if self._highs and self._highs[-1] == low - 1:
-            self._highs[-1] = high
+        if highs and last == low - 1:
+            highs[-1] = high
         else:
             self._lows.append(low)
-            self._highs.append(high)
+            highs.append(high)
         self._count += high - low + 1
 
     @property

@@ -37,9 +37,12 @@ class MemTable:
     def __len__(self) -> int:
         return len(self._entries)
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._entries) > MAX_ENTRIES
+    def takes(self, index: int) -> bool:
+        """Whether an entry of this index can be added: it is above all others, none is hidden, and there is room."""
+        if self.hidden_from is not None or len(self._entries) > MAX_ENTRIES:
+            return False
+        last = self.indexes.last
+        return last is None or index > last
 
     @property
     def visible(self) -> Seq:
@@ -54,11 +57,13 @@ class MemTable:
         self._entries[entry.index] = entry
         self.payload_bytes += len(entry.payload)
 
-    def insert_run(self, entries: Sequence[LogEntry]) -> None:
-        """Entries with consecutive indexes; ValueError unless the first is above all others of the table."""
+    def insert_run(self, entries: Sequence[LogEntry], payload_bytes: int) -> None:
+        """Entries with consecutive indexes, of so many bytes of payload; ValueError unless the first is above all
+        others of the table.
+        """
         self.indexes.extend(entries[0].index, entries[-1].index)
         self._entries.update(zip(range(entries[0].index, entries[-1].index + 1), entries, strict=True))
-        self.payload_bytes += sum([len(payload) for _, _, payload in entries])
+        self.payload_bytes += payload_bytes
 
     def get(self, index: int) -> LogEntry | None:
         """The entry, hidden or not; None when the table does not hold it (any more)."""

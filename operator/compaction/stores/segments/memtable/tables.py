@@ -50,10 +50,10 @@ class MemTables:
         table.insert(entry)
         return table
 
-    def insert_run(self, entries: Sequence[LogEntry]) -> MemTable:
-        """Add entries with consecutive indexes; returns the one table that holds them."""
+    def insert_run(self, entries: Sequence[LogEntry], payload_bytes: int) -> MemTable:
+        """Add entries with consecutive indexes, of so many bytes of payload; returns the one table that holds them."""
         table = self._table_for(entries[0].index)
-        table.insert_run(entries)
+        table.insert_run(entries, payload_bytes)
         return table
 
     def truncate(self, index: int) -> None:
@@ -82,7 +82,7 @@ class MemTables:
     def _table_for(self, index: int) -> MemTable:
         """The table that takes an entry of this index; a new one hides all others from there on."""
         table = self._tables[-1] if self._tables else None
-        if table is None or not _takes(table, index):
+        if table is None or not table.takes(index):
             table = self._open()
         if not table.indexes:
             self._hide(table, index)
@@ -100,9 +100,3 @@ class MemTables:
 
     def _drop_empty(self) -> None:
         self._tables = [table for table in self._tables if table.indexes]
-
-
-def _takes(table: MemTable, index: int) -> bool:
-    """Whether an entry of this index can be added to a table: it is above all others, and none of them is hidden."""
-    last = table.indexes.last
-    return table.hidden_from is None and not table.is_full and (last is None or index > last)

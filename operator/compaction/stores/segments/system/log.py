@@ -81,8 +81,8 @@ class Log:
             LogBusyError: the queue had no room within `timeout` seconds; nothing was added.
             LogClosedError, WalFailedError: nothing is written any more.
         """
-        rules.check_entries(entries)
-        return self._write(entries, timeout, lambda: self._check_append(entries[0].index))
+        size = rules.check_entries(entries)
+        return self._write(entries, size, timeout, lambda: self._check_append(entries[0].index))
 
     def write_sparse(self, entry: LogEntry, previous: int | None, *, timeout: float | None = None) -> Acknowledgement:
         """Add one entry that may leave a gap behind `previous`, the log's last index (None: the log is empty).
@@ -90,13 +90,13 @@ class Log:
         WriteRefusedError: `previous` is not the last index, or entries that were truncated would be in the gap. Other
         errors as `append`.
         """
-        rules.check_entries([entry])
+        size = rules.check_entries([entry])
 
         def check() -> None:
             last = self._last.index if self._last is not None else None
             rules.check_sparse(self.directory, entry.index, previous, last=last, truncated=self._truncated)
 
-        return self._write([entry], timeout, check)
+        return self._write([entry], size, timeout, check)
 
     def truncate(self, index: int) -> None:
         """Drop the entries from `index` on. It is durable with the next write only: files hold no record of it.
@@ -128,9 +128,10 @@ class Log:
                 raise LogClosedError(str(self.directory), "the log is not started")
             return self._snapshots(self, request)
 
-    def _write(self, entries: Sequence[LogEntry], timeout: float | None, check: Callable[[], None]) -> Acknowledgement:
+    def _write(
+        self, entries: Sequence[LogEntry], size: int, timeout: float | None, check: Callable[[], None]
+    ) -> Acknowledgement:
         queue = self._open_queue()
-        size = sum(len(entry.payload) for entry in entries)
         queue.reserve(size, timeout=timeout)
         with self._lock:
             try:
@@ -146,7 +147,7 @@ class Log:
         previous = self._last.index if self._last is not None and self._last.index < entries[0].index else None
         if previous is None and self._last is not None:
             previous = entries[0].index - 1
-        table = self.tables.insert_run(entries)
+        table = self.tables.insert_run(entries, size)
         if self._truncated is not None and entries[0].index <= self._truncated:
             self._truncated = None
         last = entries[-1]

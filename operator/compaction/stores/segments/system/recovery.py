@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from compaction.collecting import no_collection
 from compaction.stores.segments.memtable.seq import Seq
-from compaction.stores.segments.memtable.table import LogEntry, MemTable
+from compaction.stores.segments.memtable.table import MemTable
 from compaction.stores.segments.memtable.tables import MemTables
-from compaction.stores.segments.wal.codec import WalRecord, WalTail
+from compaction.stores.segments.wal.codec import WalTail
 from compaction.stores.segments.wal.files import wal_files, wal_number
-from compaction.stores.segments.wal.reader import read_wal
+from compaction.stores.segments.wal.reader import WalRun, read_wal
 from compaction.stores.segments.wal.write import RolledFile, WalClient
 
 
@@ -50,22 +51,27 @@ def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> Recovered:
     for path in wal_files(directory):
         pieces: dict[WalClient, dict[MemTable, Seq]] = {}
         reader = read_wal(path)
-        for record in reader:
-            writers.add(record.writer)
-            log = logs.get(record.writer)
-            if log is None or record.index < log.row.smallest_live:
-                continue
-            table = put_back(record, log.tables)
-            pieces.setdefault(log, {}).setdefault(table, Seq()).append(record.index)
-        files.append(RolledFile(path, {log: list(tables.items()) for log, tables in pieces.items()}))
+        with no_collection():
+            for run in reader.runs():
+                writers.add(run.writer)
+                log = logs.get(run.writer)
+                if log is not None:
+                    _put(log, run, pieces.setdefault(log, {}))
+        files.append(RolledFile(path, {log: list(tables.items()) for log, tables in pieces.items() if tables}))
         if reader.tail is not None:
             tails[path] = reader.tail
         number = wal_number(path.name)
     return Recovered(tuple(files), number, frozenset(writers), tails)
 
 
-def put_back(record: WalRecord, tables: MemTables) -> MemTable:
-    """A record that its log needs, in the mem tables of before its writer stopped; the one that holds it now."""
-    if record.truncate:
-        tables.remove_below(record.index)
-    return tables.insert(LogEntry(record.index, record.term, record.payload))
+def _put(log: RecoveringLog, run: WalRun, pieces: dict[MemTable, Seq]) -> None:
+    """What the log needs of a run into its mem tables, noted in the pieces of the file."""
+    entries, first = run.entries, run.entries[0].index
+    if first < log.row.smallest_live:
+        entries = entries[log.row.smallest_live - first :]
+        if not entries:
+            return
+    elif run.truncate:
+        log.tables.remove_below(first)
+    table = log.tables.insert_run(entries, sum([len(payload) for _, _, payload in entries]))
+    pieces.setdefault(table, Seq()).extend(entries[0].index, entries[-1].index)

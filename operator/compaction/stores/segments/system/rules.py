@@ -28,19 +28,23 @@ class SnapshotRequest:
     live: LiveSet
 
 
-def check_entries(entries: Sequence[LogEntry]) -> None:
-    """InvalidEntryError unless these are entries with consecutive indexes that files can hold."""
+def check_entries(entries: Sequence[LogEntry]) -> int:
+    """Bytes of their payloads. InvalidEntryError unless indexes are consecutive and files can hold the entries."""
     if not entries:
         raise InvalidEntryError("an append has at least one entry")
-    first = entries[0].index
-    for position, (index, term, payload) in enumerate(entries):
-        if not 0 < len(payload) <= MAX_PAYLOAD_BYTES:
-            raise InvalidEntryError(f"index {index}: a payload has 1..{MAX_PAYLOAD_BYTES} bytes, not {len(payload)}")
+    following, total = entries[0].index, 0
+    for index, term, payload in entries:
+        size = len(payload)
+        if not 0 < size <= MAX_PAYLOAD_BYTES:
+            raise InvalidEntryError(f"index {index}: a payload has 1..{MAX_PAYLOAD_BYTES} bytes, not {size}")
         # The last index of all stays free: the one behind a log's last must be a number too.
         if not (0 <= index < MAX_INDEX and 0 <= term <= MAX_INDEX):
             raise InvalidEntryError(f"index {index}, term {term}: both are unsigned 64-bit numbers")
-        if index != first + position:
-            raise InvalidEntryError(f"index {index} does not follow index {first + position - 1} in one append")
+        if index != following:
+            raise InvalidEntryError(f"index {index} does not follow index {following - 1} in one append")
+        following += 1
+        total += size
+    return total
 
 
 def check_append(directory: Path, first: int, *, last: int | None, row: LogRow) -> None:

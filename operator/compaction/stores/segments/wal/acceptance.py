@@ -5,8 +5,8 @@ The rules are Ra's (docs/design/segment-wal.md#order-of-a-logs-writes), so that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Standing(StrEnum):
@@ -30,8 +30,7 @@ class Verdict(StrEnum):
     """The gap is known, and this write does not fill it."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriterState:
+class WriterState(NamedTuple):
     """The last index that a log wrote, and whether its writes are in sequence."""
 
     last: int

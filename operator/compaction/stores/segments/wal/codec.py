@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -29,6 +29,8 @@ FIXED: Final = struct.Struct(">IIQQ")
 """Checksum, payload length, index, term: what stands between the header word and the payload."""
 INDEX_TERM: Final = struct.Struct(">QQ")
 WORD_BYTES: Final = 3
+HEAD: Final = struct.Struct(">3sIIQQ")
+"""Of a record whose writer is known, everything before the payload: header word and the fixed part."""
 ID_LENGTH: Final = struct.Struct(">H")
 
 
@@ -58,6 +60,10 @@ def checksum(index: int, term: int, payload: bytes | memoryview) -> int:
     return zlib.adler32(payload, zlib.adler32(INDEX_TERM.pack(index, term)))
 
 
+def _beyond(index: int, term: int) -> InvalidEntryError:
+    return InvalidEntryError(f"index {index}, term {term}: both are unsigned 64-bit numbers")
+
+
 class RecordEncoder:
     """Encodes the records of one file: numbers its writers in the order of their first record, from 0."""
 
@@ -83,17 +89,30 @@ class RecordEncoder:
             return (bytes((first[0] | TRUNCATE_BIT,)) + first[1:] if truncate else first) + fixed
         return words[truncate] + fixed
 
-    def following(self, writer: bytes) -> Callable[[int, int, bytes], bytes]:
-        """What `head` does for further records of a writer that is known, without the truncate flag: the inner loop."""
-        word, fixed = self._words[writer][0], self._fixed
-        return lambda index, term, payload: word + fixed(index, term, payload)
+    def heads(self, writer: bytes, entries: Sequence[tuple[int, int, bytes]]) -> list[bytes]:
+        """What `head` returns for further records (index, term, payload) of a known writer, none of them truncating."""
+        word = self._words[writer][0]
+        pack, check, number = HEAD.pack, zlib.adler32, INDEX_TERM.pack
+        try:
+            if not self._checksums:
+                return [pack(word, 0, len(payload), index, term) for index, term, payload in entries]
+            return [
+                pack(word, check(payload, check(number(index, term))), len(payload), index, term)
+                for index, term, payload in entries
+            ]
+        except struct.error as error:
+            raise _beyond(*entries[0][:2]) from error
+
+    def knows(self, writer: bytes) -> bool:
+        """Whether a record of this file has introduced the writer."""
+        return writer in self._words
 
     def _fixed(self, index: int, term: int, payload: bytes) -> bytes:
         try:
-            crc = zlib.adler32(payload, zlib.adler32(INDEX_TERM.pack(index, term))) if self._checksums else 0
+            crc = checksum(index, term, payload) if self._checksums else 0
             return FIXED.pack(crc, len(payload), index, term)
         except struct.error as error:
-            raise InvalidEntryError(f"index {index}, term {term}: both are unsigned 64-bit numbers") from error
+            raise _beyond(index, term) from error
 
     def _introduce(self, writer: bytes) -> tuple[tuple[bytes, bytes], bytes]:
         """The two header words of a writer from its second record on, and the head of its first record."""
@@ -102,8 +121,7 @@ class RecordEncoder:
             raise InvalidEntryError(f"a writer's id has 1..{MAX_WRITER_ID_BYTES} bytes, not {len(writer)}")
         if number >= MAX_WRITERS:
             raise InvalidEntryError(f"a write-ahead log file holds at most {MAX_WRITERS} writers")
-        word = number.to_bytes(WORD_BYTES, "big")
-        known = bytes((word[0] | KNOWN_BIT,)) + word[1:]
+        word, known = number.to_bytes(WORD_BYTES, "big"), word_of(number)
         return (known, bytes((known[0] | TRUNCATE_BIT,)) + known[1:]), word + ID_LENGTH.pack(len(writer)) + writer
 
 
@@ -115,6 +133,12 @@ def check_header(data: bytes, *, file: str) -> None:
         raise InvalidWalFormatError(file, f"the file begins with {data[:4]!r}, not {MAGIC!r}")
     if data[4] != VERSION:
         raise InvalidWalFormatError(file, f"version {data[4]} is not supported ({VERSION} is)")
+
+
+def word_of(number: int) -> bytes:
+    """The header word of a further record of the writer with this number, without the truncate flag."""
+    word = number.to_bytes(WORD_BYTES, "big")
+    return bytes((word[0] | KNOWN_BIT,)) + word[1:]
 
 
 def number_of(data: bytes, offset: int) -> int:

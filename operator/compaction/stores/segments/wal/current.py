@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.memtable.seq import Seq
-from compaction.stores.segments.memtable.table import LogEntry, MemTable
-from compaction.stores.segments.wal.codec import HEADER, RecordEncoder
+from compaction.stores.segments.memtable.table import MemTable
+from compaction.stores.segments.wal.codec import HEAD, HEADER, RecordEncoder
 from compaction.stores.segments.wal.files import create_wal, wal_name
-from compaction.stores.segments.wal.write import RolledFile, WalClient
+from compaction.stores.segments.wal.write import RolledFile, WalClient, WalWrite
 
 _JOINED: Final = 2048
-"""Payloads up to this many bytes are copied together: a vector of many small parts costs more than the copy."""
+"""Payloads of up to this many bytes on average are copied together: a vector of many parts costs more than the copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,43 +43,55 @@ class CurrentFile:
         self.entries = 0
         self._encoder = RecordEncoder()
         self._parts: list[bytes] = []
+        self._small: list[bytes] = []
         self._pieces: dict[WalClient, dict[MemTable, Seq]] = {}
         self._fd = create_wal(directory, number)
 
-    def add(
-        self,
-        client: WalClient,
-        table: MemTable,
-        entries: Sequence[LogEntry],
-        *,
-        begin: int,
-        limits: WalLimits,
-        truncate: bool,
-    ) -> int:
-        """Put the consecutive `entries` from position `begin` on into the batch, until the file is full; returns the
+    def add(self, write: WalWrite, begin: int, limits: WalLimits, *, truncate: bool) -> int:
+        """Put the entries of a write from position `begin` on into the batch, until the file is full; returns the
         position behind them. At least one is put, with the truncate flag if it is asked for.
         """
-        index, term, payload = entries[begin]
-        parts, small = self._parts, _JOINED
-        head = self._encoder.head(client.uid, index, term, payload, truncate=truncate)
-        following = self._encoder.following(client.uid)
-        room = len(entries) if limits.max_entries is None else limits.max_entries - self.entries + begin
-        size, position = self.size, begin
-        while True:
-            size += len(head) + len(payload)
-            if len(payload) <= small:
-                parts.append(head + payload)
-            else:
-                parts += (head, payload)
-            position += 1
-            if position >= len(entries) or position >= room or size > limits.max_size:
-                break
-            index, term, payload = entries[position]
-            head = following(index, term, payload)
-        self.size = size
-        self.entries += position - begin
-        self._note(client, table, entries[begin].index, index)
-        return position
+        uid, entries = write.client.uid, write.entries
+        end = self._end(write, begin, limits)
+        rest = entries if begin == 0 and end == len(entries) else entries[begin:end]
+        if truncate or not self._encoder.knows(uid):
+            index, term, payload = rest[0]
+            self._put([self._encoder.head(uid, index, term, payload, truncate=truncate)], [payload])
+            rest = rest[1:]
+        if rest:
+            self._put(self._encoder.heads(uid, rest), [payload for _, _, payload in rest])
+        self.entries += end - begin
+        self._note(write.client, write.table, entries[begin].index, entries[end - 1].index)
+        return end
+
+    def _end(self, write: WalWrite, begin: int, limits: WalLimits) -> int:
+        """The position behind the last entry that this file takes: the one that makes it full, or the last of all."""
+        entries, size = write.entries, self.size
+        end = len(entries)
+        if limits.max_entries is not None:
+            end = min(end, begin + max(1, limits.max_entries - self.entries))
+        if size + write.size + end * HEAD.size <= limits.max_size:
+            return end
+        for position in range(begin, end):
+            size += HEAD.size + len(entries[position].payload)
+            if size > limits.max_size:
+                return position + 1
+        return end
+
+    def _put(self, heads: list[bytes], payloads: list[bytes]) -> None:
+        """Records into the batch: small ones as one piece each, of large ones head and payload as they are."""
+        size = sum(map(len, payloads))
+        self.size += sum(map(len, heads)) + size
+        if size <= _JOINED * len(payloads):
+            self._small += [head + payload for head, payload in zip(heads, payloads, strict=True)]
+            return
+        self._join_small()
+        self._parts += chain.from_iterable(zip(heads, payloads, strict=True))
+
+    def _join_small(self) -> None:
+        if self._small:
+            self._parts.append(b"".join(self._small))
+            self._small = []
 
     def is_full(self, limits: WalLimits) -> bool:
         """Whether the next record belongs into the next file."""
@@ -87,7 +99,9 @@ class CurrentFile:
 
     def _note(self, client: WalClient, table: MemTable, low: int, high: int) -> None:
         """low..high of a table are in this file. What was sent again may be there already."""
-        pieces = self._pieces.setdefault(client, {})
+        pieces = self._pieces.get(client)
+        if pieces is None:
+            pieces = self._pieces[client] = {}
         seq = pieces.get(table)
         if seq is None:
             seq = pieces[table] = Seq()
@@ -97,9 +111,10 @@ class CurrentFile:
 
     def commit(self) -> None:
         """Write the batch and make it durable."""
+        self._join_small()
         if self._parts:
             parts, self._parts = self._parts, []
-            fs.write(self._fd, gather(parts))
+            fs.write(self._fd, parts)
             fs.sync_data(self._fd)
 
     def close(self) -> None:
@@ -108,20 +123,3 @@ class CurrentFile:
     def rolled(self) -> RolledFile:
         """What the file holds, for the segment writer."""
         return RolledFile(self.path, {client: list(pieces.items()) for client, pieces in self._pieces.items()})
-
-
-def gather(parts: list[bytes]) -> list[memoryview | bytes]:
-    """The same bytes in fewer parts: neighbouring small ones joined, large ones as they are."""
-    result: list[memoryview | bytes] = []
-    small: list[bytes] = []
-    for part in parts:
-        if len(part) <= _JOINED:
-            small.append(part)
-            continue
-        if small:
-            result.append(b"".join(small))
-            small = []
-        result.append(part)
-    if small:
-        result.append(b"".join(small))
-    return result

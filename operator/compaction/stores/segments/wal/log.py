@@ -7,7 +7,7 @@ While a batch is synced, the writes for the next one gather in the queue: so the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from compaction.stores.segments.wal.acceptance import Verdict, WriterState, judg
 from compaction.stores.segments.wal.current import CurrentFile, WalLimits
 from compaction.stores.segments.wal.files import write_writers
 from compaction.stores.segments.wal.queue import WalQueue
-from compaction.stores.segments.wal.write import RolledFile, WalClient, WalWrite, Written
+from compaction.stores.segments.wal.write import RolledFile, WalClient, WalWrite, Written, joined
 
 
 class WriteAheadLog:
@@ -78,14 +78,22 @@ class WriteAheadLog:
             self._file.close()
 
     def _process(self, taken: list[WalWrite | Future[None]]) -> None:
+        writes: list[WalWrite] = []
         for request in taken:
             if isinstance(request, WalWrite):
-                self._clients.add(request.client)
-                self._accept(request)
-            else:
-                self._roll()
-                request.set_result(None)
+                writes.append(request)
+                continue
+            self._accept_all(writes)
+            writes = []
+            self._roll()
+            request.set_result(None)
+        self._accept_all(writes)
         self._commit()
+
+    def _accept_all(self, writes: Iterable[WalWrite]) -> None:
+        for write in joined(writes):
+            self._clients.add(write.client)
+            self._accept(write)
 
     def _accept(self, write: WalWrite) -> None:
         """Only the first entry of a write can leave a gap. Below the smallest live index, or in a gap, the write is
@@ -118,16 +126,18 @@ class WriteAheadLog:
         while position < len(entries):
             if self._file.is_full(self._limits):
                 self._roll()
-            position = self._file.add(
-                client, write.table, entries, begin=position, limits=self._limits, truncate=truncate
-            )
+            position = self._file.add(write, position, self._limits, truncate=truncate)
             truncate = False
-            self._mark(write, entries[position - 1].index)
-            self._writers[client.uid] = WriterState(entries[position - 1].index)
+            last = entries[position - 1].index
+            self._mark(write, last)
+            self._writers[client.uid] = WriterState(last)
 
     def _mark(self, write: WalWrite, index: int) -> None:
         """Of many writes in a batch, the last one of each table says it all."""
-        self._done.setdefault(write.client, {})[write.table] = index
+        done = self._done.get(write.client)
+        if done is None:
+            done = self._done[write.client] = {}
+        done[write.table] = index
 
     def _commit(self) -> None:
         """Make the batch durable, then say so."""

@@ -12,15 +12,18 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from compaction.exceptions import DamagedWalError
+from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.wal.codec import (
     FIXED,
+    HEAD,
     HEADER,
     ID_LENGTH,
+    INDEX_TERM,
     KNOWN_BIT,
     TRUNCATE_BIT,
     WORD_BYTES,
@@ -29,6 +32,7 @@ from compaction.stores.segments.wal.codec import (
     check_header,
     checksum,
     number_of,
+    word_of,
 )
 
 _HIDDEN_WRITERS: Final = 1 << 10
@@ -38,6 +42,14 @@ _SCANNED: Final = 4 << 20
 """Offsets that are compared at once."""
 _PEEKED: Final = WORD_BYTES + ID_LENGTH.size - 1
 """Bytes behind an offset that decide whether a record may begin there."""
+
+
+class WalRun(NamedTuple):
+    """Records of one writer with consecutive indexes, in order. `truncate`: indexes below the first one are dead."""
+
+    writer: bytes
+    truncate: bool
+    entries: list[LogEntry]
 
 
 class BadRecordError(Exception):
@@ -67,16 +79,40 @@ class WalReader:
     def __iter__(self) -> Iterator[WalRecord]:
         """DamagedWalError where a record cannot be read and a whole one follows."""
         cursor = RecordCursor(self._data, len(HEADER), {})
-        while cursor.offset < len(self._data):
-            begin = cursor.offset
-            try:
-                record = take_record(cursor)
-            except BadRecordError as error:
-                if begin < len(self._data.rstrip(b"\0")):
-                    self._judge(cursor, begin, str(error))
-                return
-            self.end = cursor.offset
+        while (record := self._next(cursor)) is not None:
             yield record
+
+    def runs(self) -> Iterator[WalRun]:
+        """The same records, of each writer in their order; of different writers as their runs end. Errors as above."""
+        cursor = RecordCursor(self._data, len(HEADER), {})
+        growing: dict[bytes, WalRun] = {}
+        while True:
+            _grow(cursor, growing)
+            begin = cursor.offset
+            record = self._next(cursor)
+            if record is None:
+                break
+            word = word_of(number_of(self._data, begin))
+            if (ended := growing.get(word)) is not None:
+                yield ended
+            growing[word] = WalRun(
+                record.writer, record.truncate, [LogEntry(record.index, record.term, record.payload)]
+            )
+        yield from growing.values()
+
+    def _next(self, cursor: RecordCursor) -> WalRecord | None:
+        """The record at the cursor, which moves behind it; None at the end of what counts."""
+        self.end = begin = cursor.offset
+        if begin >= len(self._data):
+            return None
+        try:
+            record = take_record(cursor)
+        except BadRecordError as error:
+            if begin < len(self._data.rstrip(b"\0")):
+                self._judge(cursor, begin, str(error))
+            return None
+        self.end = cursor.offset
+        return record
 
     def _judge(self, cursor: RecordCursor, offset: int, reason: str) -> None:
         # From the record itself on: whole, but of an unknown writer, it is no torn one either.
@@ -90,6 +126,27 @@ class WalReader:
 def read_wal(path: Path) -> WalReader:
     """The records of the file at `path`, read at once. OSError passes through; errors of `WalReader`."""
     return WalReader(path.read_bytes(), file=str(path))
+
+
+def _grow(cursor: RecordCursor, growing: dict[bytes, WalRun]) -> None:
+    """Move the cursor over all records that go on with a run, by the header word of its writer: the inner loop. What is
+    anything else, or not whole, stays for `take_record`.
+    """
+    data, offset, end = cursor.data, cursor.offset, len(cursor.data) - HEAD.size
+    view = memoryview(data)
+    unpack, check, new = HEAD.unpack_from, zlib.adler32, tuple.__new__
+    while offset < end:
+        word, crc, length, index, term = unpack(data, offset)
+        run = growing.get(word)
+        if run is None or index != run.entries[-1][0] + 1:
+            break
+        body = offset + HEAD.size
+        after = body + length
+        if not length or after > len(data) or (crc and crc != check(view[body - INDEX_TERM.size : after])):
+            break
+        run.entries.append(new(LogEntry, (index, term, data[body:after])))
+        offset = after
+    cursor.offset = offset
 
 
 def take_record(cursor: RecordCursor) -> WalRecord:
@@ -114,8 +171,8 @@ def take_record(cursor: RecordCursor) -> WalRecord:
         raise BadRecordError("the record has no payload")
     if end > len(data):
         raise BadRecordError(f"the record of {length} bytes is cut off after {len(data) - body}")
-    # Index and term are the last 16 bytes of the fixed part, directly before the payload: one stretch to check.
-    if crc and crc != zlib.adler32(memoryview(data)[body - 16 : end]):
+    # Index and term are the last bytes of the fixed part, directly before the payload: one stretch to check.
+    if crc and crc != zlib.adler32(memoryview(data)[body - INDEX_TERM.size : end]):
         raise BadRecordError(f"the checksum of index {index} is not {crc:08x}")
     cursor.writers[number] = writer
     cursor.offset = end

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -59,6 +60,34 @@ class WalWrite(NamedTuple):
     previous: int | None
     entries: Sequence[LogEntry]
     size: int
+
+
+def joined(writes: Iterable[WalWrite]) -> list[WalWrite]:
+    """The same entries in fewer writes: of each log, in order, those that go on exactly where the one before ends.
+
+    So what the write-ahead log decides and notes for each write it does once, however small the appends were. The order
+    of writes of different logs changes, which means nothing.
+    """
+    groups: list[list[WalWrite]] = []
+    growing: dict[WalClient, list[WalWrite]] = {}
+    for write in writes:
+        group = growing.get(write.client)
+        if group is not None and _goes_on(group[-1], write):
+            group.append(write)
+        else:
+            growing[write.client] = group = [write]
+            groups.append(group)
+    return [group[0] if len(group) == 1 else _one(group) for group in groups]
+
+
+def _goes_on(before: WalWrite, write: WalWrite) -> bool:
+    last = before.entries[-1].index
+    return write.previous == last and write.table is before.table and write.entries[0].index == last + 1
+
+
+def _one(group: list[WalWrite]) -> WalWrite:
+    entries = list(chain.from_iterable([write.entries for write in group]))
+    return group[0]._replace(entries=entries, size=sum([write.size for write in group]))
 
 
 @dataclass(frozen=True, slots=True)
