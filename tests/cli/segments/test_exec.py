@@ -249,6 +249,42 @@ def test_what_was_acknowledged_is_there_after_a_kill_anywhere(run: Run, tmp_path
     assert run("conformance", system).exit_code == 0
 
 
+def test_writes_in_flight_share_a_sync_and_keep_their_order(run: Run, tmp_path: Path) -> None:
+    """Killed while many wait: the log holds what was acknowledged, and what follows it without a gap."""
+    system = tmp_path / "system"
+    with owner_process(system, "--in-flight", "64") as owner:
+        for name in "ab":
+            owner.ask("open", log=name)
+        for index in range(1, 201):
+            for name in "ab":
+                owner.send("append", log=name, index=index, term=1, payload=f"{name}{index}")
+        owner.send("append", log="a", index=999, term=1, payload="gap")
+        owner.send("state", log="b")
+        results = [owner.result() for _ in range(402)]
+        assert [one["index"] for one in results[:400] if one] == [index for index in range(1, 201) for _ in "ab"]
+        assert results[400] is not None
+        assert results[401] is not None
+        assert results[400]["error"] == "LogGapError"
+        assert results[401]["last_written"] == results[401]["last"] == {"index": 200, "term": 1}
+        for index in range(201, 1201):
+            owner.send("append", log="a", index=index, term=1, payload=f"a{index}")
+        acknowledged = [owner.result() for _ in range(at_depth(short=300, deep=900))][-1]
+        owner.kill()
+    assert acknowledged is not None
+    (found,) = carry_out(system, a("indexes"))
+    assert re.fullmatch(r"1-\d+", found["indexes"])
+    assert found["count"] >= acknowledged["index"]
+    assert run("verify", system).exit_code == 0
+
+
+def test_a_bad_line_ends_a_history_behind_what_is_in_flight(tmp_path: Path) -> None:
+    lines = [a("open"), *(a("append", index=index, term=1, payload="x") for index in range(1, 30)), "{", a("state")]
+    result = exec_(tmp_path / "system", *lines, options=("--in-flight", "8"))
+    assert result.exit_code == 2
+    assert len(result.stdout.splitlines()) == 30
+    assert result.stderr.startswith("error: standard input: line 31: ")
+
+
 OPERATION = st.one_of(
     st.tuples(st.just("append"), st.integers(1, 5)),
     st.tuples(st.just("back"), st.integers(1, 6)),

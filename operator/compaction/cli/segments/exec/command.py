@@ -9,7 +9,7 @@ import click
 
 from compaction.cli.histories.lines import STDIN, STDIN_NAME
 from compaction.cli.histories.running import History
-from compaction.cli.segments.exec.operations import carry_out, name_of
+from compaction.cli.segments.exec.operations import FLOWING, carry_out, name_of
 from compaction.cli.segments.exec.session import Session
 from compaction.cli.segments.options import max_bytes_option, max_entries_option
 from compaction.exceptions import (
@@ -31,6 +31,13 @@ _UNUSABLE: Final = (WalFailedError, FlushFailedError, LogNotReadableError, LogNo
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True))
 @click.option("--stop-on-error", is_flag=True, help="End with the first operation that fails; the exit code is then 1.")
+@click.option(
+    "--in-flight",
+    type=click.IntRange(1, 10_000),
+    default=1,
+    show_default=True,
+    help="How many writes may wait for the disk at once: then one sync acknowledges many. Results keep their order.",
+)
 @click.option(
     "--wal-bytes",
     type=click.IntRange(1),
@@ -65,6 +72,7 @@ def exec_command(
     directory: Path,
     file: Path,
     stop_on_error: bool,
+    in_flight: int,
     wal_bytes: int,
     wal_entries: int | None,
     max_entries: int,
@@ -77,7 +85,8 @@ def exec_command(
 
     For each a line of result is printed when it is done: {"line": 1, "op": "append", "ok": true, "index": 3, "term":
     1}. One that fails says "ok": false with the error and its message, and does not end the history. It may be killed
-    at any time: what was acknowledged is durable, and at most one operation more. Operations: docs/segment-logs.md.
+    at any time: what was acknowledged is durable, and of what was not, at most --in-flight operations more. Operations:
+    docs/segment-logs.md.
 
     Exit codes: 0 all lines were carried out, with or without success; 1 the system could not be opened or written, or
     --stop-on-error; 2 a line is no operation (named on stderr): the history ends before it.
@@ -90,12 +99,12 @@ def exec_command(
         snapshot_grace=snapshot_grace,
     )
     session = Session(directory, limits, lock_timeout)
-    history = History(name_of, lambda name, given: carry_out(session, name, given), _UNUSABLE, MAX_LINE_BYTES)
+    history = History(name_of, lambda name, given: carry_out(session, name, given), _UNUSABLE, MAX_LINE_BYTES, FLOWING)
     with click.open_file(str(file), "rb") as lines:
         session.start()
         try:
             name = STDIN_NAME if str(file) == STDIN else str(file)
-            code = history.run(lines, name=name, stop_on_error=stop_on_error)
+            code = history.run(lines, name=name, stop_on_error=stop_on_error, in_flight=in_flight)
         finally:
             session.close()
     context.exit(code)

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from compaction.api.text.safe import cut
 from compaction.cli.histories.fields import BASE64
-from compaction.cli.histories.running import Result
+from compaction.cli.histories.running import PATIENCE, Later, Result
 from compaction.cli.histories.texts import text_fields
 from compaction.cli.segments.exec.fields import Fields
-from compaction.cli.segments.exec.session import SECONDS, Session
+from compaction.cli.segments.exec.session import Session
 from compaction.exceptions import RecordTextError
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.model import MAX_INDEX
@@ -34,8 +34,12 @@ _HEAD: Final = struct.Struct(">QQ")
 class Operation:
     """What carries an operation out, and the fields that it takes beside `op`."""
 
-    run: Callable[[Session, Fields], Result]
+    run: Callable[[Session, Fields], Result | Later]
     fields: tuple[str, ...] = ()
+
+
+FLOWING: Final = frozenset({"append", "write_sparse"})
+"""What may be in flight while the next one begins."""
 
 
 def name_of(given: Mapping[str, Any]) -> str:
@@ -48,7 +52,7 @@ def name_of(given: Mapping[str, Any]) -> str:
     return name
 
 
-def carry_out(session: Session, name: str, given: Mapping[str, Any]) -> Result:
+def carry_out(session: Session, name: str, given: Mapping[str, Any]) -> Result | Later:
     """Carry one operation out. RecordTextError: its fields are wrong, nothing was done; and all that logs raise."""
     operation, fields = OPERATIONS[name], Fields(given, f"operation {name}")
     fields.check(("op", *operation.fields))
@@ -62,17 +66,17 @@ def open_(session: Session, fields: Fields) -> Result:
     return _state_of(session.open(name, live=None if live is None else lambda: live))
 
 
-def append(session: Session, fields: Fields) -> Result:
+def append(session: Session, fields: Fields) -> Later:
     """Write entries; the result comes when they are durable."""
     name, entries = fields.text("log"), fields.entries()
-    return _position(session.log(name).append(entries, timeout=SECONDS).result(SECONDS))
+    return Later(session.log(name).append(entries, timeout=PATIENCE), _position)
 
 
-def write_sparse(session: Session, fields: Fields) -> Result:
+def write_sparse(session: Session, fields: Fields) -> Later:
     """Write one entry that may leave a gap; the result comes when it is durable."""
     name, entry = fields.text("log"), fields.entry()
     previous = fields.index("previous") if fields.has("previous") else None
-    return _position(session.log(name).write_sparse(entry, previous, timeout=SECONDS).result(SECONDS))
+    return Later(session.log(name).write_sparse(entry, previous, timeout=PATIENCE), _position)
 
 
 def truncate(session: Session, fields: Fields) -> Result:
@@ -110,23 +114,24 @@ def fold(session: Session, fields: Fields) -> Result:
     return {"count": count, "bytes": size, "crc32": f"{crc:08x}"}
 
 
-def snapshot(session: Session, fields: Fields) -> Result:
+def snapshot(session: Session, fields: Fields) -> Later:
     """Write a snapshot; the result comes when it is durable and in force."""
     name, index, term = fields.text("log"), fields.index("index"), fields.index("term")
     state, live = fields.data("state", b""), fields.indexes("live")
-    done = session.log(name).snapshot(index, term, state, live).result(SECONDS)
-    return {"index": done.index, "term": done.term, "live": len(live), "path": done.path.name}
+    future = session.log(name).snapshot(index, term, state, live)
+    return Later(
+        future, lambda made: {"index": made.index, "term": made.term, "live": len(live), "path": made.path.name}
+    )
 
 
-def roll(session: Session, _fields: Fields) -> Result:
+def roll(session: Session, _fields: Fields) -> Later:
     """Go on in a new file of the write-ahead log."""
-    session.system.roll().result(SECONDS)
-    return {}
+    return Later(session.system.roll(), lambda _none: {})
 
 
 def drain(session: Session, fields: Fields) -> Result:
     """Wait until all rolled files are in segments."""
-    seconds = fields.seconds("timeout", SECONDS)
+    seconds = fields.seconds("timeout", PATIENCE)
     return {"drained": session.system.drain(seconds)}
 
 

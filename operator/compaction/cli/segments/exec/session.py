@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from compaction.exceptions import LogClosedError, UnknownLogError
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.log import Log
 from compaction.stores.segments.system.system import LogSystem, SystemLimits
-
-SECONDS: Final = 600.0
-"""Until a write counts as lost: its future would wait for ever where the disk never answers."""
 
 
 @dataclass(slots=True)
