@@ -328,6 +328,32 @@ def test_one_log_of_a_system_is_verified_with_what_the_system_has_of_it(run: Run
     )
 
 
+@pytest.mark.parametrize("hostile", ["fifo", "link", "directory"])
+def test_a_write_ahead_log_that_is_no_file_is_named(run: Run, system: Path, hostile: str) -> None:
+    path = system / "0000000000000099.wal"
+    match hostile:
+        case "fifo":
+            os.mkfifo(path)
+        case "link":
+            path.symlink_to("/dev/zero")
+        case _:
+            path.mkdir()
+    for command in (("verify",), ("wal",), ("wal", "--records"), ("conformance",)):
+        result = run(command[0], system, *command[1:])
+        assert result.exit_code == 1, result.output
+        assert f"{path}: not a write-ahead log file: it is " in result.output
+    followed = run("follow", system, "--once", "-o", "jsonl")
+    assert "Written" in followed.stdout
+
+
+def test_a_log_may_have_any_name(run: Run, tmp_path: Path) -> None:
+    """Also that of the directory in which a log has its snapshots."""
+    varied_system(tmp_path / "system")
+    (tmp_path / "system" / "a").rename(tmp_path / "system" / "snapshots")
+    logs = json.loads(run("verify", tmp_path / "system", "-o", "json").stdout)["logs"]
+    assert [row["log"] for row in logs] == ["b", "snapshots"]
+
+
 def test_what_is_no_log_is_refused(run: Run, tmp_path: Path) -> None:
     for command in ("verify", "conformance"):
         result = run(command, tmp_path)

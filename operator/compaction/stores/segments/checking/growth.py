@@ -12,6 +12,7 @@ from compaction.stores.segments.checking.rules import Problem, Rule
 from compaction.stores.segments.model import SegmentIndex, segment_number
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.wal.files import wal_number
+from compaction.stores.segments.writer.repair import torn_from
 
 
 def violations(before: SystemFacts, after: SystemFacts) -> Iterator[Problem]:
@@ -47,8 +48,10 @@ def segments_grow(before: LogFacts, after: LogFacts) -> Iterator[Problem]:
 
 
 def _continues(old: SegmentIndex, new: SegmentIndex) -> bool:
+    """What was torn may be cleared: an owner does that when it starts."""
     columns = ((old.idx, new.idx), (old.term, new.term), (old.offset, new.offset), (old.length, new.length))
-    size = old.count
+    torn = torn_from(old)
+    size = old.count if torn is None else torn
     return new.count >= size and all(np.array_equal(mine, theirs[:size]) for mine, theirs in columns)
 
 

@@ -42,8 +42,8 @@ from compaction.stores.segments.system.row import LogRow
 
 
 def is_log(directory: Path) -> bool:
-    """Whether this is one log, not a system of logs."""
-    return is_log_directory(directory) or (directory / SNAPSHOTS).is_dir()
+    """Whether this is one log, not a system of logs, in which a log may have any name."""
+    return is_log_directory(directory) or ((directory / SNAPSHOTS).is_dir() and not _wal_names(directory))
 
 
 def read_facts(
@@ -194,13 +194,18 @@ def _targets(log: Path, links: Iterable[str]) -> dict[str, str]:
     return targets
 
 
+def _kept(log: Path) -> set[str]:
+    """What a recovery would keep. Of a commit that goes on meanwhile, one reading alone says too much."""
+    return {f"{kept.name}: {kept.reason}" for one in recovery.outlook(log) for kept in one.kept}
+
+
 def _compactor(log: Path, found: Iterable[str]) -> tuple[tuple[str, ...], tuple[CompactionError, ...]]:
     """What a recovery could not settle, and which of the compactor's own files cannot be read."""
     blocked: list[str] = []
     errors: list[CompactionError] = []
     try:
         if is_log_directory(log):
-            blocked += [f"{kept.name}: {kept.reason}" for one in recovery.outlook(log) for kept in one.kept]
+            blocked += sorted(_kept(log) & _kept(log))
         else:
             fence.read(log)
     except CorruptFenceError as error:

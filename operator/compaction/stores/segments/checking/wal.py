@@ -13,7 +13,7 @@ from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.memtable.tables import MemTables
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.wal.codec import WalRecord
-from compaction.stores.segments.wal.files import wal_files
+from compaction.stores.segments.wal.files import open_wal, wal_files
 from compaction.stores.segments.wal.reader import WalReader
 
 _READS: Final = 5
@@ -67,19 +67,22 @@ def read_wal_files(
 
 def _read(path: Path, before: WalFacts | None, on_record: Callable[[WalRecord], None]) -> WalFacts | None:
     facts: WalFacts | None = None
+    records: list[WalRecord] = []
     for _ in range(_READS):
         try:
-            data = path.read_bytes()
+            with open(open_wal(path), "rb") as file:
+                data = file.read()
         except FileNotFoundError:
             return None
+        except InvalidWalFormatError as error:
+            return WalFacts(path, size=0, whole=0, mark=0, records=0, writers=(), damage=error)
         if facts is not None and facts.size == len(data):
             break
         records, facts = _facts(path, data, before)
         if facts.damage is None:
             break
-    if facts is not None:
-        for record in records:
-            on_record(record)
+    for record in records:
+        on_record(record)
     return facts
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from compaction.stores.segments.format.codec import pread_up_to
 from compaction.stores.segments.wal.codec import HEADER, WalRecord, check_header
+from compaction.stores.segments.wal.files import open_wal
 from compaction.stores.segments.wal.reader import BadRecordError, RecordCursor, take_record
 
 
@@ -21,7 +22,7 @@ class GrowingFile:
 
     def read(self) -> list[WalRecord]:
         """What is whole since the last time. InvalidWalFormatError: no write-ahead log; OSError passes through."""
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = open_wal(self.path)
         try:
             data = pread_up_to(fd, max(0, os.fstat(fd).st_size - self.offset), self.offset)
         finally:

@@ -34,6 +34,7 @@ from compaction.stores.segments.wal.codec import (
     number_of,
     word_of,
 )
+from compaction.stores.segments.wal.files import open_wal
 
 _HIDDEN_WRITERS: Final = 1 << 10
 _SHORTEST: Final = WORD_BYTES + FIXED.size
@@ -125,7 +126,8 @@ class WalReader:
 
 def read_wal(path: Path) -> WalReader:
     """The records of the file at `path`, read at once. OSError passes through; errors of `WalReader`."""
-    return WalReader(path.read_bytes(), file=str(path))
+    with open(open_wal(path), "rb") as file:
+        return WalReader(file.read(), file=str(path))
 
 
 def _grow(cursor: RecordCursor, growing: dict[bytes, WalRun]) -> None:
