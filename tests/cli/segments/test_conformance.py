@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -326,6 +328,37 @@ def test_one_log_of_a_system_is_verified_with_what_the_system_has_of_it(run: Run
     assert "4 live entries (first index 3) are in no segment and no write-ahead log file; restore the log" in (
         result.stderr
     )
+
+
+def test_progress_is_shown_on_a_terminal_and_nowhere_else(system: Path) -> None:
+    command = [sys.executable, "-m", "compaction.cli.main", "segments", "verify", str(system)]
+    piped = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert piped.stderr == ""
+    terminal, screen = os.openpty()
+    try:
+        shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=screen, text=True, check=True)
+        os.close(screen)
+        screen = -1
+        said = os.read(terminal, 1 << 16).decode()
+    finally:
+        for fd in {terminal, screen} - {-1}:
+            os.close(fd)
+    assert "scanning" in said or "reading payloads" in said
+    assert shown.stdout == piped.stdout
+
+
+def test_nothing_in_a_directory_steers_the_terminal(run: Run, system: Path) -> None:
+    """Ids of writers, names of logs and targets of links are whatever others called them."""
+    hostile = "evil\x1b[2J"
+    next_wal(system, hostile.encode(), LogEntry(1, 1, b"x"))
+    (system / "a").rename(system / hostile)
+    link = system / hostile / segment_links(system / hostile)[0]
+    link.unlink()
+    link.symlink_to(f"/nowhere/{hostile}")
+    for args in (["verify"], ["conformance"], ["wal"], ["wal", "--records", "-o", "table"], ["follow", "--once"]):
+        output = run(args[0], system, *args[1:]).output
+        assert "\x1b" not in output
+        assert "evil" in output
 
 
 @pytest.mark.parametrize("hostile", ["fifo", "link", "directory"])

@@ -53,9 +53,10 @@ def verify(
 
     Example: compactor segments verify system
     """
-    with storage_errors(directory):
-        facts = read_facts(directory, described=described_snapshot(directory, snapshot, live))
-        rows, problems = _verified(facts)
+    described = described_snapshot(directory, snapshot, live)
+    with storage_errors(directory), ProgressBar("logs") as bar:
+        facts = read_facts(directory, described=described)
+        rows, problems = _verified(facts, bar)
     hard = [problem for problem in problems if not problem.note]
     if output is not OutputFormat.TABLE:
         emit(_object(facts, rows, problems), output)
@@ -73,17 +74,16 @@ def verify(
         context.exit(EXIT_DATA_ERROR)
 
 
-def _verified(facts: SystemFacts) -> tuple[list[dict[str, Any]], list[Problem]]:
+def _verified(facts: SystemFacts, bar: ProgressBar) -> tuple[list[dict[str, Any]], list[Problem]]:
     """A row for each log, and all problems; progress is shown by the bytes of payload."""
     rows, problems = [], list(system_problems(facts))
-    with ProgressBar("logs") as bar:
-        for log in facts.logs:
-            bar.note(log.name, payload_bytes(log), 0)
-        bar.say("reading payloads")
-        for log in facts.logs:
-            own = list(_noted(log, bar))
-            rows.append(_row(log, own))
-            problems += own
+    for log in facts.logs:
+        bar.note(log.name, payload_bytes(log), 0)
+    bar.say("reading payloads")
+    for log in facts.logs:
+        own = list(_noted(log, bar))
+        rows.append(_row(log, own))
+        problems += own
     return rows, problems
 
 
