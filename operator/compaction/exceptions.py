@@ -53,6 +53,23 @@ class ClaimRefusedError(CompactionError):
         return self.message
 
 
+class RecordTextError(CompactionError):
+    """A record, value or operation that is not written as it must be; says what is wrong and what to write."""
+
+
+class RecordLineError(RecordTextError):
+    """A line of a file that is not written as it must be; `line` counts from 1."""
+
+    def __init__(self, path: str, line: int, reason: str) -> None:
+        super().__init__(path, line, reason)
+        self.path = path
+        self.line = line
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: line {self.line}: {self.reason}"
+
+
 class StorageError(CompactionError):
     """What a store depends on cannot be used: a Secret, object storage, or a database. A kind of store reports these
     together with errors of its own.
@@ -346,6 +363,18 @@ class LogBusyError(LogPathError):
 
     def __str__(self) -> str:
         return f"{self.path}: the write-ahead log is busy: {self.reason}; append again"
+
+
+class UnknownLogError(SegmentLogError):
+    """A system of logs has no log of this name."""
+
+    def __init__(self, path: str, log: str) -> None:
+        super().__init__(path, log)
+        self.path = path
+        self.log = log
+
+    def __str__(self) -> str:
+        return f"{self.path}: the system has no log {self.log!a}: open it first, which creates it"
 
 
 class LogClosedError(LogPathError):
@@ -1445,23 +1474,6 @@ class ProtectedBranchError(StagingStoreError):
     def __str__(self) -> str:
         branch, action = self.args
         return f'branch "{branch}" is protected: {action} is not allowed'
-
-
-class RecordTextError(StagingStoreError):
-    """A record, value or operation that is not written as it must be; says what is wrong and what to write."""
-
-
-class RecordLineError(RecordTextError):
-    """A line of a file that is not written as it must be; `line` counts from 1."""
-
-    def __init__(self, path: str, line: int, reason: str) -> None:
-        super().__init__(path, line, reason)
-        self.path = path
-        self.line = line
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.path}: line {self.line}: {self.reason}"
 
 
 class NoStagingAreaError(StagingStoreError):

@@ -65,6 +65,19 @@ LAYERS = (
         Layer(f"compaction.stores.segments.install.{module}", (*INPUT_OUTPUT, *CLOCKS))
         for module in ("messages", "codec", "needed", "sender", "receiver")
     ),
+    # What the rules of an owner are, and whether facts keep them; what changed between two listings. Paths are names.
+    *(
+        Layer(f"compaction.stores.segments.{room}", (*INPUT_OUTPUT, *CLOCKS), allowed=("pathlib.Path",))
+        for room in (
+            "checking.rules",
+            "checking.facts",
+            "checking.segments",
+            "checking.snapshots",
+            "checking.wal_files",
+            "checking.growth",
+            "following.changes",
+        )
+    ),
     Layer("compaction.stores", (*CLUSTER, *SPARK, "compaction.reconcile", "compaction.cli", "compaction.local")),
     # A library by itself: of the project it knows the errors only. Model, codec and commands do no input or output, nor
     # does the decision to compact.

@@ -37,22 +37,9 @@ from compaction.stores.segments.wal import log as wal_log
 from compaction.stores.segments.writer import flush as flush_module
 from compaction.stores.segments.writer import segments as segment_writer
 from compaction.stores.segments.writer import selection
+from support.faults.power_loss import Without
 
 Patch = tuple[Any, str, Any]
-
-
-class Without:
-    """The module of system calls as another module sees it, some calls left out."""
-
-    def __init__(self, *names: str) -> None:
-        self._names = names
-
-    def __getattr__(self, name: str) -> Any:
-        return _nothing if name in self._names else getattr(fs, name)
-
-
-def _nothing(*_: object, **__: object) -> None:
-    pass
 
 
 def _without(module: ModuleType, *names: str) -> Callable[[], list[Patch]]:
@@ -194,7 +181,7 @@ def _installed_before_it_is_durable() -> list[Patch]:
 
 
 def _nothing_is_cut() -> list[Patch]:
-    return [(log_module.Log, "set_cut", _nothing)]
+    return [(log_module.Log, "set_cut", lambda *_: None)]
 
 
 DEFECTS: dict[str, Callable[[], list[Patch]]] = {
