@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 from unittest import mock
 
 from compaction.stores.segments.system import compactions
@@ -24,10 +25,10 @@ from support.faults.power_loss import INODES, Disk, Recorder, all_kept, by_chanc
 from support.stores.log_promises import History
 
 LIVES, ACTS = 3, 160
-BETWEEN = 0.04
+BETWEEN = 0.05
 """Odds that the other one acts between two system calls of one."""
-IN_COMMIT = 0.5
-"""Odds that a power failure comes soon after a name was replaced, if any was."""
+SOON_AFTER = 0.6
+"""Odds that a power failure comes about when a commit replaces a name, or a snapshot gets its own."""
 FULL = 0.002
 NEED_ROOM = frozenset({"create", "write", "write_at", "link", "symlink", "sync"})
 
@@ -134,9 +135,9 @@ class Schedule:
     def _lose_power(self, disk: Disk, recorder: Recorder, dice: Random, left: Path) -> int:
         """Before one of the calls; returns which."""
         at = dice.randint(dice.choice((0, len(recorder.calls) // 2)), len(recorder.calls))
-        links = [number for number, call in enumerate(recorder.calls) if call[0] in ("link", "symlink")]
-        if links and dice.random() < IN_COMMIT:
-            at = min(dice.choice(links) + dice.randint(0, 8), len(recorder.calls))
+        moments = [number for number, call in enumerate(recorder.calls) if _takes_effect(call)]
+        if moments and dice.random() < SOON_AFTER:
+            at = min(max(0, dice.choice(moments) + dice.randint(-1, 8)), len(recorder.calls))
         for call in recorder.calls[:at]:
             disk.replay(call)
         keep, name = dice.choice(((nothing_kept, "nothing"), (all_kept, "everything"), (by_chance(dice), "some")))
@@ -145,6 +146,10 @@ class Schedule:
         self.trace.append(f"power lost before call {at} of {len(recorder.calls)}, kept: {name}, torn: {torn}")
         disk.leave(left, keep, cut)
         return at
+
+
+def _takes_effect(call: tuple[Any, ...]) -> bool:
+    return call[0] in ("link", "symlink") or (call[0] == "rename" and call[1].name.endswith(".partial"))
 
 
 def _left(
