@@ -20,6 +20,7 @@ from compaction.api.policy.segment_logs import Ownership
 from compaction.exceptions import CompactionError, LogClosedError, SegmentLogError
 from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import fence
+from compaction.stores.segments.commit.recovery import RecoveryReport
 from compaction.stores.segments.planning.due import CompactionFacts, Due, DueRules, due, seconds_left
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import plan_log
@@ -214,6 +215,9 @@ class Compactions:
                 self._compacted_at[log.name] = self._clock()
 
     def _compacted(self, log: CompactedLog, reason: Due) -> OwnCompaction:
+        if not log.segments.refresh().segments:
+            # Nothing was flushed yet.
+            return OwnCompaction(log.name, reason, LogCompaction("", RecoveryReport()), (), sweep.SweepReport())
         rules, said = self._rules, Ownership.STOPPED
         # The owner vouches for itself, whatever a Ra server has left in the directory.
         request = CompactionRequest(OWNER, rules.limits, ownership=said, marking=not rules.phase_one)
