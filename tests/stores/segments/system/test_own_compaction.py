@@ -210,6 +210,25 @@ def test_a_log_is_compacted_without_being_asked(tmp_path: Path, rules: DueRules,
         assert reason is not Due.REQUESTED
 
 
+def test_a_timer_that_cannot_read_the_log_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LogSystem(tmp_path / "system", limits=limits(due=DueRules(every=0.05))) as system:
+        log, failed = filled(system), threading.Event()
+        refresh = log.segments.refresh
+
+        def fail() -> Any:
+            if threading.current_thread().name.startswith("compaction") and not failed.is_set():
+                failed.set()
+                raise OSError(24, "Too many open files")
+            return refresh()
+
+        monkeypatch.setattr(log.segments, "refresh", fail)
+        assert failed.wait(WAIT)
+        assert system.compact("a").result(WAIT).reason is Due.REQUESTED
+    assert "Too many open files" in caplog.text
+
+
 def test_closing_stops_a_compaction_before_its_next_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, go_on = threading.Event(), threading.Event()
     compact = compactions_module.compact_log

@@ -118,7 +118,7 @@ class Compactions:
             if self._rules.phase_one:
                 delete_dead(log.segments, log.row, timeout=_LOCK_SECONDS)
             self._ask(log)
-        except SegmentLogError as error:
+        except (SegmentLogError, OSError) as error:
             _logger.warning("%s: dead segments cannot be deleted now: %s", log.directory, error)
 
     def request(self, log: CompactedLog) -> Future[OwnCompaction]:
@@ -190,7 +190,7 @@ class Compactions:
         try:
             log.segments.refresh()
             self._ask(log)
-        except SegmentLogError as error:
+        except (SegmentLogError, OSError) as error:
             _logger.warning("%s: whether it is to be compacted cannot be found out: %s", log.directory, error)
         with self._changed:
             # Whatever came of it: the next time is one period later.
