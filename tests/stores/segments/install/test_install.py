@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import InstallIncompleteError, InvalidInstallError, WriteRefusedError
+from compaction.exceptions import (
+    InstallIncompleteError,
+    InvalidCutError,
+    InvalidInstallError,
+    LogClosedError,
+    StoreIOError,
+    WriteRefusedError,
+)
+from compaction.stores.segments.directory import fs
 from compaction.stores.segments.install.driver import install_snapshot
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import LogEntry
@@ -56,9 +65,9 @@ class Pair:
     def install(self, applied: int | None) -> None:
         install_snapshot(self.leader, self.follower, term=2, transfer=1, applied=applied)
 
-    def begin(self, applied: int | None = None, index: int = 20) -> Install:
-        sizes = {"indexes_bytes": len(encode_indexes(LiveSet.parse("3,12-13,20"))), "data_bytes": len(self.data)}
-        return self.follower.begin_install(index, 2, applied=applied, **sizes)
+    def begin(self, applied: int | None = None, index: int = 20, indexes_bytes: int | None = None) -> Install:
+        size = len(encode_indexes(LiveSet.parse("3,12-13,20"))) if indexes_bytes is None else indexes_bytes
+        return self.follower.begin_install(index, 2, applied=applied, indexes_bytes=size, data_bytes=len(self.data))
 
     @property
     def data(self) -> bytes:
@@ -226,3 +235,96 @@ def test_an_installation_that_contradicts_the_log_is_refused(
         pair.begin(applied=applied, index=index)
     assert log.read(range(99)) == [*entries(3, 3, 2), *entries(9, 10, 2)]
     assert log.row.snapshot_index == 8
+
+
+def test_a_snapshot_is_published_after_its_entries_are_durable(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    renamed = threading.Event()
+    sync, rename = fs.sync_data, fs.rename
+
+    def slow_sync(fd: int) -> None:
+        # Long enough for a snapshot that does not wait.
+        renamed.wait(0.5)
+        sync(fd)
+        order.append("synced")
+
+    def note_rename(source: Path, target: Path) -> None:
+        rename(source, target)
+        if target.parent.name == "snapshots":
+            order.append("published")
+            renamed.set()
+
+    install = pair.begin()
+    monkeypatch.setattr(fs, "sync_data", slow_sync)
+    monkeypatch.setattr(fs, "rename", note_rename)
+    for before, index in ((None, 3), (3, 12), (12, 13), (13, 20)):
+        install.write(entries(index, index, 2)[0], before)
+    install.chunk(encode_indexes(LiveSet.parse("3,12-13,20")) + pair.data)
+    install.finish().result(WAIT)
+    assert order[-1] == "published"
+    assert set(order[:-1]) == {"synced"}
+    monkeypatch.undo()
+    check_installed(pair, LIVE)
+
+
+def test_a_system_that_closes_while_a_snapshot_arrives_forgets_it(pair: Pair) -> None:
+    pair.follower.append(entries(1, 10, term=2)).result(WAIT)
+    install = pair.begin(applied=10)
+    install.write(entries(12, 12, 2)[0], 10)
+    install.chunk(b"x")
+    pair.restart()
+    for act in (lambda: install.chunk(b"x"), install.finish, lambda: install.write(entries(13, 13, 2)[0], 12)):
+        with pytest.raises(LogClosedError, match="the installation is aborted"):
+            act()
+    install.abort()
+    assert pair.follower.read(range(99)) == entries(1, 10, 2)
+    assert not (pair.follower.directory / "install.partial").exists()
+
+
+def test_a_storage_that_refuses_keeps_the_log_as_it_was(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the snapshot is published the installation can be aborted; while it is, the disk decides."""
+    pair.follower.append(entries(1, 10, term=2)).result(WAIT)
+    indexes = encode_indexes(LiveSet.parse("3"))
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for call, stays in (("sync", True), ("rename", False)):
+        install = pair.begin(applied=10, indexes_bytes=len(indexes))
+        install.chunk(indexes + pair.data)
+        with monkeypatch.context() as patch:
+            patch.setattr(fs, call, refuse)
+            with pytest.raises(StoreIOError, match="No space left"):
+                install.finish().result(WAIT)
+        assert pair.follower.read(range(99)) == entries(1, 10, 2)
+        if stays:
+            install.abort()
+        else:
+            with pytest.raises(LogClosedError, match="close the system of logs and open it again"):
+                install.abort()
+            with pytest.raises(WriteRefusedError, match="is being installed"):
+                pair.follower.append(entries(11, 11))
+            pair.restart()
+        assert pair.follower.last == LogPosition(10, 2)
+    pair.install(applied=10)
+    check_installed(pair, LIVE)
+
+
+def test_a_cut_that_cannot_be_read_stops_the_opening(pair: Pair) -> None:
+    """Where the log ends would be a guess."""
+    pair.follower.append(entries(1, 10, term=2)).result(WAIT)
+    pair.begin(applied=10).write(entries(12, 12, 2)[0], 10).result(WAIT)
+    path = pair.follower.directory / CUT_FILE
+    pair.following.close()
+    data = path.read_bytes()
+    for bad, message in (
+        (data[:-1], "it has 24 bytes, not 25"),
+        (b"CCUT\2" + data[5:], "it begins with"),
+        (data[:-1] + b"\0", "its checksum does not match"),
+    ):
+        path.write_bytes(bad)
+        with pytest.raises(InvalidCutError, match=f"{path}: {message}"):
+            LogSystem(pair.root / "follower")
+    path.write_bytes(data)
+    pair.following = LogSystem(pair.root / "follower")
+    assert pair.follower.last == LogPosition(10, 2)
