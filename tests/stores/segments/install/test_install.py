@@ -126,6 +126,29 @@ def test_the_follower_holds_the_live_entries_and_the_snapshot(pair: Pair, tail: 
     check_installed(pair, LIVE)
 
 
+@pytest.mark.parametrize("flushed", [False, True], ids=["in memory", "in segments"])
+@pytest.mark.parametrize("truncated", [False, True])
+def test_a_tail_does_not_come_back_when_no_entry_has_to_be_sent(pair: Pair, truncated: bool, flushed: bool) -> None:
+    """Nothing that is written hides it: neither one that the owner has truncated before."""
+    pair.snapshot(23, "3")
+    pair.follower.append(entries(1, 5, term=2)).result(WAIT)
+    pair.follower.append(entries(6, 40)).result(WAIT)
+    if flushed:
+        flush(pair.following)
+    if truncated:
+        pair.follower.truncate(6)
+    pair.install(applied=5)
+    for act in (lambda: None, pair.restart, lambda: flush(pair.following), pair.restart, pair.restart):
+        act()
+        assert pair.follower.last == LogPosition(23, 2)
+        assert pair.follower.read(range(99)) == entries(3, 3, 2)
+    pair.follower.append(entries(24, 24, term=3)).result(WAIT)
+    for act in (pair.restart, lambda: flush(pair.following), pair.restart):
+        act()
+        assert pair.follower.read(range(99)) == [*entries(3, 3, 2), *entries(24, 24, term=3)]
+    assert not (pair.follower.directory / CUT_FILE).exists()
+
+
 def test_a_log_that_holds_the_entry_of_the_snapshot_keeps_what_follows(pair: Pair) -> None:
     """It matches the sender's up to there, so nothing needs to be sent but the snapshot."""
     pair.follower.append(entries(1, 23, term=2)).result(WAIT)
@@ -165,14 +188,17 @@ def test_an_installation_that_ends_early_leaves_the_log_as_it_was_up_to_its_base
     check_installed(pair, LIVE)
 
 
-def test_a_snapshot_without_all_its_live_entries_is_not_published(pair: Pair) -> None:
-    """An entry that did not arrive, and one that the log no longer has, are never taken for dead."""
+@pytest.mark.parametrize("flushed", [False, True], ids=["in memory", "in segments"])
+def test_a_snapshot_without_all_its_live_entries_is_not_published(pair: Pair, flushed: bool) -> None:
+    """An entry that did not arrive is never taken for dead, and never for the one that the log holds in its place."""
     pair.follower.append(entries(1, 10, term=2)).result(WAIT)
     pair.follower.append(entries(11, 19)).result(WAIT)
+    if flushed:
+        flush(pair.following)
     install = pair.begin(applied=10)
-    install.write(entries(12, 12, 2)[0], 10)
+    install.write(entries(13, 13, 2)[0], 10)
     install.chunk(encode_indexes(LiveSet.parse("3,12-13,20")) + pair.data)
-    with pytest.raises(InstallIncompleteError, match="2 live entries are missing, the first one is index 13"):
+    with pytest.raises(InstallIncompleteError, match="2 live entries are missing, the first one is index 12"):
         install.finish().result(WAIT)
     install.abort()
     assert pair.follower.row.snapshot_index is None
