@@ -97,7 +97,11 @@ def life(run: Run) -> None:
     run.append("b", 19, 2, 4)
     run.snapshot("b", 20, (8, 19))
     run.flush()
-    run.append("b", 21, 2, 5)
+    run.append("b", 21, 4, 5)
+    run.flush()
+    run.append("b", 22, 1, 6)
+    run.snapshot("b", 22, (8,))
+    run.flush()
 
 
 def record(root: Path) -> tuple[Recorder, Run, Disk]:
@@ -171,6 +175,10 @@ def live_only_above(written: Sequence[Seq], row: LogRow) -> list[Seq]:
     return [seq.floor(0 if row.snapshot_index is None else row.snapshot_index + 1) for seq in written]
 
 
+def nothing_hides(*_: object) -> None:
+    pass
+
+
 DEFECTS: dict[str, tuple[ModuleType, str, object]] = {
     "a batch is not synced": (current, "fs", Without("sync_data")),
     "the name of a file is not synced": (wal_log, "fs", Without("sync_directory")),
@@ -180,6 +188,7 @@ DEFECTS: dict[str, tuple[ModuleType, str, object]] = {
     "the name of a snapshot is not synced": (snapshots, "fs", Without("sync_directory")),
     "the directory of a log is not synced": (system_module, "fs", Without("sync_directory")),
     "live entries below the snapshot are dropped": (flush_module, "select", live_only_above),
+    "what a dead entry has overwritten comes back": (flush_module, "_keep_hidden", nothing_hides),
 }
 
 
