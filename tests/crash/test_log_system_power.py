@@ -30,6 +30,7 @@ from compaction.stores.segments.wal import log as wal_log
 from compaction.stores.segments.wal.current import WalLimits
 from compaction.stores.segments.writer import flush as flush_module
 from compaction.stores.segments.writer.flush import NewSegments
+from compaction.stores.segments.writer.selection import select
 from support.faults.power_loss import Disk, Recorder, Without, lose_power_everywhere
 from support.stores.log_promises import History
 
@@ -99,7 +100,11 @@ def life(run: Run) -> None:
     run.append("b", 19, 2, 4)
     run.snapshot("b", 20, (8, 19))
     run.flush()
-    run.append("b", 21, 2, 5)
+    run.append("b", 21, 4, 5)
+    run.flush()
+    run.append("b", 22, 1, 6)
+    run.snapshot("b", 22, (8,))
+    run.flush()
 
 
 def record(root: Path) -> tuple[Recorder, Run, Disk]:
@@ -175,9 +180,14 @@ def test_power_is_lost_at_every_call(tmp_path: Path) -> None:
     assert lose(tmp_path, recorder, run, disk) > len(recorder.calls)
 
 
-def live_only_above(written: Sequence[Seq], row: LogRow) -> list[Seq]:
+def live_only_above(written: Sequence[Seq], row: LogRow, _: int | None) -> list[Seq]:
     """A segment writer that drops what is live below the snapshot."""
     return [seq.floor(0 if row.snapshot_index is None else row.snapshot_index + 1) for seq in written]
+
+
+def nothing_hides(written: Sequence[Seq], row: LogRow, _: int | None) -> list[Seq]:
+    """A segment writer that does not look at what the segments hold."""
+    return select(written, row)
 
 
 DEFECTS: dict[str, tuple[ModuleType, str, object]] = {
@@ -189,6 +199,7 @@ DEFECTS: dict[str, tuple[ModuleType, str, object]] = {
     "the name of a snapshot is not synced": (snapshots, "fs", Without("sync_directory")),
     "the directory of a log is not synced": (system_module, "fs", Without("sync_directory")),
     "live entries below the snapshot are dropped": (flush_module, "select", live_only_above),
+    "what a dead entry has overwritten comes back": (flush_module, "select", nothing_hides),
 }
 
 

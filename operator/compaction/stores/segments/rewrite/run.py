@@ -91,8 +91,7 @@ def compact_log(
     recovered.require_settled(directory)
     planned = plan_now(directory, request)
     job = f"{request.holder}-{secrets.token_hex(5)}"
-    token = fence.high_water(directory, job) + 1
-    fence.claim(directory, job=job, token=token, holder=request.holder, timeout=request.timeout)
+    token = fence.claim_next(directory, job=job, holder=request.holder, timeout=request.timeout)
     try:
         done = _rewrite(directory, request, planned, job=job, token=token, should_stop=should_stop)
         receipts = tuple(outcome for outcome in done if isinstance(outcome, GroupReceipt))

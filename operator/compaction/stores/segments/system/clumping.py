@@ -50,8 +50,7 @@ def clump_own_log(
     """
     directory = log.directory
     job = f"{OWNER}-{secrets.token_hex(5)}"
-    token = fence.high_water(directory, job) + 1
-    fence.claim(directory, job=job, token=token, holder=OWNER)
+    token = fence.claim_next(directory, job=job, holder=OWNER)
     try:
         owner = _RunningOwner(system, log, machine)
         return clump_through_owner(owner, request=options, limits=limits, job=job, token=token, holder=OWNER)
