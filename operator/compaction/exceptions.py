@@ -384,6 +384,53 @@ class LogClosedError(LogPathError):
         return f"{self.path}: closed: {self.reason}"
 
 
+class InstallMessageError(SegmentLogError):
+    """Bytes that are no message of an installation; `offset` is where that shows."""
+
+    def __init__(self, size: int, offset: int, reason: str) -> None:
+        super().__init__(size, offset, reason)
+        self.size = size
+        self.offset = offset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"install message of {self.size} bytes, at offset {self.offset}: {self.reason}; it does not count, and the "
+            f"sender sends it again"
+        )
+
+
+class InstallIncompleteError(LogPathError):
+    """A snapshot cannot be installed: live entries of it are not in the log, and were not sent."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: the snapshot is not installed: {self.reason}"
+
+
+class InvalidInstallError(LogPathError):
+    """A snapshot cannot be installed: its files are damaged, or of another snapshot."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: the snapshot is not installed, its files are not right: {self.reason}"
+
+
+class InstallStoppedError(LogPathError):
+    """The sender of a snapshot has given up, or there is nothing to send."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: no snapshot is installed from here: {self.reason}"
+
+
+class InvalidCutError(SegmentFileError):
+    """The file that says where a log ends after an interrupted installation cannot be read."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}: {self.reason}: where the log ends is unknown. Delete the log's directory, so that a "
+            f"snapshot is installed in an empty log, or restore the file from a copy"
+        )
+
+
 # --- the Kubernetes API -------------------------------------------------------------------------------------------
 
 

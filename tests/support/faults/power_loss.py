@@ -8,8 +8,9 @@ itself; a write may be cut. That is weaker than most file systems, so what survi
 from __future__ import annotations
 
 import os
+import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from compaction.stores.segments.directory import fs
+from support.depth import at_depth
 
 RECORDED = (
     "create", "reopen", "write", "write_at", "sync", "sync_data", "sync_directory", "make_directory",
@@ -274,3 +276,63 @@ def all_kept() -> bool:
 def by_chance(random: Random) -> Keep:
     """Each pending change is kept or lost by itself."""
     return lambda: random.random() < 0.5
+
+
+def ways(seed: int) -> Iterator[tuple[str, Keep, Callable[[int], int]]]:
+    """What is left of the pending changes: nothing, everything, any of them, and of writes any first part."""
+    random = Random(seed)
+    yield "nothing", nothing_kept, lambda size: size
+    yield "everything", all_kept, lambda size: size
+    yield "torn", all_kept, lambda size: random.randrange(size + 1)
+    yield "some", by_chance(random), lambda size: size
+    yield "some torn", by_chance(random), lambda size: random.randrange(size + 1)
+
+
+def lose_power_everywhere(
+    root: Path,
+    recorder: Recorder,
+    disk: Disk,
+    check: Callable[[Path, int], None],
+    *,
+    kept: frozenset[str] = frozenset(),
+    every: int = 1,
+) -> int:
+    """At every call; of a short run each moment sees one way, and all ways come in turn, unless `kept` names some.
+
+    `check` takes the directory that is left, below `root`, and how many calls there were. `every`: of so many calls
+    only one. Returns how many states were checked.
+    """
+    calls, tried = recorder.calls, 0
+    for number in range(len(calls) + 1):
+        possible = list(ways(number))
+        turn = at_depth(short=possible[number % len(possible) :][:1], deep=possible)
+        for name, keep, cut in [way for way in possible if way[0] in kept] or turn if number % every == 0 else []:
+            left = root / f"{number}-{name}"
+            left.mkdir()
+            disk.leave(left, keep, cut)
+            try:
+                with Recorder():
+                    # For its syncs, which do not wait: what is checked here loses no power.
+                    check(left, number)
+            except Exception as error:
+                error.add_note(f"power lost before call {number} ({calls[number : number + 1]}), kept: {name}")
+                raise
+            shutil.rmtree(left)
+            tried += 1
+        if number < len(calls):
+            disk.replay(calls[number])
+    return tried
+
+
+class Without:
+    """The module of system calls as another module sees it, some calls left out."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __getattr__(self, name: str) -> Any:
+        return _nothing if name in self._names else getattr(fs, name)
+
+
+def _nothing(*_: object, **__: object) -> None:
+    pass

@@ -324,13 +324,13 @@ def test_adopting_many_links_asks_for_each_tombstone_once(log: Path, monkeypatch
 
 def test_a_sweep_that_lost_its_lock_deletes_nothing_more(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compact(log)
-    before, judge = sorted(path.name for path in log.iterdir()), sweep._judge
+    before, judge = sorted(path.name for path in log.iterdir()), sweep.judge
 
-    def judged(*arguments: Any) -> sweep._Verdicts:
+    def judged(*arguments: Any) -> sweep.Verdicts:
         (log / "compaction.lock").unlink()
         return judge(*arguments)
 
-    monkeypatch.setattr(sweep, "_judge", judged)
+    monkeypatch.setattr(sweep, "judge", judged)
     with pytest.raises(LockLostError):
         sweep.sweep(log, now=9999.0, grace_seconds=0)
     assert sorted(path.name for path in log.iterdir()) == [name for name in before if name != "compaction.lock"]

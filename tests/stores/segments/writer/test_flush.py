@@ -9,7 +9,7 @@ import pytest
 
 from compaction.exceptions import CorruptSegmentError, EntryMissingError, SegmentLogError
 from compaction.stores.segments.directory import fs
-from compaction.stores.segments.format.codec import encode_header, read_segment
+from compaction.stores.segments.format.codec import encode_header, read_segment, torn_from
 from compaction.stores.segments.format.writer import LogWriter
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import LogEntry, MemTable
@@ -20,7 +20,7 @@ from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.wal.write import RolledFile, Written
 from compaction.stores.segments.writer.flush import NewSegments, flush
-from compaction.stores.segments.writer.repair import repair_last, torn_from
+from compaction.stores.segments.writer.repair import repair_last
 from compaction.stores.segments.writer.segments import SegmentWriter
 
 SMALL = NewSegments(max_count=4)
@@ -45,7 +45,7 @@ class Client:
     def failed(self, error: SegmentLogError) -> None:
         raise error
 
-    def flushed(self, pieces: Sequence[tuple[MemTable, Seq]]) -> None:
+    def flushed(self, pieces: Sequence[tuple[MemTable, Seq]], number: int) -> None:
         assert all(set(indexes) <= set(open_log(self.directory).segments[-1].idx.tolist()) for _, indexes in pieces)
         self.reported += [indexes for _, indexes in pieces]
 

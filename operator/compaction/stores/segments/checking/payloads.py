@@ -11,10 +11,10 @@ from compaction.exceptions import CorruptEntryError, LogChangedError, NotALogDir
 from compaction.stores.segments.checking.facts import LogFacts
 from compaction.stores.segments.checking.rules import Problem, Rule, Window
 from compaction.stores.segments.commit.fence import FENCE_FILE
+from compaction.stores.segments.format.codec import torn_from
 from compaction.stores.segments.model import FileIdentity, SegmentIndex
 from compaction.stores.segments.reading.files import read_segments
 from compaction.stores.segments.reading.reader import SegmentFile
-from compaction.stores.segments.writer.repair import torn_from
 
 OnBytes = Callable[[int], None]
 _ROUNDS = 20

@@ -9,8 +9,8 @@ from compaction.exceptions import MissingSegmentHeaderError, SegmentNameError
 from compaction.stores.segments.checking.facts import LogFacts
 from compaction.stores.segments.checking.rules import Problem, Rule, Window
 from compaction.stores.segments.format import names
+from compaction.stores.segments.format.codec import torn_from
 from compaction.stores.segments.model import HEADER_BYTES, SEGMENT_NAME, segment_number
-from compaction.stores.segments.writer.repair import torn_from
 
 _RECOVER = "stop the owner and run `compactor segments recover`"
 

@@ -30,7 +30,6 @@ from compaction.stores.segments.commit.records import (
     PendingCommit,
     RewrittenGroup,
     SegmentTombstone,
-    TombstoneKind,
 )
 from compaction.stores.segments.directory import fs, lock
 from compaction.stores.segments.directory.faults import storage_error, storage_errors
@@ -322,19 +321,7 @@ def commit_unreferenced(
             for name in missing:
                 if name not in dead:
                     raise SourcesChangedError(f"{directory / name}: gone, or something in it is needed (again)")
-            marked = tuple(
-                SegmentTombstone(
-                    name=name,
-                    kind=TombstoneKind.UNREFERENCED,
-                    since=now,
-                    job=job,
-                    token=token,
-                    bytes=dead[name].identity.size,
-                    reason=dead[name].reason,
-                    identity=dead[name].identity,
-                )
-                for name in missing
-            )
+            marked = tuple(dead[name].tombstone(since=now, job=job, token=token) for name in missing)
             jobs = record.jobs | {job: replace(claim, unreferenced=(*claim.unreferenced, *marked))}
             marks = fence.with_tombstones(replace(record, jobs=jobs), marked)
             # Half of the room at most: commits, claims and the sweep that shrinks it again need theirs.

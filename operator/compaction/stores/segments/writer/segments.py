@@ -8,6 +8,7 @@ from pathlib import Path
 
 from compaction.exceptions import FlushFailedError, SegmentLogError
 from compaction.stores.segments.directory import fs
+from compaction.stores.segments.wal.files import wal_number
 from compaction.stores.segments.wal.write import RolledFile
 from compaction.stores.segments.writer.flush import NewSegments, flush
 
@@ -83,7 +84,7 @@ class SegmentWriter:
     def _empty(self, rolled: RolledFile) -> None:
         for client, pieces in rolled.pieces.items():
             flush(client, pieces, self._limits)
-            client.flushed(pieces)
+            client.flushed(pieces, wal_number(rolled.path.name))
         fs.unlink(rolled.path)
         fs.sync_directory(self.directory)
 
