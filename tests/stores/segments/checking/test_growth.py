@@ -13,6 +13,7 @@ from compaction.stores.segments.checking.growth import violations
 from compaction.stores.segments.checking.reading import read_facts
 from compaction.stores.segments.checking.rules import CHECKLIST, Rule, Seen
 from compaction.stores.segments.directory.listing import regular_segments
+from compaction.stores.segments.format.codec import read_segment
 from compaction.stores.segments.format.writer import LogWriter
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.model import HEADER_BYTES, segment_name
@@ -82,10 +83,13 @@ def take_snapshot(system: Path) -> None:
 
 
 def delete_dead(system: Path) -> None:
-    """A segment whose entries are all dead after a snapshot."""
+    """Segments whose entries are all dead after a snapshot."""
     with LogSystem(system, limits=LIMITS) as opened:
         opened.open_log("a").snapshot(64, 2, b"\x83j", LiveSet.parse("9")).result(WAIT)
-    (system / "a" / regular_segments(system / "a")[-2]).unlink()
+    for name in regular_segments(system / "a")[:-1]:
+        segment = read_segment(system / "a" / name)
+        if segment.first > 9 and segment.last <= 64:
+            (system / "a" / name).unlink()
 
 
 def delete_log(system: Path) -> None:
