@@ -32,7 +32,6 @@ from support.depth import examples
 from support.stores.log_systems import varied_system, write_wal
 from support.stores.segment_logs import live_set, restore
 
-
 SEEN_ONCE = sum(text.seen is Seen.ONCE for text in CHECKLIST.values())
 
 

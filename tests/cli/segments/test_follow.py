@@ -116,8 +116,8 @@ def test_each_change_is_a_line_until_ctrl_c(run: Run, tmp_path: Path) -> None:
 
 @contextmanager
 def busy(system: Path) -> Iterator[list[int]]:
-    """An owner that appends, overwrites, rolls and takes snapshots without a pause, and a compactor behind it, whose exit
-    codes these are.
+    """An owner that appends, overwrites, rolls and takes snapshots without a pause, and a compactor behind it, whose
+    exit codes these are.
     """
     stop = threading.Event()
     failures: list[BaseException] = []
