@@ -43,7 +43,7 @@ def records(log: LogFacts) -> Iterator[Problem]:
             continue
         offset = HEADER_BYTES + row * segment.slot_bytes
         what = f"the index slot at offset {offset} (index {segment.idx[row]}) does not continue the payloads before it"
-        behind = [int(index) for index in segment.idx[row:] if log.row.needs(int(index))]
+        behind = [index for index in segment.idx[row:].tolist() if log.counts(index) and log.row.needs(index)]
         newest = segment.name == log.state.newest
         if newest and log.covered and all(index in (log.waiting or {}) for index in behind):
             remedy = "the owner clears it at its next start: its entries are in the write-ahead log"
@@ -96,6 +96,13 @@ def half_done(log: LogFacts) -> Iterator[Problem]:
         if name not in markers and name not in known and not any(text.startswith(name) for text in log.blocked):
             what = "a compaction is under way, or died; every live entry is readable all the same"
             yield Problem(Rule.HALF_DONE, str(log.directory / name), what, f"if it died: {_RECOVER}", note=True)
+
+
+def cut(log: LogFacts) -> Iterator[Problem]:
+    """What an installation left to say which entries count."""
+    if log.cut_error is not None:
+        remedy = "the system is not opened before that: restore the file from a copy, or the log from another member"
+        yield Problem(Rule.LOG_CUT, log.cut_error.file, str(log.cut_error), remedy)
 
 
 def compactor_files(log: LogFacts) -> Iterator[Problem]:
