@@ -7,12 +7,15 @@ snapshot that was reported durable, no entry that was never written, and goes on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from compaction.exceptions import SegmentLogError
+from compaction.exceptions import NotALogDirectoryError, SegmentLogError
+from compaction.stores.segments.checking.reading import read_facts
+from compaction.stores.segments.checking.run import problems_of
 from compaction.stores.segments.format import writer as segment_files
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import LogEntry
@@ -117,11 +120,18 @@ def promised(recorder: Recorder, calls: int) -> dict[tuple[str, str], int]:
     return result
 
 
+def conforms(directory: Path) -> None:
+    """What a power failure leaves breaks no rule that a scan shows: it is what the owner's next start deals with."""
+    with suppress(NotALogDirectoryError):
+        assert [problem for problem in problems_of(read_facts(directory)) if not problem.note] == []
+
+
 def check(directory: Path, run: Run, promises: dict[tuple[str, str], int]) -> None:
     """The recovered system keeps its promises, also after all of it is in segments, and takes the next entry."""
     if not directory.exists():
         assert promises == {}
         return
+    conforms(directory)
     for flushed in (False, True):
         with LogSystem(directory, limits=LIMITS) as system:
             for uid, history in run.histories.items():

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from compaction.exceptions import CompactionError, CorruptSnapshotError, InvalidCutError, SegmentLogError
 from compaction.stores.segments.directory.marker import Marker
+from compaction.stores.segments.model import SegmentIndex
 from compaction.stores.segments.reading.view import LogState
 from compaction.stores.segments.snapshot.directories import LogSnapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
@@ -66,6 +67,8 @@ class WalFacts:
 class LogFacts:
     """One log. `state`: segments, and the snapshot as it was *before* they were read; `errors`: what cannot be parsed.
 
+    `cut_off`: the newest segment's name, if it has fewer bytes than a header. `torn`: the newest segment as it is, if
+    a flush of its end was interrupted; `state` has it without that end, as its owner's next start leaves it.
     `names`: all in the directory; `links`: the target of each segment's name that is a link, a base name unless it
     leads out of the log. `snapshots`: valid ones, oldest first, as they were after; `rejected`: the others. `waiting`:
     entries in the write-ahead log that the log needs, `covered`: whether any record there is of this log. `cut`: what
@@ -76,6 +79,8 @@ class LogFacts:
     names: tuple[str, ...] = ()
     links: Mapping[str, str] | None = None
     errors: tuple[SegmentLogError, ...] = ()
+    cut_off: str = ""
+    torn: SegmentIndex | None = None
     snapshots: tuple[LogSnapshot, ...] = ()
     rejected: tuple[CorruptSnapshotError, ...] = ()
     waiting: Mapping[int, Content] | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from compaction.exceptions import (
@@ -26,10 +27,12 @@ from compaction.stores.segments.checking.wal import WaitingEntries, read_wal_fil
 from compaction.stores.segments.clump.moves import read_moves
 from compaction.stores.segments.commit import fence, recovery
 from compaction.stores.segments.directory.faults import storage_errors
+from compaction.stores.segments.directory.listing import regular_identity, regular_segments
 from compaction.stores.segments.directory.marker import read_marker
 from compaction.stores.segments.directory.owner import WAL_SUFFIX, system_of
 from compaction.stores.segments.format import names
-from compaction.stores.segments.model import SegmentIndex
+from compaction.stores.segments.format.codec import torn_from
+from compaction.stores.segments.model import HEADER_BYTES, SegmentIndex
 from compaction.stores.segments.reading.files import SegmentFiles, read_segments
 from compaction.stores.segments.reading.view import LogState, is_log_directory, limit_refs
 from compaction.stores.segments.snapshot.directories import (
@@ -128,7 +131,7 @@ def _log(
 ) -> LogFacts | None:
     """None when the directory is gone: its log was deleted."""
     uid = os.fsencode(log.name)
-    known = {segment.name: segment for segment in before.state.segments} if before is not None else None
+    known = _known(before) if before is not None else None
     try:
         found = tuple(sorted(os.listdir(log)))
         files = _segments(log, known)
@@ -136,11 +139,12 @@ def _log(
         snapshots = _valid_snapshots(log, after) if given is None else (after.newest,) if after.newest else ()
     except FileNotFoundError:
         return None
-    refs, orphans = limit_refs(files.segments)
+    segments, torn = _without_torn_end(files.segments, covered=uid in waiting.writers)
+    refs, orphans = limit_refs(segments)
     newest = search.newest
     state = LogState(
         directory=log,
-        segments=files.segments,
+        segments=segments,
         links=files.links,
         refs=refs,
         orphans=orphans,
@@ -155,6 +159,8 @@ def _log(
         names=found,
         links=_targets(log, files.links),
         errors=files.errors,
+        cut_off=_cut_off(log),
+        torn=torn,
         snapshots=snapshots,
         rejected=after.rejected,
         waiting=waiting.of(uid),
@@ -172,6 +178,41 @@ def _cut(log: Path) -> tuple[LogCut | None, InvalidCutError | None]:
         return read_cut(log), None
     except InvalidCutError as error:
         return None, error
+
+
+def _known(before: LogFacts) -> dict[str, SegmentIndex]:
+    """What was read of each segment, with the torn end of the newest."""
+    known = {segment.name: segment for segment in before.state.segments}
+    return known if before.torn is None else known | {before.torn.name: before.torn}
+
+
+def _without_torn_end(
+    segments: tuple[SegmentIndex, ...], *, covered: bool
+) -> tuple[tuple[SegmentIndex, ...], SegmentIndex | None]:
+    """The newest segment without slots that an interrupted flush left, which may name any index; and as it is.
+
+    `covered`: the write-ahead log holds records of the log, so there may have been a flush.
+    """
+    newest = segments[-1] if segments else None
+    row = None if newest is None else torn_from(newest)
+    if newest is None or row is None or not covered:
+        return segments, None
+    whole = replace(
+        newest,
+        idx=newest.idx[:row],
+        term=newest.term[:row],
+        offset=newest.offset[:row],
+        length=newest.length[:row],
+        crc=newest.crc[:row],
+    )
+    return (*segments[:-1], whole), newest
+
+
+def _cut_off(log: Path) -> str:
+    """The newest segment, if its header is not whole."""
+    name = max(regular_segments(log), default="")
+    found = regular_identity(log / name) if name else None
+    return name if found is not None and found.size < HEADER_BYTES else ""
 
 
 def _search(log: Path) -> SnapshotSearch:

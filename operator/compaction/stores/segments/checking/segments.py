@@ -10,7 +10,7 @@ from compaction.stores.segments.checking.facts import LogFacts
 from compaction.stores.segments.checking.rules import Problem, Rule, Window
 from compaction.stores.segments.format import names
 from compaction.stores.segments.format.codec import torn_from
-from compaction.stores.segments.model import HEADER_BYTES, SEGMENT_NAME, segment_number
+from compaction.stores.segments.model import HEADER_BYTES, SEGMENT_NAME, SegmentIndex, segment_number
 
 _RECOVER = "stop the owner and run `compactor segments recover`"
 
@@ -21,6 +21,9 @@ def names_and_headers(log: LogFacts) -> Iterator[Problem]:
         path = str(getattr(error, "file", log.directory))
         if isinstance(error, SegmentNameError):
             yield Problem(Rule.SEGMENT_NAMES, path, "its name has no place in the log", _named(path))
+        elif Path(path).name == log.cut_off and log.covered:
+            remedy = "the owner creates it again at its next start: its entries are in the write-ahead log"
+            yield Problem(Rule.SEGMENT_HEADERS, path, str(error), remedy, note=True)
         elif isinstance(error, MissingSegmentHeaderError):
             remedy = "restore it from a copy or from another member: newer segments exist, so its owner has passed it"
             yield Problem(Rule.SEGMENT_HEADERS, path, str(error), remedy)
@@ -37,20 +40,26 @@ def _named(path: str) -> str:
 
 def records(log: LogFacts) -> Iterator[Problem]:
     """Payloads without a gap. The end of the newest segment may be torn while the write-ahead log has its entries."""
-    for segment in log.state.segments:
+    for segment in (*log.state.segments, *([] if log.torn is None else [log.torn])):
         row = torn_from(segment)
         if row is None:
             continue
         offset = HEADER_BYTES + row * segment.slot_bytes
         what = f"the index slot at offset {offset} (index {segment.idx[row]}) does not continue the payloads before it"
-        behind = [index for index in segment.idx[row:].tolist() if log.counts(index) and log.row.needs(index)]
-        newest = segment.name == log.state.newest
-        if newest and log.covered and all(index in (log.waiting or {}) for index in behind):
+        if segment is log.torn and not _only_here(log, segment, row):
             remedy = "the owner clears it at its next start: its entries are in the write-ahead log"
             yield Problem(Rule.SEGMENT_RECORDS, str(segment.path), what, remedy, note=True)
         else:
             remedy = "restore the segment from a copy or from another member"
             yield Problem(Rule.SEGMENT_RECORDS, str(segment.path), what, remedy)
+
+
+def _only_here(log: LogFacts, segment: SegmentIndex, row: int) -> bool:
+    """Whether a whole record behind a torn slot is of an entry that the log needs, below those that wait."""
+    whole = segment.inside[row:] & (segment.length[row:] > 0)
+    first = min(log.waiting or (), default=None)
+    behind = [index for index in segment.idx[row:][whole].tolist() if log.counts(index) and log.row.needs(index)]
+    return bool(behind) and (first is None or min(behind) < first)
 
 
 def links(log: LogFacts) -> Iterator[Problem]:

@@ -28,15 +28,18 @@ def files(log: LogFacts) -> Iterator[Problem]:
 
 
 def live_indexes(log: LogFacts) -> Iterator[Problem]:
-    """Every valid snapshot says what is live."""
+    """The snapshot in force says what is live. One that it replaced is deleted, file by file."""
     for snapshot in log.snapshots:
         path = str(snapshot.path)
-        if snapshot.live_error is not None:
+        if snapshot is not log.snapshots[-1]:
+            if snapshot.live is None:
+                what = f"the snapshot at index {snapshot.index} does not say any more what is live"
+                remedy = f"it is replaced by the one at index {log.snapshots[-1].index}, and its owner deletes it"
+                yield Problem(Rule.LIVE_INDEXES, path, what, remedy, note=True)
+        elif snapshot.live_error is not None:
             yield Problem(Rule.LIVE_INDEXES, path, str(snapshot.live_error), "its owner computes it from the state")
         elif snapshot.live is None:
-            what = (
-                f"the snapshot at index {snapshot.index} has no `indexes`: what is live is unknown, which is not empty"
-            )
+            what = f"the snapshot at index {snapshot.index} has no `indexes`: what is live is unknown, not empty"
             remedy = "let the owner compute it from the state, or state it with --live or `whenIndexesMissing`"
             yield Problem(Rule.LIVE_INDEXES, path, what, remedy, Window.W2)
 
