@@ -6,7 +6,8 @@ snapshot that was reported durable, no entry that was never written, and goes on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 
@@ -96,7 +97,11 @@ def life(run: Run) -> None:
     run.append("b", 19, 2, 4)
     run.snapshot("b", 20, (8, 19))
     run.flush()
-    run.append("b", 21, 2, 5)
+    run.append("b", 21, 4, 5)
+    run.flush()
+    run.append("b", 22, 1, 6)
+    run.snapshot("b", 22, (8,))
+    run.flush()
 
 
 def record(root: Path) -> tuple[Recorder, Run, Disk]:
@@ -139,11 +144,22 @@ def check(directory: Path, run: Run, promises: dict[tuple[str, str], int]) -> No
                 assert system.drain(WAIT)
 
 
-def lose(root: Path, recorder: Recorder, run: Run, disk: Disk, *, kept: frozenset[str] = frozenset()) -> int:
+def lose(
+    root: Path,
+    recorder: Recorder,
+    run: Run,
+    disk: Disk,
+    *,
+    kept: frozenset[str] = frozenset(),
+    every: int = 1,
+    within: Callable[[], AbstractContextManager[object]] = Recorder,
+) -> int:
+    """See `lose_power_everywhere`."""
+
     def check_left(left: Path, number: int) -> None:
         check(left / "system", run, promised(recorder, number))
 
-    return lose_power_everywhere(root, recorder, disk, check_left, kept=kept)
+    return lose_power_everywhere(root, recorder, disk, check_left, kept=kept, every=every, within=within)
 
 
 def test_power_is_lost_at_every_call(tmp_path: Path) -> None:
@@ -160,6 +176,10 @@ def live_only_above(written: Sequence[Seq], row: LogRow) -> list[Seq]:
     return [seq.floor(0 if row.snapshot_index is None else row.snapshot_index + 1) for seq in written]
 
 
+def nothing_hides(*_: object) -> None:
+    pass
+
+
 DEFECTS: dict[str, tuple[ModuleType, str, object]] = {
     "a batch is not synced": (current, "fs", Without("sync_data")),
     "the name of a file is not synced": (wal_log, "fs", Without("sync_directory")),
@@ -169,6 +189,7 @@ DEFECTS: dict[str, tuple[ModuleType, str, object]] = {
     "the name of a snapshot is not synced": (snapshots, "fs", Without("sync_directory")),
     "the directory of a log is not synced": (system_module, "fs", Without("sync_directory")),
     "live entries below the snapshot are dropped": (flush_module, "select", live_only_above),
+    "what a dead entry has overwritten comes back": (flush_module, "_keep_hidden", nothing_hides),
 }
 
 

@@ -8,10 +8,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final, TypeVar
 
-from replicated_kv.errors import KeyValueError, ProtocolError, Reason, RefusedError, UnavailableError
+from replicated_kv.errors import CommandError, KeyValueError, ProtocolError, Reason, RefusedError, UnavailableError
 from replicated_kv.machine import Command
 from replicated_kv.members import Members
 from replicated_kv.messages import (
+    MAX_FRAME_BYTES,
+    MAX_PARTS,
     AskStatus,
     Connection,
     Message,
@@ -28,6 +30,8 @@ from replicated_kv.messages import (
 ANSWER_SECONDS: Final = 30.0
 PAUSE_SECONDS: Final = 0.1
 PAGE: Final = 1000
+MOST_WRITTEN: Final = MAX_FRAME_BYTES // 2
+"""Bytes in one write: half a frame, so that the message fits as well."""
 A = TypeVar("A", bound=Message)
 
 
@@ -55,9 +59,16 @@ class Client:
     def write(self, commands: Sequence[Command]) -> int:
         """Returns the index of the last command's entry, once all of them survive the loss of a minority of members.
 
-        CommandError: one is not valid. UnavailableError: they may have been done or not, or some of them.
+        CommandError: one is not valid, or they do not fit into a frame. UnavailableError: they may have been done or
+        not, or some of them.
         """
-        answer, _ = self._ask_leader(Write(), [command.encode() for command in commands], Written)
+        parts = [command.encode() for command in commands]
+        size = sum(map(len, parts))
+        if not 0 < len(parts) < MAX_PARTS or size > MOST_WRITTEN:
+            raise CommandError(
+                f"a write has 1..{MAX_PARTS - 1} commands of {MOST_WRITTEN} bytes, not {len(parts)} of {size}"
+            )
+        answer, _ = self._ask_leader(Write(), parts, Written)
         return answer.index
 
     def get(self, key: bytes) -> bytes | None:

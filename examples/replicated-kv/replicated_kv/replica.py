@@ -30,6 +30,8 @@ from replicated_kv.messages import Append, Appended, Position, Status
 from replicated_kv.promise import Promise, PromiseFile
 
 _PAGE: Final = 1024
+_VALUES: Final = 64
+"""So many values are read at once, however large they are."""
 _SECONDS: Final = 60.0
 """For one write to the disk: after that the member fails, and its leader or its client tries again."""
 _logger = logging.getLogger(__name__)
@@ -120,6 +122,8 @@ class Replica:
         """Promise to follow a leader; where this log ends. TermError: an earlier promise is against it."""
         with self._lock:
             self._promise.follow(term, leader)
+            # Live entries of half an installation are no log: their leader begins again, or another one leads.
+            self._receiver.abort()
             index, at = self.last
             return Position(index=index, term=at, commit=self.commit)
 
@@ -234,24 +238,29 @@ class Replica:
         """The entry that holds the key's value, read from the log; None when there is no such key."""
         while (index := self.keys.find(key)) is not None:
             found = self.log.read([index])
-            # Not there: the key was written again, and a snapshot was taken, since its index was found.
             if found:
                 return found[0]
+            # The key was written again, and a snapshot was taken, since its index was found.
+            if self.keys.find(key) == index:
+                raise EntryMissingError(str(self.directory), index)
         return None
 
     def scan(self, after: bytes, limit: int, *, limit_bytes: int) -> tuple[int, list[tuple[bytes, bytes]]]:
         """Keys behind `after` with their values, read from the log, and the entry that they are as of."""
-        with self._lock:
-            page, applied = self.keys.page(after, limit), self.applied
-            values = {entry.index: Command.decode(entry.payload).value for entry in self.log.read(i for _, i in page)}
         items: list[tuple[bytes, bytes]] = []
         size = 0
-        for key, index in page:
-            size += len(key) + len(values[index])
-            if items and size > limit_bytes:
-                break
-            items.append((key, values[index]))
-        return applied, items
+        with self._lock:
+            page = self.keys.page(after, limit)
+            for begin in range(0, len(page), _VALUES):
+                part = page[begin : begin + _VALUES]
+                entries = self.log.read(index for _, index in part)
+                values = {entry.index: Command.decode(entry.payload).value for entry in entries}
+                for key, index in part:
+                    size += len(key) + len(values[index])
+                    if items and size > limit_bytes:
+                        return self.applied, items
+                    items.append((key, values[index]))
+            return self.applied, items
 
     def status(self) -> Status:
         with self._lock:

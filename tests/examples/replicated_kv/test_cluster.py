@@ -12,7 +12,10 @@ import pytest
 from compaction.local.processes.process import wait_gone
 from examples.replicated_kv.processes import NAMES, PATIENCE, cluster, run
 from replicated_kv.client import Client
+from replicated_kv.errors import CommandError
+from replicated_kv.machine import Command
 from replicated_kv.workload import Workload, difference
+from support.depth import at_depth
 from support.time.waiting import eventually
 
 
@@ -53,11 +56,11 @@ def test_every_key_is_right_on_all_members_whatever_is_killed(tmp_path: Path) ->
             assert installed >= 1
             wrong = [workload.check(client, number) for number in range(0, 200, 7)]
             assert [one for one in wrong if one] == []
-            # The leader in the middle of a write; clients and followers find it again.
-            for _ in range(2):
-                kv.kill("a")
+            # The leader in the middle of a write, and a follower: clients and the others find them again.
+            for name in at_depth(short="ac", deep="abcabacabc"):
+                kv.kill(name)
                 written = len(workload.moments)
-                kv.start("a")
+                kv.start(name)
                 eventually(lambda written=written: len(workload.moments) > written + 5, "writes after a restart")
         compared(client, workload)
         before = {name: client.status(name) for name in NAMES}
@@ -74,6 +77,9 @@ def test_another_leader_needs_a_higher_term_and_all_that_was_acknowledged(tmp_pa
         client.put(b"k", b"first")
         with pytest.raises(OSError, match=r"refused"):
             client.status("c")
+        for commands in ([], [Command.put(b"k", b"v")] * 5000, [Command.put(b"k", bytes(200_000))] * 90):
+            with pytest.raises(CommandError, match="a write has"):
+                client.write(commands)
         # c has nothing of it, so no majority lets it lead.
         kv.term, kv.leader = 2, "c"
         kv.kill("a")

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from compaction.stores.segments.install.driver import SnapshotSender
 from replicated_kv.errors import DivergedError, Reason, RefusedError, TermError
 from replicated_kv.leader import Leader
 from replicated_kv.machine import Command
 from replicated_kv.members import local_members
-from replicated_kv.messages import Append, Appended
+from replicated_kv.messages import Append, Appended, Position
 from replicated_kv.promise import Promise
 from replicated_kv.replica import Limits, Replica
 from support.time.waiting import eventually
@@ -106,6 +107,34 @@ def test_a_promise_is_kept_and_durable(replica: Replica, tmp_path: Path) -> None
         assert again.promise == Promise(3, "c")
         again.follow(4, "b")
         assert again.propose([Command.put(b"k", b"v")], 4).result(60) == (1, 4)
+
+
+def test_an_installation_that_a_leader_leaves_is_no_log(replica: Replica, tmp_path: Path) -> None:
+    """Half of the live entries are there: the member must not say that its log ends with them."""
+    send(replica, 1, put(1), put(2), commit=2)
+    with closing(Replica("a", tmp_path / "a", LIMITS)) as other:
+        other.follow(1, "a")
+        other.propose([Command.decode(put(number)) for number in range(1, 61)], 1).result(60)
+        other.advance(60)
+        eventually(lambda: other.snapshot_index, "the leader's snapshot", pause=0.01)
+        with SnapshotSender(other.log, term=1, transfer=1) as sender:
+            (offer,) = sender.start()
+            (answer,) = replica.install(1, "a", offer)
+            for message in sender.receive(answer)[:2]:
+                replica.install(1, "a", message)
+            assert replica.last == (34, 1)
+            assert replica.follow(2, "c") == Position(index=2, term=1, commit=2)
+            # This one is never committed: the third leader does not have it.
+            taken = send(replica, 3, put(3, "lost"), term=2, previous=1, leader="c", commit=2)
+            assert (taken, replica.last) == (Appended(accepted=True, index=3), (3, 2))
+            other.follow(3, "a")
+        with SnapshotSender(other.log, term=3, transfer=2) as sender:
+            waiting = sender.start()
+            while waiting:
+                waiting += [reply for one in replica.install(3, "a", waiting.pop(0)) for reply in sender.receive(one)]
+        assert (replica.last, replica.applied, replica.installed) == ((60, 1), 60, 1)
+        assert replica.scan(b"", 100, limit_bytes=1 << 20)[1] == other.scan(b"", 100, limit_bytes=1 << 20)[1]
+        assert len(replica.keys) == 60
 
 
 def test_without_a_majority_nothing_is_written(replica: Replica) -> None:

@@ -107,6 +107,8 @@ def test_every_claim_holds_for_a_good_run(story):
         ("the owner c was down", lambda s: setattr(s.losses, "skipped", 90)),
         ("a worker was killed", lambda s: setattr(s.accident, "worker", "")),
         ("a worker was killed", lambda s: s.accident.jobs.clear()),
+        ("a worker was killed", lambda s: s.accident.jobs.update({"job-b-1": 2})),
+        ("a worker was killed", lambda s: s.accident.jobs.update({"job-b-3": 1})),
         ("the readable live content is the same", lambda s: s.after(fingerprint="ff")),
         ("the readable live content is the same", lambda s: s.after(unreadable=(7, 8))),
         ("disk space came back", lambda s: s.after(disk_bytes=1000)),
@@ -132,9 +134,12 @@ def test_what_is_wrong_is_said(story, claim, spoil):
 
 def test_a_job_whose_sources_an_owner_has_deleted_is_planned_again(story):
     story.ended("b", "SourcesChanged")
+    story.accident.jobs["job-b-3"] = 1
     assert [check.claim for check in story.checks() if not check.holds] == []
     (said,) = [check.fact for check in story.checks() if check.claim.startswith("every job ended")]
     assert said == "7 succeeded, 0 faulty, 1 planned again: an owner came first"
+    (said,) = [check.fact for check in story.checks() if check.claim.startswith("a worker was killed")]
+    assert said == "dead was killed; 1 of 2 jobs done since, 1 planned again"
 
 
 def test_settled_only_after_the_operator_looked_once_more(story):

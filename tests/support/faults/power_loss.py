@@ -296,11 +296,13 @@ def lose_power_everywhere(
     *,
     kept: frozenset[str] = frozenset(),
     every: int = 1,
+    within: Callable[[], AbstractContextManager[object]] = Recorder,
 ) -> int:
     """At every call; of a short run each moment sees one way, and all ways come in turn, unless `kept` names some.
 
     `check` takes the directory that is left, below `root`, and how many calls there were. `every`: of so many calls
-    only one. Returns how many states were checked.
+    only one. `within`: what a check runs in; by default syncs do not wait, since what is checked loses no power, and
+    calls that no recording knows are refused. Returns how many states were checked.
     """
     calls, tried = recorder.calls, 0
     for number in range(len(calls) + 1):
@@ -311,8 +313,7 @@ def lose_power_everywhere(
             left.mkdir()
             disk.leave(left, keep, cut)
             try:
-                with Recorder():
-                    # For its syncs, which do not wait: what is checked here loses no power.
+                with within():
                     check(left, number)
             except Exception as error:
                 error.add_note(f"power lost before call {number} ({calls[number : number + 1]}), kept: {name}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import EntryMissingError
+from compaction.exceptions import EntryMissingError, LogChangedError
 from compaction.stores.segments import sweep
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.model import segment_name
@@ -167,6 +167,24 @@ def test_refreshes_side_by_side_never_go_back(owner: Owner) -> None:
             thread.join(WAIT)
     new = [name for change in owner.reported for name in change.new]
     assert new == sorted(set(new)), "each new segment is reported once, in order"
+
+
+def test_a_directory_that_never_holds_still_stops_no_flush(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long compaction of a large log changes names during every reading: what was flushed is found later."""
+    read, left = segments_module.read_segments, [5]
+
+    def moving(directory: Path, **options: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise LogChangedError(str(directory))
+        return read(directory, **options)
+
+    monkeypatch.setattr(segments_module, "read_segments", moving)
+    owner.log.append(entries(61, 62)).result(WAIT)
+    flush(owner.system)
+    assert left == [0]
+    assert owner.log.state.unflushed == 0
+    assert owner.log.read([60, 61, 62]) == entries(60, 61, 62)
 
 
 def test_who_listens_cannot_stop_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import LogClosedError, NotALogDirectoryError
+from compaction.exceptions import LogClosedError
 from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.directory import fs, lock
@@ -175,8 +175,7 @@ def test_a_call_compacts_the_log_while_it_is_written(tmp_path: Path) -> None:
         with pytest.raises(KeyError):
             system.compact("b")
         system.open_log("empty")
-        with pytest.raises(NotALogDirectoryError):
-            system.compact("empty").result(WAIT)
+        assert system.compact("empty").result(WAIT).done.receipts == ()
     with pytest.raises(LogClosedError):
         system.compact("a")
 
@@ -209,6 +208,25 @@ def test_a_log_is_compacted_without_being_asked(tmp_path: Path, rules: DueRules,
         reasons = {one.holder for one in fence.read(log.directory).receipts}
         assert reasons == {OWNER}
         assert reason is not Due.REQUESTED
+
+
+def test_a_timer_that_cannot_read_the_log_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LogSystem(tmp_path / "system", limits=limits(due=DueRules(every=0.05))) as system:
+        log, failed = filled(system), threading.Event()
+        refresh = log.segments.refresh
+
+        def fail() -> Any:
+            if threading.current_thread().name.startswith("compaction") and not failed.is_set():
+                failed.set()
+                raise OSError(24, "Too many open files")
+            return refresh()
+
+        monkeypatch.setattr(log.segments, "refresh", fail)
+        assert failed.wait(WAIT)
+        assert system.compact("a").result(WAIT).reason is Due.REQUESTED
+    assert "Too many open files" in caplog.text
 
 
 def test_closing_stops_a_compaction_before_its_next_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -252,6 +252,33 @@ def test_below_a_snapshot_only_live_entries_are_kept(directory: Path) -> None:
         assert system.open_log("a").read(range(99)) == kept
 
 
+@pytest.mark.parametrize("flushed", [0, 1, 2], ids=["in memory", "the tail in segments", "all in segments"])
+@pytest.mark.parametrize("live", ["", "3"])
+def test_a_tail_that_was_overwritten_does_not_come_back_behind_a_snapshot(
+    directory: Path, flushed: int, live: str
+) -> None:
+    """The entry that hides it is dead, the last one of the log, and gone from memory; but it is what hides it."""
+    with LogSystem(directory) as system:
+        log = system.open_log("a")
+        log.append(entries(1, 10)).result(WAIT)
+        if flushed:
+            flush(system)
+        log.append(entries(5, 6, term=2)).result(WAIT)
+        log.snapshot(6, 2, STATE, LiveSet.parse(live)).result(WAIT)
+        if flushed == 2:
+            flush(system)
+    kept = entries(3, 3) if live else []
+    for last in (6, 6, 6, 7, 7, 7):
+        with LogSystem(directory) as system:
+            log = system.open_log("a")
+            if last == 7 and log.last == LogPosition(6, 2):
+                log.append(entries(7, 7, term=3)).result(WAIT)
+            assert log.last == log.last_written == LogPosition(last, last - 4 if last == 6 else 3)
+            assert log.read(range(20)) == kept + entries(7, last, term=3)
+            assert system.drain(WAIT)
+            assert log.read(range(20)) == kept + entries(7, last, term=3)
+
+
 def test_entries_below_the_smallest_live_index_do_not_reach_the_file(system: LogSystem, directory: Path) -> None:
     """A snapshot while writes wait in the queue: they are acknowledged, and not written."""
     log = system.open_log("a")

@@ -17,6 +17,7 @@ from compaction.stores.segments.model import HEADER_BYTES, segment_name
 from compaction.stores.segments.reading.reader import iter_entries
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system.cut import LogCut
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.wal.write import RolledFile, Written
 from compaction.stores.segments.writer.flush import NewSegments, flush
@@ -219,6 +220,21 @@ def test_damage_that_no_flush_explains_is_not_cleared(directory: Path) -> None:
         repair_last(directory, row=LogRow(), in_wal=Seq([(306, 310)]), covered=True)
     assert repair_last(directory, row=LogRow(), in_wal=Seq(), covered=False) == 0
     assert path.read_bytes() == bytes(data)
+
+
+@pytest.mark.parametrize(("first", "cleared"), [(305, 4), (0, 4), (306, None)])
+def test_what_is_behind_the_cut_of_a_log_may_be_torn(directory: Path, first: int, cleared: int | None) -> None:
+    """It was being flushed, and the recovery has not taken it from the write-ahead log again."""
+    path = torn(directory, slot=6, begin=0, end=0)
+    data = bytearray(path.read_bytes())
+    data[HEADER_BYTES + 3 * 32 + 24 : HEADER_BYTES + 4 * 32] = bytes(8)
+    path.write_bytes(data)
+    cut = LogCut(first, 2)
+    if cleared is None:
+        with pytest.raises(CorruptSegmentError, match="index 305 behind it is only here"):
+            repair_last(directory, row=LogRow(), in_wal=Seq(), covered=True, cut=cut)
+    else:
+        assert repair_last(directory, row=LogRow(), in_wal=Seq(), covered=True, cut=cut) == cleared
 
 
 def test_a_whole_segment_is_not_touched(directory: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from compaction.exceptions import LogClosedError, NotALogDirectoryError, RewriteStoppedError, SourcesChangedError
+from compaction.exceptions import LogClosedError, RewriteStoppedError, SourcesChangedError
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.planning.due import DueRules
 from compaction.stores.segments.planning.limits import SegmentLimits
@@ -162,8 +162,8 @@ class Owner:
 
 
 def _expected(done: Future[Any]) -> None:
-    """Phase 1, or another compaction, may come first; there may be no segment yet; the process may be about to end."""
-    expected = (SourcesChangedError, RewriteStoppedError, LogClosedError, NotALogDirectoryError)
+    """Phase 1, or another compaction, may come first; the process may be about to end."""
+    expected = (SourcesChangedError, RewriteStoppedError, LogClosedError)
     if (error := done.exception()) is not None and not isinstance(error, expected):
         _die(error)
 

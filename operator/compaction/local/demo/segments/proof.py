@@ -132,16 +132,17 @@ def _follower_was_installed(losses: OwnerLosses) -> Check:
 
 
 def _worker_was_replaced(story: LogStory) -> Check:
-    """What its jobs were about is compacted all the same: by themselves with larger tokens, or, when their sources were
-    dead by then, by later ones.
+    """What its jobs were about is compacted all the same: by themselves with larger tokens, or by later ones, when an
+    owner has deleted their sources meanwhile.
     """
-    accident, states = story.accident, {job.metadata.name: job.status.state for job in story.seen.jobs}
-    open_ = [name for name in accident.jobs if states.get(name) is JobState.IN_PROGRESS]
+    accident = story.accident
     done = accident.survived(story.seen)
+    again = [job for job in story.seen.jobs if job.metadata.name in accident.jobs and was_outdated(job)]
+    fact = f"{accident.worker or 'no worker'} was killed; {len(done)} of {len(accident.jobs)} jobs done since"
     return Check(
         "a worker was killed in the middle of a job, and the next one did its work",
-        accident.replaced(story.seen) and bool(accident.jobs) and not open_,
-        f"{accident.worker or 'no worker'} was killed; {len(done)} of {len(accident.jobs)} jobs done since",
+        accident.replaced(story.seen) and len(done) + len(again) == len(accident.jobs) > 0,
+        f"{fact}, {len(again)} planned again" if again else fact,
     )
 
 
@@ -186,7 +187,9 @@ def _every_job_ended(story: LogStory) -> Check:
     faulty = [job for job in jobs if job.status.state is JobState.FAULTY and not was_outdated(job)]
     elsewhere = [job for job in faulty if log_of(job) != story.archive.path]
     holds = bool(succeeded) and not elsewhere and len(succeeded) + len(outdated) + len(faulty) == len(jobs)
-    fact = f"{len(succeeded)} succeeded, {len(faulty)} faulty, {len(outdated)} planned again: an owner came first"
+    fact = f"{len(succeeded)} succeeded, {len(faulty)} faulty"
+    if outdated:
+        fact += f", {len(outdated)} planned again: an owner came first"
     if elsewhere:
         fact += "".join(f"; {job.metadata.name}: {last_reason(job)}" for job in elsewhere)
     return Check("every job ended; only the damaged log has a faulty one", holds, fact)

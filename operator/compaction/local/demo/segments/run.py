@@ -30,8 +30,9 @@ from compaction.local.demo.segments.receipts import commits_of
 from compaction.local.demo.segments.scenario import POLICY, Archive
 from compaction.local.demo.stage import Stage
 from replicated_kv.client import Client
+from replicated_kv.errors import KeyValueError
 from replicated_kv.messages import Status
-from replicated_kv.workload import Workload
+from replicated_kv.workload import Comparison, Workload
 
 QUARANTINED: Final = r'{range .status.quarantined[*]}{.reason}: {.message}{"\n"}{end}'
 DONE: Final = (JobState.SUCCEEDED, JobState.FAULTY)
@@ -92,7 +93,7 @@ class _Play:
                 self._watch(replicas, shown, client, lambda seen: self._seen_enough(seen, shown))
             shown.say(f"the load ended after {self.workload.written} changes; what is left is compacted")
             seen = self._watch(replicas, shown, client, self._settled)
-            members = {name: (self.workload.compare(client, name), measure(self.owners.log_of(name))) for name in NAMES}
+            members = {name: (self._compare(client, name), measure(self.owners.log_of(name))) for name in NAMES}
         stage.command(self.cluster, "get", "cpol,cjob,lease")
         epoch = time.time() - time.monotonic()
         story = LogStory(
@@ -113,6 +114,13 @@ class _Play:
             stage.console.print()
             stage.console.print(table)
         return stage.conclude(self.cluster, checks(story))
+
+    def _compare(self, client: Client, name: str) -> Comparison:
+        """Every key of a member with what was acknowledged. DemoError: the member does not answer."""
+        try:
+            return self.workload.compare(client, name)
+        except (OSError, KeyValueError) as error:
+            raise DemoError(f"the keys of member {name} cannot be read back: {error}") from error
 
     def _watch(
         self, replicas: Replicas, shown: scenes.SceneView, client: Client, done: Callable[[DemoObservation], bool]

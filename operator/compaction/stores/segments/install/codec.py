@@ -1,8 +1,8 @@
 """Messages of an installation as bytes, for any transport that carries frames (docs/design/segment-install.md#bytes).
 
-Big-endian: `CSIN`, u8 version, u8 kind, u32 crc32 of what follows, u64 term, u64 transfer, then what the kind has. An
-index that may be missing is sent as index + 1, and 0 for none. Pure: no claim of the bytes (a count, a length) is
-believed before the bytes are there.
+Big-endian: `CSIN`, u8 version, u8 kind, u32 crc32 of the kind and what follows, u64 term, u64 transfer, then what the
+kind has. An index that may be missing is sent as index + 1, and 0 for none. Pure: no claim of the bytes (a count, a
+length) is believed before the bytes are there.
 """
 
 from __future__ import annotations
@@ -57,7 +57,11 @@ def encode(message: Message) -> bytes:
     size = _FRAME.size + len(body)
     if size > MAX_MESSAGE_BYTES:
         raise InstallMessageError(size, 0, f"it is larger than {MAX_MESSAGE_BYTES} bytes")
-    return _FRAME.pack(MAGIC, VERSION, kind, zlib.crc32(body)) + body
+    return _FRAME.pack(MAGIC, VERSION, kind, checksum(kind, body)) + body
+
+
+def checksum(kind: int, body: bytes | memoryview) -> int:
+    return zlib.crc32(body, zlib.crc32(bytes((kind,))))
 
 
 def _body(message: Message) -> bytes:
@@ -94,7 +98,7 @@ def decode(data: bytes) -> Message:
         raise InstallMessageError(len(data), 0, f"it begins with {data[:4]!r}, not {MAGIC!r}")
     if version != VERSION:
         raise InstallMessageError(len(data), 4, f"version {version} is not supported ({VERSION} is)")
-    actual = zlib.crc32(memoryview(data)[_FRAME.size :])
+    actual = checksum(kind, memoryview(data)[_FRAME.size :])
     if actual != crc:
         raise InstallMessageError(len(data), 6, f"checksum {actual:08x} of the content, {crc:08x} in the header")
     term, transfer = reader.unpack(_HEAD)

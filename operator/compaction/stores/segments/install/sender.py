@@ -79,7 +79,8 @@ class Sender:
     """`term`: the sender's. `transfer`: the number of this attempt. `stopped`, `detail`: why nothing more is sent.
 
     Entries up to `index` (None: none) and bytes up to `offset` are acknowledged; `sent_index` and `sent_offset` are
-    sent; `unanswered` holds the last index of each batch in between. `applied`: what the receiver says in the end.
+    sent; `unanswered` holds the last index of each batch in between. `heard`: the furthest acknowledgement since the
+    last `Resend`. `applied`: what the receiver says in the end.
     """
 
     term: int
@@ -92,6 +93,7 @@ class Sender:
     sent_index: int | None = None
     sent_offset: int = 0
     unanswered: tuple[int, ...] = ()
+    heard: tuple[int, int] | None = None
     refusals: int = 0
     applied: int | None = None
     stopped: StopReason | None = None
@@ -183,7 +185,9 @@ def step(state: Sender, event: SenderEvent) -> SenderStep:
             if event.term > state.term:
                 stopped = replace(state, phase=SenderPhase.STOPPED, stopped=StopReason.NEWER_TERM)
                 return replace(stopped, detail=f"term {event.term}"), ()
-            return _answered(state, event) if event.transfer == state.transfer else (state, ())
+            # A receiver that has got anything of this transfer knows this term: the rest belongs to older ones.
+            this = (event.term, event.transfer) == (state.term, state.transfer)
+            return _answered(state, event) if this else (state, ())
 
 
 def _offer(state: Sender) -> Offer:
@@ -206,7 +210,12 @@ def _restart(state: Sender, *, above: int = -1) -> SenderStep:
 def _send_again(state: Sender) -> SenderStep:
     if state.phase is SenderPhase.OFFERING:
         return state, (_offer(state),)
-    return _send(replace(state, sent_index=state.index, sent_offset=state.offset, unanswered=()))
+    index, offset = state.index, state.offset
+    if state.heard is not None and state.heard < (_place(index), offset):
+        # A receiver that was restarted, and has got the offer a second time, begins at its base again.
+        index, offset = None if state.heard[0] < 0 else state.heard[0], state.heard[1]
+    again = replace(state, phase=SenderPhase.ENTRIES, index=index, offset=offset, heard=None)
+    return _send(replace(again, sent_index=index, sent_offset=offset, unanswered=()))
 
 
 def _answered(state: Sender, answer: FromReceiver) -> SenderStep:
@@ -226,7 +235,9 @@ def _answered(state: Sender, answer: FromReceiver) -> SenderStep:
 
 
 def _progressed(state: Sender, index: int | None, offset: int) -> SenderStep:
-    """An acknowledgement. Older ones come late, and change nothing."""
+    """An acknowledgement. Older ones come late, and change nothing at once."""
+    heard = (_place(index), offset)
+    state = replace(state, heard=heard if state.heard is None else max(heard, state.heard))
     if state.phase is SenderPhase.OFFERING:
         state = replace(state, phase=SenderPhase.ENTRIES, index=index, sent_index=index, offset=offset)
         state = replace(state, sent_offset=offset)

@@ -15,10 +15,12 @@ from compaction.stores.segments.memtable.table import LogEntry, MemTable
 class MemTables:
     """The mem tables of one log. Not for use by several threads at once: the log's lock guards it."""
 
-    __slots__ = ("_tables",)
+    __slots__ = ("_tables", "passed")
 
     def __init__(self) -> None:
         self._tables: list[MemTable] = []
+        self.passed: int | None = None
+        """The first index that was written and is dead, found at recovery: segments hold nothing from there on."""
 
     @property
     def tables(self) -> tuple[MemTable, ...]:
@@ -61,6 +63,11 @@ class MemTables:
         for table in self._tables:
             if (last := table.indexes.last) is not None and last >= index:
                 table.hide_from(index)
+
+    def pass_over(self, index: int) -> None:
+        """Entries from `index` on were written, and are dead: they hide what follows, and are not kept."""
+        self.truncate(index)
+        self.passed = index if self.passed is None else min(index, self.passed)
 
     def lookup(self, index: int) -> LogEntry | None:
         for table in reversed(self._tables):

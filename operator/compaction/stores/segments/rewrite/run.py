@@ -84,15 +84,14 @@ def compact_log(
         RecoveryBlockedError: what a crash left cannot be settled without a user's decision.
         LiveSetUnknownError, CorruptSegmentError, ...: the log as a whole cannot be read.
         RewriteStoppedError: `should_stop` said so; what was committed stays, with its receipt in the fence.
-        SourcesChangedError: a segment that was to be marked is gone, or needed again.
+        SourcesChangedError: a segment that was to be marked was replaced since the plan.
     """
     require_stopped(directory, request.ownership)
     recovered = recovery.recover(directory, holder=request.holder, ownership=request.ownership, timeout=request.timeout)
     recovered.require_settled(directory)
     planned = plan_now(directory, request)
     job = f"{request.holder}-{secrets.token_hex(5)}"
-    token = fence.high_water(directory, job) + 1
-    fence.claim(directory, job=job, token=token, holder=request.holder, timeout=request.timeout)
+    token = fence.claim_next(directory, job=job, holder=request.holder, timeout=request.timeout)
     try:
         done = _rewrite(directory, request, planned, job=job, token=token, should_stop=should_stop)
         receipts = tuple(outcome for outcome in done if isinstance(outcome, GroupReceipt))

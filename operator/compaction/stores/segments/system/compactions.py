@@ -20,6 +20,7 @@ from compaction.api.policy.segment_logs import Ownership
 from compaction.exceptions import CompactionError, LogClosedError, SegmentLogError
 from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import fence
+from compaction.stores.segments.commit.recovery import RecoveryReport
 from compaction.stores.segments.planning.due import CompactionFacts, Due, DueRules, due, seconds_left
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import plan_log
@@ -117,7 +118,7 @@ class Compactions:
             if self._rules.phase_one:
                 delete_dead(log.segments, log.row, timeout=_LOCK_SECONDS)
             self._ask(log)
-        except SegmentLogError as error:
+        except (SegmentLogError, OSError) as error:
             _logger.warning("%s: dead segments cannot be deleted now: %s", log.directory, error)
 
     def request(self, log: CompactedLog) -> Future[OwnCompaction]:
@@ -189,7 +190,7 @@ class Compactions:
         try:
             log.segments.refresh()
             self._ask(log)
-        except SegmentLogError as error:
+        except (SegmentLogError, OSError) as error:
             _logger.warning("%s: whether it is to be compacted cannot be found out: %s", log.directory, error)
         with self._changed:
             # Whatever came of it: the next time is one period later.
@@ -214,6 +215,9 @@ class Compactions:
                 self._compacted_at[log.name] = self._clock()
 
     def _compacted(self, log: CompactedLog, reason: Due) -> OwnCompaction:
+        if not log.segments.refresh().segments:
+            # Nothing was flushed yet.
+            return OwnCompaction(log.name, reason, LogCompaction("", RecoveryReport()), (), sweep.SweepReport())
         rules, said = self._rules, Ownership.STOPPED
         # The owner vouches for itself, whatever a Ra server has left in the directory.
         request = CompactionRequest(OWNER, rules.limits, ownership=said, marking=not rules.phase_one)

@@ -69,9 +69,8 @@ class LogContent:
         rest = [index for index in wanted if index not in found and (bound is None or index < bound)]
         found |= view.read(rest, refresh=self.segments.refresh)
         # What died since the read began may be gone: the row as it is now says so.
-        now = self.row
         for index in wanted:
-            if index not in found and self._must_hold(index, row) and now.needs(index):
+            if index not in found and self._must_hold(index, row) and self.row.needs(index):
                 raise EntryMissingError(str(self.directory), index)
         return [found[index] for index in sorted(found)]
 
@@ -155,14 +154,16 @@ class LogContent:
         return term
 
     def _found_last(self) -> LogPosition | None:
-        """The last entry that the recovery found: of the mem tables, else of the segments up to the cut; at least the
-        snapshot's index.
+        """The last entry that the recovery found: of the mem tables, else of the segments, up to the cut and up to what
+        dead entries in the write-ahead log hide; at least the snapshot's index.
         """
         last = self.tables.last
         if last is None:
             last = self.segments.view.last
-            if self.cut is not None and last is not None and last >= self.cut.first:
-                below = self.segments.view.indexes(0, self.cut.first - 1)[-1:].tolist() if self.cut.first else []
+            bounds = [self.tables.passed, None if self.cut is None else self.cut.first]
+            bound = min((bound for bound in bounds if bound is not None), default=None)
+            if bound is not None and last is not None and last >= bound:
+                below = self.segments.view.indexes(0, bound - 1)[-1:].tolist() if bound else []
                 last = below[0] if below else None
         if self.row.snapshot_index is not None and (last is None or last < self.row.snapshot_index):
             last = self.row.snapshot_index

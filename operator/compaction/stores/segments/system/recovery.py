@@ -76,8 +76,11 @@ def _put(log: RecoveringLog, run: WalRun, pieces: dict[MemTable, Seq], number: i
         # What the cut covers is the end of the run: all from its first index on.
         entries = entries[: max(0, log.cut.first - first)]
     truncate = run.truncate
-    if first < log.row.smallest_live:
-        entries, truncate = entries[log.row.smallest_live - first :], False
+    if entries and first < log.row.smallest_live:
+        dead = min(entries[-1].index, log.row.smallest_live - 1)
+        log.tables.pass_over(first)
+        pieces[MemTable()] = Seq([(first, dead)])
+        entries, truncate = entries[dead - first + 1 :], False
     if not entries:
         return
     if truncate:

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
+from compaction.exceptions import LogChangedError
 from compaction.stores.segments.model import FileIdentity
 from compaction.stores.segments.system.changes import OnChange, changes_between
 from compaction.stores.segments.system.segments import SegmentView
 
 _logger = logging.getLogger(__name__)
+_PAUSE: Final = 0.05
+_PATIENCE: Final = 600
+"""Pauses of so many seconds, so half a minute together."""
 
 
 class SegmentList:
@@ -33,13 +39,13 @@ class SegmentList:
     def refresh(self) -> SegmentView:
         """The segments as they are now, for all readers from now on; errors as `SegmentView.refreshed`."""
         with self._refreshing:
-            self._replace(self.view.refreshed())
+            self._replace(_settled(self.view))
             return self.view
 
     def drop(self, obsolete: Mapping[str, FileIdentity]) -> SegmentView:
         """From now on no reader begins with these files, which are about to be deleted; errors as `refresh`."""
         with self._refreshing:
-            self._replace(replace(self.view, dropped={**self.view.dropped, **obsolete}).refreshed())
+            self._replace(_settled(replace(self.view, dropped={**self.view.dropped, **obsolete})))
             return self.view
 
     def _replace(self, view: SegmentView) -> None:
@@ -51,3 +57,15 @@ class SegmentList:
             except Exception:
                 # The log's work must not depend on who listens.
                 _logger.exception("%s: what is to be called at changes of segments failed", view.directory)
+
+
+def _settled(view: SegmentView) -> SegmentView:
+    """`view` as it is now. A long compaction of a large log may change names during every one of the readings that
+    `refreshed` makes: it ends, and a flush that gave up would stop the log.
+    """
+    for _ in range(_PATIENCE):
+        try:
+            return view.refreshed()
+        except LogChangedError:
+            time.sleep(_PAUSE)
+    return view.refreshed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,8 @@ from compaction.stores.segments.writer.selection import select
 
 DEAD_BYTES: Final = 1024
 """A dead last segment with more data than this is left, so that it can be deleted."""
+HIDING: Final = b"\x83j"
+"""The payload of an entry that is written for its index alone: the external term of an empty list."""
 _CHUNK: Final = 1024
 """Entries between two readings of the log's row: less than any segment holds."""
 
@@ -39,16 +42,41 @@ def flush(client: WalClient, pieces: Sequence[tuple[MemTable, Seq]], limits: New
     """
     row = client.row
     kept = select([indexes for _, indexes in pieces], row)
-    if not any(kept) or not client.directory.is_dir():
+    if not client.directory.is_dir():
         return 0
     entries = 0
-    with LogWriter(client.directory, max_count=limits.max_count, max_size=limits.max_size) as writer:
-        if last_is_dead(client.directory, row.smallest_live):
-            writer.roll()
-        for (table, _), indexes in zip(pieces, kept, strict=True):
-            for chunk in indexes.chunks(_CHUNK):
-                entries += _append(client, table, Seq.from_indexes(chunk), writer)
+    if any(kept):
+        with LogWriter(client.directory, max_count=limits.max_count, max_size=limits.max_size) as writer:
+            if last_is_dead(client.directory, row.smallest_live):
+                writer.roll()
+            for (table, _), indexes in zip(pieces, kept, strict=True):
+                for chunk in indexes.chunks(_CHUNK):
+                    entries += _append(client, table, Seq.from_indexes(chunk), writer)
+    if not entries:
+        _keep_hidden(client, limits)
     return entries
+
+
+def _keep_hidden(client: WalClient, limits: NewSegments) -> None:
+    """Nothing of the file is needed, but it may have overwritten what segments hold above the snapshot, which its
+    record alone hides. So an entry takes its place that no reader gets: one of the snapshot's index.
+    """
+    row = client.row
+    if row.snapshot_index is None or row.needs(row.snapshot_index):
+        return
+    if _last_index(client.directory) > row.snapshot_index:
+        with LogWriter(client.directory, max_count=limits.max_count, max_size=limits.max_size) as writer:
+            writer.append(row.snapshot_index, row.snapshot_term, HIDING)
+
+
+def _last_index(directory: Path) -> int:
+    """Where the segments of a log end; -1 without any entry."""
+    for name in reversed(regular_segments(directory)):
+        with suppress(MissingSegmentHeaderError):
+            segment = read_segment(directory / name)
+            if segment.count:
+                return int(segment.idx[-1])
+    return -1
 
 
 def _append(client: WalClient, table: MemTable, indexes: Seq, writer: LogWriter) -> int:
