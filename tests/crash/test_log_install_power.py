@@ -27,6 +27,7 @@ from compaction.stores.segments.wal.current import WalLimits
 from compaction.stores.segments.writer.flush import NewSegments
 from support.depth import at_depth
 from support.faults.power_loss import Disk, Recorder, Without, lose_power_everywhere
+from support.stores.log_promises import conforms
 
 LIMITS = SystemLimits(
     wal=WalLimits(max_entries=7), segments=NewSegments(max_count=9), rolled_files=1, snapshot_grace=0.0
@@ -201,6 +202,7 @@ def check(directory: Path, life: Life, calls: int) -> None:
     if not directory.exists():
         assert done == 0
         return
+    conforms(directory)
     with LogSystem(directory, limits=LIMITS) as system:
         log = system.open_log("a")
         found = State.of(log)

@@ -7,15 +7,13 @@ snapshot that was reported durable, no entry that was never written, and goes on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from compaction.exceptions import NotALogDirectoryError, SegmentLogError
-from compaction.stores.segments.checking.reading import read_facts
-from compaction.stores.segments.checking.run import problems_of
+from compaction.exceptions import SegmentLogError
 from compaction.stores.segments.format import writer as segment_files
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import LogEntry
@@ -32,7 +30,7 @@ from compaction.stores.segments.writer import flush as flush_module
 from compaction.stores.segments.writer.flush import NewSegments
 from compaction.stores.segments.writer.selection import select
 from support.faults.power_loss import Disk, Recorder, Without, lose_power_everywhere
-from support.stores.log_promises import History
+from support.stores.log_promises import History, conforms
 
 LIMITS = SystemLimits(
     wal=WalLimits(max_entries=7), segments=NewSegments(max_count=9), rolled_files=1, snapshot_grace=0.0
@@ -123,12 +121,6 @@ def promised(recorder: Recorder, calls: int) -> dict[tuple[str, str], int]:
     for what, uid, count in recorder.promised(calls):
         result[what, uid] = max(count, result.get((what, uid), 0))
     return result
-
-
-def conforms(directory: Path) -> None:
-    """What a power failure leaves breaks no rule that a scan shows: it is what the owner's next start deals with."""
-    with suppress(NotALogDirectoryError):
-        assert [problem for problem in problems_of(read_facts(directory)) if not problem.note] == []
 
 
 def check(directory: Path, run: Run, promises: dict[tuple[str, str], int]) -> None:

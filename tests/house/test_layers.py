@@ -57,14 +57,6 @@ LAYERS = (
     Layer("compaction.stores.segments.wal.acceptance", (*INPUT_OUTPUT, *CLOCKS)),
     Layer("compaction.stores.segments.writer.selection", (*INPUT_OUTPUT, *CLOCKS)),
     Layer("compaction.stores.segments.system.row", (*INPUT_OUTPUT, *CLOCKS)),
-    # When an owner compacts, and what it reports.
-    Layer("compaction.stores.segments.planning.due", (*INPUT_OUTPUT, *CLOCKS)),
-    Layer("compaction.stores.segments.system.changes", (*INPUT_OUTPUT, *CLOCKS)),
-    # Both sides of an installation, what they say and how it is encoded.
-    *(
-        Layer(f"compaction.stores.segments.install.{module}", (*INPUT_OUTPUT, *CLOCKS))
-        for module in ("messages", "codec", "needed", "sender", "receiver")
-    ),
     # What the rules of an owner are, and whether facts keep them; what changed between two listings. Paths are names.
     *(
         Layer(f"compaction.stores.segments.{room}", (*INPUT_OUTPUT, *CLOCKS), allowed=("pathlib.Path",))
@@ -77,6 +69,14 @@ LAYERS = (
             "checking.growth",
             "following.changes",
         )
+    ),
+    # When an owner compacts, and what it reports.
+    Layer("compaction.stores.segments.planning.due", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.stores.segments.system.changes", (*INPUT_OUTPUT, *CLOCKS)),
+    # Both sides of an installation, what they say and how it is encoded.
+    *(
+        Layer(f"compaction.stores.segments.install.{module}", (*INPUT_OUTPUT, *CLOCKS))
+        for module in ("messages", "codec", "needed", "sender", "receiver")
     ),
     Layer("compaction.stores", (*CLUSTER, *SPARK, "compaction.reconcile", "compaction.cli", "compaction.local")),
     # A library by itself: of the project it knows the errors only. Model, codec and commands do no input or output, nor

@@ -20,12 +20,14 @@ from cli.commands import Run
 from compaction.stores.segments.checking.rules import CHECKLIST, NUMBERS, Rule, Seen
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.directory.listing import regular_segments, segment_links
+from compaction.stores.segments.directory.marker import MARKER_FILE
 from compaction.stores.segments.format.codec import read_segment
 from compaction.stores.segments.generate import corrupt_entry
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.model import HEADER_BYTES, segment_name
 from compaction.stores.segments.snapshot.directories import newest_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet, encode_indexes
+from compaction.stores.segments.system.cut import CUT_FILE
 from compaction.stores.segments.wal.files import wal_files, wal_name, wal_number
 from house.sources import ROOT
 from support.depth import examples
@@ -231,6 +233,15 @@ def foreign_fence(system: Path) -> None:
     (system / "a" / fence.FENCE_FILE).write_text("{}x")
 
 
+def torn_cut(system: Path) -> None:
+    path = system / "b" / CUT_FILE
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def foreign_marker(system: Path) -> None:
+    (system / MARKER_FILE).write_text('{"owner": "LogSystem", "rules": 99}')
+
+
 VIOLATIONS: list[tuple[Rule, Callable[[Path], None], str]] = [
     (Rule.SEGMENT_NAMES, short_name, "fail"),
     (Rule.SEGMENT_HEADERS, foreign_header, "fail"),
@@ -257,6 +268,8 @@ VIOLATIONS: list[tuple[Rule, Callable[[Path], None], str]] = [
     (Rule.HALF_DONE, marker_and_copy, "known W3"),
     (Rule.HALF_DONE, only_copy, "fail"),
     (Rule.COMPACTOR_FILES, foreign_fence, "fail"),
+    (Rule.LOG_CUT, torn_cut, "fail"),
+    (Rule.OWNER_MARKER, foreign_marker, "fail"),
 ]
 
 

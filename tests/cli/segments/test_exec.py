@@ -185,6 +185,36 @@ def test_an_error_ends_a_history_only_when_it_should(run: Run, tmp_path: Path) -
     assert "0000000000000099.wal: not a write-ahead log file" in refused.stderr
 
 
+def test_a_member_that_is_behind_gets_a_snapshot_and_its_live_entries(run: Run, tmp_path: Path) -> None:
+    """Beside a compaction by the owner; all of it conforms, also while an installation's cut is there."""
+    system = tmp_path / "system"
+    found = carry_out(
+        system,
+        a("open"),
+        a("append", index=1, term=1, payload="x", repeat=60),
+        {"op": "roll"},
+        {"op": "drain"},
+        a("snapshot", index=50, term=1, live="3,20-22,50"),
+        a("compact"),
+        {"op": "open", "log": "b"},
+        {"op": "append", "log": "b", "index": 1, "term": 1, "payload": "x", "repeat": 10},
+        {"op": "install", "log": "b", "from": "a", "term": 2, "applied": 10},
+        {"op": "install", "log": "b", "from": "a", "term": 2, "applied": 50},
+        {"op": "install", "log": "a", "from": "b", "term": 1},
+        {"op": "indexes", "log": "b"},
+        {"op": "append", "log": "b", "index": 51, "term": 2, "payload": "y"},
+        {"op": "reopen"},
+        {"op": "indexes", "log": "b"},
+        options=SMALL,
+    )
+    assert found[5]["ok"]
+    assert (found[8]["installed"], found[8]["last"]) == (True, {"index": 50, "term": 1})
+    assert found[9]["installed"] is False
+    assert [found[position]["indexes"] for position in (11, 14)] == ["3,20-22,50", "3,20-22,50-51"]
+    assert run("verify", system).exit_code == 0
+    assert run("conformance", system).exit_code == 0
+
+
 def test_a_live_set_that_is_missing_is_given_or_refused(tmp_path: Path) -> None:
     system = tmp_path / "system"
     carry_out(

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from compaction.cli.segments.commands import group
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system.cut import LogCut, write_cut
 from compaction.stores.segments.system.system import LogSystem, SystemLimits
 from compaction.stores.segments.wal.codec import HEADER, RecordEncoder
 from compaction.stores.segments.wal.files import wal_name
@@ -52,6 +53,8 @@ def varied_system(directory: Path) -> Path:
         system.open_log("b").append(entries(1, 5)).result(WAIT)
         # The file of the session before is empty, and goes; how soon is chance otherwise.
         assert system.drain(WAIT)
+    # As of an installation that ended: none of the log's entries is behind it.
+    write_cut(directory / "b", LogCut(99, 1))
     return log
 
 

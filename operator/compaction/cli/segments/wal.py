@@ -116,7 +116,7 @@ def _record_row(path: Path, record: WalRecord) -> dict[str, Any]:
 
 
 def _print_summary(directory: Path, name: str | None, output: OutputFormat) -> list[SegmentLogError]:
-    files = read_wal_files(directory, on_record=lambda _record: None)
+    files = read_wal_files(directory, on_record=lambda _record, _number: None)
     errors = [wal.damage for wal in files if wal.damage is not None]
     at_roll: Mapping[bytes, WriterState] = {}
     try:

@@ -19,11 +19,13 @@ from compaction.cli.histories.texts import text_fields
 from compaction.cli.segments.exec.fields import Fields
 from compaction.cli.segments.exec.session import Session
 from compaction.exceptions import RecordTextError
+from compaction.stores.segments.install.driver import install_snapshot
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.model import MAX_INDEX
+from compaction.stores.segments.system.compactions import OwnCompaction
 from compaction.stores.segments.system.log import Log
 from compaction.stores.segments.system.pending import LogPosition
-from compaction.stores.segments.wal.files import wal_files
+from compaction.stores.segments.wal.files import wal_files, wal_name
 
 MOST_READ: Final = 100_000
 """Entries that one `read` returns; `fold` takes any number."""
@@ -124,9 +126,25 @@ def snapshot(session: Session, fields: Fields) -> Later:
     )
 
 
+def compact(session: Session, fields: Fields) -> Later:
+    """Compact a log, as its owner: dead segments go, sparse ones become fewer."""
+    name = fields.text("log")
+    session.log(name)
+    return Later(session.system.compact(name), _compacted)
+
+
+def install(session: Session, fields: Fields) -> Result:
+    """Install the snapshot of one log in another, with its live entries, as between two members."""
+    name, source, term = fields.text("log"), fields.text("from"), fields.index("term")
+    applied = fields.index("applied") if fields.has("applied") else None
+    target = session.log(name)
+    made = install_snapshot(session.log(source), target, term=term, transfer=session.next_transfer(), applied=applied)
+    return {"installed": made is not None, "last": _place(target.last)}
+
+
 def roll(session: Session, _fields: Fields) -> Later:
     """Go on in a new file of the write-ahead log."""
-    return Later(session.system.roll(), lambda _none: {})
+    return Later(session.system.roll(), lambda number: {"wal": wal_name(number)})
 
 
 def drain(session: Session, fields: Fields) -> Result:
@@ -169,6 +187,8 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "indexes": Operation(indexes, ("log", "from", "to")),
     "fold": Operation(fold, ("log", "from")),
     "snapshot": Operation(snapshot, ("log", "index", "term", "live", "state")),
+    "compact": Operation(compact, ("log",)),
+    "install": Operation(install, ("log", "from", "term", "applied")),
     "roll": Operation(roll),
     "drain": Operation(drain, ("timeout",)),
     "state": Operation(state, ("log",)),
@@ -193,6 +213,16 @@ def _position(position: LogPosition) -> Result:
 
 def _place(position: LogPosition | None) -> Result | None:
     return None if position is None else _position(position)
+
+
+def _compacted(done: OwnCompaction) -> Result:
+    receipts = done.done.receipts
+    return {
+        "groups": len(receipts),
+        "bytes_reclaimed": sum(receipt.bytes_reclaimed for receipt in receipts),
+        "deleted": list(done.deleted),
+        "failures": [str(failure) for failure in done.done.failures],
+    }
 
 
 def _state_of(log: Log) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,12 +21,18 @@ class Session:
     limits: SystemLimits
     lock_timeout: float
     _system: LogSystem | None = None
+    _transfers: int = 0
     _logs: dict[str, Log] = field(default_factory=dict)
 
     def start(self) -> None:
         """Open the system, as its owner. Errors as of `LogSystem`."""
         self._logs = {}
         self._system = LogSystem(self.directory, limits=self.limits, lock_timeout=self.lock_timeout)
+
+    def next_transfer(self) -> int:
+        """A number for an installation, larger than all before, of earlier processes too."""
+        self._transfers = max(self._transfers + 1, time.time_ns())
+        return self._transfers
 
     @property
     def system(self) -> LogSystem:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from compaction.exceptions import CompactionError, CorruptSnapshotError, SegmentLogError
+from compaction.exceptions import CompactionError, CorruptSnapshotError, InvalidCutError, SegmentLogError
+from compaction.stores.segments.directory.marker import Marker
 from compaction.stores.segments.model import SegmentIndex
 from compaction.stores.segments.reading.view import LogState
 from compaction.stores.segments.snapshot.directories import LogSnapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system.cut import LogCut
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.wal.codec import WalTail
 
@@ -69,7 +71,8 @@ class LogFacts:
     a flush of its end was interrupted; `state` has it without that end, as its owner's next start leaves it.
     `names`: all in the directory; `links`: the target of each segment's name that is a link, a base name unless it
     leads out of the log. `snapshots`: valid ones, oldest first, as they were after; `rejected`: the others. `waiting`:
-    entries in the write-ahead log that the log needs, `covered`: whether any record there is of this log.
+    entries in the write-ahead log that the log needs, `covered`: whether any record there is of this log. `cut`: what
+    does not count, in segments from its first index on.
     """
 
     state: LogState
@@ -85,6 +88,8 @@ class LogFacts:
     half_done: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
     compactor_errors: tuple[CompactionError, ...] = ()
+    cut: LogCut | None = None
+    cut_error: InvalidCutError | None = None
 
     @property
     def directory(self) -> Path:
@@ -110,6 +115,10 @@ class LogFacts:
             return None
         return live.without(live.without(row.live))
 
+    def counts(self, index: int) -> bool:
+        """Whether an entry of this index in a segment is part of the log: not if an installation left it behind."""
+        return self.cut is None or index < self.cut.first
+
     def content(self) -> dict[int, Content]:
         """What a reader of the log gets, by index: entries of segments below the first one of the write-ahead log, and
         that from there on; without those that the newest snapshot declares dead.
@@ -122,7 +131,7 @@ class LogFacts:
             rows = self.state.readable(ref)
             columns = (segment.idx, segment.term, segment.length, segment.crc)
             for index, term, length, crc in zip(*(column[rows].tolist() for column in columns), strict=True):
-                if (bound is None or index < bound) and row.needs(index):
+                if (bound is None or index < bound) and self.counts(index) and row.needs(index):
                     result[index] = Content(term, length, crc)
         result.update((index, one) for index, one in waiting.items() if row.needs(index))
         return result
@@ -136,3 +145,5 @@ class SystemFacts:
     logs: tuple[LogFacts, ...]
     wal: tuple[WalFacts, ...] = ()
     wal_names: tuple[str, ...] = ()
+    marker: Marker = Marker.ABSENT
+    marker_fault: str = ""

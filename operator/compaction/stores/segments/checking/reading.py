@@ -18,6 +18,7 @@ from compaction.exceptions import (
     CorruptFenceError,
     CorruptMovesError,
     CorruptSnapshotError,
+    InvalidCutError,
     NotALogDirectoryError,
     SegmentLogError,
 )
@@ -27,6 +28,7 @@ from compaction.stores.segments.clump.moves import read_moves
 from compaction.stores.segments.commit import fence, recovery
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.directory.listing import regular_identity, regular_segments
+from compaction.stores.segments.directory.marker import read_marker
 from compaction.stores.segments.directory.owner import WAL_SUFFIX, system_of
 from compaction.stores.segments.format import names
 from compaction.stores.segments.format.codec import torn_from
@@ -41,6 +43,7 @@ from compaction.stores.segments.snapshot.directories import (
     load_snapshot,
     parse_snapshot_name,
 )
+from compaction.stores.segments.system.cut import LogCut, read_cut
 from compaction.stores.segments.system.row import LogRow
 
 
@@ -97,19 +100,24 @@ def _read(
 ) -> SystemFacts:
     searches = {log: given.get(log) or _search(log) for log in logs}
     rows = {os.fsencode(log.name): LogRow.of(search.newest) for log, search in searches.items()}
-    waiting = WaitingEntries(rows)
+    cuts = {log: _cut(log) for log in searches}
+    valid = {os.fsencode(log.name): cut for log, (cut, _) in cuts.items() if cut is not None}
+    waiting = WaitingEntries(rows, {uid: cut.above(rows[uid].snapshot_index) for uid, cut in valid.items()})
     known = {wal.path.name: wal for wal in before.wal} if before is not None else {}
     wal = read_wal_files(system, on_record=waiting.add, before=known)
     old = {log.name: log for log in before.logs} if before is not None else {}
+    marker, fault = read_marker(system)
     return SystemFacts(
         directory=directory,
         logs=tuple(
             facts
             for log, search in searches.items()
-            if (facts := _log(log, search, waiting, old.get(log.name), given.get(log))) is not None
+            if (facts := _log(log, search, waiting, old.get(log.name), given.get(log), cuts[log])) is not None
         ),
         wal=wal,
         wal_names=_wal_names(system),
+        marker=marker,
+        marker_fault=fault,
     )
 
 
@@ -119,6 +127,7 @@ def _log(
     waiting: WaitingEntries,
     before: LogFacts | None,
     given: SnapshotSearch | None,
+    cut: tuple[LogCut | None, InvalidCutError | None],
 ) -> LogFacts | None:
     """None when the directory is gone: its log was deleted."""
     uid = os.fsencode(log.name)
@@ -159,7 +168,16 @@ def _log(
         half_done=tuple(name for name in found if names.needs_recovery([name])),
         blocked=blocked,
         compactor_errors=errors,
+        cut=None if cut[0] is None else cut[0].above(state.snapshot_index),
+        cut_error=cut[1],
     )
+
+
+def _cut(log: Path) -> tuple[LogCut | None, InvalidCutError | None]:
+    try:
+        return read_cut(log), None
+    except InvalidCutError as error:
+        return None, error
 
 
 def _known(before: LogFacts) -> dict[str, SegmentIndex]:

@@ -26,6 +26,8 @@ class Rule(StrEnum):
     SAME_ENTRY = "same-entry"
     HALF_DONE = "half-done"
     COMPACTOR_FILES = "compactor-files"
+    LOG_CUT = "log-cut"
+    OWNER_MARKER = "owner-marker"
     SEGMENTS_GROW = "segments-grow"
     NUMBERS_ASCEND = "numbers-ascend"
     NOTHING_VANISHES = "nothing-vanishes"
@@ -89,6 +91,8 @@ CHECKLIST: Final[dict[Rule, RuleText]] = {
     Rule.SAME_ENTRY: RuleText("an index of a term has one payload; an overwrite has a higher term"),
     Rule.HALF_DONE: RuleText("a compaction that died is settled before the owner starts"),
     Rule.COMPACTOR_FILES: RuleText("the compactor's files are left as they are"),
+    Rule.LOG_CUT: RuleText("log.cut, where it is there, says which entries of an installation do not count"),
+    Rule.OWNER_MARKER: RuleText("compaction.owner, where it is there, names rules that the compactor knows"),
     Rule.SEGMENTS_GROW: RuleText("the newest segment is appended to, and records of no segment change", Seen.WHILE),
     Rule.NUMBERS_ASCEND: RuleText("a new segment has a higher number than all before, links included", Seen.WHILE),
     Rule.NOTHING_VANISHES: RuleText(

@@ -10,6 +10,7 @@ from compaction.stores.segments.checking import segments, snapshots, wal_files
 from compaction.stores.segments.checking.facts import LogFacts, SystemFacts
 from compaction.stores.segments.checking.payloads import OnBytes, damaged
 from compaction.stores.segments.checking.rules import CHECKLIST, Problem, Rule, Seen
+from compaction.stores.segments.directory.marker import Marker
 
 _LOG_CHECKS = (
     segments.names_and_headers,
@@ -17,6 +18,7 @@ _LOG_CHECKS = (
     segments.links,
     segments.half_done,
     segments.compactor_files,
+    segments.cut,
     snapshots.files,
     snapshots.live_indexes,
     snapshots.only_shrinks,
@@ -24,7 +26,7 @@ _LOG_CHECKS = (
     snapshots.entries_above,
     wal_files.same_entry,
 )
-_SYSTEM_CHECKS = (wal_files.files, wal_files.records, wal_files.writers)
+_SYSTEM_CHECKS = (wal_files.files, wal_files.records, wal_files.writers, wal_files.marker)
 
 
 class Outcome(StrEnum):
@@ -110,6 +112,10 @@ def _shows(rule: Rule, system: SystemFacts) -> bool:
             return any(log.waiting for log in system.logs)
         case Rule.COMPACTOR_FILES:
             return any(name.startswith("compaction.") for log in system.logs for name in log.names)
+        case Rule.LOG_CUT:
+            return any(log.cut for log in system.logs)
+        case Rule.OWNER_MARKER:
+            return system.marker is Marker.FOLLOWS
         case Rule.HALF_DONE | Rule.ENTRIES_ABOVE | Rule.NOTHING_VANISHES:
             return bool(system.logs)
         case _:

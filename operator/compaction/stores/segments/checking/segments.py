@@ -58,7 +58,7 @@ def _only_here(log: LogFacts, segment: SegmentIndex, row: int) -> bool:
     """Whether a whole record behind a torn slot is of an entry that the log needs, below those that wait."""
     whole = segment.inside[row:] & (segment.length[row:] > 0)
     first = min(log.waiting or (), default=None)
-    behind = [index for index in segment.idx[row:][whole].tolist() if log.row.needs(index)]
+    behind = [index for index in segment.idx[row:][whole].tolist() if log.counts(index) and log.row.needs(index)]
     return bool(behind) and (first is None or min(behind) < first)
 
 
@@ -105,6 +105,13 @@ def half_done(log: LogFacts) -> Iterator[Problem]:
         if name not in markers and name not in known and not any(text.startswith(name) for text in log.blocked):
             what = "a compaction is under way, or died; every live entry is readable all the same"
             yield Problem(Rule.HALF_DONE, str(log.directory / name), what, f"if it died: {_RECOVER}", note=True)
+
+
+def cut(log: LogFacts) -> Iterator[Problem]:
+    """What an installation left to say which entries count."""
+    if log.cut_error is not None:
+        remedy = "the system is not opened before that: restore the file from a copy, or the log from another member"
+        yield Problem(Rule.LOG_CUT, log.cut_error.file, str(log.cut_error), remedy)
 
 
 def compactor_files(log: LogFacts) -> Iterator[Problem]:

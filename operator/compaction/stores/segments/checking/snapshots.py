@@ -91,10 +91,11 @@ def entries_above(log: LogFacts) -> Iterator[Problem]:
     """Indexes above the snapshot: a gap is the trace of a sparse write, unless a segment is missing there."""
     above = 0 if log.row.snapshot_index is None else log.row.snapshot_index + 1
     waiting = Seq.from_indexes(log.waiting or ())
-    for older, newer in pairwise(ref for ref in log.state.refs if ref.last >= above):
+    refs = [ref for ref in log.state.refs if log.counts(ref.first)]
+    for older, newer in pairwise(ref for ref in refs if ref.last >= above):
         if newer.first > older.last + 1 and not waiting.overlaps(older.last + 1, newer.first - 1):
             yield _gap(log, older, newer)
-    ends = [log.state.refs[-1].last] if log.state.refs else []
+    ends = [refs[-1].last] if refs and log.counts(refs[-1].last) else []
     if waiting.first is not None and ends and waiting.first > max(ends[0], above - 1) + 1:
         low, high = max(ends[0], above - 1) + 1, waiting.first - 1
         what = f"indexes {low}-{high} are neither in segments nor in the write-ahead log"

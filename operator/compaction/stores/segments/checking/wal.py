@@ -11,9 +11,10 @@ from compaction.exceptions import DamagedWalError, InvalidWalFormatError, Segmen
 from compaction.stores.segments.checking.facts import Content, WalFacts, WriterFacts
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.memtable.tables import MemTables
+from compaction.stores.segments.system.cut import LogCut
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.wal.codec import WalRecord
-from compaction.stores.segments.wal.files import open_wal, wal_files
+from compaction.stores.segments.wal.files import open_wal, wal_files, wal_number
 from compaction.stores.segments.wal.reader import WalReader
 
 _READS: Final = 5
@@ -23,16 +24,19 @@ _READS: Final = 5
 class WaitingEntries:
     """What the files hold of some logs, put together as a recovery does it."""
 
-    def __init__(self, rows: Mapping[bytes, LogRow]) -> None:
-        """`rows`: of the logs, by id. What lies below a row's smallest live index is dropped."""
+    def __init__(self, rows: Mapping[bytes, LogRow], cuts: Mapping[bytes, LogCut]) -> None:
+        """`rows`: of the logs, by id. What lies below a row's smallest live index, or behind a cut, is dropped."""
         self._rows = rows
+        self._cuts = cuts
         self._tables = {uid: MemTables() for uid in rows}
         self.writers: set[bytes] = set()
 
-    def add(self, record: WalRecord) -> None:
-        """The next record of the files, oldest first."""
+    def add(self, record: WalRecord, number: int) -> None:
+        """The next record of the files, oldest first, in the file of this number."""
         self.writers.add(record.writer)
-        row = self._rows.get(record.writer)
+        row, cut = self._rows.get(record.writer), self._cuts.get(record.writer)
+        if cut is not None and cut.covers(record.index, number):
+            return
         if row is not None and record.index >= row.smallest_live:
             tables = self._tables[record.writer]
             if record.truncate:
@@ -51,11 +55,12 @@ class WaitingEntries:
 
 
 def read_wal_files(
-    directory: Path, *, on_record: Callable[[WalRecord], None], before: Mapping[str, WalFacts] | None = None
+    directory: Path, *, on_record: Callable[[WalRecord, int], None], before: Mapping[str, WalFacts] | None = None
 ) -> tuple[WalFacts, ...]:
     """Facts of all files, oldest first; one that goes while they are read is left out: its entries are in segments.
 
-    `on_record`: gets every record in order, also those before damage. `before`: facts of an earlier reading by name.
+    `on_record`: gets every record in order with the number of its file, also those before damage. `before`: facts of an
+    earlier reading by name.
     """
     found = []
     for path in wal_files(directory):
@@ -65,7 +70,7 @@ def read_wal_files(
     return tuple(found)
 
 
-def _read(path: Path, before: WalFacts | None, on_record: Callable[[WalRecord], None]) -> WalFacts | None:
+def _read(path: Path, before: WalFacts | None, on_record: Callable[[WalRecord, int], None]) -> WalFacts | None:
     facts: WalFacts | None = None
     records: list[WalRecord] = []
     for _ in range(_READS):
@@ -82,7 +87,7 @@ def _read(path: Path, before: WalFacts | None, on_record: Callable[[WalRecord], 
         if facts.damage is None:
             break
     for record in records:
-        on_record(record)
+        on_record(record, wal_number(path.name))
     return facts
 
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 from compaction.exceptions import DamagedWalError
 from compaction.stores.segments.checking.facts import LogFacts, SystemFacts
 from compaction.stores.segments.checking.rules import Problem, Rule
+from compaction.stores.segments.directory.marker import MARKER_FILE, Marker
 from compaction.stores.segments.wal.files import wal_number
 
 
@@ -63,6 +64,15 @@ def writers(system: SystemFacts) -> Iterator[Problem]:
                 yield Problem(Rule.WAL_WRITERS, str(wal.path), what, remedy, note=True)
 
 
+def marker(system: SystemFacts) -> Iterator[Problem]:
+    """The owner's word that its logs may be compacted while it writes them."""
+    if system.marker is Marker.FOREIGN:
+        parent = system.wal[0].path.parent if system.wal else system.directory
+        what = f"it is no marker that is known here: {system.marker_fault}"
+        remedy = "no log of the system is compacted while it is there: fix the owner, which writes it"
+        yield Problem(Rule.OWNER_MARKER, str(parent / MARKER_FILE), what, remedy)
+
+
 def same_entry(log: LogFacts) -> Iterator[Problem]:
     """An index of a term has the same payload in a segment and in the write-ahead log."""
     waiting = log.waiting or {}
@@ -72,7 +82,7 @@ def same_entry(log: LogFacts) -> Iterator[Problem]:
         segment = log.state.segment(ref.name)
         for row in log.state.readable(ref).tolist():
             one = waiting.get(int(segment.idx[row]))
-            if one is None or one.term != int(segment.term[row]):
+            if one is None or not log.counts(int(segment.idx[row])) or one.term != int(segment.term[row]):
                 continue
             crc = int(segment.crc[row])
             if one.length != int(segment.length[row]) or (crc and crc != one.crc):
