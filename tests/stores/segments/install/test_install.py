@@ -188,6 +188,21 @@ def test_an_installation_that_ends_early_leaves_the_log_as_it_was_up_to_its_base
     check_installed(pair, LIVE)
 
 
+def test_entries_that_are_flushed_beside_an_open_installation_stay(pair: Pair) -> None:
+    """After an aborted one, whose cut goes with that flush; the new one has written nothing yet."""
+    aborted = pair.begin()
+    aborted.write(entries(3, 3, 2)[0], None).result(WAIT)
+    aborted.abort()
+    pair.follower.append(entries(1, 5, term=2)).result(WAIT)
+    assert pair.begin(applied=5).base == 5
+    flush(pair.following)
+    pair.restart()
+    assert pair.follower.last == LogPosition(5, 2)
+    assert pair.follower.read(range(99)) == entries(1, 5, 2)
+    pair.install(applied=5)
+    check_installed(pair, LIVE)
+
+
 @pytest.mark.parametrize("flushed", [False, True], ids=["in memory", "in segments"])
 def test_a_snapshot_without_all_its_live_entries_is_not_published(pair: Pair, flushed: bool) -> None:
     """An entry that did not arrive is never taken for dead, and never for the one that the log holds in its place."""

@@ -234,7 +234,7 @@ class Log(LogContent):
         with self._lock:
             for table, indexes in pieces:
                 self.tables.flushed(table, indexes)
-            if self.cut is None or self.cut.before is None or number < self.cut.before or self._install is not None:
+            if self.cut is None or self.cut.before is None or number < self.cut.before:
                 return
             ends = (pieces[-1][1].last, self.row.snapshot_index)
             if view.last is None or view.last <= max(-1 if end is None else end for end in ends):
