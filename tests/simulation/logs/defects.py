@@ -5,7 +5,6 @@ B1 to B7 are the windows in which the reference loses data (docs/design/segment-
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -30,7 +29,6 @@ from compaction.stores.segments.snapshot import directories
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system import log as log_module
 from compaction.stores.segments.system import snapshots
-from compaction.stores.segments.system.installs import Install
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.wal import current
 from compaction.stores.segments.wal import log as wal_log
@@ -69,19 +67,6 @@ def _overwritten_returns() -> list[Patch]:
         (MemTable, "remove_below", remove_below),
         (flush_module, "select", lambda written, row, _=None: select(written, row)),
     ]
-
-
-def _published_before_it_is_durable() -> list[Patch]:
-    write = snapshots.write_durably
-
-    def early(directory: Path, *, index: int, term: int, state: bytes, live: LiveSet) -> Any:
-        path = directory / directories.SNAPSHOTS / directories.snapshot_name(term=term, index=index)
-        # The log whose snapshot this is, found as a debugger would.
-        log = sys._getframe(1).f_locals["self"]
-        log.publish(directories.LogSnapshot(index=index, term=term, live=live, path=path))
-        return write(directory, index=index, term=term, state=state, live=live)
-
-    return [(log_module, "write_durably", early)]
 
 
 def _absence_commits() -> list[Patch]:
@@ -169,17 +154,6 @@ def _missing_entries_are_dead() -> list[Patch]:
     return [(kernel, "_pick", lenient)]
 
 
-def _installed_before_it_is_durable() -> list[Patch]:
-    """A snapshot is installed while its live entries wait to be written."""
-    finish = Install._finish
-
-    def hasty(self: Install) -> Any:
-        self._written = None
-        return finish(self)
-
-    return [(Install, "_finish", hasty)]
-
-
 def _nothing_is_cut() -> list[Patch]:
     return [(log_module.Log, "set_cut", lambda *_: None)]
 
@@ -192,12 +166,10 @@ DEFECTS: dict[str, Callable[[], list[Patch]]] = {
     "a write-ahead log file goes before its segments are durable": _without(segment_writer, "sync_directory"),
     "a snapshot is not synced": _without(snapshots, "sync"),
     "the name of a snapshot is not synced": _without(snapshots, "sync_directory"),
-    "a snapshot is in force before it is durable": _published_before_it_is_durable,
     "a commit is not synced": _without(publish, "sync_directory"),
     "live entries below the snapshot are not written": _live_only_above,
     "the smallest live index is one too high": _floor_too_high,
     "what was overwritten returns": _overwritten_returns,
-    "a snapshot is installed before its live entries are durable": _installed_before_it_is_durable,
     "entries of an interrupted installation count": _nothing_is_cut,
     "B1: absence is taken for a commit": _absence_commits,
     "B2: missing live indexes are taken for none": _missing_indexes_are_empty,
@@ -207,6 +179,21 @@ DEFECTS: dict[str, Callable[[], list[Patch]]] = {
     "B6: checksums are not compared": _checksums_are_not_compared,
     "B7: missing entries are taken for dead": _missing_entries_are_dead,
 }
+
+
+FOUND_BY: dict[str, int] = {
+    "the name of a write-ahead log file is not synced": 5,
+    "a directory of segments is not synced": 1,
+    "a write-ahead log file goes before its segments are durable": 19,
+    "a commit is not synced": 56,
+    "what was overwritten returns": 37,
+    "entries of an interrupted installation count": 2,
+    "B1: absence is taken for a commit": 14,
+    "B2: missing live indexes are taken for none": 3,
+    "B4: two half-done commits block a log": 47,
+    "B7: missing entries are taken for dead": 21,
+}
+"""The seed that found a defect before, with which the search begins; 0 where none is named."""
 
 
 @contextmanager
