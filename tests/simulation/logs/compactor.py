@@ -57,7 +57,7 @@ class Compactor:
                 raise
             self.full = False
             self.running.pop(uid, None)
-            return f"{uid}: {action.__name__}: {type(error).__name__}: {error}"
+            return f"{uid}: {action.__name__}: {type(error).__name__}"
 
     def advance(self, uid: str) -> str:
         running = self.running.get(uid)

@@ -81,7 +81,7 @@ class Schedule:
         owner.check_files()
         found = damage(system, dice, owner)
         if found is not None:
-            self.trace.append(f"{found}")
+            self.trace.append(f"damage of {found.uid} at {found.index}")
             errors = compactor.finish()
             assert all(found.is_named_by(error) for error in errors), errors
             assert found.is_untouched(), f"{found}: the damaged segment was replaced"
