@@ -38,7 +38,7 @@ help: ## Explain the targets
 
 setup: $(STAMP) ## Virtual environment (.venv) and the programs of the control plane, in parallel
 
-demo: setup ## From a policy to reclaimed bytes on a real control plane (STORE=blocks, STORE=staging: a block store, a staging area on S3 and PostgreSQL; STORE=catalog: a catalog in etcd; KEEP=1 leaves it up, KUBECONFIG=... uses another cluster)
+demo: setup ## From a policy to reclaimed bytes on a real control plane, of logs that three owners write meanwhile (STORE=blocks, STORE=staging: a block store, a staging area on S3 and PostgreSQL; STORE=catalog: a catalog in etcd; KEEP=1 leaves it up, KUBECONFIG=... uses another cluster)
 	@$(BIN)/compactor local check
 	@$(BIN)/compactor demo $(DEMO_FLAGS)
 
@@ -71,8 +71,8 @@ e2e: setup ## The images built and run, and the tests on a real node, with kubel
 	@$(BIN)/python -m pytest tests/images tests/node $(ARGS)
 
 check: setup ## ruff, mypy strict, generated files up to date, layers and house rules
-	@$(BIN)/ruff check operator tests
-	@$(BIN)/ruff format --check operator tests
+	@$(BIN)/ruff check operator tests examples
+	@$(BIN)/ruff format --check operator tests examples
 	@$(BIN)/mypy
 	@$(BIN)/compactor crds --check crds
 	@$(BIN)/python -m compaction.local.shipped --check .
@@ -97,8 +97,8 @@ fuzz: setup ## Fuzz every parser, guided by coverage (T=seconds per target, ARGS
 	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(or $(T),30) $(ARGS)
 
 format: setup ## Format the code and sort the imports
-	@$(BIN)/ruff check --fix operator tests
-	@$(BIN)/ruff format operator tests
+	@$(BIN)/ruff check --fix operator tests examples
+	@$(BIN)/ruff format operator tests examples
 
 crds: setup ## Write crds/*.yaml again from the models
 	@$(BIN)/compactor crds --write crds
@@ -122,7 +122,7 @@ lock: setup ## Pin every dependency again, with hashes
 
 clean: ## Remove caches, build output and what demos left
 	@rm -rf build dist .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse operator/*.egg-info
-	@find operator tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find operator tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## Also remove the virtual environment (the cached control plane stays in ~/.cache/compaction-operator)
 	@rm -rf $(VENV)

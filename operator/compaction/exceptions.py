@@ -53,6 +53,23 @@ class ClaimRefusedError(CompactionError):
         return self.message
 
 
+class RecordTextError(CompactionError):
+    """A record, value or operation that is not written as it must be; says what is wrong and what to write."""
+
+
+class RecordLineError(RecordTextError):
+    """A line of a file that is not written as it must be; `line` counts from 1."""
+
+    def __init__(self, path: str, line: int, reason: str) -> None:
+        super().__init__(path, line, reason)
+        self.path = path
+        self.line = line
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: line {self.line}: {self.reason}"
+
+
 class StorageError(CompactionError):
     """What a store depends on cannot be used: a Secret, object storage, or a database. A kind of store reports these
     together with errors of its own.
@@ -348,11 +365,70 @@ class LogBusyError(LogPathError):
         return f"{self.path}: the write-ahead log is busy: {self.reason}; append again"
 
 
+class UnknownLogError(SegmentLogError):
+    """A system of logs has no log of this name."""
+
+    def __init__(self, path: str, log: str) -> None:
+        super().__init__(path, log)
+        self.path = path
+        self.log = log
+
+    def __str__(self) -> str:
+        return f"{self.path}: the system has no log {self.log!a}: open it first, which creates it"
+
+
 class LogClosedError(LogPathError):
     """A log or its system is closed."""
 
     def __str__(self) -> str:
         return f"{self.path}: closed: {self.reason}"
+
+
+class InstallMessageError(SegmentLogError):
+    """Bytes that are no message of an installation; `offset` is where that shows."""
+
+    def __init__(self, size: int, offset: int, reason: str) -> None:
+        super().__init__(size, offset, reason)
+        self.size = size
+        self.offset = offset
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"install message of {self.size} bytes, at offset {self.offset}: {self.reason}; it does not count, and the "
+            f"sender sends it again"
+        )
+
+
+class InstallIncompleteError(LogPathError):
+    """A snapshot cannot be installed: live entries of it are not in the log, and were not sent."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: the snapshot is not installed: {self.reason}"
+
+
+class InvalidInstallError(LogPathError):
+    """A snapshot cannot be installed: its files are damaged, or of another snapshot."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: the snapshot is not installed, its files are not right: {self.reason}"
+
+
+class InstallStoppedError(LogPathError):
+    """The sender of a snapshot has given up, or there is nothing to send."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: no snapshot is installed from here: {self.reason}"
+
+
+class InvalidCutError(SegmentFileError):
+    """The file that says where a log ends after an interrupted installation cannot be read."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}: {self.reason}: where the log ends is unknown. Delete the log's directory, so that a "
+            f"snapshot is installed in an empty log, or restore the file from a copy"
+        )
 
 
 # --- the Kubernetes API -------------------------------------------------------------------------------------------
@@ -1398,23 +1474,6 @@ class ProtectedBranchError(StagingStoreError):
     def __str__(self) -> str:
         branch, action = self.args
         return f'branch "{branch}" is protected: {action} is not allowed'
-
-
-class RecordTextError(StagingStoreError):
-    """A record, value or operation that is not written as it must be; says what is wrong and what to write."""
-
-
-class RecordLineError(RecordTextError):
-    """A line of a file that is not written as it must be; `line` counts from 1."""
-
-    def __init__(self, path: str, line: int, reason: str) -> None:
-        super().__init__(path, line, reason)
-        self.path = path
-        self.line = line
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.path}: line {self.line}: {self.reason}"
 
 
 class NoStagingAreaError(StagingStoreError):

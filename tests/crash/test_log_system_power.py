@@ -6,17 +6,14 @@ snapshot that was reported durable, no entry that was never written, and goes on
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from random import Random
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from compaction.exceptions import SegmentLogError
-from compaction.stores.segments.directory import fs
 from compaction.stores.segments.format import writer as segment_files
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import LogEntry
@@ -31,9 +28,9 @@ from compaction.stores.segments.wal import log as wal_log
 from compaction.stores.segments.wal.current import WalLimits
 from compaction.stores.segments.writer import flush as flush_module
 from compaction.stores.segments.writer.flush import NewSegments
-from support.depth import at_depth
-from support.faults.power_loss import Disk, Keep, Recorder, all_kept, by_chance, nothing_kept
-from support.stores.log_promises import History
+from compaction.stores.segments.writer.selection import select
+from support.faults.power_loss import Disk, Recorder, Without, lose_power_everywhere
+from support.stores.log_promises import History, conforms
 
 LIMITS = SystemLimits(
     wal=WalLimits(max_entries=7), segments=NewSegments(max_count=9), rolled_files=1, snapshot_grace=0.0
@@ -101,7 +98,11 @@ def life(run: Run) -> None:
     run.append("b", 19, 2, 4)
     run.snapshot("b", 20, (8, 19))
     run.flush()
-    run.append("b", 21, 2, 5)
+    run.append("b", 21, 4, 5)
+    run.flush()
+    run.append("b", 22, 1, 6)
+    run.snapshot("b", 22, (8,))
+    run.flush()
 
 
 def record(root: Path) -> tuple[Recorder, Run, Disk]:
@@ -127,6 +128,7 @@ def check(directory: Path, run: Run, promises: dict[tuple[str, str], int]) -> No
     if not directory.exists():
         assert promises == {}
         return
+    conforms(directory)
     for flushed in (False, True):
         with LogSystem(directory, limits=LIMITS) as system:
             for uid, history in run.histories.items():
@@ -143,41 +145,22 @@ def check(directory: Path, run: Run, promises: dict[tuple[str, str], int]) -> No
                 assert system.drain(WAIT)
 
 
-def ways(seed: int) -> Iterator[tuple[str, Keep, Callable[[int], int]]]:
-    """What is left of the pending changes: nothing, everything, any of them, and of writes any first part."""
-    random = Random(seed)
-    yield "nothing", nothing_kept, lambda size: size
-    yield "everything", all_kept, lambda size: size
-    yield "torn", all_kept, lambda size: random.randrange(size + 1)
-    yield "some", by_chance(random), lambda size: size
-    yield "some torn", by_chance(random), lambda size: random.randrange(size + 1)
-
-
-def lose_power_everywhere(
-    tmp_path: Path, recorder: Recorder, run: Run, disk: Disk, *, kept: frozenset[str] = frozenset()
+def lose(
+    root: Path,
+    recorder: Recorder,
+    run: Run,
+    disk: Disk,
+    *,
+    kept: frozenset[str] = frozenset(),
+    every: int = 1,
+    within: Callable[[], AbstractContextManager[object]] = Recorder,
 ) -> int:
-    """At every call; of a short run each moment sees one way, and all ways come in turn, unless `kept` names some.
+    """See `lose_power_everywhere`."""
 
-    Returns how many states were opened.
-    """
-    calls, tried = recorder.calls, 0
-    for number in range(len(calls) + 1):
-        possible = list(ways(number))
-        turn = at_depth(short=possible[number % len(possible) :][:1], deep=possible)
-        for name, keep, cut in [way for way in possible if way[0] in kept] or turn:
-            left = tmp_path / f"{number}-{name}"
-            left.mkdir()
-            disk.leave(left, keep, cut)
-            try:
-                check(left / "system", run, promised(recorder, number))
-            except Exception as error:
-                error.add_note(f"power lost before call {number} ({calls[number : number + 1]}), kept: {name}")
-                raise
-            shutil.rmtree(left)
-            tried += 1
-        if number < len(calls):
-            disk.replay(calls[number])
-    return tried
+    def check_left(left: Path, number: int) -> None:
+        check(left / "system", run, promised(recorder, number))
+
+    return lose_power_everywhere(root, recorder, disk, check_left, kept=kept, every=every, within=within)
 
 
 def test_power_is_lost_at_every_call(tmp_path: Path) -> None:
@@ -186,26 +169,17 @@ def test_power_is_lost_at_every_call(tmp_path: Path) -> None:
     assert {"create", "write", "sync", "sync_directory", "make_directory", "rename", "unlink"} <= kinds
     for uid, history in run.histories.items():
         assert promised(recorder, len(recorder.calls))["written", uid] == len(history.writes)
-    assert lose_power_everywhere(tmp_path, recorder, run, disk) > len(recorder.calls)
+    assert lose(tmp_path, recorder, run, disk) > len(recorder.calls)
 
 
-class Without:
-    """The module of system calls as another module sees it, some calls left out."""
-
-    def __init__(self, *names: str) -> None:
-        self._names = names
-
-    def __getattr__(self, name: str) -> Any:
-        return _nothing if name in self._names else getattr(fs, name)
-
-
-def _nothing(*_: object, **__: object) -> None:
-    pass
-
-
-def live_only_above(written: Sequence[Seq], row: LogRow) -> list[Seq]:
+def live_only_above(written: Sequence[Seq], row: LogRow, _: int | None) -> list[Seq]:
     """A segment writer that drops what is live below the snapshot."""
     return [seq.floor(0 if row.snapshot_index is None else row.snapshot_index + 1) for seq in written]
+
+
+def nothing_hides(written: Sequence[Seq], row: LogRow, _: int | None) -> list[Seq]:
+    """A segment writer that does not look at what the segments hold."""
+    return select(written, row)
 
 
 DEFECTS: dict[str, tuple[ModuleType, str, object]] = {
@@ -217,6 +191,7 @@ DEFECTS: dict[str, tuple[ModuleType, str, object]] = {
     "the name of a snapshot is not synced": (snapshots, "fs", Without("sync_directory")),
     "the directory of a log is not synced": (system_module, "fs", Without("sync_directory")),
     "live entries below the snapshot are dropped": (flush_module, "select", live_only_above),
+    "what a dead entry has overwritten comes back": (flush_module, "select", nothing_hides),
 }
 
 
@@ -226,4 +201,4 @@ def test_a_missing_step_is_found(defect: str, tmp_path: Path, monkeypatch: pytes
     module, name, replacement = DEFECTS[defect]
     monkeypatch.setattr(module, name, replacement)
     with pytest.raises((AssertionError, SegmentLogError)):
-        lose_power_everywhere(tmp_path, *record(tmp_path / "disk"), kept=frozenset({"nothing", "some"}))
+        lose(tmp_path, *record(tmp_path / "disk"), kept=frozenset({"nothing", "some"}))

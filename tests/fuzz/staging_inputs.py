@@ -14,10 +14,11 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from compaction.cli.errors import describe
+from compaction.cli.histories.lines import object_of
 from compaction.cli.staging.history.operations import CREATE_REPO, carry_out, name_of
 from compaction.cli.staging.history.session import Session
 from compaction.cli.staging.options import StagingPlace
-from compaction.cli.staging.tables.lines import object_of, properties_of, read_lines, record_line
+from compaction.cli.staging.tables.lines import MAX_LINE_BYTES, properties_of, read_lines, record_line
 from compaction.exceptions import CompactionError, RecordLineError, RecordTextError
 from compaction.ingest.staging.batches import BatchLineError, changes_in
 from compaction.ingest.staging.messages import CommitRequest, ObjectValue, ResetRequest
@@ -80,7 +81,7 @@ def _moved(store: StagingStore, namespace: str) -> None:
 
 
 def _carry_out(session: Session, line: bytes) -> None:
-    given = object_of(line)
+    given = object_of(line, most=MAX_LINE_BYTES)
     if name_of(given) == CREATE_REPO:
         return  # where its objects are is for the one to say who starts the command
     json.dumps(dict(carry_out(session, name_of(given), given)))

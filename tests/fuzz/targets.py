@@ -6,6 +6,7 @@ from typing import Final
 
 from fuzz.block_targets import BLOCK_TARGETS
 from fuzz.catalog_targets import CATALOG_TARGETS
+from fuzz.install_targets import INSTALL_TARGETS
 from fuzz.log_targets import LOG_TARGETS
 from fuzz.object_targets import OBJECT_TARGETS
 from fuzz.segment_targets import SEGMENT_TARGETS
@@ -18,6 +19,7 @@ from fuzz.wal_targets import WAL_TARGETS
 TARGETS: Final[tuple[Target, ...]] = (
     *SEGMENT_TARGETS,
     *WAL_TARGETS,
+    *INSTALL_TARGETS,
     *LOG_TARGETS,
     *OBJECT_TARGETS,
     *BLOCK_TARGETS,

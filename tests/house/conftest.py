@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from house.sources import PACKAGE, Module, read_modules
+from house.sources import PACKAGE, Module, read_examples, read_modules
 
 
 @pytest.fixture(scope="session")
@@ -14,4 +14,12 @@ def modules() -> list[Module]:
     """
     found = read_modules()
     assert len(found) > 40, f"only {len(found)} modules under {PACKAGE}: the house rules would check nothing"
+    return found
+
+
+@pytest.fixture(scope="session")
+def examples() -> list[Module]:
+    """All modules of the examples."""
+    found = read_examples()
+    assert len(found) > 10, f"only {len(found)} modules: the house rules would check nothing"
     return found

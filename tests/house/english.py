@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from house.sources import PACKAGE, ROOT
+from house.sources import EXAMPLES, PACKAGE, ROOT
 
-PAGES = ("README.md", "docs/*.md", "docs/design/*.md", "docs/runbooks/*.md")
+PAGES = ("README.md", "docs/*.md", "docs/design/*.md", "docs/runbooks/*.md", "examples/*/*.md")
 GENERATED = ("crds/*.yaml", "manifests/**/*.yaml", "manifests/**/*.json", "manifests/**/*.md")
 
 BANNED = {
@@ -106,7 +106,8 @@ def of_page(path: Path) -> Sentences:
 
 def public() -> Iterator[Sentences]:
     """All public sentences of the project, by file."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield from of_module(path)
+    for root in (PACKAGE, *EXAMPLES):
+        for path in sorted(root.rglob("*.py")):
+            yield from of_module(path)
     for pattern in (*PAGES, *GENERATED):
         yield from map(of_page, sorted(ROOT.glob(pattern)))

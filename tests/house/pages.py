@@ -54,8 +54,9 @@ def page_at(path: Path) -> Page:
 
 
 def read_pages() -> list[Page]:
-    """README, the other pages at the root, docs and tests/README, ordered by path."""
+    """README, the other pages at the root, docs, examples and tests/README, ordered by path."""
     paths = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "tests" / "README.md"]
+    paths += (ROOT / "examples").rglob("*.md")
     return [page_at(path) for path in sorted(paths)]
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "operator" / "compaction"
+EXAMPLES = (ROOT / "examples" / "replicated-kv" / "replicated_kv",)
+"""Packages of examples: the same style, other imports (`test_layers`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ def imports_of(tree: ast.AST, *, package: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def read_module(path: Path) -> Module:
-    dotted = path.relative_to(PACKAGE.parent).with_suffix("").parts
+def read_module(path: Path, root: Path = PACKAGE) -> Module:
+    dotted = path.relative_to(root.parent).with_suffix("").parts
     package = dotted[:-1]
     name = ".".join(package if dotted[-1] == "__init__" else dotted)
     text = path.read_text()
@@ -50,3 +52,8 @@ def read_module(path: Path) -> Module:
 def read_modules() -> list[Module]:
     """All modules of the package, ordered by path."""
     return [read_module(path) for path in sorted(PACKAGE.rglob("*.py"))]
+
+
+def read_examples() -> list[Module]:
+    """All modules of the examples, ordered by path."""
+    return [read_module(path, root) for root in EXAMPLES for path in sorted(root.rglob("*.py"))]

@@ -42,15 +42,15 @@ def test_no_folder_holds_more_than_twenty_modules(modules: list[Module]) -> None
     assert {str(folder): count for folder, count in folders.items() if count > LARGEST_FOLDER} == {}
 
 
-def test_files_hold_one_concept(modules: list[Module]) -> None:
-    long = {m.name: len(m.text.splitlines()) for m in modules if m.name not in FLAT}
+def test_files_hold_one_concept(modules: list[Module], examples: list[Module]) -> None:
+    long = {m.name: len(m.text.splitlines()) for m in modules + examples if m.name not in FLAT}
     assert {name: lines for name, lines in long.items() if lines > LONGEST_FILE} == {}
 
 
-def test_functions_fit_on_a_screen(modules: list[Module]) -> None:
+def test_functions_fit_on_a_screen(modules: list[Module], examples: list[Module]) -> None:
     too_long = [
         f"{module.name}.{node.name}: {_lines(node)} lines"
-        for module in modules
+        for module in modules + examples
         for node in ast.walk(ast.parse(module.text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _lines(node) > LONGEST_FUNCTION
     ]
@@ -66,14 +66,14 @@ def _lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1 - docstring
 
 
-def test_every_module_says_what_it_is_for(modules: list[Module]) -> None:
-    silent = [m.name for m in modules if m.text.strip() and not ast.get_docstring(ast.parse(m.text))]
+def test_every_module_says_what_it_is_for(modules: list[Module], examples: list[Module]) -> None:
+    silent = [m.name for m in modules + examples if m.text.strip() and not ast.get_docstring(ast.parse(m.text))]
     assert silent == []
 
 
-def test_nothing_is_left_for_later(modules: list[Module]) -> None:
+def test_nothing_is_left_for_later(modules: list[Module], examples: list[Module]) -> None:
     marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|NotImplementedError")
-    assert [f"{m.name}: {found.group()}" for m in modules if (found := marks.search(m.text))] == []
+    assert [f"{m.name}: {found.group()}" for m in modules + examples if (found := marks.search(m.text))] == []
 
 
 def test_no_test_is_skipped_or_timed() -> None:

@@ -57,6 +57,27 @@ LAYERS = (
     Layer("compaction.stores.segments.wal.acceptance", (*INPUT_OUTPUT, *CLOCKS)),
     Layer("compaction.stores.segments.writer.selection", (*INPUT_OUTPUT, *CLOCKS)),
     Layer("compaction.stores.segments.system.row", (*INPUT_OUTPUT, *CLOCKS)),
+    # What the rules of an owner are, and whether facts keep them; what changed between two listings. Paths are names.
+    *(
+        Layer(f"compaction.stores.segments.{room}", (*INPUT_OUTPUT, *CLOCKS), allowed=("pathlib.Path",))
+        for room in (
+            "checking.rules",
+            "checking.facts",
+            "checking.segments",
+            "checking.snapshots",
+            "checking.wal_files",
+            "checking.growth",
+            "following.changes",
+        )
+    ),
+    # When an owner compacts, and what it reports.
+    Layer("compaction.stores.segments.planning.due", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.stores.segments.system.changes", (*INPUT_OUTPUT, *CLOCKS)),
+    # Both sides of an installation, what they say and how it is encoded.
+    *(
+        Layer(f"compaction.stores.segments.install.{module}", (*INPUT_OUTPUT, *CLOCKS))
+        for module in ("messages", "codec", "needed", "sender", "receiver")
+    ),
     Layer("compaction.stores", (*CLUSTER, *SPARK, "compaction.reconcile", "compaction.cli", "compaction.local")),
     # A library by itself: of the project it knows the errors only. Model, codec and commands do no input or output, nor
     # does the decision to compact.
@@ -133,6 +154,20 @@ def test_no_room_is_forgotten(modules: list[Module]) -> None:
     free = {"compaction.cli", "compaction.local", "compaction.kube"}
     rooms = {".".join(m.name.split(".")[:2]) for m in modules} - {"compaction"}
     assert rooms - free == {".".join(layer.room.split(".")[:2]) for layer in LAYERS}
+
+
+EXAMPLE = "replicated_kv"
+OF_EXAMPLES = (EXAMPLE, "compaction.exceptions", "compaction.stores.segments")
+"""Of the project an example uses one library, as its copy elsewhere would."""
+
+
+def test_examples_use_libraries_and_only_a_demo_uses_them(modules: list[Module], examples: list[Module]) -> None:
+    users = {m.name for m in modules if any(reaches(name, (EXAMPLE,)) for name in m.imports)}
+    assert users
+    assert {name for name in users if not reaches(name, ("compaction.local.demo.segments",))} == set()
+    ours = {(m.name, name) for m in examples for name in m.imports if reaches(name, ("compaction", EXAMPLE))}
+    assert len(ours) > 20
+    assert {pair for pair in ours if not reaches(pair[1], OF_EXAMPLES)} == set()
 
 
 def test_every_form_of_import_is_seen() -> None:

@@ -108,14 +108,14 @@ def _no_grace() -> list[Patch]:
 
 def _tombstones_go_first() -> list[Patch]:
     """The record is dropped before the deletion instead of after it."""
-    delete = sweep._delete
+    delete = sweep.delete
 
     def forgetful(directory: Path, items: Any, *, held: Any) -> Any:
         record = fence.read(directory)
         fence.write(directory, fence.without_tombstones(record, [item.name for item in items]), held=held)
         return delete(directory, items, held=held)
 
-    return [(sweep, "_delete", forgetful)]
+    return [(sweep, "delete", forgetful)]
 
 
 def _every_partial_is_an_orphan() -> list[Patch]:

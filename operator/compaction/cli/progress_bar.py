@@ -9,7 +9,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 class ProgressBar:
     """Bytes copied, jobs ended; on standard error, and only when that is a terminal."""
 
-    def __init__(self) -> None:
+    def __init__(self, noun: str = "jobs") -> None:
+        """`noun`: what the parts of the work are called."""
+        self._noun = noun
         console = Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -46,7 +48,7 @@ class ProgressBar:
             self._task,
             total=sum(cost for cost, _ in jobs),
             completed=sum(cost * percent / 100 for cost, percent in jobs),
-            jobs=f"{ended}/{len(jobs)} jobs",
+            jobs=f"{ended}/{len(jobs)} {self._noun}",
         )
 
     def clear(self, what: str) -> None:

@@ -24,6 +24,7 @@ def test_every_claim_holds_and_nothing_is_left(directory):
     assert "NO " not in answer.stdout
     assert "$ kubectl get cpol,cjob,lease" in answer.stdout
     assert "SourceCorrupt" in answer.stdout
+    assert answer.stdout.count("killed (SIGKILL): ") == 3
     assert running_below(directory) == []
     assert started_in(directory) == []
     assert leftover_workers(directory / "operator") == []
@@ -37,7 +38,8 @@ def test_terminated_in_the_middle_it_stops_everything(directory):
         # The middle: a worker has a job, so servers, replicas, a worker and its JVM all run.
         seen = read_until(demo, "InProgress")
         started = started_in(directory)
-        assert len(started) == 4, seen
+        # Control plane, replicas, and the owners of the logs.
+        assert len(started) == 7, seen
         os.kill(demo.pid, signal.SIGTERM)
         rest = demo.stdout.read()
         assert demo.wait() == 130, rest

@@ -8,9 +8,10 @@ itself; a write may be cut. That is weaker than most file systems, so what survi
 from __future__ import annotations
 
 import os
+import shutil
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -18,21 +19,24 @@ from types import TracebackType
 from typing import Any
 
 from compaction.stores.segments.directory import fs
+from compaction.stores.segments.model import FileIdentity
+from support.depth import at_depth
 
 RECORDED = (
-    "create", "reopen", "write", "write_at", "sync", "sync_data", "sync_directory", "make_directory",
-    "remove_directory", "rename", "unlink",
+    "create", "reopen", "write", "write_at", "sync", "sync_data", "sync_directory", "sync_file", "make_directory",
+    "remove_directory", "link", "symlink", "rename", "unlink",
 )  # fmt: skip
-REFUSED = ("link", "symlink", "sync_file")
 Keep = Callable[[], bool]
 
 
 @dataclass(eq=False)
 class File:
-    """`durable` bytes and `pending` writes (offset, bytes), in order."""
+    """`durable` bytes and `pending` writes (offset, bytes), in order. `inode`, `mtime`: as the last call left them."""
 
     durable: bytearray = field(default_factory=bytearray)
     pending: list[tuple[int, bytes]] = field(default_factory=list)
+    inode: int = 0
+    mtime: int = 0
 
     def sync(self) -> None:
         for offset, data in self.pending:
@@ -48,11 +52,20 @@ class File:
 
 
 @dataclass(eq=False)
+class Symlink:
+    """Its content is durable with its name."""
+
+    content: str
+    inode: int = 0
+    mtime: int = 0
+
+
+@dataclass(eq=False)
 class Folder:
     """`durable` names and `pending` changes of them: each a set of names with their new node, None for gone."""
 
-    durable: dict[str, File | Folder] = field(default_factory=dict)
-    pending: list[dict[str, File | Folder | None]] = field(default_factory=list)
+    durable: dict[str, Node] = field(default_factory=dict)
+    pending: list[dict[str, Node | None]] = field(default_factory=list)
 
     def sync(self) -> None:
         for change in self.pending:
@@ -60,18 +73,21 @@ class Folder:
         self.pending.clear()
 
     @property
-    def now(self) -> dict[str, File | Folder]:
+    def now(self) -> dict[str, Node]:
         names = dict(self.durable)
         for change in self.pending:
             _apply(names, change)
         return names
 
-    def names(self, keep: Keep) -> dict[str, File | Folder]:
+    def names(self, keep: Keep) -> dict[str, Node]:
         names = dict(self.durable)
         for change in self.pending:
             if keep():
                 _apply(names, change)
         return names
+
+
+Node = File | Symlink | Folder
 
 
 def _put(content: bytearray, offset: int, data: bytes) -> None:
@@ -80,7 +96,7 @@ def _put(content: bytearray, offset: int, data: bytes) -> None:
     content[offset : offset + len(data)] = data
 
 
-def _apply(names: dict[str, File | Folder], change: dict[str, File | Folder | None]) -> None:
+def _apply(names: dict[str, Node], change: dict[str, Node | None]) -> None:
     for name, node in change.items():
         if node is None:
             names.pop(name, None)
@@ -97,33 +113,44 @@ class Disk:
         self.tree = _read(root)
 
     def folder(self, path: Path) -> Folder:
-        node: File | Folder = self.tree
+        node: Node = self.tree
         for part in path.relative_to(self.root).parts:
             assert isinstance(node, Folder)
             node = node.now[part]
         assert isinstance(node, Folder)
         return node
 
-    def node(self, path: Path) -> File | Folder:
+    def node(self, path: Path) -> Node:
         return self.folder(path.parent).now[path.name]
+
+    def file(self, path: Path) -> File:
+        node = self.node(path)
+        assert isinstance(node, File)
+        return node
 
     def replay(self, call: Call) -> None:
         """Apply one recorded call."""
         match call:
-            case ("create", Path() as path):
-                self.folder(path.parent).pending.append({path.name: File()})
+            case ("create", Path() as path, int(inode), int(mtime)):
+                self.folder(path.parent).pending.append({path.name: File(inode=inode, mtime=mtime)})
             case ("make_directory", Path() as path):
                 self.folder(path.parent).pending.append({path.name: Folder()})
-            case ("write", Path() as path, int(offset), bytes(data)):
-                file = self.node(path)
-                assert isinstance(file, File)
+            case ("write", Path() as path, int(offset), bytes(data), int(mtime)):
+                file = self.file(path)
                 file.pending.append((offset, data))
+                file.mtime = mtime
             case ("sync", Path() as path):
-                self.node(path).sync()
+                self.file(path).sync()
+            case ("link", Path() as source, Path() as target):
+                self.folder(target.parent).pending.append({target.name: self.file(source)})
+            case ("symlink", str(content), Path() as path, int(inode), int(mtime)):
+                self.folder(path.parent).pending.append({path.name: Symlink(content, inode, mtime)})
             case ("sync_directory", Path() as path):
                 self.folder(path).sync()
             case ("rename", Path() as source, Path() as target):
                 node = self.node(source)
+                if node is self.folder(target.parent).now.get(target.name):
+                    return  # Between two names of one file the kernel does nothing.
                 if source.parent == target.parent:
                     self.folder(source.parent).pending.append({source.name: None, target.name: node})
                 else:
@@ -138,37 +165,102 @@ class Disk:
         """Write what is left after a power failure into `target`, an empty directory; `keep` is asked for each pending
         change, `cut` how much of a kept write is left.
         """
-        _write(self.tree, target, keep, cut)
+        _write(self.tree, target, keep, cut, {})
 
 
 Call = tuple[Any, ...]
 
 
 def _read(path: Path) -> Folder:
+    return _read_folder(path, {})
+
+
+def _read_folder(path: Path, files: dict[int, File]) -> Folder:
+    """Two names of one file are one node."""
     result = Folder()
     for entry in os.scandir(path):
-        result.durable[entry.name] = (
-            _read(Path(entry.path)) if entry.is_dir() else File(bytearray(Path(entry.path).read_bytes()))
-        )
+        status = entry.stat(follow_symlinks=False)
+        if entry.is_symlink():
+            result.durable[entry.name] = Symlink(os.readlink(entry.path), status.st_ino, status.st_mtime_ns)
+        elif entry.is_dir():
+            result.durable[entry.name] = _read_folder(Path(entry.path), files)
+        else:
+            if status.st_ino not in files:
+                content = bytearray(Path(entry.path).read_bytes())
+                files[status.st_ino] = File(content, inode=status.st_ino, mtime=status.st_mtime_ns)
+            result.durable[entry.name] = files[status.st_ino]
     return result
 
 
-def _write(folder: Folder, target: Path, keep: Keep, cut: Callable[[int], int]) -> None:
+def _write(folder: Folder, target: Path, keep: Keep, cut: Callable[[int], int], written: dict[File, Path]) -> None:
     for name, node in folder.names(keep).items():
         path = target / name
         if isinstance(node, Folder):
             path.mkdir()
-            _write(node, path, keep, cut)
+            _write(node, path, keep, cut, written)
+        elif isinstance(node, Symlink):
+            path.symlink_to(node.content)
+            os.utime(path, ns=(node.mtime, node.mtime), follow_symlinks=False)
+            INODES.same(path, node.inode)
+        elif node in written:
+            os.link(written[node], path)
         else:
+            written[node] = path
             path.write_bytes(node.content(keep, cut))
+            os.utime(path, ns=(node.mtime, node.mtime))
+            INODES.same(path, node.inode)
+
+
+class Inodes:
+    """A file that is left after a power failure is the one of before, though it lies in another directory here: what
+    compares files by their inodes sees one number for both within `kept`.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._next = 1 << 60
+
+    def new(self, inode: int) -> int:
+        """The number of a file that was just created, whose inode may have been another's before."""
+        self._next += 1
+        self._numbers[inode] = self._next
+        return self._next
+
+    def same(self, path: Path, number: int) -> None:
+        """The file at `path` is the one with this number."""
+        self._numbers[os.lstat(path).st_ino] = self.of(number)
+
+    def of(self, inode: int) -> int:
+        return self._numbers.get(inode, inode)
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Every identity of a file bears its number within the block."""
+        original = FileIdentity.__dict__["of"]
+
+        def of(kind: type[FileIdentity], stat: os.stat_result) -> FileIdentity:
+            inode = self.of(stat.st_ino)
+            return kind(device=stat.st_dev, inode=inode, size=stat.st_size, mtime_ns=stat.st_mtime_ns)
+
+        FileIdentity.of = classmethod(of)  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            FileIdentity.of = original  # type: ignore[method-assign]
+
+
+INODES = Inodes()
 
 
 @dataclass
 class Recorder(AbstractContextManager["Recorder"]):
     """Records every call that changes a tree, and marks that the test sets between them. Syncs do not wait.
 
-    Calls of all threads are recorded in the order in which they happened. `real_sync`: wait for the disk.
+    Calls of all threads are recorded in the order in which they happened. `before` is called with the name of each call
+    before it; what it raises takes the call's place.
     """
+
+    before: Callable[[str], None] = lambda name: None
 
     calls: list[Call] = field(default_factory=list)
     marks: list[tuple[int, Any]] = field(default_factory=list)
@@ -188,10 +280,7 @@ class Recorder(AbstractContextManager["Recorder"]):
     def __enter__(self) -> Recorder:
         for name in RECORDED:
             self._original[name] = getattr(fs, name)
-            setattr(fs, name, getattr(self, f"_{name}"))
-        for name in REFUSED:
-            self._original[name] = getattr(fs, name)
-            setattr(fs, name, _refuse)
+            setattr(fs, name, self._announced(name, getattr(self, f"_{name}")))
         return self
 
     def __exit__(
@@ -200,11 +289,19 @@ class Recorder(AbstractContextManager["Recorder"]):
         for name, function in self._original.items():
             setattr(fs, name, function)
 
+    def _announced(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.before(name)
+            return function(*args, **kwargs)
+
+        return call
+
     def _create(self, path: Path, *, mode: int = 0o644) -> int:
         with self._lock:
             fd: int = self._original["create"](path, mode=mode)
             self._paths[fd] = path
-            self.calls.append(("create", path))
+            status = os.fstat(fd)
+            self.calls.append(("create", path, INODES.new(status.st_ino), status.st_mtime_ns))
             return fd
 
     def _reopen(self, path: Path) -> int:
@@ -217,12 +314,12 @@ class Recorder(AbstractContextManager["Recorder"]):
         with self._lock:
             offset = os.lseek(fd, 0, os.SEEK_CUR)
             self._original["write"](fd, buffers)
-            self.calls.append(("write", self._paths[fd], offset, b"".join(buffers)))
+            self.calls.append(("write", self._paths[fd], offset, b"".join(buffers), os.fstat(fd).st_mtime_ns))
 
     def _write_at(self, fd: int, data: bytes, offset: int) -> None:
         with self._lock:
             self._original["write_at"](fd, data, offset)
-            self.calls.append(("write", self._paths[fd], offset, bytes(data)))
+            self.calls.append(("write", self._paths[fd], offset, bytes(data), os.fstat(fd).st_mtime_ns))
 
     def _sync(self, fd: int) -> None:
         with self._lock:
@@ -230,6 +327,21 @@ class Recorder(AbstractContextManager["Recorder"]):
 
     def _sync_data(self, fd: int) -> None:
         self._sync(fd)
+
+    def _sync_file(self, path: Path) -> None:
+        with self._lock:
+            self.calls.append(("sync", path))
+
+    def _link(self, source: Path, target: Path) -> None:
+        with self._lock:
+            self._original["link"](source, target)
+            self.calls.append(("link", source, target))
+
+    def _symlink(self, content: str, path: Path) -> None:
+        with self._lock:
+            self._original["symlink"](content, path)
+            status = path.lstat()
+            self.calls.append(("symlink", content, path, INODES.new(status.st_ino), status.st_mtime_ns))
 
     def _sync_directory(self, path: Path) -> None:
         with self._lock:
@@ -259,10 +371,6 @@ class Recorder(AbstractContextManager["Recorder"]):
             self.calls.append(("unlink", path))
 
 
-def _refuse(*_: object) -> None:
-    raise AssertionError("this call is not recorded")
-
-
 def nothing_kept() -> bool:
     return False
 
@@ -274,3 +382,64 @@ def all_kept() -> bool:
 def by_chance(random: Random) -> Keep:
     """Each pending change is kept or lost by itself."""
     return lambda: random.random() < 0.5
+
+
+def ways(seed: int) -> Iterator[tuple[str, Keep, Callable[[int], int]]]:
+    """What is left of the pending changes: nothing, everything, any of them, and of writes any first part."""
+    random = Random(seed)
+    yield "nothing", nothing_kept, lambda size: size
+    yield "everything", all_kept, lambda size: size
+    yield "torn", all_kept, lambda size: random.randrange(size + 1)
+    yield "some", by_chance(random), lambda size: size
+    yield "some torn", by_chance(random), lambda size: random.randrange(size + 1)
+
+
+def lose_power_everywhere(
+    root: Path,
+    recorder: Recorder,
+    disk: Disk,
+    check: Callable[[Path, int], None],
+    *,
+    kept: frozenset[str] = frozenset(),
+    every: int = 1,
+    within: Callable[[], AbstractContextManager[object]] = Recorder,
+) -> int:
+    """At every call; of a short run each moment sees one way, and all ways come in turn, unless `kept` names some.
+
+    `check` takes the directory that is left, below `root`, and how many calls there were. `every`: of so many calls
+    only one. `within`: what a check runs in; by default syncs do not wait, since what is checked loses no power, and
+    calls that no recording knows are refused. Returns how many states were checked.
+    """
+    calls, tried = recorder.calls, 0
+    for number in range(len(calls) + 1):
+        possible = list(ways(number))
+        turn = at_depth(short=possible[number % len(possible) :][:1], deep=possible)
+        for name, keep, cut in [way for way in possible if way[0] in kept] or turn if number % every == 0 else []:
+            left = root / f"{number}-{name}"
+            left.mkdir()
+            disk.leave(left, keep, cut)
+            try:
+                with within():
+                    check(left, number)
+            except Exception as error:
+                error.add_note(f"power lost before call {number} ({calls[number : number + 1]}), kept: {name}")
+                raise
+            shutil.rmtree(left)
+            tried += 1
+        if number < len(calls):
+            disk.replay(calls[number])
+    return tried
+
+
+class Without:
+    """The module of system calls as another module sees it, some calls left out."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __getattr__(self, name: str) -> Any:
+        return _nothing if name in self._names else getattr(fs, name)
+
+
+def _nothing(*_: object, **__: object) -> None:
+    pass

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from compaction.exceptions import NotALogDirectoryError
+from compaction.stores.segments.checking.reading import read_facts
+from compaction.stores.segments.checking.run import problems_of
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.system.log import Log
 from compaction.stores.segments.system.row import LogRow
@@ -42,3 +47,9 @@ class History:
 
 def needed(content: Content, row: LogRow) -> Content:
     return {index: entry for index, entry in content.items() if row.needs(index)}
+
+
+def conforms(directory: Path) -> None:
+    """What a power failure leaves breaks no rule that a scan shows: it is what the owner's next start deals with."""
+    with suppress(NotALogDirectoryError):
+        assert [problem for problem in problems_of(read_facts(directory)) if not problem.note] == []

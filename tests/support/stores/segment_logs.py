@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from compaction.api.policy.segment_logs import Ownership
 from compaction.stores.segments.commit import commit, fence, recovery
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.format.writer import LogWriter
@@ -89,11 +90,13 @@ def content(directory: Path, *, snapshot_index: int | None = None, live: LiveSet
     return {e.index: (e.term, hashlib.sha256(e.payload).hexdigest()) for e in iter_entries(log, live_only=only_live)}
 
 
-def compact_log(directory: Path, limits: SegmentLimits, *, job: str, now: float) -> None:
+def compact_log(
+    directory: Path, limits: SegmentLimits, *, job: str, now: float, ownership: Ownership = Ownership.DETECT
+) -> None:
     """Everything that the plan of a log says, as one job does it; checked on the way that the plan leaves nothing out
     and the receipts say what it said.
     """
-    recovery.recover(directory, now=now)
+    recovery.recover(directory, now=now, ownership=ownership)
     log = open_log(directory)
     assert log.live is not None
     waiting = frozenset(t.name for t in fence.read(directory).tombstones)
@@ -106,11 +109,13 @@ def compact_log(directory: Path, limits: SegmentLimits, *, job: str, now: float)
         rewritten = kernel.rewrite_group(
             directory, sources=group.sources, live=log.live, limits=limits, job=job, token=1
         )
-        receipt = commit.commit_group(directory, job=job, token=1, group=rewritten, holder="test", now=now)
+        receipt = commit.commit_group(
+            directory, job=job, token=1, group=rewritten, holder="test", now=now, ownership=ownership
+        )
         assert receipt.bytes_before == group.source_bytes
         assert receipt.bytes_after == group.output_bytes
     names = [u.name for u in plan.unreferenced]
-    commit.commit_unreferenced(directory, job=job, token=1, names=names, holder="test", now=now)
+    commit.commit_unreferenced(directory, job=job, token=1, names=names, holder="test", now=now, ownership=ownership)
     fence.retire(directory, job)
 
 

@@ -33,7 +33,7 @@ class WhenIndexesMissing(StrEnum):
 class Ownership(StrEnum):
     """Whether the process that owns a log may be running while the log is compacted."""
 
-    DETECT = "Detect"  # the files of a Ra system are asked: a log whose owner is not stopped is refused
+    DETECT = "Detect"  # files are asked: a log whose owner is not stopped, and does not follow compactions, is refused
     STOPPED = "Stopped"  # somebody says that the owner is stopped: nothing is asked
 
 
@@ -113,8 +113,9 @@ class SegmentLogsSpec(StoreModel):
     right only when the logs' owner keeps no live indexes."""
     ownership: Ownership = Ownership.DETECT
     """Whether the process that owns the logs may be running. Detect looks for the files of a Ra system (meta.dets,
-    *.wal) in the directory above a log, and refuses the log with OwnerRunning unless its owner is stopped. Stopped says
-    that the owner is stopped whenever the policy runs, and nothing is looked for."""
+    *.wal) in the directory above a log, and refuses the log with OwnerRunning unless its owner is stopped, or has left
+    the marker of an owner that follows compactions (compaction.owner). Stopped says that the owner is stopped whenever
+    the policy runs, and nothing is looked for."""
 
     @property
     def location(self) -> str:

@@ -111,8 +111,7 @@ def clump(
         # Also checked behind the claim; but who is refused has not changed a byte.
         require_stopped_owner(open_log(directory), owner_stopped=owner_stopped)
     job = f"{HOLDER}-{secrets.token_hex(5)}"
-    token = fence.high_water(directory, job) + 1
-    fence.claim(directory, job=job, token=token, holder=HOLDER)
+    token = fence.claim_next(directory, job=job, holder=HOLDER)
     try:
         result = clump_log(
             directory,

@@ -17,6 +17,23 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compact": ("compaction.cli.segments.write:compact", "Compact a log now."),
     "clump": ("compaction.cli.segments.clump:clump", "Re-write sparse live entries side by side at the head."),
     "generate": ("compaction.cli.segments.generate:generate", "Write a log to try the other commands on."),
+    "exec": (
+        "compaction.cli.segments.exec.command:exec_command",
+        "Carry out operations on a system of logs, line by line.",
+    ),
+    "wal": ("compaction.cli.segments.wal:wal_command", "Show the write-ahead log of a system: files, writers, damage."),
+    "follow": (
+        "compaction.cli.segments.follow:follow",
+        "Show what is written, rolled, compacted and live, as it happens.",
+    ),
+    "verify": (
+        "compaction.cli.segments.verify:verify",
+        "Read everything of a log or a system, and name what is wrong.",
+    ),
+    "conformance": (
+        "compaction.cli.segments.conformance:conformance_command",
+        "Check an owner's rules by what it has written.",
+    ),
     "recover": ("compaction.cli.segments.write:recover", "Finish or undo a compaction that died half-way."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""

@@ -5,6 +5,7 @@ a new segment may be.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,8 +13,9 @@ import click
 
 from compaction.api.policy.segment_logs import Ownership
 from compaction.exceptions import LiveSetSyntaxError
+from compaction.stores.segments.checking.reading import is_log
 from compaction.stores.segments.model import DEFAULT_MAX_COUNT, DEFAULT_MAX_SIZE, MAX_COUNT_LIMIT, MAX_INDEX
-from compaction.stores.segments.snapshot.directories import newest_snapshot
+from compaction.stores.segments.snapshot.directories import LogSnapshot, newest_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -76,6 +78,20 @@ def log_options(command: Command) -> Command:
         "directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True)
     )
     return directory(snapshot(live(command)))
+
+
+def described_snapshot(directory: Path, snapshot: int | None, live: LiveSet | None) -> LogSnapshot | None:
+    """The snapshot that --snapshot and --live describe, to be taken for the log's own; None without them."""
+    if snapshot is None and live is None:
+        return None
+    if not is_log(directory):
+        raise click.UsageError(f"{directory} is a system of logs: --snapshot and --live describe one log")
+    require_snapshot_for_live(directory, snapshot, live)
+    own = newest_snapshot(directory)
+    if own is not None and snapshot in (None, own.index):
+        return own if live is None else replace(own, live=live, live_error=None)
+    assert snapshot is not None
+    return LogSnapshot(index=snapshot, term=0, live=live, path=directory)
 
 
 def require_snapshot_for_live(directory: Path, snapshot: int | None, live: LiveSet | None) -> None:

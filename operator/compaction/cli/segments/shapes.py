@@ -9,13 +9,12 @@ from typing import Any
 from compaction.api.text.formatting import format_bytes
 from compaction.cli.errors import describe
 from compaction.cli.output import Column, optional, optional_bytes
-from compaction.exceptions import SegmentLogError
 from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import recovery
 from compaction.stores.segments.commit.evidence import Stays
-from compaction.stores.segments.commit.records import GroupReceipt, SegmentTombstone
 from compaction.stores.segments.planning.plan import LogPlan
 from compaction.stores.segments.reading.view import LogState
+from compaction.stores.segments.rewrite.run import LogCompaction
 
 PLAN_COLUMNS = (
     Column("segment", "segment"),
@@ -116,20 +115,12 @@ def outlook_words(outlook: Iterable[recovery.RecoveryReport]) -> list[str]:
     return said
 
 
-def compact_object(
-    directory: Path,
-    job: str,
-    recovered: recovery.RecoveryReport,
-    receipts: list[GroupReceipt],
-    marked: tuple[SegmentTombstone, ...],
-    failures: list[SegmentLogError],
-    swept: sweep.SweepReport | None,
-) -> dict[str, Any]:
+def compact_object(directory: Path, done: LogCompaction, swept: sweep.SweepReport | None) -> dict[str, Any]:
     """The outcome of one run: receipts, what was marked, what failed, what was swept."""
     return {
         "log": str(directory),
-        "job": job,
-        "recovered": recovery_object(recovered),
+        "job": done.job,
+        "recovered": recovery_object(done.recovered),
         "receipts": [
             {
                 "token": r.token,
@@ -144,13 +135,13 @@ def compact_object(
                 "fingerprintAfter": r.fingerprint_after,
                 "seconds": round(r.seconds, 6),
             }
-            for r in receipts
+            for r in done.receipts
         ],
         "unreferenced": [
-            {"segment": t.name, "bytes": t.bytes, "reason": t.reason.value if t.reason else None} for t in marked
+            {"segment": t.name, "bytes": t.bytes, "reason": t.reason.value if t.reason else None} for t in done.marked
         ],
-        "failures": [describe(failure) for failure in failures],
-        "bytesReclaimed": sum(r.bytes_reclaimed for r in receipts),
+        "failures": [describe(failure) for failure in done.failures],
+        "bytesReclaimed": sum(r.bytes_reclaimed for r in done.receipts),
         "swept": None
         if swept is None
         else {

@@ -6,15 +6,13 @@ any other attempt.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from compaction.api.policy.segment_logs import Ownership
 from compaction.api.text.formatting import format_bytes
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import EXIT_DATA_ERROR, report
@@ -37,33 +35,17 @@ from compaction.cli.segments.shapes import (
     plan_rows,
     recovery_object,
 )
-from compaction.exceptions import RecoveryBlockedError, RecoveryNeededError, SegmentLogError
+from compaction.exceptions import RecoveryBlockedError, RecoveryNeededError
 from compaction.stores.segments import sweep
-from compaction.stores.segments.commit import commit, fence, recovery
-from compaction.stores.segments.commit.records import GroupReceipt, SegmentTombstone
-from compaction.stores.segments.directory.faults import storage_errors
-from compaction.stores.segments.directory.owner import doubt_of, look_for_owner, require_stopped
+from compaction.stores.segments.commit import recovery
+from compaction.stores.segments.directory.owner import doubt_of, look_for_owner
 from compaction.stores.segments.format.names import MAX_SOURCES
 from compaction.stores.segments.planning.limits import IndexesMissing, SegmentLimits
-from compaction.stores.segments.planning.plan import GroupCheck, LogPlan, plan_log
-from compaction.stores.segments.planning.unreferenced import known_live
-from compaction.stores.segments.reading.view import LogState, open_log
-from compaction.stores.segments.rewrite.compact import compact_groups
+from compaction.stores.segments.rewrite.run import CompactionRequest, compact_log, plan_now
 from compaction.stores.segments.snapshot.seq import LiveSet
 
 HOLDER = "cli"
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """A log as the command sees it: its state, what is live, and the plan."""
-
-    log: LogState
-    live: LiveSet
-    plan: LogPlan
-    limits: SegmentLimits
-    policy: IndexesMissing
 
 
 def planning_options(command: Command) -> Command:
@@ -103,15 +85,16 @@ def plan(*, directory: Path, snapshot: int | None, live: LiveSet | None, output:
     """
     if recovery.is_needed(directory):
         raise RecoveryNeededError(str(directory), tuple(outlook_words(recovery.outlook(directory))))
-    look = _look(directory, snapshot, live, options)
+    require_snapshot_for_live(directory, snapshot, live)
+    planned = plan_now(directory, _request(snapshot, live, options))
     doubt = doubt_of(look_for_owner(directory))
     if output is not OutputFormat.TABLE:
-        emit({**plan_object(look.log, look.plan), "refused": doubt or None}, output)
+        emit({**plan_object(planned.log, planned.plan), "refused": doubt or None}, output)
         return
-    print_table(plan_rows(look.plan), PLAN_COLUMNS)
+    print_table(plan_rows(planned.plan), PLAN_COLUMNS)
     click.echo(
-        f"{look.plan.debt_segments} segments to rewrite or delete, {format_bytes(look.plan.debt_bytes)} of "
-        f"{format_bytes(look.plan.total_bytes)} to gain"
+        f"{planned.plan.debt_segments} segments to rewrite or delete, {format_bytes(planned.plan.debt_bytes)} of "
+        f"{format_bytes(planned.plan.total_bytes)} to gain"
     )
     if doubt:
         click.echo(f"but it would be refused now: {doubt}")
@@ -154,49 +137,23 @@ def compact(
 
     Example: compactor segments compact /data/ra/LOG --sweep --grace 0
     """
-    ownership = ownership_of(owner_stopped=owner_stopped)
-    require_stopped(directory, ownership)
-    recovered = recovery.recover(directory, holder=HOLDER, ownership=ownership)
-    recovered.require_settled(directory)
-    look = _look(directory, snapshot, live, options)
-    job = f"{HOLDER}-{secrets.token_hex(5)}"
-    token = fence.high_water(directory, job) + 1
-    fence.claim(directory, job=job, token=token, holder=HOLDER)
-    receipts: list[GroupReceipt] = []
-    failures: list[SegmentLogError] = []
-    marked: tuple[SegmentTombstone, ...] = ()
-    try:
-        check = GroupCheck(look.log, look.live)
-        if phase != "1":
-            outcomes = compact_groups(
-                directory,
-                groups=[group.sources for group in look.plan.groups],
-                check=check,
-                live=look.live,
-                limits=look.limits,
-                job=job,
-                token=token,
-                holder=HOLDER,
-                ownership=ownership,
-            )
-            receipts = [outcome for outcome in outcomes if isinstance(outcome, GroupReceipt)]
-            failures = [outcome for outcome in outcomes if isinstance(outcome, SegmentLogError)]
-        if phase != "3":
-            names = _dead_outside_groups(look, rewriting=phase != "1")
-            marked = _mark(
-                directory, look, names, snapshot=snapshot, live=live, ownership=ownership, job=job, token=token
-            )
-    finally:
-        fence.retire(directory, job)
-    swept = _sweep(directory, snapshot, live, look.policy, ownership, grace) if sweeping else None
-    result = compact_object(directory, job, recovered, receipts, marked, failures, swept)
+    require_snapshot_for_live(directory, snapshot, live)
+    request = replace(
+        _request(snapshot, live, options),
+        ownership=ownership_of(owner_stopped=owner_stopped),
+        rewriting=phase != "1",
+        marking=phase != "3",
+    )
+    done = compact_log(directory, request)
+    swept = _sweep(directory, request, grace) if sweeping else None
+    result = compact_object(directory, done, swept)
     if output is OutputFormat.TABLE:
         _print_result(result)
     else:
         emit(result, output)
-    for failure in failures:
+    for failure in done.failures:
         report(failure)
-    if failures:
+    if done.failures:
         context.exit(EXIT_DATA_ERROR)
 
 
@@ -229,64 +186,22 @@ def recover(context: click.Context, *, directory: Path, owner_stopped: bool, out
         context.exit(EXIT_DATA_ERROR)
 
 
-def _look(directory: Path, snapshot: int | None, live: LiveSet | None, options: dict[str, Any]) -> Look:
-    require_snapshot_for_live(directory, snapshot, live)
+def _request(snapshot: int | None, live: LiveSet | None, options: dict[str, Any]) -> CompactionRequest:
     limits = SegmentLimits(
         max_entries=options["max_entries"], max_bytes=options["max_bytes"], max_sources=options["max_sources"]
     )
-    policy = IndexesMissing(options["when_indexes_missing"])
-    with storage_errors(directory):
-        log = open_log(directory, snapshot_index=snapshot, live=live)
-    awaiting = frozenset(tombstone.name for tombstone in fence.read(directory).tombstones)
-    planned = plan_log(log, limits, awaiting_deletion=awaiting, indexes_missing=policy)
-    return Look(log=log, live=known_live(log, policy), plan=planned, limits=limits, policy=policy)
+    missing = IndexesMissing(options["when_indexes_missing"])
+    return CompactionRequest(HOLDER, limits, snapshot, live, missing)
 
 
-def _dead_outside_groups(look: Look, *, rewriting: bool) -> list[str]:
-    """Dead segments to mark: those that no group carries along, or all of them when no group is rewritten."""
-    names = [segment.name for segment in look.plan.unreferenced]
-    return names if rewriting else sorted({*names, *(name for g in look.plan.groups for name in g.carried)})
-
-
-def _mark(
-    directory: Path,
-    look: Look,
-    names: list[str],
-    *,
-    snapshot: int | None,
-    live: LiveSet | None,
-    ownership: Ownership,
-    job: str,
-    token: int,
-) -> tuple[SegmentTombstone, ...]:
-    return commit.commit_unreferenced(
-        directory,
-        job=job,
-        token=token,
-        names=names,
-        holder=HOLDER,
-        snapshot_index=snapshot,
-        live=live,
-        indexes_missing=look.policy,
-        ownership=ownership,
-    )
-
-
-def _sweep(
-    directory: Path,
-    snapshot: int | None,
-    live: LiveSet | None,
-    policy: IndexesMissing,
-    ownership: Ownership,
-    grace: float,
-) -> sweep.SweepReport:
+def _sweep(directory: Path, request: CompactionRequest, grace: float) -> sweep.SweepReport:
     return sweep.sweep(
         directory,
         grace_seconds=grace,
-        snapshot_index=snapshot,
-        live=live,
-        indexes_missing=policy,
-        ownership=ownership,
+        snapshot_index=request.snapshot_index,
+        live=request.live,
+        indexes_missing=request.indexes_missing,
+        ownership=request.ownership,
         holder=HOLDER,
     )
 

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import click
 
+from compaction.cli.histories.lines import STDIN, STDIN_NAME
 from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.staging.commits import metadata_option, show_commit
 from compaction.cli.staging.merges import merger_of
 from compaction.cli.staging.objects import KeyParameter
 from compaction.cli.staging.options import StagingPlace, committer_option, staging_options
-from compaction.cli.staging.tables.lines import STDIN, STDIN_NAME, read_lines
+from compaction.cli.staging.tables.lines import read_lines
 from compaction.stores.staging.flows.committing import Draft
 from compaction.stores.staging.flows.importing import Importer
 from compaction.stores.staging.format.columns import RecordColumns

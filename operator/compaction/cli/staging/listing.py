@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, TypeVar
 import click
 
 from compaction.api.text.formatting import plural
+from compaction.cli.histories.texts import text_fields
 from compaction.cli.output import (
     Column,
     OutputFormat,
@@ -20,7 +21,7 @@ from compaction.cli.output import (
 )
 from compaction.cli.staging.objects import KeyParameter
 from compaction.cli.staging.options import StagingPlace, staging_options
-from compaction.cli.staging.values import parts_of, shown_key, text_fields, value_object
+from compaction.cli.staging.values import parts_of, shown_key, value_object
 from compaction.stores.staging.flows.reading import MOST_LISTED, Difference, Listed, Reader
 
 DEFAULT_AMOUNT: Final = 1000

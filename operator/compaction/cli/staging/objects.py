@@ -13,6 +13,7 @@ import click
 
 from compaction.api.text.formatting import plural
 from compaction.api.text.safe import printable
+from compaction.cli.histories.texts import text_fields
 from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.cli.staging.options import StagingPlace, staging_options
 from compaction.cli.staging.pairs import PairParameter
@@ -23,7 +24,6 @@ from compaction.cli.staging.values import (
     parts_of,
     raw_value,
     shown_key,
-    text_fields,
     value_object,
 )
 from compaction.exceptions import UnknownRefError

@@ -6,14 +6,12 @@ is given.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from compaction.api.text.safe import cut, printable
+from compaction.cli.histories.texts import quoted, text_fields
 from compaction.exceptions import CorruptMessageError, RecordTextError
 from compaction.stores.staging.format.framing import FramingError, frame_value, split_value
 from compaction.stores.staging.format.identity import entry_identity
@@ -23,8 +21,6 @@ RELATIVE, FULL = 1, 2
 """Types of an address: below the storage namespace, or a URL."""
 _ADDRESS_TYPES: Final = {0: "byPrefix", RELATIVE: "relative", FULL: "full"}
 _INT64: Final = 1 << 63
-_SHOWN: Final = 80
-"""Characters of a name in messages."""
 
 
 def raw_value(data: bytes, identity: bytes | None = None) -> bytes:
@@ -113,32 +109,9 @@ def parts_of(value: bytes) -> tuple[bytes, bytes]:
         return b"", value
 
 
-def text_fields(name: str, data: bytes, suffix: str = "Base64") -> dict[str, str]:
-    """Bytes under their name as text, or under `<name>Base64` when they are not UTF-8."""
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {name + suffix: base64.b64encode(data).decode()}
-
-
 def shown_key(key: bytes) -> str:
     """A key for people; stray bytes are written out by whatever prints it."""
     return key.decode(errors="surrogateescape")
-
-
-def quoted(name: str) -> str:
-    """A name as it was written, for messages: in quotes, only the beginning of a long one, and safe to print."""
-    return f'"{printable(cut(name, _SHOWN))}"'
-
-
-def bytes_of_base64(text: object, name: str) -> bytes:
-    """RecordTextError: it is not base64."""
-    if not isinstance(text, str):
-        raise RecordTextError(f"{quoted(name)} is not a text: write base64")
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise RecordTextError(f"{quoted(name)} is not base64") from None
 
 
 def bytes_of_hex(text: object, name: str) -> bytes:

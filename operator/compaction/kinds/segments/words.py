@@ -109,6 +109,11 @@ LEFT_ALONE_WORDS: Final[Mapping[str, Meaning]] = {
         "The newest segment of a log belongs to its owner, who still writes to it.",
         "It becomes a candidate when the owner starts the next one.",
     ),
+    "NewestTorn": Meaning(
+        "The power failed while the newest segment was written, so it may hide what older ones hold.",
+        "It becomes a candidate when the owner has repaired the newest one, which it does when it starts.",
+        "Start the log's owner.",
+    ),
     "AboveSnapshot": Meaning(
         "The segment reaches above the snapshot, where everything is live.",
         "It becomes a candidate when a later snapshot covers it.",

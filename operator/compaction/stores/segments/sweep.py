@@ -69,7 +69,9 @@ class SweepReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdicts:
+class Verdicts:
+    """What becomes of names whose grace is over."""
+
     delete: tuple[Deleted, ...] = ()
     forget: tuple[str, ...] = ()
     blocked: tuple[Blocked, ...] = ()
@@ -106,11 +108,11 @@ def sweep(
         dead: dict[str, DeadSegment] | None = {}
         if any(t.kind is TombstoneKind.UNREFERENCED for t in due):
             dead = _dead_now(directory, snapshot_index=snapshot_index, live=live, indexes_missing=indexes_missing)
-        verdicts = _judge(directory, due, dead)
+        verdicts = judge(directory, due, dead)
         orphans = _orphan_partials(directory, record, active=active, now=now, grace_seconds=grace_seconds)
         maps = _obsolete_maps(directory, now=now, grace_seconds=grace_seconds)
-        deleted = _delete(directory, (*verdicts.delete, *orphans, *maps), held=held)
-        record = _settle(directory, record, verdicts, held=held)
+        deleted = delete(directory, (*verdicts.delete, *orphans, *maps), held=held)
+        record = settle(directory, record, verdicts, held=held)
         left = [t.since + grace_seconds for t in record.tombstones]
         return SweepReport(
             deleted=deleted,
@@ -165,7 +167,7 @@ def _dead_now(
         return None
 
 
-def _judge(directory: Path, due: list[SegmentTombstone], dead: dict[str, DeadSegment] | None) -> _Verdicts:
+def judge(directory: Path, due: list[SegmentTombstone], dead: dict[str, DeadSegment] | None) -> Verdicts:
     """What to delete, which tombstones no longer stand for anything, and what must wait."""
     delete: list[Deleted] = []
     forget: list[str] = []
@@ -188,7 +190,7 @@ def _judge(directory: Path, due: list[SegmentTombstone], dead: dict[str, DeadSeg
             blocked.append(Blocked(name, "something in it is needed, or it became the newest segment"))
         else:
             delete.append(Deleted(name, found.st_size))
-    return _Verdicts(delete=tuple(delete), forget=tuple(forget), blocked=tuple(blocked))
+    return Verdicts(delete=tuple(delete), forget=tuple(forget), blocked=tuple(blocked))
 
 
 def _orphan_partials(
@@ -239,7 +241,8 @@ def _obsolete_maps(directory: Path, *, now: float, grace_seconds: float) -> list
     return obsolete
 
 
-def _delete(directory: Path, items: tuple[Deleted, ...], *, held: lock.HeldLock) -> tuple[Deleted, ...]:
+def delete(directory: Path, items: tuple[Deleted, ...], *, held: lock.HeldLock) -> tuple[Deleted, ...]:
+    """Delete what was judged, durably; returns what was there. OSError passes through. LockLostError."""
     deleted: list[Deleted] = []
     for item in items:
         # What was judged is only true for as long as nobody else may commit.
@@ -251,7 +254,7 @@ def _delete(directory: Path, items: tuple[Deleted, ...], *, held: lock.HeldLock)
     return tuple(deleted)
 
 
-def _settle(directory: Path, record: FenceRecord, verdicts: _Verdicts, *, held: lock.HeldLock) -> FenceRecord:
+def settle(directory: Path, record: FenceRecord, verdicts: Verdicts, *, held: lock.HeldLock) -> FenceRecord:
     """Drop the tombstones of what is confirmed to be gone, or no longer is what they stood for."""
     gone = [item.name for item in verdicts.delete if status(directory / item.name) is None]
     settled = fence.without_tombstones(record, (*gone, *verdicts.forget))

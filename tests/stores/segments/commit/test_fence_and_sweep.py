@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,27 @@ def test_history_is_bounded_and_forgotten_jobs_stay_fenced() -> None:
     assert record.high_water("job-0") == record.high_water("never-seen") == 50
 
 
+def test_a_job_without_a_coordinator_claims_what_no_other_job_can_outdate(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every job that is forgotten raises the floor of all; none may come between asking for a token and claiming it."""
+    monkeypatch.setattr(fence, "KEPT_JOBS", 1)
+
+    def work(worker: int) -> list[int]:
+        tokens = []
+        for number in range(12):
+            job = f"job-{worker}-{number}"
+            tokens.append(fence.claim_next(log, job=job, holder="x"))
+            fence.check_token(fence.read(log), log, job=job, token=tokens[-1])
+            fence.retire(log, job)
+        return tokens
+
+    with ThreadPoolExecutor(4) as pool:
+        tokens = list(pool.map(work, range(4)))
+    assert all(own == sorted(own) for own in tokens), "the floor only rises"
+    assert fence.read(log).floor > 0
+
+
 def test_a_repeated_commit_returns_the_same_receipt(log: Path) -> None:
     compact(log)
     record = fence.read(log)
@@ -126,10 +148,20 @@ def test_a_repeated_commit_returns_the_same_receipt(log: Path) -> None:
 
 def test_unreferenced_is_checked_again_at_the_commit(log: Path) -> None:
     fence.claim(log, job="job", token=1, holder="x")
-    for name in (seg(2), seg(5), "0000000000000099.segment"):
+    for name in (seg(2), seg(5)):
         with pytest.raises(SourcesChangedError, match=name):
             commit.commit_unreferenced(log, job="job", token=1, names=[seg(1), name], holder="x")
     assert fence.read(log).tombstones == ()
+
+
+def test_a_dead_segment_that_its_owner_has_deleted_needs_no_mark(log: Path) -> None:
+    fence.claim(log, job="job", token=1, holder="x")
+    (log / seg(1)).unlink()
+    assert commit.commit_unreferenced(log, job="job", token=1, names=[seg(1)], holder="x") == ()
+    assert fence.read(log).tombstones == ()
+    (log / seg(1)).symlink_to(seg(2))
+    with pytest.raises(SourcesChangedError, match=seg(1)):
+        commit.commit_unreferenced(log, job="job", token=1, names=[seg(1)], holder="x")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"version": 2}', b'{"jobs": {"a": {"token": "x"}}}', b"\xff"])
@@ -324,13 +356,13 @@ def test_adopting_many_links_asks_for_each_tombstone_once(log: Path, monkeypatch
 
 def test_a_sweep_that_lost_its_lock_deletes_nothing_more(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compact(log)
-    before, judge = sorted(path.name for path in log.iterdir()), sweep._judge
+    before, judge = sorted(path.name for path in log.iterdir()), sweep.judge
 
-    def judged(*arguments: Any) -> sweep._Verdicts:
+    def judged(*arguments: Any) -> sweep.Verdicts:
         (log / "compaction.lock").unlink()
         return judge(*arguments)
 
-    monkeypatch.setattr(sweep, "_judge", judged)
+    monkeypatch.setattr(sweep, "judge", judged)
     with pytest.raises(LockLostError):
         sweep.sweep(log, now=9999.0, grace_seconds=0)
     assert sorted(path.name for path in log.iterdir()) == [name for name in before if name != "compaction.lock"]

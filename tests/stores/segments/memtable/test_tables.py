@@ -68,9 +68,19 @@ def test_what_lies_below_the_smallest_live_index_goes() -> None:
     tables = filled(1, 2, 3)
     tables.insert(entry(2, term=2))
     tables.remove_below(3)
-    assert [list(table.indexes) for table in tables.tables] == [[3]]
-    assert tables.last is None
+    # 2 hides what stands behind it in segments.
+    assert [list(table.indexes) for table in tables.tables] == [[3], [2]]
+    assert tables.last == 2
+    tables.insert(entry(3, term=2))
+    tables.insert(entry(7, term=2))
+    tables.remove_below(3)
+    assert list(tables.visible()) == [3, 7]
+    tables.remove_below(7)
+    assert list(tables.visible()) == [3, 7]
     tables.remove_below(9)
+    assert list(tables.visible()) == [7]
+    for table in tables.tables:
+        tables.flushed(table, range(9))
     assert tables.tables == ()
 
 
@@ -128,7 +138,9 @@ class Tables(RuleBasedStateMachine):
     @rule(index=st.integers(0, 12))
     def snapshot(self, index: int) -> None:
         self.tables.remove_below(index)
-        self.model = {i: e for i, e in self.model.items() if i >= index}
+        left = set(self.tables.visible())
+        assert left <= {i for i in self.model if i >= index or i + 1 not in self.model}
+        self.model = {i: e for i, e in self.model.items() if i >= index or i in left}
 
     @invariant()
     def readers_get_what_the_model_holds(self) -> None:

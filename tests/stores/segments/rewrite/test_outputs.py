@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compaction.exceptions import VerificationFailedError
+from compaction.exceptions import SourcesChangedError, VerificationFailedError
 from compaction.stores.segments.commit.records import RewrittenGroup
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.generate import generate_log
@@ -21,6 +21,7 @@ from compaction.stores.segments.reading.buffers import CHUNK_BYTES
 from compaction.stores.segments.reading.reader import EntryBatch
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.rewrite import kernel
+from compaction.stores.segments.rewrite.outputs import partial_file
 from support.stores.segment_logs import leftovers
 
 SLOT = SLOT_BYTES[2]
@@ -188,3 +189,14 @@ def test_an_output_of_several_chunks_is_read_to_its_end(tmp_path: Path, monkeypa
             patch.setattr(fs, "sync", lying_sync)
             with pytest.raises(VerificationFailedError, match="does not read back"):
                 rewrite(log)
+
+
+def test_a_source_that_its_owner_deletes_meanwhile_has_changed(tmp_path: Path) -> None:
+    """Not an input/output error, which would be a reason to look at the disk; and no file is left."""
+    partial = tmp_path / "0000000000000001.job.1.partial"
+    with (
+        pytest.raises(SourcesChangedError, match=r"0000000000000001.segment: deleted while it was compacted"),
+        partial_file(partial, like=tmp_path / "0000000000000001.segment"),
+    ):
+        pass
+    assert not partial.exists()

@@ -95,8 +95,12 @@ class Histories(RuleBasedStateMachine):
     def snapshot(self, data: st.DataObject) -> None:
         index = data.draw(st.sampled_from([i for i in self.held if i > self.snapshot_index]))
         live = data.draw(st.sets(st.sampled_from([i for i in self.held if i <= index])))
-        self.log.append(self.entries(self.last + 1, 1)).result(WAIT)
-        self.write(self.entries(self.last + 1, 1))
+        if data.draw(st.booleans()):
+            self.log.append(self.entries(self.last + 1, 1)).result(WAIT)
+            self.write(self.entries(self.last + 1, 1))
+        else:
+            # Maybe of the last entry, behind which a tail was overwritten.
+            self.system.roll().result(WAIT)
         self.log.snapshot(index, self.term, b"\x83j", LiveSet.from_indexes(live)).result(WAIT)
         self.held = {i: e for i, e in self.held.items() if i > index or i in live}
         self.durable = dict(self.held)

@@ -252,6 +252,57 @@ def test_below_a_snapshot_only_live_entries_are_kept(directory: Path) -> None:
         assert system.open_log("a").read(range(99)) == kept
 
 
+@pytest.mark.parametrize("flushed", ["before", "after", "never"])
+def test_what_was_overwritten_does_not_return_when_the_entry_that_did_it_is_dead(directory: Path, flushed: str) -> None:
+    """18 goes back behind 19 and 20, which are in a segment; a snapshot at 18 needs nothing of it."""
+    with LogSystem(directory) as system:
+        log = system.open_log("log")
+        log.append(entries(1, 20)).result(WAIT)
+        flush(system)
+        log.append(entries(18, 18, term=2)).result(WAIT)
+        if flushed == "before":
+            flush(system)
+        log.snapshot(18, 2, b"state", LiveSet.parse("")).result(WAIT)
+        if flushed == "after":
+            flush(system)
+        assert (log.last, list(log.indexes())) == ((18, 2), [])
+        log.write_sparse(LogEntry(22, 2, b"sparse"), 18).result(WAIT)
+        assert list(log.indexes()) == [22]
+        log.truncate(22)
+    with LogSystem(directory) as system:
+        log = system.open_log("log")
+        assert list(log.indexes()) == [22]
+        flush(system)
+        assert list(log.indexes()) == [22]
+
+
+@pytest.mark.parametrize("flushed", [0, 1, 2], ids=["in memory", "the tail in segments", "all in segments"])
+@pytest.mark.parametrize("live", ["", "3"])
+def test_a_tail_that_was_overwritten_does_not_come_back_behind_a_snapshot(
+    directory: Path, flushed: int, live: str
+) -> None:
+    """The entry that hides it is dead, the last one of the log, and gone from memory; but it is what hides it."""
+    with LogSystem(directory) as system:
+        log = system.open_log("a")
+        log.append(entries(1, 10)).result(WAIT)
+        if flushed:
+            flush(system)
+        log.append(entries(5, 6, term=2)).result(WAIT)
+        log.snapshot(6, 2, STATE, LiveSet.parse(live)).result(WAIT)
+        if flushed == 2:
+            flush(system)
+    kept = entries(3, 3) if live else []
+    for last in (6, 6, 6, 7, 7, 7):
+        with LogSystem(directory) as system:
+            log = system.open_log("a")
+            if last == 7 and log.last == LogPosition(6, 2):
+                log.append(entries(7, 7, term=3)).result(WAIT)
+            assert log.last == log.last_written == LogPosition(last, last - 4 if last == 6 else 3)
+            assert log.read(range(20)) == kept + entries(7, last, term=3)
+            assert system.drain(WAIT)
+            assert log.read(range(20)) == kept + entries(7, last, term=3)
+
+
 def test_entries_below_the_smallest_live_index_do_not_reach_the_file(system: LogSystem, directory: Path) -> None:
     """A snapshot while writes wait in the queue: they are acknowledged, and not written."""
     log = system.open_log("a")

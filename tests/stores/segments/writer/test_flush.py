@@ -9,7 +9,7 @@ import pytest
 
 from compaction.exceptions import CorruptSegmentError, EntryMissingError, SegmentLogError
 from compaction.stores.segments.directory import fs
-from compaction.stores.segments.format.codec import encode_header, read_segment
+from compaction.stores.segments.format.codec import encode_header, read_segment, torn_from
 from compaction.stores.segments.format.writer import LogWriter
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import LogEntry, MemTable
@@ -17,10 +17,11 @@ from compaction.stores.segments.model import HEADER_BYTES, segment_name
 from compaction.stores.segments.reading.reader import iter_entries
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system.cut import LogCut
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.wal.write import RolledFile, Written
 from compaction.stores.segments.writer.flush import NewSegments, flush
-from compaction.stores.segments.writer.repair import repair_last, torn_from
+from compaction.stores.segments.writer.repair import repair_last
 from compaction.stores.segments.writer.segments import SegmentWriter
 
 SMALL = NewSegments(max_count=4)
@@ -45,7 +46,7 @@ class Client:
     def failed(self, error: SegmentLogError) -> None:
         raise error
 
-    def flushed(self, pieces: Sequence[tuple[MemTable, Seq]]) -> None:
+    def flushed(self, pieces: Sequence[tuple[MemTable, Seq]], number: int) -> None:
         assert all(set(indexes) <= set(open_log(self.directory).segments[-1].idx.tolist()) for _, indexes in pieces)
         self.reported += [indexes for _, indexes in pieces]
 
@@ -219,6 +220,21 @@ def test_damage_that_no_flush_explains_is_not_cleared(directory: Path) -> None:
         repair_last(directory, row=LogRow(), in_wal=Seq([(306, 310)]), covered=True)
     assert repair_last(directory, row=LogRow(), in_wal=Seq(), covered=False) == 0
     assert path.read_bytes() == bytes(data)
+
+
+@pytest.mark.parametrize(("first", "cleared"), [(305, 4), (0, 4), (306, None)])
+def test_what_is_behind_the_cut_of_a_log_may_be_torn(directory: Path, first: int, cleared: int | None) -> None:
+    """It was being flushed, and the recovery has not taken it from the write-ahead log again."""
+    path = torn(directory, slot=6, begin=0, end=0)
+    data = bytearray(path.read_bytes())
+    data[HEADER_BYTES + 3 * 32 + 24 : HEADER_BYTES + 4 * 32] = bytes(8)
+    path.write_bytes(data)
+    cut = LogCut(first, 2)
+    if cleared is None:
+        with pytest.raises(CorruptSegmentError, match="index 305 behind it is only here"):
+            repair_last(directory, row=LogRow(), in_wal=Seq(), covered=True, cut=cut)
+    else:
+        assert repair_last(directory, row=LogRow(), in_wal=Seq(), covered=True, cut=cut) == cleared
 
 
 def test_a_whole_segment_is_not_touched(directory: Path) -> None:

@@ -47,6 +47,44 @@ def test_each_case(written: list[str], state: LogRow, kept: list[str]) -> None:
     assert select([seq(text) for text in written], state) == [seq(text) for text in kept]
 
 
+@pytest.mark.parametrize(
+    ("written", "state", "stored", "kept"),
+    [
+        # 18 went back behind 19 and 20, which are stored, and is dead: without it they would be there again.
+        (["18"], row(18, ""), 20, ["18"]),
+        (["16-18"], row(18, ""), 20, ["18"]),
+        (["16-18"], row(18, ""), 18, [""]),
+        (["16-18"], row(18, ""), None, [""]),
+        # Another entry goes back as far.
+        (["16-18"], row(18, "17"), 20, ["17"]),
+        (["16-19"], row(18, ""), 20, ["19"]),
+        # It leaves a gap in which something is stored.
+        (["16-18,22"], row(18, ""), 20, ["18,22"]),
+        (["16,22"], row(18, ""), 20, ["16,22"]),
+        # What is stored lies at or below the snapshot, where only live entries count.
+        (["14"], row(18, "3"), 17, [""]),
+        (["19-20"], row(18, ""), 25, ["19-20"]),
+    ],
+)
+def test_what_was_overwritten_stays_so(written: list[str], state: LogRow, stored: int | None, kept: list[str]) -> None:
+    assert select([seq(text) for text in written], state, stored) == [seq(text) for text in kept]
+
+
+@given(st.sets(st.integers(0, 20)), st.sets(st.integers(0, 20), min_size=1), st.integers(0, 20), st.data())
+def test_segments_hold_what_the_tables_said(
+    stored: set[int], table: set[int], snapshot: int, data: st.DataObject
+) -> None:
+    """Whatever stood in segments before: above the snapshot only what was not overwritten."""
+    held = {index for index in stored if index < min(table)} | table
+    live = data.draw(st.sets(st.sampled_from(sorted(held)))) & set(range(snapshot + 1))
+    state = LogRow(snapshot, 1, LiveSet.from_indexes(live))
+    (kept,) = select([Seq.from_indexes(table)], state, max(stored, default=None))
+    after = set(stored)
+    for index in kept:
+        after = {one for one in after if one < index} | {index}
+    assert {index for index in after if state.needs(index)} == {index for index in held if state.needs(index)}
+
+
 TABLES = st.lists(st.sets(st.integers(0, 30), max_size=12), max_size=4)
 
 

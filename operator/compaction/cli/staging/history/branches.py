@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
+from compaction.cli.histories.running import Result
 from compaction.cli.staging.history.fields import Fields
-from compaction.cli.staging.history.results import Result, commit_result
+from compaction.cli.staging.history.results import commit_result
 from compaction.cli.staging.history.session import COMMITTER, OpenArea
 from compaction.cli.staging.maintenance.branch_compaction import compact_branch
 from compaction.cli.staging.maintenance.sweep import sweep_all

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
-from compaction.cli.errors import EXIT_DATA_ERROR, describe, report
+from compaction.cli.histories.lines import STDIN, STDIN_NAME
+from compaction.cli.histories.running import History, Result
 from compaction.cli.staging.history.operations import carry_out, name_of
 from compaction.cli.staging.history.session import Session, SteppingClock
 from compaction.cli.staging.options import StagingPlace, staging_options
-from compaction.cli.staging.tables.lines import MAX_LINE_BYTES, STDIN, STDIN_NAME, object_of
-from compaction.exceptions import CompactionError, RecordTextError, StorageError
-
-EXIT_USAGE = 2
+from compaction.cli.staging.tables.lines import MAX_LINE_BYTES
+from compaction.exceptions import StorageError
 
 
 @click.command("exec")
@@ -54,45 +51,14 @@ def exec_command(
     """
     name = STDIN_NAME if str(file) == STDIN else str(file)
     clock = None if start is None else SteppingClock(start)
-    code = 0
     with click.open_file(str(file), "rb") as lines, place.open_unchecked(clock) as store:
         session = Session(place, store, place.repository)
-        for number, raw in _lines(lines):
+
+        def carry_out_next(name: str, given: Mapping[str, Any]) -> Result:
             if clock is not None:
                 clock.step()
-            try:
-                result, failure = _result(session, number, raw)
-            except RecordTextError as error:
-                report(f"{name}: line {number}: {error}")
-                code = EXIT_USAGE
-                break
-            sys.stdout.write(json.dumps(result) + "\n")
-            sys.stdout.flush()
-            if isinstance(failure, StorageError | OSError):
-                code = EXIT_DATA_ERROR
-            if failure is not None and stop_on_error:
-                code = EXIT_DATA_ERROR
-                break
+            return carry_out(session, name, given)
+
+        history = History(name_of, carry_out_next, (StorageError, OSError), MAX_LINE_BYTES)
+        code = history.run(lines, name=name, stop_on_error=stop_on_error)
     context.exit(code)
-
-
-def _result(session: Session, number: int, raw: bytes) -> tuple[dict[str, Any], Exception | None]:
-    """The result of a line, and what made it fail. Raises RecordTextError: it is no operation."""
-    given = object_of(raw)
-    name = name_of(given)
-    head: dict[str, Any] = {"line": number, "op": name}
-    try:
-        return {**head, "ok": True, **carry_out(session, name, given)}, None
-    except RecordTextError:
-        raise
-    except (CompactionError, OSError) as error:
-        return {**head, "ok": False, "error": type(error).__name__, "message": describe(error)}, error
-
-
-def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Numbered from 1; empty lines are passed over."""
-    number = 0
-    while raw := file.readline(MAX_LINE_BYTES + 1):
-        number += 1
-        if raw.strip():
-            yield number, raw

@@ -1,94 +1,24 @@
-"""The fields of an operation: what they may be, and clear words for what they are not."""
+"""The fields of an operation on a staging area: those of every history, and records with their framed values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import ClassVar, Final
 
-from compaction.cli.staging.values import bytes_of_base64, bytes_of_hex, entry_from, entry_value, quoted, raw_value
+from compaction.cli.histories import fields
+from compaction.cli.histories.fields import BASE64
+from compaction.cli.staging.values import bytes_of_hex, entry_from, entry_value, raw_value
 from compaction.exceptions import RecordTextError
 
-BASE64: Final = "_base64"
 _VALUE: Final = ("value", "value" + BASE64, "entry", "identity")
 _RECORD: Final = frozenset({"key", "key" + BASE64, *_VALUE})
-_NOTHING: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(fields.Fields):
     """The fields of one operation, or of one record of it (`what`). Every method raises RecordTextError."""
 
-    given: Mapping[str, Any]
-    what: str
-
-    def check(self, known: Iterable[str]) -> None:
-        """No other fields than these; each of bytes also as `<name>_base64`."""
-        names = set(known)
-        for name in self.given:
-            if name not in names and name.removesuffix(BASE64) not in names & _OF_BYTES:
-                raise RecordTextError(
-                    f"{self.what} has no field {quoted(name)}: it has {', '.join(sorted(names)) or 'none'}"
-                )
-
-    def has(self, name: str) -> bool:
-        """Whether there is such a field that is not null."""
-        return self.given.get(name) is not None
-
-    def text(self, name: str, default: str | None = None) -> str:
-        """A text; without a default it must be there."""
-        found = self.given.get(name, default)
-        if not isinstance(found, str):
-            raise RecordTextError(f'{self.what} needs "{name}", a text')
-        try:
-            found.encode()
-        except UnicodeEncodeError:
-            raise RecordTextError(f'"{name}" of {self.what} is not Unicode text') from None
-        return found
-
-    def flag(self, name: str) -> bool:
-        """true or false; false when it is not there."""
-        found = self.given.get(name, False)
-        if not isinstance(found, bool):
-            raise RecordTextError(f'"{name}" of {self.what} is true or false')
-        return found
-
-    def number(self, name: str, default: int, *, least: int = 0) -> int:
-        """A whole number."""
-        found = self.given.get(name, default)
-        if type(found) is not int or not least <= found < 1 << 63:
-            raise RecordTextError(f'"{name}" of {self.what} is a whole number of at least {least}')
-        return found
-
-    def seconds(self, name: str, default: float) -> float:
-        """A length of time."""
-        found = self.given.get(name, default)
-        if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < 1e15:
-            raise RecordTextError(f'"{name}" of {self.what} is a number of seconds')
-        return float(found)
-
-    def texts(self, name: str) -> dict[str, str]:
-        """An object of texts; empty when it is not there."""
-        found = self.given.get(name, {})
-        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-            raise RecordTextError(f'"{name}" of {self.what} is an object of texts')
-        return found
-
-    def data(self, name: str, default: bytes | None = None) -> bytes:
-        """Bytes as text, or under `<name>_base64` in base64; without a default they must be there."""
-        if name + BASE64 in self.given:
-            if name in self.given:
-                raise RecordTextError(f'{self.what} has "{name}" twice: as text and in base64')
-            return bytes_of_base64(self.given[name + BASE64], name + BASE64)
-        if default is not None and name not in self.given:
-            return default
-        return self.text(name).encode()
-
-    def many(self, name: str) -> list[bytes]:
-        """A list of bytes, each as in `data`; empty when it is not there."""
-        if name + BASE64 in self.given:
-            return [bytes_of_base64(one, name + BASE64) for one in self._list(name + BASE64)]
-        return [Fields({name: one}, self.what).data(name) for one in self._list(name)]
+    of_bytes: ClassVar = frozenset({"key", "keys", "value", "prefix", "prefixes", "after", "delimiter", "if_value"})
 
     def value(self) -> bytes:
         """A framed value: of `value` (with its `identity`, or that of its bytes), or of an `entry`."""
@@ -107,23 +37,7 @@ class Fields:
             pairs = self.texts("values").items()
             one = [Fields({"key": key, "value": value}, self.what) for key, value in pairs]
         else:
-            one = [Fields(record, "a record") for record in self._list("records") if self._is_record(record)]
+            one = [Fields(record, "a record") for record in self.objects("records")]
         for record in one:
             record.check(_RECORD)
         return [(record.data("key"), record.value()) for record in one]
-
-    def _is_record(self, record: Any) -> bool:
-        if not isinstance(record, dict):
-            raise RecordTextError(f'"records" of {self.what} is a list of objects')
-        return True
-
-    def _list(self, name: str) -> list[Any]:
-        found = self.given.get(name, _NOTHING)
-        if found is _NOTHING:
-            return []
-        if not isinstance(found, list):
-            raise RecordTextError(f'"{name}" of {self.what} is a list')
-        return found
-
-
-_OF_BYTES: Final = frozenset({"key", "keys", "value", "prefix", "prefixes", "after", "delimiter", "if_value"})

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from compaction.api.text.safe import cut
+from compaction.cli.histories.running import Result
 from compaction.cli.staging.history import branches, records
 from compaction.cli.staging.history.branches import DRAFT_FIELDS
 from compaction.cli.staging.history.fields import Fields
 from compaction.cli.staging.history.records import PAGE_FIELDS, VALUE_FIELDS
-from compaction.cli.staging.history.results import Result
 from compaction.cli.staging.history.session import COMMITTER, OpenArea, Session
 from compaction.exceptions import RecordTextError
 

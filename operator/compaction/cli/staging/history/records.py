@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from compaction.cli.histories.running import Result
 from compaction.cli.staging.history.fields import Fields
-from compaction.cli.staging.history.results import Result, diff_result, page_result, value_fields
+from compaction.cli.staging.history.results import diff_result, page_result, value_fields
 from compaction.cli.staging.history.session import OpenArea
 from compaction.cli.staging.values import bytes_of_hex, raw_identity
 from compaction.exceptions import RecordTextError

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from compaction.cli.staging.history.fields import BASE64
-from compaction.cli.staging.values import entry_object, entry_of, parts_of, text_fields
+from compaction.cli.histories.fields import BASE64
+from compaction.cli.histories.running import Result
+from compaction.cli.histories.texts import text_fields
+from compaction.cli.staging.values import entry_object, entry_of, parts_of
 from compaction.stores.staging.flows.reading import DiffPage, Page
 from compaction.stores.staging.format.messages import CommitData
-
-Result = Mapping[str, Any]
 
 
 def key_fields(key: bytes, name: str = "key") -> dict[str, str]:

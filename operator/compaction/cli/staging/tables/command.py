@@ -14,10 +14,9 @@ from typing import IO, Any, Final
 import click
 
 from compaction.api.text.formatting import format_bytes, plural
+from compaction.cli.histories.lines import STDIN, STDIN_NAME
 from compaction.cli.output import Column, OutputFormat, emit, optional, output_option, print_pairs, stream
 from compaction.cli.staging.tables.lines import (
-    STDIN,
-    STDIN_NAME,
     properties_object,
     properties_of,
     read_lines,

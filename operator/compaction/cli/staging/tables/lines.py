@@ -9,20 +9,13 @@ value, base64), or `entry` (docs/design/staging.md#values). Lines that were read
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
-from compaction.cli.staging.values import (
-    bytes_of_base64,
-    entry_from,
-    entry_object,
-    entry_of,
-    entry_value,
-    quoted,
-    text_fields,
-)
+from compaction.cli.histories.lines import object_of
+from compaction.cli.histories.texts import bytes_of_base64, quoted, text_fields
+from compaction.cli.staging.values import entry_from, entry_object, entry_of, entry_value
 from compaction.exceptions import CorruptMessageError, RecordLineError, RecordTextError
 from compaction.stores.staging.format.columns import RecordColumns
 from compaction.stores.staging.format.framing import FramingError, frame_value, split_value
@@ -30,8 +23,6 @@ from compaction.stores.staging.format.messages import RangeData
 from compaction.stores.staging.format.ranges import TableKind
 from compaction.stores.staging.format.table_writer import MAX_KEY_BYTES, MAX_VALUE_BYTES
 
-STDIN: Final = "-"
-STDIN_NAME: Final = "standard input"
 _BASE64: Final = "Base64"
 FIELDS: Final = ("key", "value", "identity", "data", "entry", "range")
 MAX_LINE_BYTES: Final = 4 * (MAX_KEY_BYTES + 3 * MAX_VALUE_BYTES)
@@ -92,7 +83,7 @@ def properties_object(user: Mapping[bytes, bytes]) -> dict[str, str]:
 
 def properties_of(path: Path) -> dict[bytes, bytes]:
     """The properties in a file that has what `sst read --properties -o json` prints. OSError, RecordTextError."""
-    document = object_of(path.read_bytes())
+    document = object_of(path.read_bytes(), most=MAX_LINE_BYTES)
     found = document.get("properties")
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise RecordTextError(f'{path}: it has no "properties", an object of texts')
@@ -102,29 +93,8 @@ def properties_of(path: Path) -> dict[bytes, bytes]:
     }
 
 
-def object_of(raw: bytes) -> dict[str, Any]:
-    """The JSON object of a line. RecordTextError: it is none, or names a field twice."""
-    if len(raw) > MAX_LINE_BYTES:
-        raise RecordTextError(f"the line is longer than {MAX_LINE_BYTES} bytes")
-    try:
-        found = json.loads(raw, object_pairs_hook=_once)
-    except (ValueError, RecursionError) as error:
-        words = error.msg if isinstance(error, json.JSONDecodeError) else "it is not UTF-8, or nested too deeply"
-        raise RecordTextError(f"the line is not JSON ({words}): write one object per line") from None
-    if not isinstance(found, dict):
-        raise RecordTextError("the line is no JSON object: write one object per line")
-    return found
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise RecordTextError("the line names a field twice")
-    return found
-
-
 def _record(raw: bytes) -> tuple[bytes, bytes]:
-    fields = object_of(raw)
+    fields = object_of(raw, most=MAX_LINE_BYTES)
     if unknown := sorted(set(fields) - set(FIELDS)):
         raise RecordTextError(f"a record has no {quoted(unknown[0])}: write {', '.join(FIELDS)}")
     if "key" not in fields:

@@ -1,79 +1,160 @@
 """The demo of segment logs from beginning to end.
 
-In the stage's directory: `data/` the logs, `policy.yaml` what is applied, `control-plane/`, `operator/`.
+In the stage's directory: `data/` the logs, `servers/` what the members of the key-value store say, `policy.yaml` what
+is applied, `control-plane/`, `operator/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from compaction.api.enums import JobState
+from compaction.exceptions import DemoError
+from compaction.local.demo import scenes
+from compaction.local.demo.accident import Accident
 from compaction.local.demo.cluster import DemoCluster, DemoObservation
+from compaction.local.demo.proving import proving
 from compaction.local.demo.replicas import Replicas
-from compaction.local.demo.segments import proof, scenario
+from compaction.local.demo.segments import scenario, view
 from compaction.local.demo.segments.facts import LogFacts, measure, waiting
-from compaction.local.demo.segments.scenario import POLICY, Scenario
-from compaction.local.demo.segments.view import proof_table, receipts_table
+from compaction.local.demo.segments.losses import Loss, OwnerLosses
+from compaction.local.demo.segments.owners import LEADER, NAMES, Owners, load_of, loading
+from compaction.local.demo.segments.proof import LogStory, checks
+from compaction.local.demo.segments.reader import KeyReader
+from compaction.local.demo.segments.receipts import commits_of
+from compaction.local.demo.segments.scenario import POLICY, Archive
 from compaction.local.demo.stage import Stage
-from compaction.local.demo.view import watching
+from replicated_kv.client import Client
+from replicated_kv.errors import KeyValueError
+from replicated_kv.messages import Status
+from replicated_kv.workload import Comparison, Workload
 
 QUARANTINED: Final = r'{range .status.quarantined[*]}{.reason}: {.message}{"\n"}{end}'
 DONE: Final = (JobState.SUCCEEDED, JobState.FAULTY)
+LONGEST_SECONDS: Final = 1200.0
+"""After so long it does not come to an end any more. Not a measure of speed: a busy machine may take minutes."""
 
 
 def show(stage: Stage) -> bool:
     """Show it all; True when every claim held. For `Stage.perform`."""
+    owners = Owners(stage.servers, stage.data, detached=stage.keep)
     with ThreadPoolExecutor(max_workers=1) as pool:
-        stage.step(
-            f"writing four logs below {stage.data} (512 MiB, one of them damaged) while the control plane starts"
-        )
-        logs: Future[tuple[Scenario, list[LogFacts]]] = pool.submit(_create_and_measure, stage.data)
+        stage.step(f"three members of a replicated key-value store write logs below {stage.data}; {LEADER} leads")
+        owners.start(*NAMES)
+        stage.step("writing another log, of 128 MiB and damaged, while the control plane starts")
+        archive = pool.submit(_create_and_measure, stage.data)
         cluster = stage.start_cluster(policy=POLICY)
-        story, before = logs.result()
-    for facts in before:
-        stage.step(f"{facts.path.name}: {facts.entries} readable live entries, sha256 {facts.fingerprint[:12]}")
-    stage.step(f"damaged on purpose: {story.damaged.name}/{story.damage.file}, live index {story.damage.index}")
-    replicas = stage.start_operator(cluster)
-    stage.apply_policy(cluster, scenario.policy(story.root))
-    with watching(stage.console) as shown:
-        seen = stage.watch(
-            cluster,
-            replicas,
-            shown.show,
-            # Nothing is left to do, and the old names are gone.
-            done=lambda seen: _settled(seen) and not any(waiting(log) for log in story.logs),
+        return _Play(stage, cluster, owners, *archive.result()).perform()
+
+
+def _create_and_measure(root: Path) -> tuple[Archive, LogFacts]:
+    archive = scenario.create_archive(root)
+    return archive, measure(archive.path)
+
+
+@dataclass
+class _Play:
+    """What happens once everything stands. `epoch`: what has to be added to monotonic seconds."""
+
+    stage: Stage
+    cluster: DemoCluster
+    owners: Owners
+    archive: Archive
+    before: LogFacts
+    accident: Accident = field(init=False)
+    workload: Workload = field(init=False)
+    losses: OwnerLosses = field(init=False)
+    reader: KeyReader = field(init=False)
+    statuses: Mapping[str, Status] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.accident = Accident(self.cluster, self.stage.operator)
+        self.workload = load_of(self.owners)
+        self.losses = OwnerLosses(self.owners, self.workload)
+        self.reader = KeyReader(self.workload)
+
+    def perform(self) -> bool:
+        stage, before = self.stage, self.before
+        stage.step(f"{before.path.name}: {before.entries} readable live entries, sha256 {before.fingerprint[:12]}")
+        stage.step(
+            f"damaged on purpose: {before.path.name}/{self.archive.damage.file}, index {self.archive.damage.index}"
         )
-    stage.command(cluster, "get", "cpol,cjob,lease")
-    after = {facts.path: measure(facts.path) for facts in before}
-    return _prove(stage, proof.prove_logs(before, after, seen), seen, story, replicas=replicas, cluster=cluster)
+        replicas = stage.start_operator(self.cluster)
+        stage.apply_policy(self.cluster, scenario.policy(stage.data))
+        with scenes.watching(stage.console) as shown, Client(self.owners.members) as client:
+            with proving(self.reader), loading(self.workload):
+                shown.say("keys are overwritten and deleted, and a reader reads them, from here on")
+                self._watch(replicas, shown, client, lambda seen: self._seen_enough(seen, shown))
+            shown.say(f"the load ended after {self.workload.written} changes; what is left is compacted")
+            seen = self._watch(replicas, shown, client, self._settled)
+            members = {name: (self._compare(client, name), measure(self.owners.log_of(name))) for name in NAMES}
+        stage.command(self.cluster, "get", "cpol,cjob,lease")
+        epoch = time.time() - time.monotonic()
+        story = LogStory(
+            seen=seen,
+            archive=self.archive,
+            before=before,
+            after=measure(self.archive.path),
+            members=members,
+            moments=[moment + epoch for moment in self.workload.moments],
+            changes=self.workload.written,
+            reader=self.reader,
+            losses=self.losses,
+            accident=self.accident,
+            replicas_alive=len(replicas.alive),
+        )
+        stage.command(self.cluster, "get", "cpol", POLICY, "-o", f"jsonpath={QUARANTINED}")
+        for table in (view.receipts_table(story), view.proof_table(story)):
+            stage.console.print()
+            stage.console.print(table)
+        return stage.conclude(self.cluster, checks(story))
+
+    def _compare(self, client: Client, name: str) -> Comparison:
+        """Every key of a member with what was acknowledged. DemoError: the member does not answer."""
+        try:
+            return self.workload.compare(client, name)
+        except (OSError, KeyValueError) as error:
+            raise DemoError(f"the keys of member {name} cannot be read back: {error}") from error
+
+    def _watch(
+        self, replicas: Replicas, shown: scenes.SceneView, client: Client, done: Callable[[DemoObservation], bool]
+    ) -> DemoObservation:
+        def show(seen: DemoObservation) -> None:
+            self.owners.check()
+            self.statuses = self.owners.statuses(client)
+            shown.show(view.LogScene(seen, self.statuses, self.owners, self.reader, self.workload.written))
+            if time.monotonic() - self.began > LONGEST_SECONDS:
+                raise DemoError(f"not at its end after {LONGEST_SECONDS:.0f} s; see {self.stage.operator}")
+
+        return self.stage.watch(self.cluster, replicas, show, done=done)
+
+    def _seen_enough(self, seen: DemoObservation, shown: scenes.SceneView) -> bool:
+        """All accidents are over, and the log of each member was compacted since."""
+        if line := self.losses.happen(seen, self.statuses):
+            shown.say(line)
+        if self.losses.stage is Loss.OVER and self.accident.happen(seen):
+            jobs = ", ".join(self.accident.jobs)
+            shown.say(f"killed (SIGKILL): worker {self.accident.worker}, in the middle of {jobs}")
+        return self.accident.replaced(seen) and all(self._compacted(seen, log) for log in self.owners.logs)
+
+    def _compacted(self, seen: DemoObservation, log: Path) -> bool:
+        """A log was compacted twice, the second time after the leader came back."""
+        killed = self.losses.killed_at
+        commits = commits_of(log, seen.jobs)
+        return killed is not None and len(commits) > 1 and commits[-1] > killed
+
+    def _settled(self, seen: DemoObservation) -> bool:
+        """Nothing is left to do, and the old names are gone."""
+        return settled(seen) and not any(waiting(log) for log in (self.archive.path, *self.owners.logs))
 
 
-def _prove(
-    stage: Stage,
-    proofs: Sequence[proof.LogProof],
-    seen: DemoObservation,
-    story: Scenario,
-    *,
-    replicas: Replicas,
-    cluster: DemoCluster,
-) -> bool:
-    checks = proof.checks(proofs, seen, story, replicas_alive=len(replicas.alive))
-    stage.command(cluster, "get", "cpol", POLICY, "-o", f"jsonpath={QUARANTINED}")
-    for table in (receipts_table(proofs), proof_table(proofs)):
-        stage.console.print()
-        stage.console.print(table)
-    return stage.conclude(cluster, checks)
-
-
-def _create_and_measure(root: Path) -> tuple[Scenario, list[LogFacts]]:
-    story = scenario.create_logs(root)
-    return story, [measure(log) for log in story.logs]
-
-
-def _settled(seen: DemoObservation) -> bool:
+def settled(seen: DemoObservation) -> bool:
     """True when the last scan of the operator came after the last job's end and found nothing left to do."""
     if seen.policy is None or not seen.jobs or any(job.status.state not in DONE for job in seen.jobs):
         return False

@@ -1,10 +1,9 @@
-"""What the demo compacts: four logs of 128 MiB with different patterns of live entries, one of them damaged, and the
-policy.
+"""What the demo compacts: the logs that the members of a key-value store are writing, a log of 128 MiB that was written
+before and is damaged, and the policy for all of them.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,48 +15,39 @@ from compaction.local.demo.cluster import NAMESPACE
 from compaction.stores.segments.generate import CorruptedAt, Pattern, corrupt_entry, generate_log
 from compaction.stores.segments.reading.view import open_log
 
-POLICY: Final = "ra-logs"
+POLICY: Final = "logs"
+DAMAGED: Final = "archive"
+"""The log in which one byte of one live entry is inverted."""
 SEGMENTS: Final = 16
 ENTRIES_PER_SEGMENT: Final = 4096
 PAYLOAD_BYTES: Final = 2048
 LIVE_FRACTION: Final = 0.25
-DAMAGED: Final = Pattern.RANDOM
-"""The log in which one byte of one live entry is inverted."""
 DAMAGED_SEGMENT: Final = 6
 """A segment in the middle, so that siblings on both sides have to be compacted without it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
-    """The logs by name, and where the damage is."""
+class Archive:
+    """The log that was written before, and where its damage is."""
 
-    root: Path
-    logs: tuple[Path, ...]
-    damaged: Path
+    path: Path
     damage: CorruptedAt
 
 
-def create_logs(root: Path) -> Scenario:
-    """Write the four logs below `root` (512 MiB), two at a time, then damage one live entry of one of them."""
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        logs = list(pool.map(lambda job: _create(root, *job), enumerate(Pattern)))
-    damaged = root / DAMAGED.value
-    return Scenario(root=root, logs=tuple(logs), damaged=damaged, damage=_damage(damaged))
-
-
-def _create(root: Path, seed: int, pattern: Pattern) -> Path:
+def create_archive(root: Path) -> Archive:
+    """Write the log below `root`, then damage one live entry of it."""
+    path = root / DAMAGED
     generate_log(
-        root / pattern.value,
-        pattern=pattern,
+        path,
+        pattern=Pattern.RANDOM,
         segments=SEGMENTS,
         entries_per_segment=ENTRIES_PER_SEGMENT,
         payload_bytes=PAYLOAD_BYTES,
         live_fraction=LIVE_FRACTION,
-        seed=seed,
-        # Nothing here has to survive a power cut, and syncing 512 MiB is most of the time.
+        # Nothing here has to survive a power cut, and syncing 128 MiB is most of the time.
         sync=False,
     )
-    return root / pattern.value
+    return Archive(path, _damage(path))
 
 
 def _damage(directory: Path) -> CorruptedAt:
@@ -84,7 +74,7 @@ def policy(root: Path) -> dict[str, Any]:
             "limits": {"maxConcurrentJobs": 4, "maxBytesPerJob": "18Mi"},
             "workers": {"launcher": "process", "max": 1, "slots": 2, "idleSeconds": 60, "sparkMaster": "local[2]"},
             "cleanup": {"delay": "5s"},
-            "successfulJobsHistoryLimit": 100,
+            "successfulJobsHistoryLimit": 200,
             "failedJobsHistoryLimit": 100,
         },
     }

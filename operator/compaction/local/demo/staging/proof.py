@@ -10,13 +10,14 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Final
 
-from compaction.api.enums import JobReason, JobState
+from compaction.api.enums import JobState
 from compaction.api.job.resource import CompactionJob, JobReceipt
 from compaction.kinds.staging.kind import STAGING
 from compaction.kinds.staging.measures import MOST_TOMBSTONES
 from compaction.local.demo.accident import Accident, Succession
 from compaction.local.demo.check import Check
 from compaction.local.demo.cluster import DemoObservation
+from compaction.local.demo.outdated import last_reason, was_outdated
 from compaction.local.demo.staging.facts import BranchFacts, LeftOver, Listing, due
 from compaction.local.demo.staging.prover import ProvedStretch, StagingProver
 from compaction.local.demo.staging.scenario import CLEANUP, COMMITTED, DAMAGED, EXPERIMENT, PURGED
@@ -73,16 +74,6 @@ class StagingStory:
 def branch_of(job: CompactionJob) -> str:
     """The branch that a job compacts."""
     return job.spec.target.rpartition("/")[2]
-
-
-def _last_reason(job: CompactionJob) -> str:
-    """Of the newest attempt."""
-    return job.status.attempts[-1].reason if job.status.attempts else ""
-
-
-def _was_outdated(job: CompactionJob) -> bool:
-    """Whether a job lost to a commit: what it would have done is planned again."""
-    return job.status.state is JobState.FAULTY and _last_reason(job) == JobReason.SOURCES_CHANGED
 
 
 def checks(story: StagingStory) -> list[Check]:
@@ -211,8 +202,8 @@ def _every_job_ended(story: StagingStory) -> Check:
             others.append(f"{job.metadata.name} is {job.status.state.value}")
             continue
         ends[job.status.state] += 1
-        if job.status.state is JobState.FAULTY and not _was_outdated(job) and branch_of(job) != DAMAGED.name:
-            others.append(f"{job.metadata.name} of {branch_of(job)}: {_last_reason(job)}")
+        if job.status.state is JobState.FAULTY and not was_outdated(job) and branch_of(job) != DAMAGED.name:
+            others.append(f"{job.metadata.name} of {branch_of(job)}: {last_reason(job)}")
     fact = f"{ends[JobState.SUCCEEDED]} succeeded, {ends[JobState.FAULTY]} lost to a commit or found the damage"
     return Check("every job ended as it should", bool(story.seen.jobs) and not others, "; ".join(others) or fact)
 
@@ -242,7 +233,7 @@ def _restored(story: StagingStory) -> Check:
 def _worker_was_replaced(story: StagingStory) -> Check:
     accident = story.accident
     done = accident.survived(story.seen)
-    lost = [job for job in story.seen.jobs if job.metadata.name in accident.jobs and _was_outdated(job)]
+    lost = [job for job in story.seen.jobs if job.metadata.name in accident.jobs and was_outdated(job)]
     return Check(
         "the jobs of a killed worker were done by the next, with larger tokens",
         bool(done) and len(done) + len(lost) == len(accident.jobs),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import ClumpRefusedError
+from compaction.exceptions import ClumpRefusedError, LockHeldError
 from compaction.stores.segments.clump.commit import commit_clumps
 from compaction.stores.segments.clump.copy import ClumpTask, copy_clumps, task_of
 from compaction.stores.segments.clump.moves import MoveReceipt, load_moves, moves_files
@@ -28,6 +28,7 @@ from compaction.stores.segments.clump.plan import ClumpOptions, ClumpPlan, plan_
 from compaction.stores.segments.commit import recovery
 from compaction.stores.segments.directory import lock
 from compaction.stores.segments.directory.faults import storage_errors
+from compaction.stores.segments.directory.marker import Marker
 from compaction.stores.segments.directory.owner import WAL_SUFFIX, Writers, doubt_of, look_for_owner
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.reading.view import LogState, open_log
@@ -119,6 +120,8 @@ def require_stopped_owner(log: LogState, *, owner_stopped: bool) -> None:
     if signs.writers is Writers.SOME:
         # Not overruled by what somebody says: what an owner appends next would take the copies' indexes.
         raise ClumpRefusedError(path, doubt_of(signs))
+    if signs.marker is Marker.FOLLOWS:
+        _require_free(signs.system, path)
     if not log.segment(log.newest).identity.size:
         reason = f"its owner was about to begin {log.newest}, which is empty: start and stop the owner once"
         raise ClumpRefusedError(path, reason)
@@ -138,6 +141,15 @@ def require_stopped_owner(log: LogState, *, owner_stopped: bool) -> None:
             f"its snapshot names {known}: what is appended to one member's log only, the others do not hold. Let the "
             f"owner append the copies through its own protocol",
         )
+
+
+def _require_free(system: Path, log: str) -> None:
+    """ClumpRefusedError while an owner that follows compactions runs: it holds the lock of its system."""
+    try:
+        with lock.hold(system, holder="clump", timeout=0):
+            pass
+    except LockHeldError as error:
+        raise ClumpRefusedError(log, f"its owner runs: {error}") from error
 
 
 def _waiting_in(directory: Path) -> Path | None:

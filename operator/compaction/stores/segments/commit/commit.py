@@ -30,11 +30,10 @@ from compaction.stores.segments.commit.records import (
     PendingCommit,
     RewrittenGroup,
     SegmentTombstone,
-    TombstoneKind,
 )
 from compaction.stores.segments.directory import fs, lock
 from compaction.stores.segments.directory.faults import storage_error, storage_errors
-from compaction.stores.segments.directory.listing import regular_identity, regular_segments
+from compaction.stores.segments.directory.listing import regular_identity, regular_segments, status
 from compaction.stores.segments.directory.owner import require_stopped
 from compaction.stores.segments.format.names import group_key, partial_name
 from compaction.stores.segments.planning.limits import IndexesMissing
@@ -296,12 +295,12 @@ def commit_unreferenced(
 ) -> tuple[SegmentTombstone, ...]:
     """Mark segments without anything live for deletion after the grace. Nothing is deleted here.
 
-    Each is checked again against the log as it is now. Repeated, it returns the tombstones of the first time, also when
-    they have been carried out meanwhile.
+    Each is checked again against the log as it is now; one that is gone is left out: its owner, or a sweep, has deleted
+    it since the plan. Repeated, it returns the tombstones of the first time, also when they have been carried out.
 
     Raises:
         StaleTokenError: `token` is not the one claimed last.
-        SourcesChangedError: a segment is gone, or (again) needed.
+        SourcesChangedError: a segment is (again) needed, or another file has its name.
         LiveSetUnknownError: the snapshot does not say what is live.
         NotALogDirectoryError, LockHeldError, OwnerRunningError, UnwritableFenceError, LogNotWritableError,
         StoreIOError: nothing was marked.
@@ -316,28 +315,16 @@ def commit_unreferenced(
         fence.check_token(record, directory, job=job, token=token)
         claim = record.jobs[job]
         done = {tombstone.name: tombstone for tombstone in claim.unreferenced}
-        missing = [name for name in wanted if name not in done]
+        missing = [name for name in wanted if name not in done and status(directory / name) is not None]
         if missing:
             dead = dead_segments(directory, snapshot_index=snapshot_index, live=live, indexes_missing=indexes_missing)
             for name in missing:
                 if name not in dead:
-                    raise SourcesChangedError(f"{directory / name}: gone, or something in it is needed (again)")
-            marked = tuple(
-                SegmentTombstone(
-                    name=name,
-                    kind=TombstoneKind.UNREFERENCED,
-                    since=now,
-                    job=job,
-                    token=token,
-                    bytes=dead[name].identity.size,
-                    reason=dead[name].reason,
-                    identity=dead[name].identity,
-                )
-                for name in missing
-            )
+                    raise SourcesChangedError(f"{directory / name}: replaced, or something in it is needed (again)")
+            marked = tuple(dead[name].tombstone(since=now, job=job, token=token) for name in missing)
             jobs = record.jobs | {job: replace(claim, unreferenced=(*claim.unreferenced, *marked))}
             marks = fence.with_tombstones(replace(record, jobs=jobs), marked)
             # Half of the room at most: commits, claims and the sweep that shrinks it again need theirs.
             fence.write(directory, marks, held=held, spare=fence.MAX_FENCE_BYTES // 2)
             done |= {tombstone.name: tombstone for tombstone in marked}
-        return tuple(done[name] for name in wanted)
+        return tuple(done[name] for name in wanted if name in done)

@@ -184,6 +184,19 @@ def claim(
         write(directory, with_claim(record, job=job, token=token, holder=holder, now=claimed_at), held=held)
 
 
+def claim_next(directory: Path, *, job: str, holder: str, timeout: float = lock.DEFAULT_TIMEOUT) -> int:
+    """Claim the smallest token that the job may have, and return it: for a job that has no coordinator.
+
+    Under one lock: the floor of all jobs may rise at any moment, as other jobs are forgotten. Errors as `claim`.
+    """
+    job_key(job)
+    with storage_errors(directory), lock.hold(directory, holder=holder, job=job, timeout=timeout) as held:
+        record = read(directory)
+        token = record.high_water(job) + 1
+        write(directory, with_claim(record, job=job, token=token, holder=holder, now=held.now()), held=held)
+    return token
+
+
 def retire(directory: Path, job: str, *, timeout: float = lock.DEFAULT_TIMEOUT) -> None:
     """Nothing may be committed for this job any more; its high water stays. Repeating is harmless."""
     # Asked without the lock first: a job that was never claimed here must not wait for a commit that holds it.

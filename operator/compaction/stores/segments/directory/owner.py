@@ -1,4 +1,5 @@
-"""Whether the Ra server that owns a log is stopped: what its files say, and what the kernel says of them. Reads only.
+"""Whether the Ra server that owns a log is stopped, or the log's owner is one that follows compactions: what files say,
+and what the kernel says of them. Reads only.
 
 A running server holds its list of segments in memory. What a compaction replaces behind its back, its next compaction
 deletes: 20 to 51 of 493 keys (docs/design/segment-commit.md#a-running-owner). A Ra system is one data directory with
@@ -10,7 +11,9 @@ deletes: 20 to 51 of 493 keys (docs/design/segment-commit.md#a-running-owner). A
 * The kernel grants a read lease on a file only if no process has it open for writing, in whatever container it runs.
   A server has `meta.dets` open for writing from start to stop.
 
-A directory without `meta.dets` and `*.wal` is no Ra system; its owner keeps to the fence (docs/segment-logs.md).
+A directory without `meta.dets` and `*.wal` is no Ra system; its owner keeps to the fence (docs/segment-logs.md). Nor is
+one with `*.wal`, neither `meta.dets` nor `names.dets`, and the marker of an owner that follows compactions (`marker`):
+its logs are compacted while it runs.
 """
 
 from __future__ import annotations
@@ -30,8 +33,11 @@ from typing import Final
 from compaction.api.policy.segment_logs import Ownership
 from compaction.api.text.safe import printable
 from compaction.exceptions import OwnerRunningError
+from compaction.stores.segments.directory.marker import MARKER_FILE, Marker, read_marker
 
 META_FILE: Final = "meta.dets"
+NAMES_FILE: Final = "names.dets"
+"""Beside `meta.dets` in every Ra system: should that be lost, this one still says whose system it is."""
 WAL_SUFFIX: Final = ".wal"
 _COOKIE: Final = b"\x00\xab\xcd\xef"
 """Bytes 4 to 7 of every DETS file."""
@@ -61,8 +67,8 @@ class Writers(StrEnum):
 class OwnerSigns:
     """The signs of life in one data directory (`system`), at one moment.
 
-    `wals`: names of its write-ahead logs; `detail`: what is wrong with a mark that is FOREIGN or UNREADABLE, or why
-    WRITERS is UNKNOWN.
+    `wals`: names of its write-ahead logs; `detail`: what is wrong with a mark that is FOREIGN or UNREADABLE, or with
+    the marker, or why WRITERS is UNKNOWN. `marker`: read only where the mark is ABSENT; ABSENT where `names.dets` lies.
     """
 
     system: Path
@@ -70,17 +76,18 @@ class OwnerSigns:
     writers: Writers = Writers.UNKNOWN
     wals: tuple[str, ...] = ()
     detail: str = ""
+    marker: Marker = Marker.ABSENT
 
     @property
     def is_ra_system(self) -> bool:
-        return self.mark is not Mark.ABSENT or bool(self.wals)
+        return self.mark is not Mark.ABSENT or (bool(self.wals) and self.marker is not Marker.FOLLOWS)
 
     def doubt(self, *, process: str = "") -> str:
         """Why the owner cannot be taken for stopped; empty when it can. `process`: who has its files open, if known."""
         meta = self.system / META_FILE
         silent = "so it does not say whether the log's owner runs"
         if self.mark is Mark.ABSENT:
-            return f"{self.system / self.wals[0]} lies there without {META_FILE}, {silent}" if self.wals else ""
+            return self._doubt_of_wals() if self.is_ra_system else ""
         if self.mark is Mark.FOREIGN:
             return f"{meta} is not a file of Ra ({self.detail}), {silent}"
         if self.mark is Mark.UNREADABLE:
@@ -96,6 +103,13 @@ class OwnerSigns:
                 f"it open cannot be found out here ({self.detail})"
             )
         return ""
+
+    def _doubt_of_wals(self) -> str:
+        wal = self.system / self.wals[0]
+        if self.marker is Marker.FOREIGN:
+            marker = self.system / MARKER_FILE
+            return f"{wal} lies there, and {marker} does not say that its owner follows compactions: {self.detail}"
+        return f"{wal} lies there without {META_FILE}, so it does not say whether the log's owner runs"
 
 
 def system_of(directory: Path) -> Path:
@@ -118,7 +132,7 @@ def signs_in(system: Path, *, wals: tuple[str, ...]) -> OwnerSigns:
     try:
         fd = os.open(system / META_FILE, flags)
     except FileNotFoundError:
-        return OwnerSigns(system, wals=wals)
+        return _signs_without_mark(system, wals)
     except OSError as error:
         return OwnerSigns(system, Mark.UNREADABLE, wals=wals, detail=error.strerror or str(error))
     try:
@@ -131,8 +145,15 @@ def signs_in(system: Path, *, wals: tuple[str, ...]) -> OwnerSigns:
     return OwnerSigns(system, mark, writers, wals, what or why)
 
 
+def _signs_without_mark(system: Path, wals: tuple[str, ...]) -> OwnerSigns:
+    if not wals or os.path.lexists(system / NAMES_FILE):
+        return OwnerSigns(system, wals=wals)
+    marker, wrong = read_marker(system)
+    return OwnerSigns(system, wals=wals, detail=wrong, marker=marker)
+
+
 def require_stopped(directory: Path, ownership: Ownership) -> None:
-    """OwnerRunningError unless the log's owner is stopped, or the caller says that it is."""
+    """OwnerRunningError unless the log's owner is stopped, or follows compactions, or the caller says that it is."""
     if ownership is Ownership.STOPPED:
         return
     if doubt := doubt_of(look_for_owner(directory)):

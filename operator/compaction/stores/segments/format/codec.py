@@ -172,6 +172,16 @@ def _read_index(fd: int, path: Path, identity: FileIdentity, *, newest: bool) ->
     return decode_segment(head, path=path, identity=identity)
 
 
+def torn_from(segment: SegmentIndex) -> int | None:
+    """Row of the first record that no writer wrote like that: payloads follow each other without gap, none is empty,
+    and all lie in the file. None when every record is right.
+    """
+    lengths = segment.length.astype(np.uint64)
+    expected = np.uint64(segment.data_start) + np.cumsum(lengths, dtype=np.uint64) - lengths
+    torn = (segment.offset != expected) | (segment.length == 0) | ~segment.inside
+    return int(np.argmax(torn)) if torn.any() else None
+
+
 def pread_up_to(fd: int, size: int, offset: int) -> bytes:
     """Up to `size` bytes at `offset`, fewer only at the end of the file (one pread may return less than asked)."""
     parts: list[bytes] = []

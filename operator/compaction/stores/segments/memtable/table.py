@@ -85,7 +85,13 @@ class MemTable:
         self.indexes = self.indexes.without(gone)
 
     def remove_below(self, index: int) -> None:
-        """Forget the entries below `index`."""
+        """Forget the entries below `index`, but the last of them where a gap or nothing follows: it hides what older
+        tables and segments hold from there on.
+        """
         first = self.indexes.first
         if first is not None and first < index and index > 0:
-            self.remove(self.indexes.limit(index - 1))
+            below = self.indexes.limit(index - 1)
+            last = below.last
+            if last is not None and last + 1 not in self.indexes:
+                below = below.limit(last - 1) if last else Seq()
+            self.remove(below)

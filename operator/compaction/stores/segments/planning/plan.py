@@ -27,6 +27,7 @@ from compaction.stores.segments.planning.unreferenced import (
     find_dead,
     find_stranded,
     known_live,
+    torn_newest,
 )
 from compaction.stores.segments.reading.view import LogState, SegmentRef
 from compaction.stores.segments.snapshot.seq import LiveSet
@@ -39,6 +40,7 @@ class LeftAloneReason(StrEnum):
 
     NO_SNAPSHOT = "NoSnapshot"
     NEWEST_SEGMENT = "NewestSegment"
+    NEWEST_TORN = "NewestTorn"
     ABOVE_SNAPSHOT = "AboveSnapshot"
     DENSE_ENOUGH = "DenseEnough"
     ALONE_TOO_LARGE = "AloneTooLarge"
@@ -243,11 +245,8 @@ def _why_left_alone(
         detail = f"{entries} entries and {size} bytes are live"
         return LeftAloneSegment(name, LeftAloneReason.DENSE_ENOUGH, detail)
     if not grouping.fits_alone(candidate):
-        limits = grouping.limits
-        detail = (
-            f"its {candidate.entries} live entries of {candidate.bytes} bytes exceed the limits of "
-            f"{limits.max_entries} entries, {limits.max_bytes} bytes"
-        )
+        most = f"{grouping.limits.max_entries} entries, {grouping.limits.max_bytes} bytes"
+        detail = f"its {candidate.entries} live entries of {candidate.bytes} bytes exceed the limits of {most}"
         return LeftAloneSegment(name, LeftAloneReason.ALONE_TOO_LARGE, detail)
     return None
 
@@ -256,13 +255,12 @@ def _above(log: LogState, name: str) -> LeftAloneSegment:
     if log.snapshot_index is None:
         none = f"no valid snapshot ({log.rejected_snapshots[0]})" if log.rejected_snapshots else "no snapshot"
         return LeftAloneSegment(name, LeftAloneReason.NO_SNAPSHOT, f"{none}, so every entry is needed")
+    if torn := torn_newest(log):
+        return LeftAloneSegment(name, LeftAloneReason.NEWEST_TORN, torn)
     if name == log.newest or (log.refs and name >= log.refs[-1].name):
         return LeftAloneSegment(name, LeftAloneReason.NEWEST_SEGMENT, "the newest segment is its owner's")
-    ref = log.ref(name)
-    if ref is None:
-        detail = f"hidden by newer segments, but not wholly below snapshot {log.snapshot_index}"
-    else:
-        detail = f"ends at {ref.last}, above snapshot {log.snapshot_index}"
+    ref, over = log.ref(name), f"snapshot {log.snapshot_index}"
+    detail = f"ends at {ref.last}, above {over}" if ref else f"hidden by newer segments, but not wholly below {over}"
     return LeftAloneSegment(name, LeftAloneReason.ABOVE_SNAPSHOT, detail)
 
 

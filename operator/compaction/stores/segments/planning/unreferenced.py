@@ -21,7 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from compaction.stores.segments.commit.records import UnreferencedReason
+from compaction.stores.segments.commit.records import SegmentTombstone, TombstoneKind, UnreferencedReason
+from compaction.stores.segments.format.codec import torn_from
 from compaction.stores.segments.model import FileIdentity, U64Array
 from compaction.stores.segments.planning.limits import IndexesMissing
 from compaction.stores.segments.reading.view import LogState, SegmentRef, open_log
@@ -35,6 +36,19 @@ class DeadSegment:
     name: str
     reason: UnreferencedReason
     identity: FileIdentity
+
+    def tombstone(self, *, since: float, job: str, token: int = 0) -> SegmentTombstone:
+        """The mark with which this file, and no other under its name, waits for its deletion."""
+        return SegmentTombstone(
+            name=self.name,
+            kind=TombstoneKind.UNREFERENCED,
+            since=since,
+            job=job,
+            token=token,
+            bytes=self.identity.size,
+            reason=self.reason,
+            identity=self.identity,
+        )
 
 
 def known_live(log: LogState, indexes_missing: IndexesMissing) -> LiveSet:
@@ -55,9 +69,20 @@ def known_live(log: LogState, indexes_missing: IndexesMissing) -> LiveSet:
     raise log.live_unknown()
 
 
+def torn_newest(log: LogState) -> str:
+    """Whether the newest segment with entries is as a power failure in a flush leaves it (docs/design/segment-wal.md),
+    in words; empty when it is whole. Half a slot may name any smaller index, and hide what is needed above it.
+    """
+    if not log.refs or torn_from(log.segment(log.refs[-1].name)) is None:
+        return ""
+    return f"the power failed while {log.refs[-1].name} was written: start the log's owner, which repairs it"
+
+
 def compactable_refs(log: LogState) -> tuple[SegmentRef, ...]:
-    """The refs that a compaction may touch: all but the newest, if they end at or below the snapshot."""
-    if log.snapshot_index is None:
+    """The refs that a compaction may touch: all but the newest, if they end at or below the snapshot. None while the
+    newest segment is torn.
+    """
+    if log.snapshot_index is None or torn_newest(log):
         return ()
     end = 0
     for ref in log.refs[:-1]:

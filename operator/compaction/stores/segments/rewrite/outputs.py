@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from compaction.exceptions import CorruptSegmentError, VerificationFailedError
+from compaction.exceptions import CorruptSegmentError, SourcesChangedError, VerificationFailedError
 from compaction.stores.pace import Pace
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.directory.access import inherit_access
@@ -32,13 +32,19 @@ from compaction.stores.segments.reading.reader import EntryBatch, EntryFingerpri
 
 @contextmanager
 def partial_file(path: Path, *, like: Path) -> Iterator[int]:
-    """The open file `path`, with the owner and mode of `like`; removed again when the block raises."""
+    """The open file `path`, with the owner and mode of `like`; removed again when the block raises.
+
+    SourcesChangedError when `like` is gone: the log's owner has deleted it.
+    """
     # A leftover under this name is of this very attempt, and its writer is dead or will find its file gone.
     fs.unlink_if_present(path)
     fd = fs.create(path, mode=0o600)
     kept = False
     try:
-        inherit_access(fd, like)
+        try:
+            inherit_access(fd, like)
+        except FileNotFoundError as error:
+            raise SourcesChangedError(f"{like}: deleted while it was compacted") from error
         yield fd
         kept = True
     finally:

@@ -1,4 +1,4 @@
-"""One process at a time writes a system of logs: an advisory lock on a file in its directory."""
+"""One process at a time writes a system of logs: an advisory lock on a file in its directory, and its marker."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from pathlib import Path
 
 from compaction.exceptions import OwnerRunningError
 from compaction.stores.segments.directory import lock
+from compaction.stores.segments.directory.marker import write_marker
 from compaction.stores.segments.directory.owner import Writers, doubt_of, signs_in
 
 
 def hold_system(directory: Path, resources: ExitStack, *, timeout: float) -> None:
-    """Hold the system's lock until `resources` close.
+    """Hold the system's lock until `resources` close, and say that this owner follows compactions.
 
     Raises:
         LockHeldError: another process writes the system; names it.
-        OwnerRunningError: a Ra server has its files open for writing.
+        OwnerRunningError: a Ra server has its files open for writing. OSError passes through.
     """
     signs = signs_in(directory, wals=())
     if signs.writers is Writers.SOME:
         raise OwnerRunningError(str(directory), doubt_of(signs))
-    resources.enter_context(lock.hold(directory, holder=f"system of logs, pid {os.getpid()}", timeout=timeout))
+    held = resources.enter_context(lock.hold(directory, holder=f"system of logs, pid {os.getpid()}", timeout=timeout))
+    write_marker(directory, held=held)

@@ -1,4 +1,4 @@
-"""One log of a system: appended to, read, truncated, compacted by snapshots with live indexes.
+"""One log of a system: appended to, read, truncated, compacted by snapshots with live indexes, or replaced by one.
 
 Several threads may use a log at once; writes of one log belong in one thread, or their order is chance. A future of a
 write completes when the write is durable, in the write-ahead log's thread: a callback must return soon. In asyncio,
@@ -7,67 +7,64 @@ write completes when the write is durable, in the write-ahead log's thread: a ca
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Final, TypeVar
 
-from compaction.exceptions import EntryMissingError, LogClosedError, SegmentLogError
+from compaction.exceptions import LogClosedError, SegmentLogError, WriteRefusedError
+from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import LogEntry, MemTable
-from compaction.stores.segments.memtable.tables import MemTables
-from compaction.stores.segments.model import MAX_INDEX
 from compaction.stores.segments.snapshot.directories import LogSnapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system import rules
+from compaction.stores.segments.system.changes import OnChange
+from compaction.stores.segments.system.content import LogContent
+from compaction.stores.segments.system.cut import LogCut, remove_cut, write_cut
+from compaction.stores.segments.system.installs import Install
 from compaction.stores.segments.system.pending import Acknowledgement, LogPosition, Pending, complete, fail
 from compaction.stores.segments.system.row import LogRow
-from compaction.stores.segments.system.segments import SegmentView
-from compaction.stores.segments.system.status import LogStatus
+from compaction.stores.segments.system.services import LogServices
+from compaction.stores.segments.system.snapshots import write_durably
 from compaction.stores.segments.wal.queue import WalQueue
 from compaction.stores.segments.wal.write import WalWrite, Written
 
-T = TypeVar("T")
-_PAGE: Final = 1024
-"""Entries that `fold` reads at once."""
 
-
-class Log:
+class Log(LogContent):
     """Created by its `LogSystem`; what the write-ahead log and the segment writer see of it is `WalClient`."""
 
-    def __init__(self, uid: str, directory: Path, *, row: LogRow, snapshot: LogSnapshot | None) -> None:
-        """Without entries: the recovery fills the mem tables, `refresh` reads the segments."""
-        self.uid = uid.encode()
-        self.name = uid
-        self.directory = directory
-        self.row = row
-        self.newest_snapshot = snapshot
-        self.tables = MemTables()
-        self._lock = threading.RLock()
-        self._view = SegmentView(directory, {}, ())
+    def __init__(
+        self,
+        uid: str,
+        directory: Path,
+        *,
+        row: LogRow,
+        snapshot: LogSnapshot | None,
+        cut: LogCut | None = None,
+        on_change: OnChange | None = None,
+    ) -> None:
+        super().__init__(uid, directory, row=row, snapshot=snapshot, cut=cut, on_change=on_change)
         self._pending = Pending()
-        self._last: LogPosition | None = None
-        self._written: LogPosition | None = None
         self._truncated: int | None = None
-        self._queue: WalQueue | None = None
-        self._snapshots: Callable[[Log, rules.SnapshotRequest], Future[LogSnapshot]] | None = None
+        self._services: LogServices | None = None
+        self._install: Install | None = None
         self._error: SegmentLogError | None = None
 
-    def start(
-        self, queue: WalQueue, snapshots: Callable[[Log, rules.SnapshotRequest], Future[LogSnapshot]]
-    ) -> LogPosition | None:
+    def settle_cut(self, number: int) -> None:
+        """After the recovery, before the log is started: what the cut covers is in files below `number`, in which
+        nothing has been written yet. OSError passes through.
+        """
+        if self.cut is not None and self.cut.before is None:
+            self.set_cut(LogCut(self.cut.first, number))
+
+    def start(self, services: LogServices) -> LogPosition | None:
         """Begin to take writes, after the recovery; returns the last entry, all of it durable."""
         with self._lock:
-            last = self.tables.last
-            if last is None:
-                ends = (self._view.last, self.row.snapshot_index)
-                last = max((end for end in ends if end is not None), default=None)
-            elif self.row.snapshot_index is not None:
-                last = max(last, self.row.snapshot_index)
-            self._last = None if last is None else LogPosition(last, self._term(last))
-            self._written = self._last
-            self._queue, self._snapshots = queue, snapshots
+            self._last = self._written = self._found_last()
+            beyond = self.segments.view.last
+            if beyond is not None and (self._last is None or beyond > self._last.index):
+                self._truncated = 0 if self._last is None else self._last.index + 1
+            self._services = services
             return self._last
 
     def append(self, entries: Sequence[LogEntry], *, timeout: float | None = None) -> Acknowledgement:
@@ -93,6 +90,7 @@ class Log:
         size = rules.check_entries([entry])
 
         def check() -> None:
+            self._check_free()
             last = self._last.index if self._last is not None else None
             rules.check_sparse(self.directory, entry.index, previous, last=last, truncated=self._truncated)
 
@@ -104,15 +102,9 @@ class Log:
         WriteRefusedError: below the snapshot's index + 1.
         """
         with self._lock:
-            self._check_open()
+            self._check_free()
             rules.check_truncate(self.directory, index, self.row)
-            if self._last is None or self._last.index < index:
-                return
-            self.tables.truncate(index)
-            self._truncated = index if self._truncated is None else min(self._truncated, index)
-            self._last = self._before(index)
-            if self._written is not None and self._written.index >= index:
-                self._written = self._last
+            self._truncate(index)
 
     def snapshot(self, index: int, term: int, state: bytes, live: LiveSet) -> Future[LogSnapshot]:
         """Write a snapshot in the background: below it, only the `live` entries are kept from then on.
@@ -122,16 +114,47 @@ class Log:
         """
         request = rules.SnapshotRequest(index, term, state, live)
         with self._lock:
-            self._check_open()
+            services = self._open_services()
+            self._check_free()
             rules.check_snapshot(self.directory, request, self.row, self._written)
-            if self._snapshots is None:
-                raise LogClosedError(str(self.directory), "the log is not started")
-            return self._snapshots(self, request)
+            return services.submit(lambda: self._write_snapshot(services, request))
+
+    def begin_install(
+        self, index: int, term: int, *, applied: int | None, indexes_bytes: int, data_bytes: int
+    ) -> Install:
+        """Begin to replace what the log holds by another member's snapshot; its two files have these sizes.
+
+        `applied`: the last index that is known to be part of every member's log (None: none is). Later entries are
+        dropped, unless the log holds the snapshot's own entry: then all of it stays. Until the installation is finished
+        or aborted the log takes no other write.
+
+        WriteRefusedError: another one is under way, or the log has this snapshot or applied more. LogClosedError,
+        WalFailedError; StoreIOError and the like when the storage refuses.
+        """
+        services = self._open_services()
+        request = rules.InstallRequest(index, term, applied, indexes_bytes, data_bytes)
+        return services.submit(lambda: self._begin_install(services, request)).result()
+
+    def _begin_install(self, services: LogServices, request: rules.InstallRequest) -> Install:
+        """In the thread of snapshots, so that none is being written meanwhile."""
+        with self._lock, storage_errors(self.directory):
+            self._check_free()
+            rules.check_install(self.directory, request, self.row, self._last)
+            matches = self._holds(request.index, request.term)
+            stale = self._truncated is not None or self.cut is not None
+            stale = stale or (self._last is not None and self._last.index > request.index)
+            if not matches:
+                ends = (request.applied, self.row.snapshot_index)
+                self._truncate(max(0 if end is None else end + 1 for end in ends))
+            last = None if self._last is None else self._last.index
+            base = request.index if matches else last
+            self._install = Install(self, services, request, base=base, stale=stale and not matches)
+            return self._install
 
     def _write(
         self, entries: Sequence[LogEntry], size: int, timeout: float | None, check: Callable[[], None]
     ) -> Acknowledgement:
-        queue = self._open_queue()
+        queue = self._open_services().queue
         queue.reserve(size, timeout=timeout)
         with self._lock:
             try:
@@ -162,82 +185,12 @@ class Log:
             self.failed(error)
         return future
 
-    def read(self, indexes: Iterable[int]) -> list[LogEntry]:
-        """The entries of these indexes, ascending; dead ones, and indexes beyond the last, are left out.
-
-        Raises:
-            EntryMissingError: an entry that the log must hold is not there.
-            CorruptEntryError: a payload in a segment is damaged; names file, index and offset.
-        """
-        wanted = sorted(set(indexes))
-        with self._lock:
-            row, view = self.row, self._view
-            last = self._last.index if self._last is not None else -1
-            wanted = [index for index in wanted if 0 <= index <= last and row.needs(index)]
-            found = {index: entry for index in wanted if (entry := self.tables.lookup(index)) is not None}
-            bound = self.tables.visible().first
-        rest = [index for index in wanted if index not in found and (bound is None or index < bound)]
-        found |= view.read(rest)
-        for index in wanted:
-            if index not in found and self._must_hold(index, row):
-                raise EntryMissingError(str(self.directory), index)
-        return [found[index] for index in sorted(found)]
-
-    def fold(self, function: Callable[[T, LogEntry], T], initial: T, *, first: int = 0) -> T:
-        """`function` over all entries that the log needs, ascending from index `first`; errors as `read`."""
-        result = initial
-        for page in self._pages(first):
-            for entry in self.read(page):
-                result = function(result, entry)
-        return result
-
-    def indexes(self, low: int = 0, high: int = MAX_INDEX) -> Seq:
-        """Which entries in low..high the log holds and needs."""
-        with self._lock:
-            row, view, in_memory = self.row, self._view, self.tables.visible()
-            last = self._last.index if self._last is not None else -1
-        high = min(high, last)
-        below = high if in_memory.first is None else min(high, in_memory.first - 1)
-        stored = Seq.from_indexes(view.indexes(low, below).tolist()) if below >= low else Seq()
-        return row.needed(in_memory.within(low, high).over(stored))
-
-    @property
-    def last(self) -> LogPosition | None:
-        """The last entry, written or not."""
-        return self._last
-
-    @property
-    def last_written(self) -> LogPosition | None:
-        """The last entry up to which everything is durable."""
-        return self._written
-
-    @property
-    def state(self) -> LogStatus:
-        with self._lock:
-            return LogStatus(
-                uid=self.name,
-                last=self._last,
-                last_written=self._written,
-                row=self.row,
-                segments=len(self._view.segments),
-                segment_bytes=self._view.payload_bytes,
-                unflushed=len(self.tables.visible()),
-                unflushed_bytes=self.tables.payload_bytes,
-            )
-
     def close(self) -> None:
         """Take no more writes; what was appended is still written and acknowledged."""
         with self._lock:
+            if self._install is not None:
+                self._install.log_closed()
             self._error = self._error or LogClosedError(str(self.directory), "the log is closed")
-
-    def _pages(self, first: int) -> Iterator[list[int]]:
-        yield from self.indexes(first).chunks(_PAGE)
-
-    def _must_hold(self, index: int, row: LogRow) -> bool:
-        """Whether an entry that was not found is lost. After a sparse write, an index above the snapshot may be a gap:
-        only what is live is certain to have been written.
-        """
-        return row.live is not None and row.snapshot_index is not None and index <= row.snapshot_index
 
     # --- what the write-ahead log, the segment writer and the snapshots say ---------------------------------------
 
@@ -257,7 +210,7 @@ class Log:
     def resend(self, after: int) -> None:
         """See `WalClient`: everything above `after`, range by range, each with its previous index."""
         with self._lock:
-            if self._queue is None or self._error is not None:
+            if self._services is None or self._error is not None:
                 return
             previous = after
             for table in self.tables.tables:
@@ -265,7 +218,7 @@ class Log:
                     found = [table.lookup(index) for index in range(low, high + 1)]
                     entries = [entry for entry in found if entry is not None]
                     size = sum(len(entry.payload) for entry in entries)
-                    self._queue.put(WalWrite(self, table, previous, entries, size))
+                    self._services.queue.put(WalWrite(self, table, previous, entries, size))
                     previous = high
 
     def failed(self, error: SegmentLogError) -> None:
@@ -275,19 +228,18 @@ class Log:
             futures = self._pending.take_all()
         fail(futures, error)
 
-    def flushed(self, pieces: Sequence[tuple[MemTable, Seq]]) -> None:
+    def flushed(self, pieces: Sequence[tuple[MemTable, Seq]], number: int) -> None:
         """See `WalClient`."""
-        view = self._view.refreshed()
+        view = self.segments.refresh()
         with self._lock:
-            self._view = view
             for table, indexes in pieces:
                 self.tables.flushed(table, indexes)
-
-    def refresh(self) -> None:
-        """Read the segments as they are now; errors as `SegmentView.of`."""
-        view = self._view.refreshed()
-        with self._lock:
-            self._view = view
+            if self.cut is None or self.cut.before is None or number < self.cut.before:
+                return
+            ends = (pieces[-1][1].last, self.row.snapshot_index)
+            if view.last is None or view.last <= max(-1 if end is None else end for end in ends):
+                # Newer entries hide in the segments what the cut covers.
+                self.set_cut(None)
 
     def publish(self, snapshot: LogSnapshot) -> None:
         """A snapshot is durable: from here on the log needs less. Replaces the row as one value."""
@@ -296,12 +248,70 @@ class Log:
             self.row = LogRow.of(snapshot)
             self.tables.remove_below(self.row.smallest_live)
 
-    def check_snapshot(self, request: rules.SnapshotRequest) -> None:
-        """WriteRefusedError: the request, made earlier, does not fit what the log is now."""
+    def _write_snapshot(self, services: LogServices, request: rules.SnapshotRequest) -> LogSnapshot:
         with self._lock:
             rules.check_snapshot(self.directory, request, self.row, self._written)
+        with storage_errors(self.directory):
+            snapshot = write_durably(
+                self.directory, index=request.index, term=request.term, state=request.state, live=request.live
+            )
+        self.publish(snapshot)
+        services.replaced(self.directory, snapshot)
+        return snapshot
+
+    def _truncate(self, index: int) -> None:
+        if self._last is None or self._last.index < index:
+            return
+        self.tables.truncate(index)
+        self._truncated = index if self._truncated is None else min(self._truncated, index)
+        self._last = self._before(index)
+        if self._written is not None and self._written.index >= index:
+            self._written = self._last
+
+    # --- what an installation does --------------------------------------------------------------------------------
+
+    def write_installed(self, entry: LogEntry, previous: int | None, *, timeout: float | None) -> Acknowledgement:
+        """As `write_sparse`, while an installation is under way: truncated entries in the gap are behind the cut."""
+        size = rules.check_entries([entry])
+
+        def check() -> None:
+            last = self._last.index if self._last is not None else None
+            rules.check_sparse(self.directory, entry.index, previous, last=last, truncated=None)
+
+        return self._write([entry], size, timeout, check)
+
+    def publish_installed(self, snapshot: LogSnapshot, *, stale: bool, replaces: bool) -> None:
+        """The snapshot is durable. `replaces`: the log ends at its index now; `stale`: its files may hold more."""
+        with self._lock:
+            position = LogPosition(snapshot.index, snapshot.term)
+            self.publish(snapshot)
+            if replaces:
+                self.tables.truncate(snapshot.index + 1)
+                self._last = self._written = position
+                self._truncated = snapshot.index + 1 if stale else None
+            elif self._written is None or self._written.index < snapshot.index:
+                self._written = position
+
+    def set_cut(self, cut: LogCut | None) -> None:
+        """Replace the cut, durably. OSError passes through."""
+        with self._lock:
+            if cut is None:
+                remove_cut(self.directory)
+            else:
+                write_cut(self.directory, cut)
+            self.cut = cut
+
+    def end_install(self, base: int | None, *, aborted: bool) -> None:
+        """The log takes writes again; after an abort it ends at `base`."""
+        with self._lock:
+            if aborted:
+                self._truncate(0 if base is None else base + 1)
+            self._install = None
+
+    # --- checks ---------------------------------------------------------------------------------------------------
 
     def _check_append(self, first: int) -> None:
+        self._check_free()
         rules.check_append(
             self.directory, first, last=self._last.index if self._last is not None else None, row=self.row
         )
@@ -310,31 +320,17 @@ class Log:
         if self._error is not None:
             raise self._error
 
-    def _open_queue(self) -> WalQueue:
+    def _check_free(self) -> None:
+        self._check_open()
+        if self._install is not None:
+            index = self._install.request.index
+            raise WriteRefusedError(
+                str(self.directory), f"the snapshot of index {index} is being installed: finish or abort that first"
+            )
+
+    def _open_services(self) -> LogServices:
         # Without the lock: it is checked again under it.
         self._check_open()
-        queue = self._queue
-        if queue is None:
+        if self._services is None:
             raise LogClosedError(str(self.directory), "the log is not started")
-        return queue
-
-    def _before(self, index: int) -> LogPosition | None:
-        """The log's last entry below `index`."""
-        below = self.tables.visible().limit(index - 1).last if index else None
-        ends = [below, self.row.snapshot_index]
-        bound = self.tables.visible().first
-        if high := min(index, bound if bound is not None else index):
-            ends += self._view.indexes(0, high - 1)[-1:].tolist()
-        last = max((end for end in ends if end is not None), default=None)
-        return None if last is None else LogPosition(last, self._term(last))
-
-    def _term(self, index: int) -> int:
-        entry = self.tables.lookup(index)
-        if entry is not None:
-            return entry.term
-        if index == self.row.snapshot_index:
-            return self.row.snapshot_term
-        term = self._view.term(index)
-        if term is None:
-            raise EntryMissingError(str(self.directory), index)
-        return term
+        return self._services

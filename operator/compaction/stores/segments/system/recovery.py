@@ -11,6 +11,7 @@ from compaction.collecting import no_collection
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import MemTable
 from compaction.stores.segments.memtable.tables import MemTables
+from compaction.stores.segments.system.cut import LogCut
 from compaction.stores.segments.wal.codec import WalTail
 from compaction.stores.segments.wal.files import wal_files, wal_number
 from compaction.stores.segments.wal.reader import WalRun, read_wal
@@ -23,6 +24,10 @@ class RecoveringLog(WalClient, Protocol):
     @property
     def tables(self) -> MemTables:
         """The mem tables, of this log alone."""
+
+    @property
+    def cut(self) -> LogCut | None:
+        """What in the files is no part of the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> Recovered:
     writers: set[bytes] = set()
     number = 0
     for path in wal_files(directory):
+        number = wal_number(path.name)
         pieces: dict[WalClient, dict[MemTable, Seq]] = {}
         reader = read_wal(path)
         with no_collection():
@@ -56,22 +62,27 @@ def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> Recovered:
                 writers.add(run.writer)
                 log = logs.get(run.writer)
                 if log is not None:
-                    _put(log, run, pieces.setdefault(log, {}))
+                    _put(log, run, pieces.setdefault(log, {}), number)
         files.append(RolledFile(path, {log: list(tables.items()) for log, tables in pieces.items() if tables}))
         if reader.tail is not None:
             tails[path] = reader.tail
-        number = wal_number(path.name)
     return Recovered(tuple(files), number, frozenset(writers), tails)
 
 
-def _put(log: RecoveringLog, run: WalRun, pieces: dict[MemTable, Seq]) -> None:
-    """What the log needs of a run into its mem tables, noted in the pieces of the file."""
+def _put(log: RecoveringLog, run: WalRun, pieces: dict[MemTable, Seq], number: int) -> None:
+    """What the log needs of a run into its mem tables, noted in the pieces of the file of this number. Of a run that is
+    dead its last entry, which hides what stands behind it in segments.
+    """
     entries, first = run.entries, run.entries[0].index
+    if log.cut is not None and log.cut.covers(entries[-1].index, number):
+        # What the cut covers is the end of the run: all from its first index on.
+        entries = entries[: max(0, log.cut.first - first)]
+    truncate = run.truncate
     if first < log.row.smallest_live:
-        entries = entries[log.row.smallest_live - first :]
-        if not entries:
-            return
-    elif run.truncate:
+        entries, truncate = entries[log.row.smallest_live - first :] or entries[-1:], False
+    if not entries:
+        return
+    if truncate:
         log.tables.remove_below(first)
     table = log.tables.insert_run(entries, sum([len(payload) for _, _, payload in entries]))
     pieces.setdefault(table, Seq()).extend(entries[0].index, entries[-1].index)

@@ -9,6 +9,7 @@ from pathlib import Path
 from compaction.exceptions import InvalidEntryError, LogGapError, WriteRefusedError
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.model import MAX_INDEX
+from compaction.stores.segments.snapshot.directories import MAX_INDEXES_BYTES
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.pending import LogPosition
 from compaction.stores.segments.system.row import LogRow
@@ -26,6 +27,20 @@ class SnapshotRequest:
     term: int
     state: bytes
     live: LiveSet
+
+
+@dataclass(frozen=True, slots=True)
+class InstallRequest:
+    """Another member's snapshot. `applied`: the last index that is known to be part of every member's log.
+
+    `indexes_bytes`, `data_bytes`: sizes of its two files.
+    """
+
+    index: int
+    term: int
+    applied: int | None
+    indexes_bytes: int
+    data_bytes: int
 
 
 def check_entries(entries: Sequence[LogEntry]) -> int:
@@ -71,6 +86,26 @@ def check_truncate(directory: Path, index: int, row: LogRow) -> None:
     if index < 0 or (row.snapshot_index is not None and index <= row.snapshot_index):
         raise WriteRefusedError(
             str(directory), f"a truncation at {index} reaches below the snapshot's index {row.snapshot_index}"
+        )
+
+
+def check_install(directory: Path, request: InstallRequest, row: LogRow, last: LogPosition | None) -> None:
+    """WriteRefusedError, with what does not fit."""
+    index, applied = request.index, request.applied
+    if not (0 <= index < MAX_INDEX and 0 <= request.term <= MAX_INDEX):
+        raise WriteRefusedError(str(directory), f"index {index}, term {request.term}: both are unsigned 64-bit numbers")
+    if row.snapshot_index is not None and index <= row.snapshot_index:
+        raise WriteRefusedError(str(directory), f"a snapshot at {index} is not above the one at {row.snapshot_index}")
+    if applied is not None and index <= applied:
+        raise WriteRefusedError(str(directory), f"a snapshot at {index} is not above the applied index {applied}")
+    if applied is not None and (last is None or applied > last.index):
+        end = "it is empty" if last is None else f"its last index is {last.index}"
+        raise WriteRefusedError(str(directory), f"index {applied} is not in the log: {end}")
+    if not 0 < request.indexes_bytes <= MAX_INDEXES_BYTES or request.data_bytes <= 0:
+        raise WriteRefusedError(
+            str(directory),
+            f"files of {request.indexes_bytes} and {request.data_bytes} bytes are no snapshot: neither is empty, "
+            f"indexes has at most {MAX_INDEXES_BYTES} bytes",
         )
 
 

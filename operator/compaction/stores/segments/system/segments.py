@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -12,40 +12,67 @@ import numpy as np
 
 from compaction.exceptions import LogChangedError, NotALogDirectoryError
 from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.model import RowArray, SegmentIndex, U64Array
+from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, U64Array
 from compaction.stores.segments.reading.files import read_segments
 from compaction.stores.segments.reading.reader import SegmentFile
-from compaction.stores.segments.reading.view import SegmentRef, limit_refs
+from compaction.stores.segments.reading.view import LogState, SegmentRef, limit_refs
+from compaction.stores.segments.system.row import LogRow
 
 _LOOKS: Final = 20
-"""Readings in a row in which a compaction replaced a file."""
+"""Readings in a row that found nothing, because a compaction replaced a file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SegmentView:
-    """The segments of a log at one moment. Immutable: a reader keeps the one it began with."""
+    """The segments of a log at one moment. Immutable: a reader keeps the one it began with.
+
+    `links`: symlink name -> target's base name. `obsolete`: files that are there and not read, because they are
+    `dropped`: they hold nothing that the log needs, and are about to be deleted.
+    """
 
     directory: Path
     segments: Mapping[str, SegmentIndex]
     refs: tuple[SegmentRef, ...]
+    orphans: tuple[str, ...] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
+    obsolete: Mapping[str, SegmentIndex] = field(default_factory=dict)
+    dropped: Mapping[str, FileIdentity] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, directory: Path, known: Mapping[str, SegmentIndex] | None = None) -> SegmentView:
-        """The segments as they are now; of `known` ones only those that changed are read.
+    def refreshed(self) -> SegmentView:
+        """The segments as they are now; only those that changed are read.
 
         The first segment that cannot be parsed is raised: what its log holds would be a guess.
         """
         try:
-            files = read_segments(directory, known=known)
+            files = read_segments(self.directory, known={**self.segments, **self.obsolete})
         except NotALogDirectoryError:
-            return cls(directory, {}, ())
+            return SegmentView(self.directory, {}, ())
         if files.errors:
             raise files.errors[0]
-        refs, _ = limit_refs(files.segments)
-        return cls(directory, {segment.name: segment for segment in files.segments}, refs)
+        obsolete = {one.name: one for one in files.segments if self.dropped.get(one.name) == one.identity}
+        read = tuple(one for one in files.segments if one.name not in obsolete)
+        refs, orphans = limit_refs(read)
+        return SegmentView(
+            self.directory,
+            {segment.name: segment for segment in read},
+            refs,
+            orphans,
+            files.links,
+            obsolete,
+            {name: one.identity for name, one in obsolete.items()},
+        )
 
-    def refreshed(self) -> SegmentView:
-        return SegmentView.of(self.directory, self.segments)
+    def state(self, row: LogRow) -> LogState:
+        """The same as the planning rules see it. At least one segment is needed."""
+        return LogState(
+            directory=self.directory,
+            segments=tuple(self.segments.values()),
+            links=dict(self.links),
+            refs=self.refs,
+            orphans=self.orphans,
+            snapshot_index=row.snapshot_index,
+            live=row.live,
+        )
 
     @property
     def last(self) -> int | None:
@@ -69,27 +96,29 @@ class SegmentView:
         found = np.concatenate([segment.idx[rows] for segment, rows in parts]) if parts else np.empty(0, np.uint64)
         return found[(found >= np.uint64(low)) & (found <= np.uint64(high))]
 
-    def read(self, indexes: Sequence[int]) -> dict[int, LogEntry]:
-        """Those of the ascending `indexes` that the segments hold, each payload checked.
+    def read(self, indexes: Sequence[int], *, refresh: Callable[[], SegmentView] | None = None) -> dict[int, LogEntry]:
+        """Those of the ascending `indexes` that the segments hold, each payload checked. `refresh`: a newer view, asked
+        for when a file is not the one that was parsed any more; by default this one's.
 
         Raises:
             CorruptEntryError: a payload is damaged; names file, index and offset.
-            LogChangedError: compactions replaced the files at every reading.
+            LogChangedError: compactions replaced the files at every one of many readings.
         """
         found: dict[int, LogEntry] = {}
-        view = self
-        for look in range(_LOOKS):
+        view, looks = self, 0
+        while True:
+            before = len(found)
             wanted = np.array([index for index in indexes if index not in found], dtype=np.uint64)
             try:
                 for segment, rows in view._rows(wanted):
                     found |= _read(segment, rows)
             except LogChangedError:
-                if look == _LOOKS - 1:
+                looks = looks + 1 if len(found) == before else 0
+                if looks == _LOOKS:
                     raise
-                view = view.refreshed()
+                view = view.refreshed() if refresh is None else refresh()
                 continue
-            break
-        return found
+            return found
 
     def _readable(self, ref: SegmentRef) -> tuple[SegmentIndex, RowArray]:
         segment = self.segments[ref.name]

@@ -24,15 +24,24 @@ from compaction.stores.segments.snapshot.seq import LiveSet, encode_indexes
 
 PARTIAL: Final = "snapshot.partial"
 """Beside `snapshots`, not in it: there, Ra would take a complete one for the newest snapshot."""
+INSTALL_PARTIAL: Final = "install.partial"
+"""The same for a snapshot that arrives from another member."""
 
 
 def write_durably(directory: Path, *, index: int, term: int, state: bytes, live: LiveSet) -> LogSnapshot:
     """Write the snapshot of the log in `directory` and make it visible and durable. OSError passes through."""
-    root, partial = directory / SNAPSHOTS, directory / PARTIAL
-    remove_tree(partial)
+    partial = directory / PARTIAL
+    discard_partial(directory)
     fs.make_directory(partial)
     _write(partial / INDEXES_FILE, encode_indexes(live))
     _write(partial / DATA_FILE, encode_snapshot(index=index, term=term, state=state))
+    return publish(partial, index=index, term=term, live=live)
+
+
+def publish(partial: Path, *, index: int, term: int, live: LiveSet) -> LogSnapshot:
+    """Make a snapshot whose two files are durable visible, durably. OSError passes through."""
+    directory = partial.parent
+    root = directory / SNAPSHOTS
     fs.sync_directory(partial)
     if not root.is_dir():
         fs.make_directory(root)
@@ -42,6 +51,11 @@ def write_durably(directory: Path, *, index: int, term: int, state: bytes, live:
     fs.rename(partial, path)
     fs.sync_directory(root)
     return LogSnapshot(index=index, term=term, live=live, path=path)
+
+
+def discard_partial(directory: Path) -> None:
+    """Delete the snapshot of the log in `directory` that was being written when its process ended."""
+    remove_tree(directory / PARTIAL)
 
 
 def write_indexes(snapshot: LogSnapshot, live: LiveSet) -> LogSnapshot:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -24,12 +24,22 @@ from compaction.stores.segments.directory import fs
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.snapshot.directories import LogSnapshot, find_snapshots
 from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system.changes import OnChange
+from compaction.stores.segments.system.compactions import Compactions, OwnCompaction, OwnerCompaction
+from compaction.stores.segments.system.cut import discard_temporary, read_cut
 from compaction.stores.segments.system.lock import hold_system
 from compaction.stores.segments.system.log import Log
+from compaction.stores.segments.system.phase_one import settle
 from compaction.stores.segments.system.recovery import recover
 from compaction.stores.segments.system.row import LogRow
-from compaction.stores.segments.system.rules import SnapshotRequest
-from compaction.stores.segments.system.snapshots import older_snapshots, remove_tree, write_durably, write_indexes
+from compaction.stores.segments.system.services import LogServices
+from compaction.stores.segments.system.snapshots import (
+    INSTALL_PARTIAL,
+    discard_partial,
+    older_snapshots,
+    remove_tree,
+    write_indexes,
+)
 from compaction.stores.segments.wal.acceptance import WriterState
 from compaction.stores.segments.wal.codec import WalTail
 from compaction.stores.segments.wal.current import WalLimits
@@ -49,13 +59,15 @@ RebuildLive = Callable[[LogSnapshot], LiveSet]
 class SystemLimits:
     """`rolled_files` wait for the segment writer at most, then writes do; each takes as much memory as it has bytes.
 
-    `snapshot_grace`: seconds for which a replaced snapshot stays, for readers that have begun with it.
+    `snapshot_grace`: seconds for which a replaced snapshot stays, for readers that have begun with it. `compaction`:
+    what the owner compacts itself.
     """
 
     wal: WalLimits = field(default_factory=WalLimits)
     segments: NewSegments = field(default_factory=NewSegments)
     rolled_files: int = 2
     snapshot_grace: float = 60.0
+    compaction: OwnerCompaction = field(default_factory=OwnerCompaction)
 
 
 class LogSystem:
@@ -70,17 +82,21 @@ class LogSystem:
         limits: SystemLimits | None = None,
         lock_timeout: float = 10.0,
         clock: Callable[[], float] = time.time,
+        on_change: OnChange | None = None,
     ) -> None:
-        """`directory` is created if its parent exists. `clock`: epoch seconds, for the grace of snapshots.
+        """`directory` is created if its parent exists. `clock`: epoch seconds, for the grace of snapshots and the timer
+        of compactions. `on_change`: what became of a log's segments, by flushes and compactions, our own or others'.
 
         Raises:
             LockHeldError, OwnerRunningError: another process writes the system.
             DamagedWalError, InvalidWalFormatError: a write-ahead log file cannot be read; nothing was changed.
             CorruptSegmentError, CorruptSnapshotError: a log cannot be read. LogNotReadableError, StoreIOError.
+            CorruptFenceError: a log's fence cannot be read.
         """
         self.directory = directory
         self.limits = limits or SystemLimits()
         self._clock = clock
+        self._on_change = on_change
         self._lock = threading.Lock()
         self._closed = False
         self._replaced: dict[Path, float] = {}
@@ -92,9 +108,13 @@ class LogSystem:
             self._logs = {log.uid: log for log in self._find_logs()}
             recovered = recover(directory, self._logs)
             for log in self._logs.values():
+                discard_partial(log.directory)
+                discard_temporary(log.directory)
                 in_wal, covered = log.tables.visible(), log.uid in recovered.writers
-                repair_last(log.directory, row=log.row, in_wal=in_wal, covered=covered)
+                repair_last(log.directory, row=log.row, cut=log.cut, in_wal=in_wal, covered=covered)
+                settle(log.directory, timeout=lock_timeout)
                 log.refresh()
+                log.settle_cut(recovered.number + 1)
             self.tails: dict[Path, WalTail] = recovered.tails
             for path, tail in self.tails.items():
                 _logger.warning("%s: the record at offset %d does not count: %s", path, tail.offset, tail.reason)
@@ -108,6 +128,8 @@ class LogSystem:
                 on_rolled=self._segments.accept,
             )
             resources.callback(self._wal.close)
+            self._compactions = Compactions(directory.name, self.limits.compaction, clock=clock)
+            resources.callback(self._compactions.close)
             self._snapshots = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"snapshots-{directory.name}")
             resources.callback(self._snapshots.shutdown)
             for log in self._logs.values():
@@ -141,14 +163,16 @@ class LogSystem:
                 path = self.directory / uid
                 fs.make_directory(path)
                 fs.sync_directory(self.directory)
-                log = self._logs[uid.encode()] = Log(uid, path, row=LogRow(), snapshot=None)
+                log = self._logs[uid.encode()] = Log(uid, path, row=LogRow(), snapshot=None, on_change=self._on_change)
                 self._start(log)
             if log.row.snapshot_index is not None and log.row.live is None:
                 self._rebuild(log, rebuild_live)
             return log
 
-    def roll(self) -> Future[None]:
-        """Go on in a new write-ahead log file, so that the segment writer empties the current one."""
+    def roll(self) -> Future[int]:
+        """Go on in a new write-ahead log file, so that the segment writer empties the current one; completes with the
+        number of the new one.
+        """
         return self._wal.roll()
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -157,6 +181,16 @@ class LogSystem:
         FlushFailedError when it never will.
         """
         return self._segments.drain(timeout)
+
+    def compact(self, uid: str) -> Future[OwnCompaction]:
+        """Compact a log in the background: dead segments go, sparse ones become fewer. It may be written and read all
+        the time, also by the operator's jobs.
+
+        The future fails with the errors of `rewrite.run.compact_log`. KeyError: there is no such log.
+        """
+        with self._lock:
+            log = self._logs[uid.encode()]
+        return self._compactions.request(log)
 
     def close(self) -> None:
         """Finish snapshots and writes that were asked for, and stop. What is not in segments yet stays in the
@@ -184,7 +218,14 @@ class LogSystem:
         for name in names:
             path = self.directory / name
             snapshot = find_snapshots(path).newest
-            yield Log(name, path, row=LogRow.of(snapshot), snapshot=snapshot)
+            yield Log(
+                name,
+                path,
+                row=LogRow.of(snapshot),
+                snapshot=snapshot,
+                cut=read_cut(path),
+                on_change=self._on_change,
+            )
 
     def _known_writers(self) -> dict[bytes, WriterState]:
         """Of the writers snapshot, which is a help only: of each log that is here, more is known from its entries."""
@@ -195,9 +236,13 @@ class LogSystem:
             return {}
 
     def _start(self, log: Log) -> None:
-        last = log.start(self._wal.queue, self._request_snapshot)
+        remove_tree(log.directory / INSTALL_PARTIAL)
+        last = log.start(
+            LogServices(self.directory, self._wal.queue, self._snapshots, self._wal.roll, self._snapshot_replaced)
+        )
         if last is not None:
             self._wal.set_writer(log.uid, WriterState(last.index))
+        self._compactions.watch(log)
         if log.newest_snapshot is not None:
             now = self._clock()
             self._replaced.update(dict.fromkeys(older_snapshots(log.directory, log.newest_snapshot), now))
@@ -211,27 +256,22 @@ class LogSystem:
         live = rebuild_live(snapshot)
         log.publish(write_indexes(snapshot, live))
 
-    def _request_snapshot(self, log: Log, request: SnapshotRequest) -> Future[LogSnapshot]:
-        return self._snapshots.submit(self._write_snapshot, log, request)
-
-    def _write_snapshot(self, log: Log, request: SnapshotRequest) -> LogSnapshot:
-        log.check_snapshot(request)
-        with storage_errors(log.directory):
-            snapshot = write_durably(
-                log.directory, index=request.index, term=request.term, state=request.state, live=request.live
-            )
-        log.publish(snapshot)
+    def _snapshot_replaced(self, directory: Path, snapshot: LogSnapshot) -> None:
+        """In the log worker. The snapshot is reported first; phase 1, which relies on it, is the worker's next task."""
+        log = self._logs[directory.name.encode()]
+        # The system is closed: the next snapshot finds what is dead.
+        with suppress(RuntimeError):
+            self._snapshots.submit(self._compactions.after_snapshot, log)
         try:
-            self._remove_replaced(log, snapshot)
+            self._remove_replaced(directory, snapshot)
         except OSError as error:
             # The new snapshot is in force; what is not deleted now is deleted after the next one.
-            _logger.warning("%s: a replaced snapshot cannot be deleted: %s", log.directory, error)
-        return snapshot
+            _logger.warning("%s: a replaced snapshot cannot be deleted: %s", directory, error)
 
-    def _remove_replaced(self, log: Log, snapshot: LogSnapshot) -> None:
+    def _remove_replaced(self, directory: Path, snapshot: LogSnapshot) -> None:
         """Older snapshots go once they have been replaced for the grace."""
         now = self._clock()
-        for path in older_snapshots(log.directory, snapshot):
+        for path in older_snapshots(directory, snapshot):
             if now - self._replaced.setdefault(path, now) >= self.limits.snapshot_grace:
                 remove_tree(path)
                 del self._replaced[path]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -60,6 +61,21 @@ def create_wal(directory: Path, number: int) -> int:
     except BaseException:
         os.close(fd)
         raise
+    return fd
+
+
+def open_wal(path: Path) -> int:
+    """A file for reading, by its descriptor. InvalidWalFormatError: it is no regular file; OSError passes through."""
+    # O_NONBLOCK: a FIFO under such a name must not hang the reader.
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if path.is_symlink():
+            raise InvalidWalFormatError(str(path), "it is a symbolic link, which is not followed") from error
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise InvalidWalFormatError(str(path), "it is not a regular file")
     return fd
 
 

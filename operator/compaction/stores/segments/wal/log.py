@@ -50,11 +50,17 @@ class WriteAheadLog:
         self._resends: dict[WalClient, int] = {}
         self._publish()
         self._thread = threading.Thread(target=self._run, name=f"wal-{directory.name}", daemon=True)
+        self._start()
+
+    def _start(self) -> None:
+        """A simulation takes the thread's steps by itself."""
         self._thread.start()
 
-    def roll(self) -> Future[None]:
-        """Go on in a new file; completes when the old one is with the segment writer."""
-        request: Future[None] = Future()
+    def roll(self) -> Future[int]:
+        """Go on in a new file; completes when the old one is with the segment writer, with the number of the new one:
+        nothing that was sent before is in it. A file without records is not left.
+        """
+        request: Future[int] = Future()
         self.queue.put(request)
         return request
 
@@ -68,7 +74,7 @@ class WriteAheadLog:
         self._thread.join()
 
     def _run(self) -> None:
-        taken: list[WalWrite | Future[None]] = []
+        taken: list[WalWrite | Future[int]] = []
         try:
             while taken := self.queue.take(max_bytes=self._limits.batch_bytes):
                 self._process(taken)
@@ -77,7 +83,7 @@ class WriteAheadLog:
         finally:
             self._file.close()
 
-    def _process(self, taken: list[WalWrite | Future[None]]) -> None:
+    def _process(self, taken: list[WalWrite | Future[int]]) -> None:
         writes: list[WalWrite] = []
         for request in taken:
             if isinstance(request, WalWrite):
@@ -86,7 +92,7 @@ class WriteAheadLog:
             self._accept_all(writes)
             writes = []
             self._roll()
-            request.set_result(None)
+            request.set_result(self._file.number)
         self._accept_all(writes)
         self._commit()
 
@@ -164,7 +170,7 @@ class WriteAheadLog:
         write_writers(self.directory, self._writers)
         fs.sync_directory(self.directory)
 
-    def _fail(self, error: BaseException, taken: list[WalWrite | Future[None]]) -> None:
+    def _fail(self, error: BaseException, taken: list[WalWrite | Future[int]]) -> None:
         """Nothing is acknowledged from here on: what a failed write or sync left on the disk is unknown."""
         failure = error if isinstance(error, SegmentLogError) else WalFailedError(str(self._file.path), str(error))
         waiting = [*taken, *self.queue.fail(failure)]

@@ -11,8 +11,8 @@ from pathlib import Path
 from compaction.exceptions import LogBusyError, LogClosedError, SegmentLogError
 from compaction.stores.segments.wal.write import WalWrite
 
-Request = WalWrite | Future[None]
-"""A write, or the wish to roll over to the next file, which completes when that has happened."""
+Request = WalWrite | Future[int]
+"""A write, or the wish to roll over to the next file, which completes with that file's number."""
 
 
 class WalQueue:

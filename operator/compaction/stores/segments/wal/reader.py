@@ -34,6 +34,7 @@ from compaction.stores.segments.wal.codec import (
     number_of,
     word_of,
 )
+from compaction.stores.segments.wal.files import open_wal
 
 _HIDDEN_WRITERS: Final = 1 << 10
 _SHORTEST: Final = WORD_BYTES + FIXED.size
@@ -52,12 +53,12 @@ class WalRun(NamedTuple):
     entries: list[LogEntry]
 
 
-class _BadRecordError(Exception):
+class BadRecordError(Exception):
     """The record at the current offset cannot be read; the argument says why."""
 
 
 @dataclass(slots=True)
-class _Cursor:
+class RecordCursor:
     """A position in a file's bytes, and the writers that its records have introduced."""
 
     data: bytes
@@ -66,24 +67,25 @@ class _Cursor:
 
 
 class WalReader:
-    """Iterates over the records of one file's bytes; `tail` is known after the last one."""
+    """Iterates over the records of one file's bytes; `tail` is known after the last one, `end` is behind it."""
 
     def __init__(self, data: bytes, *, file: str) -> None:
         """InvalidWalFormatError when the header is not that of a write-ahead log."""
         check_header(data, file=file)
         self.file = file
         self.tail: WalTail | None = None
+        self.end = len(HEADER)
         self._data = data
 
     def __iter__(self) -> Iterator[WalRecord]:
         """DamagedWalError where a record cannot be read and a whole one follows."""
-        cursor = _Cursor(self._data, len(HEADER), {})
+        cursor = RecordCursor(self._data, len(HEADER), {})
         while (record := self._next(cursor)) is not None:
             yield record
 
     def runs(self) -> Iterator[WalRun]:
         """The same records, of each writer in their order; of different writers as their runs end. Errors as above."""
-        cursor = _Cursor(self._data, len(HEADER), {})
+        cursor = RecordCursor(self._data, len(HEADER), {})
         growing: dict[bytes, WalRun] = {}
         while True:
             _grow(cursor, growing)
@@ -99,19 +101,21 @@ class WalReader:
             )
         yield from growing.values()
 
-    def _next(self, cursor: _Cursor) -> WalRecord | None:
+    def _next(self, cursor: RecordCursor) -> WalRecord | None:
         """The record at the cursor, which moves behind it; None at the end of what counts."""
-        begin = cursor.offset
+        self.end = begin = cursor.offset
         if begin >= len(self._data):
             return None
         try:
-            return _take(cursor)
-        except _BadRecordError as error:
+            record = take_record(cursor)
+        except BadRecordError as error:
             if begin < len(self._data.rstrip(b"\0")):
                 self._judge(cursor, begin, str(error))
             return None
+        self.end = cursor.offset
+        return record
 
-    def _judge(self, cursor: _Cursor, offset: int, reason: str) -> None:
+    def _judge(self, cursor: RecordCursor, offset: int, reason: str) -> None:
         # From the record itself on: whole, but of an unknown writer, it is no torn one either.
         whole = find_record(self._data, offset, cursor.writers)
         if whole is not None:
@@ -122,12 +126,13 @@ class WalReader:
 
 def read_wal(path: Path) -> WalReader:
     """The records of the file at `path`, read at once. OSError passes through; errors of `WalReader`."""
-    return WalReader(path.read_bytes(), file=str(path))
+    with open(open_wal(path), "rb") as file:
+        return WalReader(file.read(), file=str(path))
 
 
-def _grow(cursor: _Cursor, growing: dict[bytes, WalRun]) -> None:
+def _grow(cursor: RecordCursor, growing: dict[bytes, WalRun]) -> None:
     """Move the cursor over all records that go on with a run, by the header word of its writer: the inner loop. What is
-    anything else, or not whole, stays for `_take`.
+    anything else, or not whole, stays for `take_record`.
     """
     data, offset, end = cursor.data, cursor.offset, len(cursor.data) - HEAD.size
     view = memoryview(data)
@@ -146,31 +151,31 @@ def _grow(cursor: _Cursor, growing: dict[bytes, WalRun]) -> None:
     cursor.offset = offset
 
 
-def _take(cursor: _Cursor) -> WalRecord:
+def take_record(cursor: RecordCursor) -> WalRecord:
     """The record at the cursor, which moves behind it; it introduces its writer only if all of it is right."""
     data, begin = cursor.data, cursor.offset
     position = begin + WORD_BYTES
     if position > len(data):
-        raise _BadRecordError("the record's header is cut off")
+        raise BadRecordError("the record's header is cut off")
     flags, number = data[begin], number_of(data, begin)
     if flags & KNOWN_BIT:
         writer = cursor.writers.get(number)
         if writer is None:
-            raise _BadRecordError(f"writer number {number} is not introduced by any record before")
+            raise BadRecordError(f"writer number {number} is not introduced by any record before")
     else:
         writer, position = _writer_id(data, position)
     body = position + FIXED.size
     if body > len(data):
-        raise _BadRecordError("the record's header is cut off")
+        raise BadRecordError("the record's header is cut off")
     crc, length, index, term = FIXED.unpack_from(data, position)
     end = body + length
     if not length:
-        raise _BadRecordError("the record has no payload")
+        raise BadRecordError("the record has no payload")
     if end > len(data):
-        raise _BadRecordError(f"the record of {length} bytes is cut off after {len(data) - body}")
+        raise BadRecordError(f"the record of {length} bytes is cut off after {len(data) - body}")
     # Index and term are the last bytes of the fixed part, directly before the payload: one stretch to check.
     if crc and crc != zlib.adler32(memoryview(data)[body - INDEX_TERM.size : end]):
-        raise _BadRecordError(f"the checksum of index {index} is not {crc:08x}")
+        raise BadRecordError(f"the checksum of index {index} is not {crc:08x}")
     cursor.writers[number] = writer
     cursor.offset = end
     return WalRecord(writer, index, term, data[body:end], bool(flags & TRUNCATE_BIT), begin)
@@ -178,13 +183,13 @@ def _take(cursor: _Cursor) -> WalRecord:
 
 def _writer_id(data: bytes, position: int) -> tuple[bytes, int]:
     if position + ID_LENGTH.size > len(data):
-        raise _BadRecordError("the record's header is cut off")
+        raise BadRecordError("the record's header is cut off")
     (length,) = ID_LENGTH.unpack_from(data, position)
     position += ID_LENGTH.size
     if not length:
-        raise _BadRecordError("the record introduces a writer without an id")
+        raise BadRecordError("the record introduces a writer without an id")
     if position + length > len(data):
-        raise _BadRecordError("the writer's id is cut off")
+        raise BadRecordError("the writer's id is cut off")
     return data[position : position + length], position + length
 
 
@@ -216,7 +221,7 @@ def _is_whole(data: bytes, offset: int) -> bool:
     if not data[offset] & KNOWN_BIT:
         try:
             _, position = _writer_id(data, position)
-        except _BadRecordError:
+        except BadRecordError:
             return False
     if position + FIXED.size > len(data):
         return False

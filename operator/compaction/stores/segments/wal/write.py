@@ -45,8 +45,8 @@ class WalClient(Protocol):
     def failed(self, error: SegmentLogError) -> None:
         """Nothing more is written; called once."""
 
-    def flushed(self, pieces: Sequence[tuple[MemTable, Seq]]) -> None:
-        """What the log needs of these entries is in its segments, durably."""
+    def flushed(self, pieces: Sequence[tuple[MemTable, Seq]], number: int) -> None:
+        """What the log needs of these entries, of write-ahead log file `number`, is in its segments, durably."""
 
 
 class WalWrite(NamedTuple):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from compaction.exceptions import EntryMissingError, MissingSegmentHeaderError
-from compaction.stores.segments.directory.listing import regular_segments
+from compaction.stores.segments.directory.listing import highest_segment, regular_segments
 from compaction.stores.segments.format.codec import read_segment
 from compaction.stores.segments.format.writer import LogWriter
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import MemTable
-from compaction.stores.segments.model import DEFAULT_MAX_COUNT, DEFAULT_MAX_SIZE
+from compaction.stores.segments.model import DEFAULT_MAX_COUNT, DEFAULT_MAX_SIZE, SegmentIndex, segment_number
 from compaction.stores.segments.wal.write import WalClient
 from compaction.stores.segments.writer.selection import select
 
@@ -38,39 +39,52 @@ def flush(client: WalClient, pieces: Sequence[tuple[MemTable, Seq]], limits: New
     in its mem table. CorruptSegmentError: the last segment gives no place to continue. OSError passes through.
     """
     row = client.row
-    kept = select([indexes for _, indexes in pieces], row)
+    last = _last_segment(client.directory)
+    kept = select([indexes for _, indexes in pieces], row, None if last is None else last.last)
     if not any(kept) or not client.directory.is_dir():
         return 0
     entries = 0
     with LogWriter(client.directory, max_count=limits.max_count, max_size=limits.max_size) as writer:
-        if last_is_dead(client.directory, row.smallest_live):
+        if last is not None and _is_left(last, row.smallest_live):
             writer.roll()
         for (table, _), indexes in zip(pieces, kept, strict=True):
+            written = 0
             for chunk in indexes.chunks(_CHUNK):
-                entries += _append(client, table, Seq.from_indexes(chunk), writer)
+                written += _append(client, table, chunk, writer, begun=written > 0)
+            entries += written
     return entries
 
 
-def _append(client: WalClient, table: MemTable, indexes: Seq, writer: LogWriter) -> int:
-    """A snapshot may have been taken since the flush began: then less is needed, and the table holds less."""
-    entries = 0
-    for index in client.row.needed(indexes):
+def _append(client: WalClient, table: MemTable, indexes: Sequence[int], writer: LogWriter, *, begun: bool) -> int:
+    """A snapshot may have been taken since the flush began: then less is needed, and the table holds less. The first
+    entry that it holds is written all the same: what stands behind it in segments must not be there again.
+    """
+    entries, row = 0, client.row
+    for index in indexes:
         entry = table.get(index)
-        if entry is not None:
+        if entry is not None and (row.needs(index) or not (begun or entries)):
             writer.append(entry.index, entry.term, entry.payload)
             entries += 1
-        elif client.row.needs(index):
+        elif entry is None and client.row.needs(index):
             raise EntryMissingError(str(client.directory), index)
     return entries
 
 
-def last_is_dead(directory: Path, smallest_live: int) -> bool:
+def _is_left(last: SegmentIndex, smallest_live: int) -> bool:
     """Whether the last segment holds nothing but entries below the smallest live index, and enough of them to leave."""
-    names = regular_segments(directory)
-    if not names:
-        return False
+    is_dead = last.data_bytes > DEAD_BYTES and int(last.idx.max()) < smallest_live
+    return is_dead and segment_number(last.path.name) == highest_segment(last.path.parent)
+
+
+def _last_segment(directory: Path) -> SegmentIndex | None:
+    """The last segment that holds entries; None without any."""
     try:
-        segment = read_segment(directory / names[-1])
-    except MissingSegmentHeaderError:
-        return False
-    return segment.data_bytes > DEAD_BYTES and int(segment.idx.max()) < smallest_live
+        names = regular_segments(directory)
+    except FileNotFoundError:
+        return None
+    for name in reversed(names):
+        with suppress(MissingSegmentHeaderError):
+            segment = read_segment(directory / name)
+            if segment.count:
+                return segment
+    return None

@@ -11,32 +11,22 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
-
 from compaction.exceptions import CorruptSegmentError
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.directory.listing import regular_segments
-from compaction.stores.segments.format.codec import read_segment
+from compaction.stores.segments.format.codec import read_segment, torn_from
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.model import HEADER_BYTES, SegmentIndex
+from compaction.stores.segments.system.cut import LogCut
 from compaction.stores.segments.system.row import LogRow
 
 
-def torn_from(segment: SegmentIndex) -> int | None:
-    """Row of the first record that no writer wrote like that: payloads follow each other without gap, none is empty,
-    and all lie in the file. None when every record is right.
-    """
-    lengths = segment.length.astype(np.uint64)
-    expected = np.uint64(segment.data_start) + np.cumsum(lengths, dtype=np.uint64) - lengths
-    torn = (segment.offset != expected) | (segment.length == 0) | ~segment.inside
-    return int(np.argmax(torn)) if torn.any() else None
-
-
-def repair_last(directory: Path, *, row: LogRow, in_wal: Seq, covered: bool) -> int:
+def repair_last(directory: Path, *, row: LogRow, in_wal: Seq, covered: bool, cut: LogCut | None = None) -> int:
     """Clear the torn records at the end of a log's last segment, durably; returns how many slots were cleared.
 
     `covered`: a write-ahead log file holds records of the log, so a flush may have been under way; `in_wal`: those of
-    them that the log needs. Without any, nothing is changed: damage of another kind is not for guessing.
+    them that the log needs. Without any, nothing is changed: damage of another kind is not for guessing. Entries from
+    the `cut` on are no part of the log.
     CorruptSegmentError: an entry behind the torn slot is in no write-ahead log; nothing was changed. OSError passes
     through.
     """
@@ -55,6 +45,8 @@ def repair_last(directory: Path, *, row: LogRow, in_wal: Seq, covered: bool) -> 
         return 0
     whole = segment.inside[first:] & (segment.length[first:] > 0)
     behind = row.needed(Seq.from_indexes(segment.idx[first:][whole].tolist()))
+    if cut is not None:
+        behind = behind.limit(cut.first - 1) if cut.first else Seq()
     if behind.first is not None and (in_wal.first is None or behind.first < in_wal.first):
         offset = HEADER_BYTES + first * segment.slot_bytes
         reason = f"the index slot at offset {offset} is damaged, and index {behind.first} behind it is only here"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from compaction.exceptions import FlushFailedError, SegmentLogError
 from compaction.stores.segments.directory import fs
+from compaction.stores.segments.wal.files import wal_number
 from compaction.stores.segments.wal.write import RolledFile
 from compaction.stores.segments.writer.flush import NewSegments, flush
 
@@ -30,6 +31,10 @@ class SegmentWriter:
         self._error: SegmentLogError | None = None
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=f"segments-{directory.name}", daemon=True)
+        self._start()
+
+    def _start(self) -> None:
+        """A simulation takes the thread's steps by itself."""
         self._thread.start()
 
     def accept(self, rolled: RolledFile, *, wait: bool = True) -> None:
@@ -83,7 +88,7 @@ class SegmentWriter:
     def _empty(self, rolled: RolledFile) -> None:
         for client, pieces in rolled.pieces.items():
             flush(client, pieces, self._limits)
-            client.flushed(pieces)
+            client.flushed(pieces, wal_number(rolled.path.name))
         fs.unlink(rolled.path)
         fs.sync_directory(self.directory)
 

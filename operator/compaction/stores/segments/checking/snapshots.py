@@ -1,0 +1,114 @@
+"""Checks of snapshots, of what they declare live, and of whether it is there: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from compaction.stores.segments.checking.facts import LogFacts
+from compaction.stores.segments.checking.rules import Problem, Rule, Window
+from compaction.stores.segments.memtable.seq import Seq
+from compaction.stores.segments.model import SegmentIndex, segment_number
+from compaction.stores.segments.reading.view import SegmentRef
+from compaction.stores.segments.snapshot.directories import LogSnapshot
+from compaction.stores.segments.snapshot.seq import LiveSet
+
+_COPY = "restore the log from a copy or from another member"
+
+
+def files(log: LogFacts) -> Iterator[Problem]:
+    """Newer snapshots than the one in force that are not valid."""
+    force = log.snapshots[-1] if log.snapshots else None
+    for error in log.rejected:
+        what = str(error)
+        remedy = f"the one at index {force.index} is in force: delete the newer" if force else "restore it from a copy"
+        yield Problem(Rule.SNAPSHOT_FILES, error.file, what, remedy)
+
+
+def live_indexes(log: LogFacts) -> Iterator[Problem]:
+    """The snapshot in force says what is live. One that it replaced is deleted, file by file."""
+    for snapshot in log.snapshots:
+        path = str(snapshot.path)
+        if snapshot is not log.snapshots[-1]:
+            if snapshot.live is None:
+                what = f"the snapshot at index {snapshot.index} does not say any more what is live"
+                remedy = f"it is replaced by the one at index {log.snapshots[-1].index}, and its owner deletes it"
+                yield Problem(Rule.LIVE_INDEXES, path, what, remedy, note=True)
+        elif snapshot.live_error is not None:
+            yield Problem(Rule.LIVE_INDEXES, path, str(snapshot.live_error), "its owner computes it from the state")
+        elif snapshot.live is None:
+            what = f"the snapshot at index {snapshot.index} has no `indexes`: what is live is unknown, not empty"
+            remedy = "let the owner compute it from the state, or state it with --live or `whenIndexesMissing`"
+            yield Problem(Rule.LIVE_INDEXES, path, what, remedy, Window.W2)
+
+
+def only_shrinks(log: LogFacts) -> Iterator[Problem]:
+    """Of each two snapshots that are there."""
+    for older, newer in pairwise(log.snapshots):
+        yield from revived(older, newer)
+
+
+def revived(older: LogSnapshot, newer: LogSnapshot) -> Iterator[Problem]:
+    """What a newer snapshot declares live that the older one did not."""
+    if older.live is None or newer.live is None:
+        return
+    again = newer.live.clip(0, older.index).without(older.live)
+    if again:
+        what = f"index {again.smallest} is live, which was dead at the snapshot of index {older.index}: it may be gone"
+        remedy = "fix the owner: what was dead below a snapshot stays dead; restore the entry from another member"
+        yield Problem(Rule.LIVE_ONLY_SHRINKS, str(newer.path), what, remedy)
+
+
+def live_entries(log: LogFacts) -> Iterator[Problem]:
+    """Every live entry is in a segment or in the write-ahead log."""
+    live = log.demanded
+    if not live:
+        return
+    waiting = LiveSet.from_indexes(log.waiting or ())
+    held = [_held(segment, live) for segment in log.state.segments]
+    missing = live.without(waiting)
+    if held and missing:
+        missing = missing.without(LiveSet.from_indexes(np.unique(np.concatenate(held))))
+    if not missing:
+        return
+    what = f"{len(missing)} live entries (first index {missing.smallest}) are in no segment and no write-ahead log file"
+    source = next((ref.name for ref in log.state.refs if ref.first <= missing.smallest <= ref.last), None)
+    if source is None:
+        yield Problem(Rule.LIVE_ENTRIES, str(log.directory), what, _COPY)
+    else:
+        # A compaction of Ra finds the segment by its range, and fails half-way for want of the record.
+        yield Problem(Rule.LIVE_ENTRIES, str(log.directory / source), what, _COPY, Window.W7)
+
+
+def _held(segment: SegmentIndex, live: LiveSet) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    found: np.ndarray[tuple[int], np.dtype[np.uint64]] = segment.idx[live.mask(segment.idx)]
+    return found
+
+
+def entries_above(log: LogFacts) -> Iterator[Problem]:
+    """Indexes above the snapshot: a gap is the trace of a sparse write, unless a segment is missing there."""
+    above = 0 if log.row.snapshot_index is None else log.row.snapshot_index + 1
+    waiting = Seq.from_indexes(log.waiting or ())
+    refs = [ref for ref in log.state.refs if log.counts(ref.first)]
+    for older, newer in pairwise(ref for ref in refs if ref.last >= above):
+        if newer.first > older.last + 1 and not waiting.overlaps(older.last + 1, newer.first - 1):
+            yield _gap(log, older, newer)
+    ends = [refs[-1].last] if refs and log.counts(refs[-1].last) else []
+    if waiting.first is not None and ends and waiting.first > max(ends[0], above - 1) + 1:
+        low, high = max(ends[0], above - 1) + 1, waiting.first - 1
+        what = f"indexes {low}-{high} are neither in segments nor in the write-ahead log"
+        yield Problem(Rule.ENTRIES_ABOVE, str(log.directory), what, _SPARSE, note=True)
+
+
+_SPARSE = "that is right if the entry behind the gap was a sparse write, as of a snapshot's installation"
+
+
+def _gap(log: LogFacts, older: SegmentRef, newer: SegmentRef) -> Problem:
+    numbers = segment_number(older.name), segment_number(newer.name)
+    what = f"no entry of indexes {older.last + 1}-{newer.first - 1}, above the snapshot, is there"
+    if numbers[1] > numbers[0] + 1:
+        what += f", and no segment between {older.name} and {newer.name}"
+        return Problem(Rule.ENTRIES_ABOVE, str(log.directory), what, _COPY)
+    return Problem(Rule.ENTRIES_ABOVE, str(log.directory), what, _SPARSE, note=True)

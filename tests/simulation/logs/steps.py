@@ -1,0 +1,153 @@
+"""A system of logs whose threads take their steps when asked: one batch, one file, one snapshot at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from compaction.catalogs.manager.futures import forward, outcome_of
+from compaction.stores.segments.system import system as system_module
+from compaction.stores.segments.system.system import LogSystem, SystemLimits
+from compaction.stores.segments.wal.log import WriteAheadLog
+from compaction.stores.segments.wal.write import RolledFile
+from compaction.stores.segments.writer.segments import SegmentWriter
+
+
+class SteppedWal(WriteAheadLog):
+    """One batch at a step. An error ends it as it ends the thread, and the simulation."""
+
+    _inside = False
+
+    def _start(self) -> None:
+        pass
+
+    def step(self) -> bool:
+        if self._inside or not self.queue._requests:
+            return False
+        self._inside = True
+        taken = self.queue.take(max_bytes=self._limits.batch_bytes)
+        try:
+            self._process(taken)
+        except BaseException as error:
+            self._fail(error, taken)
+            raise
+        finally:
+            self._inside = False
+        return True
+
+    def close(self) -> None:
+        self.queue.close()
+        while self.step():
+            pass
+        self._file.close()
+
+
+class SteppedSegmentWriter(SegmentWriter):
+    """One rolled file at a step; a full queue makes the write-ahead log take one, unless that is inside one."""
+
+    def _start(self) -> None:
+        pass
+
+    def accept(self, rolled: RolledFile, *, wait: bool = True) -> None:
+        while wait and len(self._waiting) >= self._max_waiting and self.step():
+            pass
+        self._waiting.append(rolled)
+
+    def step(self) -> bool:
+        if self._busy or not self._waiting:
+            return False
+        self._busy = True
+        self._empty(self._waiting.popleft())
+        self._busy = False
+        return True
+
+    def drain(self, timeout: float | None = None) -> bool:
+        while self.step():
+            pass
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+class SteppedExecutor:
+    """Stands where the system has a pool of one thread."""
+
+    def __init__(self, **_: Any) -> None:
+        self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._inside = False
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._waiting.append((future, lambda: function(*args)))
+        return future
+
+    def step(self) -> bool:
+        if self._inside or not self._waiting:
+            return False
+        self._inside = True
+        future, action = self._waiting.popleft()
+        outcome = outcome_of(action)
+        self._inside = False
+        forward(outcome, future)
+        return True
+
+    def shutdown(self) -> None:
+        while self.step():
+            pass
+
+
+class SteppedSystem:
+    """A system, and the steps of its three threads."""
+
+    def __init__(self, directory: Path, limits: SystemLimits, clock: Callable[[], float]) -> None:
+        with _stepped():
+            self.system = LogSystem(directory, limits=limits, clock=clock)
+        wal, writer, snapshots = self.system._wal, self.system._segments, self.system._snapshots
+        assert isinstance(wal, SteppedWal)
+        assert isinstance(writer, SteppedSegmentWriter)
+        executor: Any = snapshots
+        self.threads: dict[str, Callable[[], bool]] = {
+            "write-ahead log": wal.step,
+            "segment writer": writer.step,
+            "snapshots": executor.step,
+        }
+
+    def finish(self) -> None:
+        """Everything that waits."""
+        while self._go_on():
+            pass
+
+    def close(self) -> None:
+        self.system.close()
+
+    def _go_on(self) -> bool:
+        return any(step() for step in self.threads.values())
+
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        """Who waits for a future within the block lets the threads go on until it is done."""
+        original = Future.result
+
+        def result(future: Future[Any], timeout: float | None = None) -> Any:
+            while not future.done() and self._go_on():
+                pass
+            return original(future, 0)
+
+        with mock.patch.object(Future, "result", result):
+            yield
+
+
+@contextmanager
+def _stepped() -> Iterator[None]:
+    with (
+        mock.patch.object(system_module, "WriteAheadLog", SteppedWal),
+        mock.patch.object(system_module, "SegmentWriter", SteppedSegmentWriter),
+        mock.patch.object(system_module, "ThreadPoolExecutor", SteppedExecutor),
+    ):
+        yield

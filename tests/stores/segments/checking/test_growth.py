@@ -1,0 +1,215 @@
+"""Two readings of one directory, some time apart: what an owner may do between them, and what it may not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compaction.stores.segments.checking.growth import violations
+from compaction.stores.segments.checking.reading import read_facts
+from compaction.stores.segments.checking.rules import CHECKLIST, Rule, Seen
+from compaction.stores.segments.directory.listing import regular_segments
+from compaction.stores.segments.format.codec import read_segment
+from compaction.stores.segments.format.writer import LogWriter
+from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.model import HEADER_BYTES, segment_name
+from compaction.stores.segments.snapshot.directories import write_snapshot
+from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system.system import LogSystem
+from compaction.stores.segments.wal.files import wal_files, wal_name, wal_number
+from support.stores.log_systems import LIMITS, WAIT, entries, flush, varied_system, write_wal
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("original") / "system"
+    varied_system(directory)
+    return directory
+
+
+@pytest.fixture
+def system(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "system", symlinks=True))
+
+
+def found_after(system: Path, act: Callable[[Path], None]) -> set[Rule]:
+    before = read_facts(system)
+    act(system)
+    return {problem.rule for problem in violations(before, read_facts(system, before))}
+
+
+def append(system: Path) -> None:
+    with LogSystem(system, limits=LIMITS) as opened:
+        opened.open_log("a").append(entries(71, 75, term=3)).result(WAIT)
+
+
+def move_into_segments(system: Path) -> None:
+    with LogSystem(system, limits=LIMITS) as opened:
+        append_to = opened.open_log("a")
+        append_to.append(entries(71, 99, term=3)).result(WAIT)
+        flush(opened)
+
+
+def overwrite(system: Path) -> None:
+    with LogSystem(system, limits=LIMITS) as opened:
+        log = opened.open_log("a")
+        log.append(entries(50, 52, term=4)).result(WAIT)
+        flush(opened)
+
+
+def overwrite_and_take_a_snapshot(system: Path) -> None:
+    """At the entry itself, which is dead then: of the overwrite nothing is left but the end of the log."""
+    with LogSystem(system, limits=LIMITS) as opened:
+        log = opened.open_log("a")
+        log.append(entries(50, 52, term=4)).result(WAIT)
+        log.snapshot(52, 4, b"\x83j", LiveSet.parse("9,30")).result(WAIT)
+        flush(opened)
+
+
+def overwrite_and_keep_it_live(system: Path) -> None:
+    with LogSystem(system, limits=LIMITS) as opened:
+        log = opened.open_log("a")
+        log.append(entries(50, 60, term=4)).result(WAIT)
+        log.snapshot(55, 4, b"\x83j", LiveSet.parse("9,30,51")).result(WAIT)
+
+
+def take_snapshot(system: Path) -> None:
+    with LogSystem(system, limits=LIMITS) as opened:
+        opened.open_log("a").snapshot(64, 2, b"\x83j", LiveSet.parse("9,30,33")).result(WAIT)
+
+
+def delete_dead(system: Path) -> None:
+    """Segments whose entries are all dead after a snapshot."""
+    with LogSystem(system, limits=LIMITS) as opened:
+        opened.open_log("a").snapshot(64, 2, b"\x83j", LiveSet.parse("9")).result(WAIT)
+    for name in regular_segments(system / "a")[:-1]:
+        segment = read_segment(system / "a" / name)
+        if segment.first > 9 and segment.last <= 64:
+            (system / "a" / name).unlink()
+
+
+def delete_log(system: Path) -> None:
+    shutil.rmtree(system / "a")
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        append,
+        move_into_segments,
+        overwrite,
+        overwrite_and_take_a_snapshot,
+        overwrite_and_keep_it_live,
+        take_snapshot,
+        delete_dead,
+        delete_log,
+    ],
+    ids=lambda one: one.__name__,
+)
+def test_what_an_owner_does_breaks_no_rule(system: Path, act: Callable[[Path], None]) -> None:
+    assert found_after(system, act) == set()
+
+
+def change_a_record(system: Path) -> None:
+    path = system / "a" / regular_segments(system / "a")[-2]
+    with path.open("r+b") as file:
+        os.pwrite(file.fileno(), (9).to_bytes(8, "big"), HEADER_BYTES + 8)
+
+
+def old_with_room(system: Path) -> None:
+    """A segment that is not full, before the newest one."""
+    with LogWriter(system / "a", max_count=8) as writer:
+        writer.append(71, 2, b"x")
+    path = system / "a" / segment_name(99)
+    with LogWriter(system / "other", max_count=8) as writer:
+        writer.append(72, 2, b"x")
+    (system / "other" / segment_name(1)).rename(path)
+    shutil.rmtree(system / "other")
+
+
+def number_of_before(system: Path) -> None:
+    shutil.copy(system / "a" / regular_segments(system / "a")[0], system / "a" / segment_name(0))
+
+
+def lose_a_live_entry(system: Path) -> None:
+    (system / "a" / regular_segments(system / "a")[0]).unlink()
+
+
+def lose_an_entry_above(system: Path) -> None:
+    (system / "a" / regular_segments(system / "a")[-1]).unlink()
+
+
+def lose_the_write_ahead_log(system: Path) -> None:
+    number = wal_number(wal_files(system)[-1].name)
+    wal_files(system)[-1].unlink()
+    write_wal(system, number + 1, [])
+
+
+def change_the_write_ahead_log(system: Path) -> None:
+    number = wal_number(wal_files(system)[-1].name)
+    write_wal(system, number, [(b"a", LogEntry(65, 2, b"another"))])
+
+
+def insert_an_older_file(system: Path) -> None:
+    write_wal(system, wal_number(wal_files(system)[-1].name) - 1, [])
+
+
+def go_back_to_an_older_snapshot(system: Path) -> None:
+    newest = sorted((system / "a" / "snapshots").iterdir())[-1]
+    shutil.rmtree(newest)
+
+
+def revive(system: Path) -> None:
+    write_snapshot(system / "a", index=64, term=2, live=LiveSet.parse("3,5"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "violate"),
+    [
+        (Rule.SEGMENTS_GROW, change_a_record),
+        (Rule.NUMBERS_ASCEND, number_of_before),
+        (Rule.NOTHING_VANISHES, lose_a_live_entry),
+        (Rule.NOTHING_VANISHES, lose_an_entry_above),
+        (Rule.NOTHING_VANISHES, lose_the_write_ahead_log),
+        (Rule.WAL_GROWS, change_the_write_ahead_log),
+        (Rule.WAL_GROWS, insert_an_older_file),
+        (Rule.SNAPSHOTS_ADVANCE, go_back_to_an_older_snapshot),
+        (Rule.LIVE_ONLY_SHRINKS, revive),
+    ],
+    ids=lambda one: getattr(one, "__name__", None),
+)
+def test_what_breaks_a_rule_is_found(system: Path, rule: Rule, violate: Callable[[Path], None]) -> None:
+    assert rule in found_after(system, violate)
+
+
+def test_only_the_newest_files_are_appended_to(system: Path) -> None:
+    old_with_room(system)
+
+    def append_in_the_middle(system: Path) -> None:
+        newest = system / "a" / segment_name(99)
+        newest.rename(system / "away")
+        with LogWriter(system / "a", max_count=8) as writer:
+            writer.append(72, 2, b"more")
+        (system / "away").rename(newest)
+
+    assert found_after(system, append_in_the_middle) == {Rule.SEGMENTS_GROW}
+    number = wal_number(wal_files(system)[-1].name)
+    write_wal(system, number + 1, [])
+
+    def append_to_the_older(system: Path) -> None:
+        with (system / wal_name(number)).open("ab") as file:
+            source = write_wal(system.parent, 1, [(b"a", LogEntry(71, 2, b"more"))])
+            file.write(source.read_bytes()[5:])
+
+    assert found_after(system, append_to_the_older) == {Rule.WAL_GROWS}
+    write_wal(system, number + 2, [])
+    assert found_after(system, lambda system: (system / wal_name(number + 1)).unlink()) == {Rule.WAL_GROWS}
+
+
+def test_every_rule_of_two_readings_is_violated_here() -> None:
+    violated = {Rule.SEGMENTS_GROW, Rule.NUMBERS_ASCEND, Rule.NOTHING_VANISHES, Rule.WAL_GROWS, Rule.SNAPSHOTS_ADVANCE}
+    assert violated == {rule for rule, text in CHECKLIST.items() if text.seen is Seen.WHILE}

@@ -1,0 +1,259 @@
+"""What an owner compacts itself: phase 1 after each snapshot, whole compactions by call, ratio, size and timer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.exceptions import LogClosedError
+from compaction.stores.segments import sweep
+from compaction.stores.segments.commit import fence
+from compaction.stores.segments.directory import fs, lock
+from compaction.stores.segments.directory.listing import regular_segments, segment_links
+from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.model import segment_name
+from compaction.stores.segments.planning.due import Due, DueRules
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.rewrite.run import CompactionRequest, compact_log
+from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system import compactions as compactions_module
+from compaction.stores.segments.system.changes import SegmentChanges
+from compaction.stores.segments.system.compactions import OwnerCompaction
+from compaction.stores.segments.system.log import Log
+from compaction.stores.segments.system.phase_one import OWNER
+from compaction.stores.segments.system.system import LogSystem, SystemLimits
+from compaction.stores.segments.writer.flush import NewSegments
+
+WAIT = 120.0
+STATE = b"\x83j"
+
+
+def limits(**rules: Any) -> SystemLimits:
+    return SystemLimits(segments=NewSegments(max_count=8), compaction=OwnerCompaction(**rules))
+
+
+def names(*numbers: int) -> list[str]:
+    return [segment_name(number) for number in numbers]
+
+
+def entries(first: int, last: int) -> list[LogEntry]:
+    return [LogEntry(index, 1, b"entry %d " % index * 5) for index in range(first, last + 1)]
+
+
+def filled(system: LogSystem, last: int = 60) -> Log:
+    """Eight entries in each segment."""
+    log = system.open_log("a")
+    log.append(entries(1, last)).result(WAIT)
+    system.roll().result(WAIT)
+    assert system.drain(WAIT)
+    return log
+
+
+def snapshot(system: LogSystem, log: Log, index: int, live: str) -> None:
+    """Taken, and the log worker has done with it: the next task of its one thread is the proof."""
+    log.snapshot(index, 1, STATE, LiveSet.parse(live) if live else LiveSet.empty()).result(WAIT)
+    system._snapshots.submit(int).result(WAIT)
+
+
+def test_dead_segments_go_after_each_snapshot(tmp_path: Path) -> None:
+    reported: list[SegmentChanges] = []
+    present: list[list[str]] = []
+
+    def report(changes: SegmentChanges) -> None:
+        reported.append(changes)
+        present.append(regular_segments(tmp_path / "system" / "a"))
+
+    with LogSystem(tmp_path / "system", limits=limits(), on_change=report) as system:
+        log = filled(system)
+        assert reported[-1].new == tuple(names(*range(1, 9)))
+        snapshot(system, log, 40, "9-16,33")
+        assert regular_segments(log.directory) == names(2, 5, 6, 7, 8)
+        # First the report, with the files still there; then they go.
+        obsolete, gone = reported[-2:]
+        assert (obsolete.obsolete, obsolete.gone) == (tuple(names(1, 3, 4)), ())
+        assert present[-2] == names(*range(1, 9))
+        assert (gone.obsolete, gone.gone) == ((), tuple(names(1, 3, 4)))
+        assert fence.read(log.directory).tombstones == ()
+        assert [entry.index for entry in log.read(range(99))] == [*range(9, 17), 33, *range(41, 61)]
+        # All of it is dead but the newest segment, which is the owner's.
+        snapshot(system, log, 60, "")
+        assert regular_segments(log.directory) == names(8)
+    with LogSystem(tmp_path / "system", limits=limits()) as system:
+        assert system.open_log("a").read(range(99)) == []
+
+
+def test_phase_one_can_be_switched_off(tmp_path: Path) -> None:
+    with LogSystem(tmp_path / "system", limits=limits(phase_one=False)) as system:
+        log = filled(system)
+        snapshot(system, log, 40, "")
+        assert regular_segments(log.directory) == names(*range(1, 9))
+
+
+def test_what_a_job_has_marked_waits_for_the_grace_of_its_policy(tmp_path: Path) -> None:
+    with LogSystem(tmp_path / "system", limits=limits(phase_one=False)) as system:
+        log = filled(system)
+        snapshot(system, log, 40, "17")
+        compact_log(log.directory, CompactionRequest("job", SegmentLimits(), rewriting=False))
+        assert {one.name for one in fence.read(log.directory).tombstones} == set(names(1, 2, 4, 5))
+    with LogSystem(tmp_path / "system", limits=limits()) as system:
+        log = system.open_log("a")
+        snapshot(system, log, 50, "41")
+        # Segment 3 has died since: that one is the owner's to delete.
+        assert regular_segments(log.directory) == names(1, 2, 4, 5, 6, 7, 8)
+        sweep.sweep(log.directory, grace_seconds=0)
+        assert regular_segments(log.directory) == names(6, 7, 8)
+
+
+@pytest.mark.parametrize("call", ["rename", "unlink", "sync_directory"])
+def test_phase_one_that_fails_is_repeated_after_the_next_snapshot(
+    tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LogSystem(tmp_path / "system", limits=limits()) as system:
+        log = filled(system)
+        original = getattr(fs, call)
+
+        def fail(path: Path, *rest: Path) -> None:
+            if path.parent == log.directory and threading.current_thread().name.startswith("snapshots"):
+                raise OSError(28, "No space left on device", str(path))
+            if path == log.directory and not rest:
+                raise OSError(5, "Input/output error", str(path))
+            original(path, *rest)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(compactions_module, "delete_dead", _with(fs, call, fail, compactions_module.delete_dead))
+            snapshot(system, log, 40, "33")
+        assert "dead segments cannot be deleted now" in caplog.text
+        assert log.read([33, 41]) == [*entries(33, 33), *entries(41, 41)]
+        snapshot(system, log, 41, "33")
+        assert regular_segments(log.directory) == names(5, 6, 7, 8)
+        assert [one for one in fence.read(log.directory).tombstones if one.job == OWNER] == []
+
+
+def _with(module: Any, name: str, replacement: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, with a call of `module` replaced for as long as it runs."""
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, name, replacement)
+            return function(*arguments, **options)
+
+    return call
+
+
+def test_a_log_that_another_process_works_on_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compactions_module, "_LOCK_SECONDS", 0.01)
+    with LogSystem(tmp_path / "system", limits=limits()) as system:
+        log = filled(system)
+        with lock.hold(log.directory, holder="compactor"):
+            snapshot(system, log, 40, "")
+            assert log.state.row.snapshot_index == 40, "the snapshot waits for nobody"
+        assert "held after 0 s by compactor" in caplog.text
+        assert regular_segments(log.directory) == names(*range(1, 9))
+        snapshot(system, log, 41, "")
+        assert regular_segments(log.directory) == names(6, 7, 8)
+
+
+def test_a_call_compacts_the_log_while_it_is_written(tmp_path: Path) -> None:
+    with LogSystem(tmp_path / "system", limits=limits(grace=0)) as system:
+        log = filled(system)
+        snapshot(system, log, 40, "1,9,17,20,33")
+        future = system.compact("a")
+        log.append(entries(61, 64)).result(WAIT)
+        result = future.result(WAIT)
+        assert (result.log, result.reason, result.done.failures, result.deleted) == ("a", Due.REQUESTED, (), ())
+        assert [receipt.linked for receipt in result.done.receipts] == [tuple(names(2, 3, 5))]
+        # Nothing in another process reads the old names any more: the grace is 0 here.
+        assert (regular_segments(log.directory), segment_links(log.directory)) == (names(1, 6, 7, 8), [])
+        assert [entry.index for entry in log.read(range(99))] == [1, 9, 17, 20, 33, *range(41, 65)]
+        assert system.compact("a").result(WAIT).done.receipts == ()
+        with pytest.raises(KeyError):
+            system.compact("b")
+        system.open_log("empty")
+        assert system.compact("empty").result(WAIT).done.receipts == ()
+    with pytest.raises(LogClosedError):
+        system.compact("a")
+
+
+@pytest.mark.parametrize(
+    ("rules", "reason"),
+    [
+        (DueRules(live_share=0.3), Due.SPARSE),
+        (DueRules(debt_bytes=1000), Due.LARGE),
+        (DueRules(every=0.05), Due.TIMER),
+    ],
+    ids=["ratio", "size", "timer"],
+)
+def test_a_log_is_compacted_without_being_asked(tmp_path: Path, rules: DueRules, reason: Due) -> None:
+    linked = threading.Event()
+
+    def report(changes: SegmentChanges) -> None:
+        if changes.linked:
+            linked.set()
+
+    with LogSystem(tmp_path / "system", limits=limits(due=rules), on_change=report) as system:
+        log = filled(system)
+        # Dense: there is nothing to gain, whatever the timer says.
+        snapshot(system, log, 16, "1-16")
+        assert segment_links(log.directory) == []
+        snapshot(system, log, 40, "1,9,17,20,33")
+        assert linked.wait(WAIT)
+        assert segment_links(log.directory) == names(2, 3, 5)
+        assert [entry.index for entry in log.read(range(99))] == [1, 9, 17, 20, 33, *range(41, 61)]
+        reasons = {one.holder for one in fence.read(log.directory).receipts}
+        assert reasons == {OWNER}
+        assert reason is not Due.REQUESTED
+
+
+def test_a_timer_that_cannot_read_the_log_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with LogSystem(tmp_path / "system", limits=limits(due=DueRules(every=0.05))) as system:
+        log, failed = filled(system), threading.Event()
+        refresh = log.segments.refresh
+
+        def fail() -> Any:
+            if threading.current_thread().name.startswith("compaction") and not failed.is_set():
+                failed.set()
+                raise OSError(24, "Too many open files")
+            return refresh()
+
+        monkeypatch.setattr(log.segments, "refresh", fail)
+        assert failed.wait(WAIT)
+        assert system.compact("a").result(WAIT).reason is Due.REQUESTED
+    assert "Too many open files" in caplog.text
+
+
+def test_closing_stops_a_compaction_before_its_next_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+    compact = compactions_module.compact_log
+
+    def slowly(directory: Path, request: CompactionRequest, *, should_stop: Callable[[], bool]) -> Any:
+        entered.set()
+        assert go_on.wait(WAIT)
+        return compact(directory, request, should_stop=should_stop)
+
+    monkeypatch.setattr(compactions_module, "compact_log", slowly)
+    system = LogSystem(tmp_path / "system", limits=limits())
+    log = filled(system)
+    snapshot(system, log, 40, "1,9,17,20,33")
+    first = system.compact("a")
+    assert entered.wait(WAIT)
+    second = system.compact("a")
+    assert system.compact("a") is second, "one waits, whoever asked"
+    closing = threading.Thread(target=system.close)
+    closing.start()
+    with pytest.raises(LogClosedError):
+        second.result(WAIT)
+    go_on.set()
+    closing.join(WAIT)
+    with pytest.raises(Exception, match="was asked to stop"):
+        first.result(WAIT)
+    assert segment_links(log.directory) == []
+    with LogSystem(tmp_path / "system") as system:
+        assert [entry.index for entry in system.open_log("a").read(range(99))] == [1, 9, 17, 20, 33, *range(41, 61)]
