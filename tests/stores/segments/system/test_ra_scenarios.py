@@ -1,0 +1,308 @@
+"""What Ra's suites check of a log's own side, on real systems: a test for each line.
+
+ra_log_wal, ra_log_segment_writer, ra_log_2, ra_snapshot, ra_log_segments and ra_kv. Those about installations are in
+`install/test_ra_scenarios.py`; those about sequences (ra_seq) in `memtable/test_seq.py`; single segments, and what a
+crash in the middle of a compaction leaves, in `format` and `commit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from compaction.exceptions import CorruptIndexesError, LogClosedError
+from compaction.stores.segments.directory.listing import regular_segments
+from compaction.stores.segments.format.codec import read_segment
+from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.snapshot.directories import INDEXES_FILE
+from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system.compactions import OwnerCompaction
+from compaction.stores.segments.system.log import Log
+from compaction.stores.segments.system.system import LogSystem, SystemLimits
+from compaction.stores.segments.wal.files import wal_files
+from compaction.stores.segments.wal.reader import read_wal
+from compaction.stores.segments.writer.flush import NewSegments
+
+WAIT = 120.0
+STATE = b"\x83j"
+LIMITS = SystemLimits(
+    segments=NewSegments(max_count=128),
+    snapshot_grace=0.0,
+    compaction=OwnerCompaction(limits=SegmentLimits(max_entries=128), grace=0.0),
+)
+
+
+def entries(first: int, last: int, term: int = 1, size: int = 0) -> list[LogEntry]:
+    return [LogEntry(index, term, (b"%d@%d" % (index, term)).ljust(size, b".")) for index in range(first, last + 1)]
+
+
+def flush(system: LogSystem) -> None:
+    system.roll().result(WAIT)
+    assert system.drain(WAIT)
+
+
+def snapshot(log: Log, index: int, live: str, term: int = 1) -> None:
+    log.snapshot(index, term, STATE, LiveSet.parse(live)).result(WAIT)
+
+
+def stored(log: Log) -> list[int]:
+    """Which indexes the segments of a log hold, dead ones included."""
+    names = regular_segments(log.directory)
+    return [int(index) for name in names for index in read_segment(log.directory / name).idx]
+
+
+def recorded(directory: Path) -> list[tuple[int, bool]]:
+    """Index and truncate flag of each record in the write-ahead log."""
+    return [(record.index, record.truncate) for path in wal_files(directory) for record in read_wal(path)]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "system"
+
+
+@pytest.fixture
+def opened(directory: Path) -> Iterator[Callable[[], tuple[LogSystem, Log]]]:
+    """Opens the system, again when it is called again."""
+    systems: list[LogSystem] = []
+
+    def again() -> tuple[LogSystem, Log]:
+        if systems:
+            systems.pop().close()
+        systems.append(LogSystem(directory, limits=LIMITS))
+        return systems[0], systems[0].open_log("log")
+
+    yield again
+    systems[0].close()
+
+
+Opened = Callable[[], tuple[LogSystem, Log]]
+
+# --- ra_log_wal ---
+
+
+def test_sparse_writes_in_several_batches_and_in_one(opened: Opened) -> None:
+    _, log = opened()
+    previous = None
+    for entry in (LogEntry(3, 1, b"a"), LogEntry(9, 1, b"b"), LogEntry(20, 1, b"c")):
+        log.write_sparse(entry, previous).result(WAIT)
+        previous = entry.index
+    one_batch = [log.write_sparse(LogEntry(index, 1, b"d"), index - 5) for index in (25, 30, 35)]
+    assert [future.result(WAIT).index for future in one_batch] == [25, 30, 35]
+    assert list(log.indexes()) == [3, 9, 20, 25, 30, 35]
+
+
+def test_sparse_writes_are_recovered(opened: Opened, directory: Path) -> None:
+    _, log = opened()
+    log.write_sparse(LogEntry(5, 1, b"x"), None).result(WAIT)
+    log.write_sparse(LogEntry(50, 1, b"y"), 5).result(WAIT)
+    assert recorded(directory) == [(5, False), (50, False)]
+    _, log = opened()
+    assert log.read(range(99)) == [LogEntry(5, 1, b"x"), LogEntry(50, 1, b"y")]
+    log.append(entries(51, 52)).result(WAIT)
+    assert list(opened()[1].indexes()) == [5, 50, 51, 52]
+
+
+def test_a_snapshot_truncates_implicitly_what_lies_before_its_smallest_live_index(
+    opened: Opened, directory: Path
+) -> None:
+    """The next write at the smallest live index has the truncate flag, and recovery drops what is below."""
+    _, log = opened()
+    log.append(entries(1, 5)).result(WAIT)
+    snapshot(log, 5, "")
+    log.append(entries(6, 7)).result(WAIT)
+    assert recorded(directory)[-2:] == [(6, True), (7, False)]
+    assert list(opened()[1].indexes()) == [6, 7]
+
+
+def test_after_a_truncation_the_next_file_goes_on(opened: Opened) -> None:
+    system, log = opened()
+    log.append(entries(1, 5)).result(WAIT)
+    system.roll().result(WAIT)
+    snapshot(log, 5, "3")
+    log.append(entries(6, 8)).result(WAIT)
+    assert list(opened()[1].indexes()) == [3, 6, 7, 8]
+
+
+# --- ra_log_segment_writer ---
+
+
+@pytest.mark.parametrize(
+    ("written", "at", "live", "kept"),
+    [
+        ("1-5", 4, "2,4", "2,4-5"),
+        ("1-100", 80, "10-20,50", "10-20,50,81-100"),
+        ("1-10", 6, "", "7-10"),
+        ("1-10", 10, "2,5,9", "2,5,9"),
+    ],
+    ids=["live_indexes_1", "live_indexes_2", "skip below snapshot", "all below the snapshot"],
+)
+def test_only_live_entries_reach_segments(opened: Opened, written: str, at: int, live: str, kept: str) -> None:
+    system, log = opened()
+    log.append(entries(LiveSet.parse(written).smallest, LiveSet.parse(written).largest)).result(WAIT)
+    snapshot(log, at, live)
+    flush(system)
+    assert stored(log) == list(LiveSet.parse(kept))
+    assert list(log.indexes()) == list(LiveSet.parse(kept))
+
+
+def test_several_ranges_with_a_snapshot(opened: Opened) -> None:
+    system, log = opened()
+    log.append(entries(1, 3)).result(WAIT)
+    log.write_sparse(LogEntry(100, 1, b"x"), 3).result(WAIT)
+    log.write_sparse(LogEntry(200, 1, b"y"), 100).result(WAIT)
+    log.append(entries(201, 203)).result(WAIT)
+    snapshot(log, 201, "2,200")
+    flush(system)
+    assert stored(log) == [2, 200, 202, 203]
+
+
+def test_overwrites_in_memory_are_written_once(opened: Opened) -> None:
+    system, log = opened()
+    log.append(entries(1, 10)).result(WAIT)
+    log.append(entries(5, 7, term=2)).result(WAIT)
+    log.append(entries(7, 9, term=3)).result(WAIT)
+    flush(system)
+    assert stored(log) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert [entry.term for entry in log.read(range(99))] == [1, 1, 1, 1, 2, 2, 3, 3, 3]
+
+
+def test_entries_of_a_deleted_log_are_dropped_and_others_flushed(opened: Opened, directory: Path) -> None:
+    system, log = opened()
+    other = system.open_log("other")
+    log.append(entries(1, 3)).result(WAIT)
+    other.append(entries(1, 3)).result(WAIT)
+    system.close()
+    for path in sorted((directory / "other").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    (directory / "other").rmdir()
+    system, log = opened()
+    flush(system)
+    assert stored(log) == [1, 2, 3]
+    assert system.uids == ["log"]
+
+
+# --- ra_snapshot ---
+
+
+def test_a_corrupt_indexes_file_is_rebuilt_by_the_owner_or_refused(opened: Opened, directory: Path) -> None:
+    system, log = opened()
+    log.append(entries(1, 9)).result(WAIT)
+    snapshot(log, 8, "2,4")
+    path = next((log.directory / "snapshots").iterdir()) / INDEXES_FILE
+    system.close()
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    with LogSystem(directory, limits=LIMITS) as again:
+        with pytest.raises(CorruptIndexesError, match="indexes"):
+            again.open_log("log")
+        rebuilt = again.open_log("log", rebuild_live=lambda _: LiveSet.parse("2,4"))
+        assert list(rebuilt.indexes()) == [2, 4, 9]
+    assert list(opened()[1].indexes()) == [2, 4, 9]
+
+
+def test_a_newer_snapshot_overtakes_and_the_older_one_goes(opened: Opened) -> None:
+    _, log = opened()
+    log.append(entries(1, 20)).result(WAIT)
+    asked = [log.snapshot(index, 1, STATE, LiveSet.parse("2")) for index in (5, 10, 15)]
+    assert [future.result(WAIT).index for future in asked] == [5, 10, 15]
+    assert log.row.snapshot_index == 15
+    log.snapshot(16, 1, STATE, LiveSet.parse("")).result(WAIT)
+    assert len(list((log.directory / "snapshots").iterdir())) <= 2
+
+
+# --- ra_log_2 ---
+
+
+def test_a_dangling_symlink_is_no_reason_not_to_open(opened: Opened) -> None:
+    """Left of a compaction whose target was deleted before the owner started again."""
+    system, log = opened()
+    log.append(entries(1, 300)).result(WAIT)
+    flush(system)
+    system.close()
+    (log.directory / "0000000000000099.segment").symlink_to("0000000000000098.segment")
+    _, log = opened()
+    assert log.read(range(400)) == entries(1, 300)
+
+
+def test_a_closed_log_is_read_again_after_a_restart(opened: Opened) -> None:
+    _, log = opened()
+    log.append(entries(1, 9)).result(WAIT)
+    log.close()
+    with pytest.raises(LogClosedError):
+        log.append(entries(10, 10))
+    assert opened()[1].read(range(99)) == entries(1, 9)
+
+
+# --- ra_log_segments ---
+
+
+def test_minor_and_major_leave_exactly_what_is_live(opened: Opened) -> None:
+    """`basics` and `minor`: two dead segments go after the snapshot, the first one shrinks to its live entries."""
+    system, log = opened()
+    log.append(entries(1, 128 * 4)).result(WAIT)
+    flush(system)
+    assert len(regular_segments(log.directory)) == 4
+    snapshot(log, 128 * 3, "7,9,50")
+    flush(system)
+    system.compact("log").result(WAIT)
+    assert [read_segment(log.directory / name).count for name in regular_segments(log.directory)] == [3, 128]
+    assert list(opened()[1].indexes()) == [7, 9, 50, *range(128 * 3 + 1, 128 * 4 + 1)]
+
+
+def test_a_dense_segment_breaks_groups_and_names_become_links(opened: Opened) -> None:
+    """`major`: every third entry is live, but for the fourth segment, which is live as a whole."""
+    system, log = opened()
+    log.append(entries(1, 640)).result(WAIT)
+    flush(system)
+    live = LiveSet.from_indexes([i for i in range(1, 513) if i % 3 == 0 or 385 <= i <= 512])
+    log.snapshot(512, 1, STATE, live).result(WAIT)
+    system.compact("log").result(WAIT)
+    assert [read_segment(log.directory / name).count for name in regular_segments(log.directory)] == [128, 128, 128]
+    assert list(log.indexes()) == [*live, *range(513, 641)]
+
+
+def test_overwrites_keep_their_terms_through_compactions(opened: Opened) -> None:
+    """`overwrite`: 1..500 of term 1, 200..700 of term 2, opened again, then minor and major at 600."""
+    system, log = opened()
+    log.append(entries(1, 500)).result(WAIT)
+    flush(system)
+    log.append(entries(200, 700, term=2)).result(WAIT)
+    flush(system)
+    system, log = opened()
+    live = LiveSet.from_indexes(range(10, 600, 10))
+    log.snapshot(600, 2, STATE, live).result(WAIT)
+    system.compact("log").result(WAIT)
+    for _ in range(2):
+        found = log.read(range(1000))
+        assert [entry.index for entry in found] == [*live, *range(601, 701)]
+        assert all(entry.term == (1 if entry.index < 200 else 2) for entry in found)
+        system, log = opened()
+
+
+# --- ra_kv ---
+
+
+def test_one_key_is_overwritten_ten_thousand_times(opened: Opened) -> None:
+    """Values stay in the log: of each key the last write is live, whatever was rolled, compacted and opened again."""
+    system, log = opened()
+    dice, last, index = Random(5), dict.fromkeys(range(5), 0), 0
+    for _ in range(10):
+        batch = [LogEntry(index + 1 + n, 1, b"%d" % (index + 1 + n)) for n in range(1000)]
+        log.append(batch).result(WAIT)
+        for entry in batch:
+            last[0 if dice.random() < 0.99 else dice.randrange(1, 5)] = entry.index
+        index += 1000
+        live = LiveSet.from_indexes(value for value in last.values() if value)
+        log.snapshot(index, 1, STATE, live).result(WAIT)
+        if dice.random() < 0.5:
+            flush(system)
+            system.compact("log").result(WAIT)
+        if dice.random() < 0.3:
+            system, log = opened()
+        assert log.read(live) == [LogEntry(one, 1, b"%d" % one) for one in live]
+    flush(system)
+    assert len(regular_segments(log.directory)) <= 6
