@@ -24,6 +24,8 @@ from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.system.system import LogSystem
 from compaction.stores.segments.wal.files import wal_files
 from support.depth import at_depth
+from support.processes.logs import follower
+from support.processes.logs.follower import FOLLOWER
 from support.processes.logs.owner import LOGS
 from support.stores.owned_logs import JournalReader, payload
 from support.stores.segment_logs import leftovers
@@ -179,4 +181,7 @@ def check_all(trio: Trio) -> None:
         for name in LOGS:
             found = system.open_log(name).read(system.open_log(name).indexes())
             assert {entry.index: entry.term for entry in found} == trio.journal.models[name].needed()
+        installed = trio.journal.models[FOLLOWER].installed
+        assert installed > 0, "nothing was installed, so nothing was tried"
+        follower.check(system.open_log(FOLLOWER), at_least=installed)
     assert len(wal_files(trio.system)) == 1

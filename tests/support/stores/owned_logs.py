@@ -56,6 +56,8 @@ class LogModel:
         self.snapshots: deque[Snapshot] = deque()
         self.snapshot = Snapshot(0, 0, LiveSet.empty())
         self.number = 0
+        self.installed = 0
+        """Index of the last snapshot that was installed."""
 
     @property
     def last(self) -> Position | None:
@@ -156,6 +158,8 @@ class JournalReader:
                 model.number = rest[0]
             case "taken":
                 model.take(rest[0])
+            case "installed":
+                model.installed = rest[0]
             case "found":
                 model.resolve(None if rest[0] is None else (rest[0], rest[1]), rest[2])
 

@@ -1,5 +1,6 @@
 """Writes two logs of one system as fast as it can, with overwrites, snapshots with live entries, rolls and compactions
-of its own, and reads them all the time. It checks what it finds when it starts; it ends when its standard input does.
+of its own, reads them all the time, and has the snapshots of one installed in a third. It checks what it finds when it
+starts; it ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from compaction.stores.segments.system.log import Log
 from compaction.stores.segments.system.system import LogSystem, SystemLimits
 from compaction.stores.segments.wal.current import WalLimits
 from compaction.stores.segments.writer.flush import NewSegments
+from support.processes.logs.follower import Follower
 from support.stores.owned_logs import Journal, LogModel, entries, payload
 
 LOGS: Final = ("a", "b")
@@ -180,6 +182,7 @@ def main(directory: Path, journal: Path, seed: int) -> None:
     with LogSystem(directory, limits=LIMITS) as system:
         book = Journal(journal)
         owners = [Owner(system, name, book, lock, seed) for name in LOGS]
+        follower = Follower(system, book, lock)
 
         def loop(owner: Owner, read: bool) -> None:
             random = Random(seed)
@@ -193,7 +196,14 @@ def main(directory: Path, journal: Path, seed: int) -> None:
             except BaseException as error:  # noqa: BLE001 - a thread that ends in silence hides what the test is for
                 _die(error)
 
+        def follow() -> None:
+            try:
+                follower.run(stop, Random(seed))
+            except BaseException as error:  # noqa: BLE001
+                _die(error)
+
         threads = [threading.Thread(target=loop, args=(owner, read)) for owner in owners for read in (False, True)]
+        threads.append(threading.Thread(target=follow))
         for thread in threads:
             thread.start()
         print("ready", flush=True)

@@ -17,6 +17,7 @@ from typing import Final
 from compaction.exceptions import LogChangedError, NotALogDirectoryError
 from compaction.stores.segments.reading.reader import iter_entries
 from compaction.stores.segments.reading.view import open_log
+from support.processes.logs.follower import FOLLOWER, SOURCE
 from support.stores.owned_logs import JournalReader, payload
 
 HIDDEN_SECONDS: Final = 90.0
@@ -37,9 +38,10 @@ class Reader:
     def read(self) -> str:
         """What was found, in words."""
         name, log = self.directory.name, open_log(self.directory)
+        writer = SOURCE if name == FOLLOWER else name
         found: dict[int, int] = {}
         for entry in iter_entries(log):
-            assert entry.payload == payload(name, entry.index, entry.term), f"{name}: {entry}"
+            assert entry.payload == payload(writer, entry.index, entry.term), f"{name}: {entry}"
             found[entry.index] = entry.term
         if log.snapshot_index is None or log.live is None:
             return "no snapshot"
