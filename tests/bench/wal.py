@@ -145,6 +145,8 @@ def _recovery(workspace: Workspace, size: int) -> Iterator[Race]:
     case.finish()
     (path,) = wal_files(case.directory / "system")
 
+    kept: list[object] = []
+
     def recovered() -> None:
         logs = {
             log.uid: log for log in (Log(old.name, old.directory, row=LogRow(), snapshot=None) for old in case.opened)
@@ -152,9 +154,12 @@ def _recovery(workspace: Workspace, size: int) -> Iterator[Race]:
         found = recover(case.directory / "system", logs)
         assert sum(len(log.tables.visible()) for log in logs.values()) == case.entries
         assert len(found.files) == 1
+        # Giving the memory back is no part of it.
+        kept.append((logs, found))
 
     def forget() -> None:
         """The file is synced, so its pages can go."""
+        kept.clear()
         fd = os.open(path, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)
