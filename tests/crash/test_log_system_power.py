@@ -6,7 +6,7 @@ snapshot that was reported durable, no entry that was never written, and goes on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import ModuleType
@@ -15,22 +15,20 @@ import pytest
 
 from compaction.exceptions import SegmentLogError
 from compaction.stores.segments.format import writer as segment_files
-from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system import snapshots
 from compaction.stores.segments.system import system as system_module
 from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.system.system import LogSystem, SystemLimits
 from compaction.stores.segments.wal import current
 from compaction.stores.segments.wal import log as wal_log
 from compaction.stores.segments.wal.current import WalLimits
 from compaction.stores.segments.writer import flush as flush_module
 from compaction.stores.segments.writer.flush import NewSegments
-from compaction.stores.segments.writer.selection import select
 from support.faults.power_loss import Disk, Recorder, Without, lose_power_everywhere
 from support.stores.log_promises import History, conforms
+from support.stores.wrong_selections import live_only_above, nothing_hides
 
 LIMITS = SystemLimits(
     wal=WalLimits(max_entries=7), segments=NewSegments(max_count=9), rolled_files=1, snapshot_grace=0.0
@@ -170,16 +168,6 @@ def test_power_is_lost_at_every_call(tmp_path: Path) -> None:
     for uid, history in run.histories.items():
         assert promised(recorder, len(recorder.calls))["written", uid] == len(history.writes)
     assert lose(tmp_path, recorder, run, disk) > len(recorder.calls)
-
-
-def live_only_above(written: Sequence[Seq], row: LogRow, _: int | None) -> list[Seq]:
-    """A segment writer that drops what is live below the snapshot."""
-    return [seq.floor(0 if row.snapshot_index is None else row.snapshot_index + 1) for seq in written]
-
-
-def nothing_hides(written: Sequence[Seq], row: LogRow, _: int | None) -> list[Seq]:
-    """A segment writer that does not look at what the segments hold."""
-    return select(written, row)
 
 
 DEFECTS: dict[str, tuple[ModuleType, str, object]] = {

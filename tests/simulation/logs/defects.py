@@ -5,7 +5,7 @@ B1 to B7 are the windows in which the reference loses data (docs/design/segment-
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -34,8 +34,8 @@ from compaction.stores.segments.wal import current
 from compaction.stores.segments.wal import log as wal_log
 from compaction.stores.segments.writer import flush as flush_module
 from compaction.stores.segments.writer import segments as segment_writer
-from compaction.stores.segments.writer import selection
 from support.faults.power_loss import Without
+from support.stores.wrong_selections import live_only_above, nothing_hides
 
 Patch = tuple[Any, str, Any]
 
@@ -45,10 +45,7 @@ def _without(module: ModuleType, *names: str) -> Callable[[], list[Patch]]:
 
 
 def _live_only_above() -> list[Patch]:
-    def select(written: Sequence[Seq], row: LogRow, stored: int | None = None) -> list[Seq]:
-        return [seq.floor(0 if row.snapshot_index is None else row.snapshot_index + 1) for seq in written]
-
-    return [(flush_module, "select", select)]
+    return [(flush_module, "select", live_only_above)]
 
 
 def _floor_too_high() -> list[Patch]:
@@ -62,11 +59,7 @@ def _overwritten_returns() -> list[Patch]:
     def remove_below(self: MemTable, index: int) -> None:
         self.remove(self.indexes.limit(index - 1) if index > 0 else Seq())
 
-    select = selection.select
-    return [
-        (MemTable, "remove_below", remove_below),
-        (flush_module, "select", lambda written, row, _=None: select(written, row)),
-    ]
+    return [(MemTable, "remove_below", remove_below), (flush_module, "select", nothing_hides)]
 
 
 def _absence_commits() -> list[Patch]:
