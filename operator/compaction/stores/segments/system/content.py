@@ -98,6 +98,10 @@ class LogContent:
         return self._last
 
     @property
+    def _last_index(self) -> int | None:
+        return None if self._last is None else self._last.index
+
+    @property
     def last_written(self) -> LogPosition | None:
         """The last entry up to which everything is durable."""
         return self._written

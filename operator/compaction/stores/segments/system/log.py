@@ -87,14 +87,12 @@ class Log(LogContent):
         WriteRefusedError: `previous` is not the last index, or entries that were truncated would be in the gap. Other
         errors as `append`.
         """
-        size = rules.check_entries([entry])
 
         def check() -> None:
             self._check_free()
-            last = self._last.index if self._last is not None else None
-            rules.check_sparse(self.directory, entry.index, previous, last=last, truncated=self._truncated)
+            self._check_sparse(entry.index, previous, truncated=self._truncated)
 
-        return self._write([entry], size, timeout, check)
+        return self._write([entry], rules.check_entries([entry]), timeout, check)
 
     def truncate(self, index: int) -> None:
         """Drop the entries from `index` on. It is durable with the next write only: files hold no record of it.
@@ -146,8 +144,7 @@ class Log(LogContent):
             if not matches:
                 ends = (request.applied, self.row.snapshot_index)
                 self._truncate(max(0 if end is None else end + 1 for end in ends))
-            last = None if self._last is None else self._last.index
-            base = request.index if matches else last
+            base = request.index if matches else self._last_index
             self._install = Install(self, services, request, base=base, stale=stale and not matches)
             return self._install
 
@@ -167,9 +164,7 @@ class Log(LogContent):
 
     def _insert(self, queue: WalQueue, entries: Sequence[LogEntry], size: int) -> Acknowledgement:
         """Into the mem table and the queue, as one step under the lock: so both hold the same order."""
-        previous = self._last.index if self._last is not None and self._last.index < entries[0].index else None
-        if previous is None and self._last is not None:
-            previous = entries[0].index - 1
+        previous = None if self._last is None else min(self._last.index, entries[0].index - 1)
         table = self.tables.insert_run(entries, size)
         if self._truncated is not None and entries[0].index <= self._truncated:
             self._truncated = None
@@ -272,13 +267,11 @@ class Log(LogContent):
 
     def write_installed(self, entry: LogEntry, previous: int | None, *, timeout: float | None) -> Acknowledgement:
         """As `write_sparse`, while an installation is under way: truncated entries in the gap are behind the cut."""
-        size = rules.check_entries([entry])
 
         def check() -> None:
-            last = self._last.index if self._last is not None else None
-            rules.check_sparse(self.directory, entry.index, previous, last=last, truncated=None)
+            self._check_sparse(entry.index, previous, truncated=None)
 
-        return self._write([entry], size, timeout, check)
+        return self._write([entry], rules.check_entries([entry]), timeout, check)
 
     def publish_installed(self, snapshot: LogSnapshot, *, stale: bool, replaces: bool) -> None:
         """The snapshot is durable. `replaces`: the log ends at its index now; `stale`: its files may hold more."""
@@ -312,9 +305,10 @@ class Log(LogContent):
 
     def _check_append(self, first: int) -> None:
         self._check_free()
-        rules.check_append(
-            self.directory, first, last=self._last.index if self._last is not None else None, row=self.row
-        )
+        rules.check_append(self.directory, first, last=self._last_index, row=self.row)
+
+    def _check_sparse(self, index: int, previous: int | None, *, truncated: int | None) -> None:
+        rules.check_sparse(self.directory, index, previous, last=self._last_index, truncated=truncated)
 
     def _check_open(self) -> None:
         if self._error is not None:

@@ -31,7 +31,7 @@ INSTALL_PARTIAL: Final = "install.partial"
 def write_durably(directory: Path, *, index: int, term: int, state: bytes, live: LiveSet) -> LogSnapshot:
     """Write the snapshot of the log in `directory` and make it visible and durable. OSError passes through."""
     partial = directory / PARTIAL
-    discard_partial(directory)
+    remove_tree(partial)
     fs.make_directory(partial)
     _write(partial / INDEXES_FILE, encode_indexes(live))
     _write(partial / DATA_FILE, encode_snapshot(index=index, term=term, state=state))
@@ -53,9 +53,10 @@ def publish(partial: Path, *, index: int, term: int, live: LiveSet) -> LogSnapsh
     return LogSnapshot(index=index, term=term, live=live, path=path)
 
 
-def discard_partial(directory: Path) -> None:
-    """Delete the snapshot of the log in `directory` that was being written when its process ended."""
+def discard_partials(directory: Path) -> None:
+    """Delete what the log in `directory` was writing, or another member was sending, when its process ended."""
     remove_tree(directory / PARTIAL)
+    remove_tree(directory / INSTALL_PARTIAL)
 
 
 def write_indexes(snapshot: LogSnapshot, live: LiveSet) -> LogSnapshot:

@@ -34,8 +34,7 @@ from compaction.stores.segments.system.recovery import recover
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.system.services import LogServices
 from compaction.stores.segments.system.snapshots import (
-    INSTALL_PARTIAL,
-    discard_partial,
+    discard_partials,
     older_snapshots,
     remove_tree,
     write_indexes,
@@ -108,7 +107,7 @@ class LogSystem:
             self._logs = {log.uid: log for log in self._find_logs()}
             recovered = recover(directory, self._logs)
             for log in self._logs.values():
-                discard_partial(log.directory)
+                discard_partials(log.directory)
                 discard_temporary(log.directory)
                 in_wal, covered = log.tables.visible(), log.uid in recovered.writers
                 repair_last(log.directory, row=log.row, cut=log.cut, in_wal=in_wal, covered=covered)
@@ -236,7 +235,6 @@ class LogSystem:
             return {}
 
     def _start(self, log: Log) -> None:
-        remove_tree(log.directory / INSTALL_PARTIAL)
         last = log.start(
             LogServices(self.directory, self._wal.queue, self._snapshots, self._wal.roll, self._snapshot_replaced)
         )
