@@ -19,7 +19,7 @@ from compaction.kube.metrics.measure import SUPERSEDED
 from compaction.kube.metrics.registry import Metrics
 from compaction.local.programs.promtool import ensure_promtool
 from manifests.catalog_alerts import ALONE, CATALOG_CASES, QUIET, healthy_catalog
-from manifests.promrules import Case, Cause, Promtool, Timeline
+from manifests.promrules import Case, Cause, Moment, Promtool, Timeline
 from support.cluster.rendered import MANIFESTS, ROOT
 
 RULES = MANIFESTS / "components" / "prometheus" / "rules.yaml"
@@ -202,33 +202,34 @@ def test_promtool_finds_nothing_wrong(promtool: Promtool) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.alert}-{case.cause.__name__}")
 def test_an_alert_fires_by_its_cause_and_not_before_its_time(promtool: Promtool, case: Case) -> None:
     timeline = Timeline.of(case.cause, minutes=case.firing + 2)
-    promtool.judge(timeline, at=case.quiet, firing=[], alert=case.alert)
-    promtool.judge(timeline, at=case.firing, firing=[expected(promtool, case)], alert=case.alert)
+    promtool.judge(
+        timeline,
+        Moment(case.alert, at=case.quiet),
+        Moment(case.alert, at=case.firing, firing=(expected(promtool, case),)),
+    )
 
 
 def test_nothing_fires_while_all_is_well(promtool: Promtool) -> None:
     timeline = Timeline.of(healthy, minutes=300)
-    for alert in promtool.rules():
-        promtool.judge(timeline, at=299, firing=[], alert=alert)
-        promtool.judge(timeline, at=45, firing=[], alert=alert)
+    promtool.judge(timeline, *(Moment(alert, at=minute) for alert in promtool.rules() for minute in (45, 299)))
 
 
 @pytest.mark.parametrize("cause", [sources_quarantined, targets_unreadable], ids=lambda cause: cause.__name__)
 def test_a_cause_with_an_alert_of_its_own_fires_that_one_only(promtool: Promtool, cause: Cause) -> None:
-    promtool.judge(Timeline.of(cause, minutes=60), at=58, firing=[], alert="CompactionPolicyStalled")
+    promtool.judge(Timeline.of(cause, minutes=60), Moment("CompactionPolicyStalled", at=58))
 
 
 @pytest.mark.parametrize("cause", ALONE, ids=lambda cause: cause.__name__)
 def test_a_cause_of_catalogs_with_an_alert_of_its_own_fires_that_one_only(promtool: Promtool, cause: Cause) -> None:
-    promtool.judge(Timeline.of(cause, minutes=60), at=58, firing=[], alert="CompactionCatalogStalled")
+    promtool.judge(Timeline.of(cause, minutes=60), Moment("CompactionCatalogStalled", at=58))
 
 
 @pytest.mark.parametrize("cause", QUIET, ids=lambda cause: cause.__name__)
 def test_a_catalog_that_needs_no_user_fires_nothing(promtool: Promtool, cause: Cause) -> None:
     timeline = Timeline.of(cause, minutes=300)
-    for alert in promtool.rules():
-        if alert.startswith("CompactionCatalog"):
-            promtool.judge(timeline, at=299, firing=[], alert=alert)
+    alerts = [alert for alert in promtool.rules() if alert.startswith("CompactionCatalog")]
+    assert alerts
+    promtool.judge(timeline, *(Moment(alert, at=299) for alert in alerts))
 
 
 def test_every_alert_has_a_case_and_a_runbook(promtool: Promtool) -> None:

@@ -21,9 +21,14 @@ import yaml
 
 from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.catalog.standing import CatalogReason
+from compaction.api.catalog.status import CatalogCompactionStatus
+from compaction.api.conditions import get_condition
+from compaction.api.enums import ConditionType
+from compaction.catalogs.compaction.reasons import Reason
 from compaction.local.programs.binaries import Binaries
 from compaction.local.servers.versitygw import free_port
 from support.catalogs.etcd_members import Members, etcd_members
+from support.cluster.by_kubectl import Cluster
 from support.cluster.command_users import PROGRAMS
 from support.cluster.rendered import MANIFESTS, ROOT
 from support.processes.operators import ACCOUNT, OperatorFleet, fleet_in
@@ -35,7 +40,6 @@ PAGE = ROOT / "docs" / "catalogs.md"
 EXAMPLES = ("catalog.yaml", "catalog-by-url.yaml")
 COMMANDS = ("Install", "Secrets", "Participants", "Suspend, and try it dry", "On one machine")
 """Headings below which there are commands."""
-READY = '{.status.conditions[?(@.type=="Ready")].reason}'
 IN_A_CLUSTER = PAGE.read_text().partition("\n## In a cluster\n")[2].partition("\n## Values of")[0]
 TABLE = re.compile(r"^\| ([A-Z, ]+) \|", re.MULTILINE)
 
@@ -44,6 +48,7 @@ TABLE = re.compile(r"^\| ([A-Z, ]+) \|", re.MULTILINE)
 class Reader:
     """A reader of the page with a shell in a folder of their own, in which `manifests` is the repository's."""
 
+    cluster: Cluster
     folder: Path
     environment: dict[str, str]
     words: dict[str, str]
@@ -70,10 +75,22 @@ class Reader:
         assert done.returncode == 0, f"{written}\n{done.stdout}{done.stderr}"
         return done.stdout
 
-    def until(self, path: str, holds: Callable[[str], bool]) -> None:
-        """Until a field of the catalog is so."""
-        asking = f"kubectl get ccat orders -o jsonpath={shlex.quote(path)}"
-        eventually(lambda: holds(self.run(asking)), f"{path} of ccat/orders")
+    def until(self, holds: Callable[[CatalogCompactionStatus], bool], what: str) -> None:
+        """Until the catalog's status is so; asked of the API server, where a shell and a kubectl for each look would
+        cost more than what is waited for.
+        """
+        eventually(
+            lambda: holds(CatalogCompaction.from_object(self.cluster.catalog()).status), f"{what} of ccat/orders"
+        )
+
+    def until_ready_is(self, reason: str) -> None:
+        """Until the condition Ready has this reason."""
+
+        def holds(status: CatalogCompactionStatus) -> bool:
+            ready = get_condition(status.conditions, ConditionType.READY)
+            return ready is not None and ready.reason == reason
+
+        self.until(holds, f"Ready, {reason},")
 
     def close(self) -> None:
         for process in self.background:
@@ -115,7 +132,9 @@ def reader(control_plane: Any, namespace: str, etcd: Members, tmp_path: Path) ->
     group = ("system:masters",)
     kubeconfig = control_plane.running.kubeconfig_for("reader", tmp_path / "kube", groups=group, namespace=namespace)
     path = f"{PROGRAMS}:{control_plane.binaries.kubectl.parent}:{os.environ['PATH']}"
-    found = Reader(folder, os.environ | {"KUBECONFIG": str(kubeconfig), "PATH": path}, words)
+    found = Reader(
+        Cluster(control_plane, namespace), folder, os.environ | {"KUBECONFIG": str(kubeconfig), "PATH": path}, words
+    )
     for file in (*EXAMPLES, "catalogs/kustomization.yaml"):
         written = folder / "manifests" / "examples" / file
         written.write_text(found.written(written.read_text()))
@@ -145,14 +164,14 @@ def test_the_commands_install_and_show_a_catalog(
         "create", "rolebinding", "secrets", "--role=compaction-catalogs", f"--user={ACCOUNT}", namespace=namespace
     )
     fleet.start()
-    reader.until(READY, lambda text: text == "LogUnavailable")
+    reader.until_ready_is(Reason.LOG_UNAVAILABLE)
     why = reader.run("kubectl compaction why ccat/orders")
     assert "etcd-0.etcd" in why
     assert "NoParticipants" in why, "both processes end apart"
     for line in section("Suspend, and try it dry"):
         reader.run(line)
     reader.run("""kubectl patch ccat orders --type=merge -p '{"spec":{"suspend":true}}'""")
-    reader.until(READY, lambda text: text == "Suspended")
+    reader.until_ready_is(CatalogReason.SUSPENDED)
 
 
 def test_two_participants_on_one_machine_let_a_history_be_cut(
@@ -165,7 +184,7 @@ def test_two_participants_on_one_machine_let_a_history_be_cut(
     fleet.start()
     for line in section("On one machine"):
         reader.run(line)
-    reader.until("{.status.versionsCut}", lambda text: text.isdecimal() and int(text) >= 4)
+    reader.until(lambda status: status.versions_cut >= 4, "versionsCut")
     columns = kubectl_columns(reader.run("kubectl get ccat -o wide"))
     described = [word for row in TABLE.findall(IN_A_CLUSTER) for word in row.split(", ")]
     assert columns[0] == "NAME"

@@ -5,20 +5,25 @@ down.
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from local.demo.demos import COMMAND, running_below, started_in
+from support.depth import at_depth
+from support.processes import small_staging_demo
 
 pytestmark = [
     pytest.mark.apiserver,
     pytest.mark.spark,
     pytest.mark.usefixtures("binaries"),
-    # Three minutes on a machine of its own; Spark is started twice, and everything that others do makes it longer.
+    # Minutes on a machine of its own; Spark is started twice, and everything that others do makes it longer.
     pytest.mark.timeout(1500),
 ]
-STAGING = [*COMMAND, "--store", "staging"]
+SMALL = [sys.executable, str(Path(small_staging_demo.__file__)), "demo"]
+"""A fifth of the tombstones; every claim is the same. The million of them is for the deep run."""
+STAGING = [*at_depth(short=SMALL, deep=COMMAND), "--store", "staging"]
 
 
 def test_every_claim_holds_and_it_is_kept_until_it_is_taken_down(directory: Path) -> None:

@@ -146,12 +146,16 @@ class Stage:
             "\nall of it held" if held else "\nNOT all of it held", style="bold green" if held else "bold red"
         )
         if self.keep:
-            self.console.print(f"\nleft running; to look around:  export KUBECONFIG={cluster.kubeconfig}")
-            self.console.print(f"                               kubectl -n {NAMESPACE} get {cluster.resources}")
-            self.console.print(f"to stop it:                    compactor demo --down --directory {self.directory}")
+            self._say(f"\nleft running; to look around:  export KUBECONFIG={cluster.kubeconfig}")
+            self._say(f"                               kubectl -n {NAMESPACE} get {cluster.resources}")
+            self._say(f"to stop it:                    compactor demo --down --directory {self.directory}")
         else:
             self._delete_policy(cluster)
         return held
+
+    def _say(self, line: str) -> None:
+        """Lines that a user copies: a terminal breaks them, not we."""
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _delete_policy(self, cluster: DemoCluster) -> None:
         """Without the policy, its workers stop and its jobs go; without the catalog, its rounds end."""
