@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -19,6 +24,8 @@ from compaction.local.cluster.control_plane import start_control_plane
 from compaction.local.cluster.state import read_state
 from compaction.local.processes.process import ProcessId, wait_gone
 from compaction.local.programs.binaries import Binaries
+from support.faults.tcp_proxy import Network, TcpProxy
+from support.time.waiting import eventually
 
 pytestmark = pytest.mark.apiserver
 
@@ -42,6 +49,63 @@ def test_anonymous_and_unprivileged_requests_are_refused(control_plane, namespac
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     assert 'User "ann" cannot list resource "leases"' in refused.stderr
+
+
+class Counting(TcpProxy):
+    """Knows the connections that anything was sent over."""
+
+    def __enter__(self) -> Self:
+        self.used: set[frozenset[socket.socket]] = set()
+        return super().__enter__()
+
+    def passes(self, source: socket.socket, target: socket.socket, data: bytes) -> bool:
+        self.used.add(frozenset({source, target}))
+        return True
+
+
+@pytest.fixture
+def proxy(control_plane) -> Iterator[Counting]:
+    with Counting(("127.0.0.1", int(control_plane.url.rpartition(":")[2]))) as proxy:
+        yield proxy
+
+
+def test_a_thread_keeps_the_connection_of_a_client_until_it_asks_as_another(control_plane, proxy):
+    url = f"https://127.0.0.1:{proxy.port}"
+    admin, anonymous = (
+        dataclasses.replace(one, url=url) for one in (control_plane.admin, control_plane.running.anonymous)
+    )
+
+    def ask() -> None:
+        assert admin.request("GET", "/api/v1/namespaces").ok
+
+    for _ in range(3):
+        ask()
+    assert len(proxy.used) == 1
+    other = threading.Thread(target=ask)
+    other.start()
+    other.join()
+    assert len(proxy.used) == 2
+    ask()
+    assert len(proxy.used) == 2
+    assert anonymous.request("GET", "/api/v1/namespaces").status == 403
+    assert len(proxy.used) == 3
+
+
+def test_a_connection_that_was_cut_is_made_again(control_plane, proxy):
+    admin = dataclasses.replace(control_plane.admin, url=f"https://127.0.0.1:{proxy.port}")
+    assert admin.request("GET", "/version").ok
+    proxy.set(Network.REFUSING)
+    eventually(lambda: not answers(admin), "the network to be down")
+    proxy.set(Network.UP)
+    eventually(lambda: answers(admin), "the network to be up")
+    assert len(proxy.used) == 2
+
+
+def answers(admin) -> bool:
+    try:
+        return admin.request("GET", "/version").ok
+    except OSError:
+        return False
 
 
 def test_roles_are_honoured(control_plane, kubectl, namespace, tmp_path):
