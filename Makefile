@@ -46,11 +46,12 @@ images: setup ## The operator's and the worker's image as archives, with docker 
 	@$(BIN)/compactor local images $(ARGS)
 
 ##@ Develop
-.PHONY: test test-deep e2e check simulate mutate bench bench-fleet fuzz format crds manifests lock
+.PHONY: test test-deep e2e check compiled simulate mutate bench bench-fleet fuzz format crds manifests lock
 
-# Tests mostly wait: more workers than cores, each with servers of its own. What is selected runs in one process, where a
-# debugger and -s work.
-WORKERS ?= $(if $(ARGS),0,3)
+# Tests mostly wait: two workers more than there are cores, but no more than eight, for each has servers of its own and takes a
+# gigabyte. What is selected runs in one process, where a debugger and -s work.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+WORKERS ?= $(if $(ARGS),0,$(shell echo $$(( $(CORES) < 6 ? $(CORES) + 2 : 8 ))))
 PARALLEL := --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 test: setup ## All tests, in parallel (ARGS="-k name" selects some, WORKERS=n in how many processes)
@@ -70,13 +71,18 @@ e2e: setup ## The images built and run, and the tests on a real node, with kubel
 	@$(BIN)/python -m compaction.local.node.prepare
 	@$(BIN)/python -m pytest tests/images tests/node $(ARGS)
 
+# mypy computes in one process, and what else there is to check beside it.
 check: setup ## ruff, mypy strict, generated files up to date, layers and house rules
 	@$(BIN)/ruff check operator tests examples
 	@$(BIN)/ruff format --check operator tests examples
-	@$(BIN)/mypy
-	@$(BIN)/compactor crds --check crds
-	@$(BIN)/python -m compaction.local.shipped --check .
-	@$(BIN)/python -m pytest -q tests/house
+	@$(BIN)/mypy & types=$$!; failed=0; trap 'kill $$types 2>/dev/null || true' INT TERM; \
+	{ $(BIN)/compactor crds --check crds && $(BIN)/python -m compaction.local.shipped --check . && \
+	$(BIN)/python -m pytest -q tests/house; } || failed=1; \
+	wait $$types || failed=1; exit $$failed
+
+# For .ci/run: what it finds wrong `make test` says.
+compiled: setup
+	@$(BIN)/python -m pytest -q --collect-only >/dev/null 2>&1 || true
 
 simulate: setup ## Schedules of the simulator (N=20000 how many, FROM=0 the first seed), or SEED=... to replay and shrink one
 	@PYTHONPATH=tests $(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--count $(or $(N),2000) --first $(or $(FROM),0)) $(ARGS)

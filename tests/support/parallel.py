@@ -13,7 +13,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 # Each of these takes minutes: the first half waits for servers and clocks, the second half computes. Workers take a
 # file of each in turn, so that the cores are busy while others wait, and what is short fills the gaps at the end.
-WAITING = ("e2e", "chaos", "local", "drill", "kube/launchers", "cli", "examples")
+WAITING = ("local/demo", "e2e", "chaos", "manifests", "local", "drill", "kube", "cli", "examples")
 COMPUTING = ("simulation", "conformance", "crash", "stores/blocks", "rewrite", "bench", "fuzz", "contract")
 
 # Files that share an API server to which somebody adds what takes it long.

@@ -73,7 +73,7 @@ class AdminClient:
             raise
 
     def connect(self) -> http.client.HTTPSConnection:
-        """A connection that is made by its first request, and again by the next one once it is closed."""
+        """A connection; its first request opens it, and the next one opens it again once it is closed."""
         target = urlsplit(self.url)
         return http.client.HTTPSConnection(target.hostname or "", target.port, context=self._context())
 
