@@ -6,6 +6,7 @@ snapshot that was reported durable, no entry that was never written, and goes on
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -188,5 +189,8 @@ def test_a_missing_step_is_found(defect: str, tmp_path: Path, monkeypatch: pytes
     """Or the test above would pass whatever the code does."""
     module, name, replacement = DEFECTS[defect]
     monkeypatch.setattr(module, name, replacement)
+    recorder, run, disk = record(tmp_path / "disk")
     with pytest.raises((AssertionError, SegmentLogError)):
-        lose(tmp_path, *record(tmp_path / "disk"), kept=frozenset({"nothing", "some"}))
+        # What is lost for good is found at the next of every eighth call; what shows for a moment, among all of them.
+        for every in (8, 1):
+            lose(tmp_path, recorder, run, copy.deepcopy(disk), kept=frozenset({"nothing", "some"}), every=every)
