@@ -136,7 +136,7 @@ def compact(
 
     Replaced segments stay readable under their old names; nothing is deleted without --sweep. A damaged segment is
     named, the other groups are compacted, and the exit code is 1. A log of a Ra system is refused unless its server was
-    stopped cleanly. Where an owner writes the log meanwhile, --max-bytes-per-second 64M makes fewer of its appends wait.
+    stopped cleanly. Where an owner writes meanwhile, --max-bytes-per-second 64M makes fewer of its appends wait.
 
     Example: compactor segments compact /data/ra/LOG --sweep --grace 0
     """
