@@ -190,7 +190,14 @@ def test_a_missing_step_is_found(defect: str, tmp_path: Path, monkeypatch: pytes
     module, name, replacement = DEFECTS[defect]
     monkeypatch.setattr(module, name, replacement)
     recorder, run, disk = record(tmp_path / "disk")
+
+    def lose_at(every: int) -> None:
+        lose(tmp_path, recorder, run, copy.deepcopy(disk), kept=frozenset({"nothing", "some"}), every=every)
+
+    def search() -> None:
+        """What is lost for good is found at the next of every eighth call; what shows for a moment, among all calls."""
+        lose_at(8)
+        lose_at(1)
+
     with pytest.raises((AssertionError, SegmentLogError)):
-        # What is lost for good is found at the next of every eighth call; what shows for a moment, among all of them.
-        for every in (8, 1):
-            lose(tmp_path, recorder, run, copy.deepcopy(disk), kept=frozenset({"nothing", "some"}), every=every)
+        search()
