@@ -8,14 +8,15 @@ read.
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic import ConfigDict, GetJsonSchemaHandler, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema
 
+from compaction.api.documented import Documented
 from compaction.api.rules import Rule
 
 
-class ApiModel(BaseModel):
+class ApiModel(Documented):
     """A frozen model whose attribute docstrings are the field descriptions of `kubectl explain`."""
 
     model_config = ConfigDict(
@@ -25,7 +26,6 @@ class ApiModel(BaseModel):
         validate_by_alias=True,
         serialize_by_alias=True,
         extra="ignore",
-        use_attribute_docstrings=True,
         use_enum_values=False,
     )
 
@@ -48,7 +48,7 @@ class ApiModel(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        generated = handler(schema)
+        generated = super().__get_pydantic_json_schema__(schema, handler)
         if cls.RULES:
             handler.resolve_ref_schema(generated)["x-kubernetes-validations"] = [rule.to_schema() for rule in cls.RULES]
         return generated

@@ -5,11 +5,13 @@ Requests are strict: an unknown field is an error of the client, never ignored.
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 from pydantic.alias_generators import to_camel
 
+from compaction.api.documented import Documented
 
-class Wire(BaseModel):
+
+class Wire(Documented):
     """Frozen, camelCase, nothing unknown, nothing converted."""
 
     model_config = ConfigDict(
@@ -20,7 +22,6 @@ class Wire(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
         serialize_by_alias=True,
-        use_attribute_docstrings=True,
     )
 
     def to_json(self) -> bytes:
