@@ -1,8 +1,9 @@
 """What a compaction of the same log costs an owner that writes, and what the rules of live indexes save it in writes.
 
 Latency: from an append of one entry to its acknowledgement, one after the other, while `compactor segments compact`
-runs in a process of its own, and as many without it, in turn. Write amplification: bytes written to the write-ahead log
-and to segments over bytes of payload appended; without the rules, nothing is known to be dead.
+runs in a process of its own, as fast as it can and with a limit of bytes per second, and as many without it, in turn.
+The promise is about one limit; a compaction without any takes what the disk has. Write amplification: bytes written to
+the write-ahead log and to segments over bytes of payload appended; without the rules, nothing is known to be dead.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from compaction.stores.segments.writer.flush import NewSegments
 WAIT: Final = 600.0
 MOST_TIMES: Final = 2.0
 LEAST_APPENDS: Final = 50
+LIMITS: Final = (None, "128M", "64M", "32M")
+PROMISED: Final = "64M"
 COMMAND: Final = (sys.executable, "-m", "compaction.cli.main", "segments", "compact")
 
 
 def measure(workspace: Workspace) -> Iterator[Fact]:
     for size in (256, 4096):
-        title = f"append {size} B beside a compaction of its log"
-        if workspace.wants(title):
-            yield from _latency(workspace, title, size)
+        yield from _latencies(workspace, size)
     if workspace.wants("write amplification"):
         yield from _amplification(workspace)
 
@@ -51,10 +52,17 @@ def measure(workspace: Workspace) -> Iterator[Fact]:
 
 @dataclass
 class Latencies:
-    """Seconds of each append of all rounds, in the order in which they were taken."""
+    """Seconds of each append of all rounds, in the order in which they were taken, and of each compaction."""
 
     alone: list[list[float]] = field(default_factory=list)
     beside: list[list[float]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def add(self, alone: list[float], beside: list[float], seconds: float) -> None:
+        """One round."""
+        self.alone.append(alone)
+        self.beside.append(beside)
+        self.seconds.append(seconds)
 
     def times(self, hundredths: int) -> float:
         """How many times as long beside a compaction: the median over the rounds."""
@@ -75,7 +83,11 @@ def percentile(values: Sequence[float], hundredths: int) -> float:
     return ascending[max(0, -(-len(ascending) * hundredths // 100) - 1)]
 
 
-def _latency(workspace: Workspace, title: str, size: int) -> Iterator[Fact]:
+def _latencies(workspace: Workspace, size: int) -> Iterator[Fact]:
+    titles = {limit: f"append {size} B, {_words(limit)}" for limit in workspace.pick(LIMITS, (None, PROMISED))}
+    wanted = {limit: title for limit, title in titles.items() if workspace.wants(title)}
+    if not wanted:
+        return
     original = workspace.directory / f"sparse-{size}"
     entries = workspace.pick(4096, 64)
     made = generate_log(
@@ -86,25 +98,36 @@ def _latency(workspace: Workspace, title: str, size: int) -> Iterator[Fact]:
         payload_bytes=1024,
         sync=False,
     )
-    taken, groups = Latencies(), 0
+    taken = {limit: Latencies() for limit in wanted}
     for _ in range(workspace.pick(5, 1)):
-        copy = workspace.directory / "copy"
-        _copy(original, copy)
-        with LogSystem(copy, limits=SystemLimits(segments=NewSegments(max_count=entries))) as system:
-            log = system.open_log("log")
-            append = _appender(log, made.last_index + 1, os.urandom(size))
-            beside = _beside(log, append)
-            # The same number, with the same files, and nothing beside it.
-            alone = [append() for _ in beside]
-            groups += len(segment_links(log.directory))
-        taken.beside.append(beside)
-        taken.alone.append(alone)
-    assert groups > 0, "nothing was compacted beside the appends"
+        for limit, latencies in taken.items():
+            copy = workspace.directory / "copy"
+            _copy(original, copy)
+            with LogSystem(copy, limits=SystemLimits(segments=NewSegments(max_count=entries))) as system:
+                log = system.open_log("log")
+                append = _appender(log, made.last_index + 1, os.urandom(size))
+                beside, seconds = _beside(log, append, limit)
+                # The same number, with the same files, and nothing beside it.
+                latencies.add([append() for _ in beside], beside, seconds)
+                assert segment_links(log.directory), "nothing was compacted beside the appends"
     shutil.rmtree(original)
-    yield Fact(f"{title}: without", taken.row(taken.alone))
-    yield Fact(f"{title}: with", taken.row(taken.beside))
-    times = taken.times(99)
-    yield Fact(f"{title}: p99, times", f"{times:.2f}", f"<= {MOST_TIMES:g}x", times <= MOST_TIMES)
+    for limit, title in wanted.items():
+        yield from _facts(title, taken[limit], promised=limit == PROMISED)
+
+
+def _words(limit: str | None) -> str:
+    return "a compaction without limit" if limit is None else f"a compaction of {limit} bytes per second"
+
+
+def _facts(title: str, taken: Latencies, *, promised: bool) -> Iterator[Fact]:
+    seconds = statistics.median(taken.seconds)
+    yield Fact(f"{title}: without it", taken.row(taken.alone))
+    yield Fact(f"{title}: beside it", f"{taken.row(taken.beside)}; it took {seconds:.1f} s")
+    times, title = taken.times(99), f"{title}: p99, times"
+    if promised:
+        yield Fact(title, f"{times:.2f}", f"<= {MOST_TIMES:g}x", times <= MOST_TIMES)
+    else:
+        yield Fact(title, f"{times:.2f}")
 
 
 def _copy(original: Path, copy: Path) -> None:
@@ -134,14 +157,17 @@ def _appender(log: Log, first: int, payload: bytes) -> Callable[[], float]:
     return append
 
 
-def _beside(log: Log, append: Callable[[], float]) -> list[float]:
-    """One append after the other for as long as the log is compacted by another process."""
+def _beside(log: Log, append: Callable[[], float], limit: str | None) -> tuple[list[float], float]:
+    """One append after the other for as long as another process compacts the log; the seconds that this took."""
     taken: list[float] = []
-    with subprocess.Popen([*COMMAND, str(log.directory)], stdout=subprocess.DEVNULL) as compactor:
+    options = () if limit is None else ("--max-bytes-per-second", limit)
+    begun = time.perf_counter()
+    with subprocess.Popen([*COMMAND, str(log.directory), *options], stdout=subprocess.DEVNULL) as compactor:
         while compactor.poll() is None or len(taken) < LEAST_APPENDS:
             taken.append(append())
+        seconds = time.perf_counter() - begun
     assert compactor.returncode == 0
-    return taken
+    return taken, seconds
 
 
 # --- write amplification --------------------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 
@@ -85,6 +87,27 @@ def test_without_a_limit_nobody_waits_but_everybody_stops() -> None:
     assert clock.naps == []
     with pytest.raises(RewriteStoppedError):
         Pace(should_stop=lambda: True)(1)
+
+
+def test_threads_that_share_a_pace_share_its_rate() -> None:
+    """Of two that ask at once, one waits for the bytes of both."""
+    clock, both = Clock(), threading.Barrier(2)
+
+    class Meeting(int):
+        """A count whose price is computed by both threads at once, unless only one of them can."""
+
+        def __truediv__(self, other: float) -> float:
+            with suppress(threading.BrokenBarrierError):
+                both.wait(0.2)
+            return int(self) / other
+
+    pace, began = Pace(bytes_per_second=1000, clock=clock, sleep=clock.sleep), clock.now
+    threads = [threading.Thread(target=pace, args=(Meeting(1000),)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert clock.now >= began + 2.0
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 The limit is a token bucket of depth 0: each byte is paid for before it moves, and time that went by unused is not saved
 up. So at any moment no more was moved than the rate times the time since the beginning, and after a pause there is no
-burst that others would feel. The bucket is a pure function; `Pace` keeps one and does the waiting.
+burst that others would feel. The bucket is a pure function; `Pace` keeps one and does the waiting. Threads may share a
+`Pace`: what they move together keeps to the rate.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -36,6 +38,7 @@ class Pace:
 
     Args:
         should_stop: asked at each call, and at least every STEP_SECONDS while it waits; then RewriteStoppedError.
+            By each thread that calls.
         bytes_per_second: of all reads and writes together; None for no limit.
         clock, sleep: seconds; by default those of `time` when this is made (the simulator has its own).
         what: the work, in the error.
@@ -54,14 +57,16 @@ class Pace:
         self._clock = clock or time.monotonic
         self._sleep = sleep or time.sleep
         self._what = what
+        self._lock = threading.Lock()
         self._bucket = None if bytes_per_second is None else TokenBucket(max(1, bytes_per_second), self._clock())
 
     def __call__(self, count: int) -> None:
         self._look()
         if self._bucket is None:
             return
-        now = self._clock()
-        self._bucket, wait = self._bucket.take(count, now=now)
+        with self._lock:
+            now = self._clock()
+            self._bucket, wait = self._bucket.take(count, now=now)
         deadline = now + wait
         while (left := deadline - self._clock()) > 0:
             self._sleep(min(left, STEP_SECONDS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,16 @@ def test_receipts_name_the_maps(run: Run, log: Path) -> None:
     again = run("clump", log, "--owner-stopped")
     assert (again.exit_code, again.stdout) == (0, "nothing to re-write\n")
     assert "Live:      nothing" in run("inspect", log).stdout
+
+
+def test_it_keeps_to_its_bytes_per_second(run: Run, log: Path) -> None:
+    before, began = live_payloads(log), time.monotonic()
+    (receipt,) = json.loads(run("clump", log, "--owner-stopped", "--max-bytes-per-second", "5k", "-o", "json").stdout)[
+        "receipts"
+    ]
+    moved = receipt["payloadBytes"] + 2 * receipt["outputBytes"]
+    assert time.monotonic() - began >= moved / 5000 >= 0.5
+    assert under_the_maps(log, before) == before
 
 
 def test_table_of_receipts(run: Run, log: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,16 @@ def test_compact_prints_receipts_and_content_stays(run: Run, log: Path) -> None:
     assert run("compact", log).stdout == "nothing to compact\n"
     swept = json.loads(run("compact", log, "--sweep", "--grace", "0", "-o", "json").stdout)["swept"]
     assert sorted(swept["deleted"]) == sorted(n for r in result["receipts"] for n in r["replaced"])
+    assert content(log) == before
+
+
+def test_a_compaction_keeps_to_its_bytes_per_second(run: Run, log: Path) -> None:
+    before, began = content(log), time.monotonic()
+    result = json.loads(run("compact", log, "--max-bytes-per-second", "10k", "-o", "json").stdout)
+    seconds = time.monotonic() - began
+    moved = sum(2 * receipt["bytesAfter"] for receipt in result["receipts"])
+    assert moved > 5000
+    assert seconds >= moved / 10_000
     assert content(log) == before
 
 
@@ -176,7 +187,13 @@ def test_the_only_copy_is_kept_and_named(run: Run, log: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["plan"], ["compact", "/nonexistent"], ["compact", ".", "--phase", "2"], ["plan", ".", "--max-entries", "65536"]],
+    [
+        ["plan"],
+        ["compact", "/nonexistent"],
+        ["compact", ".", "--phase", "2"],
+        ["compact", ".", "--max-bytes-per-second", "0"],
+        ["plan", ".", "--max-entries", "65536"],
+    ],
 )
 def test_wrong_usage_ends_with_2(run: Run, arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2

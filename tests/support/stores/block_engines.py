@@ -6,8 +6,10 @@ What is measured is the work: not the start of Python, nor of Spark's JVM (whose
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -72,6 +74,10 @@ def generate(directory: Path, *, files: int, rows: int) -> None:
         )
 
 
+class CpuSpentError(Exception):
+    """An engine took all the CPU time that it was given."""
+
+
 class Measured(NamedTuple):
     """Seconds of wall and CPU time of the work, and the largest resident set of the process in bytes."""
 
@@ -83,7 +89,8 @@ class Measured(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Work:
     """Files to be made one, sorted by `key`. `level`: of zstd, None is what the engine has by itself. `memory`: bytes
-    that it may hold, None likewise. `order`: of the files, as registration has found it; None: what they say.
+    that it may hold, None likewise. `order`: of the files, as registration has found it; None: what they say. `cpu`:
+    seconds of CPU time after which it is ended; None: never.
     """
 
     sources: list[str]
@@ -92,6 +99,7 @@ class Work:
     level: int | None = LEVEL
     memory: int | None = None
     order: tuple[str, ...] | None = None
+    cpu: int | None = None
 
 
 def _merging(work: Work, *, known: bool) -> Callable[[], object]:
@@ -217,6 +225,8 @@ def main(engine: str, said: str) -> None:
     order = None if work["order"] is None else tuple(work["order"])
     run = ENGINES[engine](Work(**work | {"key": tuple(work["key"]), "order": order}))
     before, began = cpu_and_peak()[0], time.perf_counter()
+    if work["cpu"] is not None:
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(before + work["cpu"]), resource.RLIM_INFINITY))
     try:
         run()
     except MemoryError:
@@ -227,8 +237,11 @@ def main(engine: str, said: str) -> None:
 
 
 def measured(engine: str, work: Work) -> Measured:
-    """One run, in a process of its own. Raises MemoryError where its memory does not suffice: it says so, or it
-    takes more by OVERHEAD and is ended then.
+    """One run, in a process of its own.
+
+    Raises:
+        MemoryError: its memory does not suffice: it says so, or it takes more by OVERHEAD and is ended then.
+        CpuSpentError: it was ended after the CPU time that it is given.
     """
     command = [sys.executable, "-m", "support.stores.block_engines", engine, json.dumps(asdict(work))]
     environment = {**os.environ, **PYTHON_ENVIRONMENT, "PYTHONPATH": str(TESTS), "POLARS_MAX_THREADS": "1"}
@@ -242,6 +255,8 @@ def measured(engine: str, work: Work) -> Measured:
         answer, _ = process.communicate()
     if process.returncode == OUT_OF_MEMORY:
         raise MemoryError(engine)
+    if process.returncode == -signal.SIGXCPU:
+        raise CpuSpentError(engine)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
     return Measured(**json.loads(answer.splitlines()[-1]))

@@ -15,8 +15,9 @@ from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.cut import LogCut, write_cut
 from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.wal.codec import HEADER, RecordEncoder
+from compaction.stores.segments.wal.codec import HEADER, RecordEncoder, WalRecord
 from compaction.stores.segments.wal.files import wal_name
+from compaction.stores.segments.wal.reader import read_wal
 from compaction.stores.segments.writer.flush import NewSegments
 
 WAIT: Final = 120.0
@@ -25,6 +26,12 @@ LIMITS: Final = SystemLimits(segments=NewSegments(max_count=8), snapshot_grace=1
 
 def entries(first: int, last: int, term: int = 1) -> list[LogEntry]:
     return [LogEntry(index, term, b"entry %d of term %d" % (index, term)) for index in range(first, last + 1)]
+
+
+def wal_records(path: Path) -> list[WalRecord]:
+    """What a file of the write-ahead log holds."""
+    with read_wal(path) as reader:
+        return list(reader)
 
 
 def flush(system: LogSystem) -> None:

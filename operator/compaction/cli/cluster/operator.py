@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from compaction.api.names import COORDINATOR_LEASE, WORKER_IMAGE_ENVIRONMENT
-from compaction.api.text.values import Quantity
 from compaction.cli.cluster.flags import kubeconfig_option, namespace_option
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import errors_as_exit_code
+from compaction.cli.quantities import BytesParameter
 from compaction.kube.catalogs.controller import CatalogController
 from compaction.kube.catalogs.dispatch import Controllers
 from compaction.kube.catalogs.etcd_logs import EtcdLogs
@@ -26,22 +26,6 @@ from compaction.kube.logging import LogFormat
 from compaction.kube.replica.operator import OperatorConfig, default_state_dir, run_operator
 from compaction.leases.election import ElectionSettings, make_identity
 from compaction.reconcile.allowance import OperatorLimits
-
-
-class Bytes(click.ParamType[int]):
-    """A quantity of bytes, written as in a policy; more than 0."""
-
-    name = "quantity"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Bytes as a number."""
-        try:
-            found = int(Quantity(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if not found:
-            self.fail("must be more than 0, such as 50M", param, ctx)
-        return found
 
 
 class Account(click.ParamType[AccountName]):
@@ -91,7 +75,7 @@ class Account(click.ParamType[AccountName]):
 )
 @click.option(
     "--max-bytes-per-second",
-    type=Bytes(),
+    type=BytesParameter(),
     envvar="COMPACTION_MAX_BYTES_PER_SECOND",
     metavar="QUANTITY",
     help="Maximum bytes per second that all rewrites read and write, such as 200M. COMPACTION_MAX_BYTES_PER_SECOND. "

@@ -15,7 +15,12 @@ import click
 from compaction.api.text.formatting import format_bytes, plural
 from compaction.cli.errors import describe
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_pairs, print_table
-from compaction.cli.segments.options import max_bytes_option, max_entries_option, owner_stopped_option
+from compaction.cli.segments.options import (
+    max_bytes_option,
+    max_bytes_per_second_option,
+    max_entries_option,
+    owner_stopped_option,
+)
 from compaction.exceptions import ClumpRefusedError, RecoveryNeededError
 from compaction.stores.segments.clump.moves import MoveReceipt
 from compaction.stores.segments.clump.plan import (
@@ -81,6 +86,7 @@ RECEIPT_COLUMNS = (
 )
 @max_entries_option
 @max_bytes_option
+@max_bytes_per_second_option
 @output_option()
 def clump(
     *,
@@ -92,6 +98,7 @@ def clump(
     budget: int,
     max_entries: int,
     max_bytes: int,
+    max_bytes_per_second: int | None,
     output: OutputFormat,
 ) -> None:
     """Re-write sparse live entries of the log in DIR side by side, behind its last index.
@@ -121,6 +128,7 @@ def clump(
             job=job,
             token=token,
             holder=HOLDER,
+            bytes_per_second=max_bytes_per_second,
         )
     finally:
         fence.retire(directory, job)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from compaction.api.policy.segment_logs import Ownership
+from compaction.cli.quantities import BytesParameter
 from compaction.exceptions import LiveSetSyntaxError
 from compaction.stores.segments.checking.reading import is_log
 from compaction.stores.segments.model import DEFAULT_MAX_COUNT, DEFAULT_MAX_SIZE, MAX_COUNT_LIMIT, MAX_INDEX
@@ -33,6 +34,12 @@ max_bytes_option = click.option(
     default=DEFAULT_MAX_SIZE,
     show_default=True,
     help="Maximum payload bytes in a new segment.",
+)
+max_bytes_per_second_option = click.option(
+    "--max-bytes-per-second",
+    type=BytesParameter(),
+    metavar="QUANTITY",
+    help="Maximum bytes per second that the rewrite reads and writes, such as 64M. Default: no limit.",
 )
 owner_stopped_option = click.option(
     "--owner-stopped",

@@ -90,11 +90,11 @@ def _record_rows(
 ) -> Iterator[dict[str, Any]]:
     for path in wal_files(directory):
         try:
-            reader = read_wal(path)
-            for record in reader:
-                row = _record_row(path, record)
-                if name is None or row["log"] == name:
-                    yield row
+            with read_wal(path) as reader:
+                for record in reader:
+                    row = _record_row(path, record)
+                    if name is None or row["log"] == name:
+                        yield row
             if reader.tail is not None:
                 warn(f"{path}: the record at offset {reader.tail.offset} does not count: {reader.tail.reason}")
         except FileNotFoundError:

@@ -20,6 +20,7 @@ from compaction.cli.output import OutputFormat, emit, output_option, print_table
 from compaction.cli.segments.options import (
     log_options,
     max_bytes_option,
+    max_bytes_per_second_option,
     max_entries_option,
     owner_stopped_option,
     ownership_of,
@@ -112,6 +113,7 @@ def plan(*, directory: Path, snapshot: int | None, live: LiveSet | None, output:
     show_default=True,
     help="Grace: how long replaced names stay readable.",
 )
+@max_bytes_per_second_option
 @owner_stopped_option
 @output_option()
 @click.pass_context
@@ -125,6 +127,7 @@ def compact(
     phase: str | None,
     sweeping: bool,
     grace: float,
+    max_bytes_per_second: int | None,
     owner_stopped: bool,
     output: OutputFormat,
     **options: Any,
@@ -133,7 +136,7 @@ def compact(
 
     Replaced segments stay readable under their old names; nothing is deleted without --sweep. A damaged segment is
     named, the other groups are compacted, and the exit code is 1. A log of a Ra system is refused unless its server was
-    stopped cleanly.
+    stopped cleanly. Where an owner writes meanwhile, --max-bytes-per-second 64M makes fewer of its appends wait.
 
     Example: compactor segments compact /data/ra/LOG --sweep --grace 0
     """
@@ -143,6 +146,7 @@ def compact(
         ownership=ownership_of(owner_stopped=owner_stopped),
         rewriting=phase != "1",
         marking=phase != "3",
+        bytes_per_second=max_bytes_per_second,
     )
     done = compact_log(directory, request)
     swept = _sweep(directory, request, grace) if sweeping else None

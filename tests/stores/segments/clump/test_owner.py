@@ -13,6 +13,7 @@ from compaction.exceptions import (
     StaleTokenError,
     VerificationFailedError,
 )
+from compaction.stores.pace import UNLIMITED, Pace
 from compaction.stores.segments.clump.moves import Moves, read_moves
 from compaction.stores.segments.clump.owner import Appended, EntryCopy, LogOwner, clump_through_owner
 from compaction.stores.segments.clump.plan import ClumpOptions
@@ -44,7 +45,7 @@ def owner(tmp_path: Path) -> KeyValueOwner:
     return owner
 
 
-def _clump(owner: LogOwner, *, token: int = 1, claim: bool = True) -> ClumpResult:
+def _clump(owner: LogOwner, *, token: int = 1, claim: bool = True, pace: Pace = UNLIMITED) -> ClumpResult:
     if claim:
         fence.claim(owner.directory, job=JOB, token=token, holder="test")
     return clump_through_owner(
@@ -54,8 +55,15 @@ def _clump(owner: LogOwner, *, token: int = 1, claim: bool = True) -> ClumpResul
         job=JOB,
         token=token,
         holder="test",
+        pace=pace,
         now=5.0,
     )
+
+
+def test_what_is_read_handed_over_and_read_back_is_paid_for(owner: KeyValueOwner) -> None:
+    asked: list[int] = []
+    result = _clump(owner, pace=asked.append)  # type: ignore[arg-type]
+    assert sum(asked) >= 3 * sum(receipt.payload_bytes for receipt in result.receipts) > 0
 
 
 def test_the_owner_keeps_its_values_and_its_live_set_becomes_dense(owner: KeyValueOwner) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.stores.segments.format import checksums
-from compaction.stores.segments.format.checksums import CRC32S, crc32_each
+from compaction.stores.segments.format.checksums import ADLER32S, CRC32S, crc32_each
 from compaction.stores.segments.reading.packing import pack, plan_reads
 
 FILE = bytes(index * 7 % 251 for index in range(600))
@@ -61,9 +61,15 @@ def test_what_lies_side_by_side_is_not_copied() -> None:
 
 @pytest.mark.parametrize("crc", CRC32S.values(), ids=CRC32S)
 @given(st.lists(st.binary(max_size=40), max_size=12) | st.lists(st.binary(min_size=9, max_size=9), max_size=12))
-def test_checksums_are_zlibs(crc: checksums.Crc32, payloads: list[bytes]) -> None:
+def test_checksums_are_zlibs(crc: checksums.Checksum, payloads: list[bytes]) -> None:
     lengths = np.array([len(payload) for payload in payloads], dtype=np.int64)
     assert crc32_each(memoryview(b"".join(payloads)), lengths, crc).tolist() == [zlib.crc32(p) for p in payloads]
+
+
+@pytest.mark.parametrize("adler", ADLER32S.values(), ids=ADLER32S)
+@given(st.binary(max_size=9000), st.binary(max_size=40))
+def test_adler_checksums_are_zlibs(adler: checksums.Checksum, payload: bytes, before: bytes) -> None:
+    assert adler(memoryview(payload), adler(before)) == zlib.adler32(before + payload)
 
 
 def test_without_isal_zlib_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +81,7 @@ def test_without_isal_zlib_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.CRC32S["fastest"] is zlib.crc32
+    assert module.ADLER32S["fastest"] is zlib.adler32
     assert module.crc32_each(memoryview(b"abcdef"), np.array([3, 3])).tolist() == [
         zlib.crc32(b"abc"),
         zlib.crc32(b"def"),

@@ -5,18 +5,22 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from compaction.exceptions import CorruptEntryError, RewriteStoppedError, SourcesChangedError, StaleTokenError
+from compaction.stores.pace import Pace
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.commit.commit import GroupOutcome
 from compaction.stores.segments.commit.records import GroupReceipt, RewrittenGroup
+from compaction.stores.segments.directory import fs
 from compaction.stores.segments.generate import corrupt_entry, generate_log
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import GroupCheck, plan_log
+from compaction.stores.segments.reading import reader
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.rewrite import compact
 from compaction.stores.segments.rewrite.compact import compact_groups
@@ -80,6 +84,57 @@ def test_every_group_is_committed_once_and_in_its_place(log: Path, threads: int)
     assert content(log) == before
     assert leftovers(log) == []
     assert not plan_log(open_log(log), LIMITS).groups
+
+
+class SharedClock:
+    """Virtual time of several threads: a sleep ends at its own time, also while others sleep."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self._lock = threading.Lock()
+
+    def __call__(self) -> float:
+        with self._lock:
+            return self.now
+
+    def sleep(self, seconds: float) -> None:
+        ends = self() + seconds
+        with self._lock:
+            self.now = max(self.now, ends)
+
+
+def test_one_limit_holds_over_all_threads(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What all threads have read and written at any moment, against virtual time."""
+    clock, rate, counting = SharedClock(), 20_000, threading.Lock()
+    began, moved, over, write, preadv = clock(), 0, list[int](), fs.write, reader.os.preadv
+
+    def count(size: int) -> None:
+        nonlocal moved
+        with counting:
+            moved += size
+            if moved > rate * (clock() - began) * (1 + 1e-9):
+                over.append(moved)
+
+    def counted_write(fd: int, buffers: list[bytes]) -> None:
+        if threading.current_thread().name.startswith("rewrite"):
+            count(sum(map(len, buffers)))
+        write(fd, buffers)
+
+    def counted_read(fd: int, buffers: list[memoryview], offset: int) -> int:
+        got = preadv(fd, buffers, offset)
+        if threading.current_thread().name.startswith("rewrite"):
+            count(got)
+        return got
+
+    monkeypatch.setattr(compact, "Pace", partial(Pace, clock=clock, sleep=clock.sleep))
+    monkeypatch.setattr(fs, "write", counted_write)
+    monkeypatch.setattr(reader.os, "preadv", counted_read)
+    outcomes = compacted(log, threads=3, bytes_per_second=rate)
+    receipts = [outcome for outcome in outcomes if isinstance(outcome, GroupReceipt)]
+    assert len(receipts) == len(outcomes)
+    least = sum(receipt.live_bytes + 2 * receipt.bytes_after for receipt in receipts)
+    assert over == []
+    assert clock() - began >= least / rate
 
 
 def test_a_damaged_group_holds_back_no_other(log: Path) -> None:

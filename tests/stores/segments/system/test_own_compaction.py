@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import LogClosedError
+from compaction.exceptions import LogClosedError, RewriteStoppedError
 from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.directory import fs, lock
@@ -227,6 +227,49 @@ def test_a_timer_that_cannot_read_the_log_goes_on(
         assert failed.wait(WAIT)
         assert system.compact("a").result(WAIT).reason is Due.REQUESTED
     assert "Too many open files" in caplog.text
+
+
+def test_an_owner_says_how_fast_it_compacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its rules, for triggers and calls; by a call, for that one; of two that wait the lower."""
+    entered, go_on, rates = threading.Event(), threading.Event(), list[int | None]()
+    compact = compactions_module.compact_log
+
+    def noted(directory: Path, request: CompactionRequest, *, should_stop: Callable[[], bool]) -> Any:
+        rates.append(request.bytes_per_second)
+        entered.set()
+        assert go_on.wait(WAIT)
+        return compact(directory, request, should_stop=should_stop)
+
+    monkeypatch.setattr(compactions_module, "compact_log", noted)
+    rules = DueRules(live_share=0.3)
+    with LogSystem(tmp_path / "system", limits=limits(due=rules, bytes_per_second=90_000)) as system:
+        log = filled(system)
+        snapshot(system, log, 40, "1,9,17,20,33")
+        assert entered.wait(WAIT)
+        waiting = system.compact("a", bytes_per_second=80_000)
+        assert system.compact("a") is waiting
+        go_on.set()
+        waiting.result(WAIT)
+        system.compact("a").result(WAIT)
+        system.compact("a", bytes_per_second=100_000).result(WAIT)
+    with LogSystem(tmp_path / "system", limits=limits()) as system:
+        system.compact("a").result(WAIT)
+    assert rates == [90_000, 80_000, 90_000, 100_000, None]
+
+
+def test_closing_stops_a_compaction_that_waits_for_its_bytes(tmp_path: Path) -> None:
+    system = LogSystem(tmp_path / "system", limits=limits(bytes_per_second=1))
+    log = filled(system)
+    snapshot(system, log, 40, "1,9,17,20,33")
+    future = system.compact("a")
+    # Its outputs are begun: a rewrite is under way, and would take minutes.
+    while not list(log.directory.glob("*.partial*")):
+        assert not future.done()
+        threading.Event().wait(0.01)
+    system.close()
+    with pytest.raises(RewriteStoppedError):
+        future.result(WAIT)
+    assert segment_links(log.directory) == []
 
 
 def test_closing_stops_a_compaction_before_its_next_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,8 @@ from compaction.stores.segments.system.compactions import OwnerCompaction
 from compaction.stores.segments.system.log import Log
 from compaction.stores.segments.system.system import LogSystem, SystemLimits
 from compaction.stores.segments.wal.files import wal_files
-from compaction.stores.segments.wal.reader import read_wal
 from compaction.stores.segments.writer.flush import NewSegments
+from support.stores.log_systems import wal_records
 
 WAIT = 120.0
 STATE = b"\x83j"
@@ -57,7 +57,7 @@ def stored(log: Log) -> list[int]:
 
 def recorded(directory: Path) -> list[tuple[int, bool]]:
     """Index and truncate flag of each record in the write-ahead log."""
-    return [(record.index, record.truncate) for path in wal_files(directory) for record in read_wal(path)]
+    return [(record.index, record.truncate) for path in wal_files(directory) for record in wal_records(path)]
 
 
 @pytest.fixture

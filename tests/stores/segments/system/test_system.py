@@ -36,8 +36,8 @@ from compaction.stores.segments.system.system import LogSystem, SystemLimits
 from compaction.stores.segments.wal.acceptance import WriterState
 from compaction.stores.segments.wal.current import WalLimits
 from compaction.stores.segments.wal.files import read_writers, wal_files
-from compaction.stores.segments.wal.reader import read_wal
 from compaction.stores.segments.writer.flush import NewSegments
+from support.stores.log_systems import wal_records
 
 WAIT = 120.0
 STATE = b"\x83j"
@@ -69,7 +69,7 @@ def test_an_acknowledged_entry_is_in_the_file_when_its_future_completes(system: 
     assert log.append(entries(1, 3)).result(WAIT) == LogPosition(3, 1)
     assert log.last_written == log.last == LogPosition(3, 1)
     (path,) = wal_files(directory)
-    assert [(r.writer, r.index, r.payload) for r in read_wal(path)] == [
+    assert [(r.writer, r.index, r.payload) for r in wal_records(path)] == [
         (b"a", 1, b"1@1"), (b"a", 2, b"2@1"), (b"a", 3, b"3@1"),
     ]  # fmt: skip
 
@@ -115,7 +115,7 @@ def test_entries_are_read_after_a_restart_from_the_log_and_from_segments(directo
         assert log.last == log.last_written == LogPosition(20, 2)
         assert log.read(range(99)) == entries(1, 10) + entries(11, 20, term=2)
         assert system.drain(WAIT)
-        assert [r.index for path in wal_files(directory) for r in read_wal(path)] == []
+        assert [r.index for path in wal_files(directory) for r in wal_records(path)] == []
         assert log.read([1, 20]) == [*entries(1, 1), *entries(20, 20, term=2)]
         assert log.fold(lambda count, entry: count + entry.index, 0) == sum(range(1, 21))
         assert log.fold(lambda found, entry: [*found, entry.index], [], first=18) == [18, 19, 20]
@@ -229,7 +229,7 @@ def test_a_write_that_got_lost_is_asked_for_once(system: LogSystem, directory: P
     futures += [log.append(entries(index, index)) for index in range(5, 9)]
     assert [future.result(WAIT).index for future in futures] == [4, 5, 6, 7, 8]
     (path,) = wal_files(directory)
-    assert [record.index for record in read_wal(path)] == list(range(1, 9))
+    assert [record.index for record in wal_records(path)] == list(range(1, 9))
 
 
 # --- snapshots ------------------------------------------------------------------------------------------------------
@@ -475,7 +475,7 @@ def test_damage_stops_the_opening_and_changes_nothing(directory: Path) -> None:
         system.open_log("a").append(entries(1, 9)).result(WAIT)
     (path,) = wal_files(directory)
     data = bytearray(path.read_bytes())
-    third = list(read_wal(path))[2].offset
+    third = list(wal_records(path))[2].offset
     data[third + 12] ^= 1
     path.write_bytes(data)
     with pytest.raises(DamagedWalError, match=f"{path}: damaged write-ahead log at offset {third}"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 
 from compaction.exceptions import DamagedWalError, InvalidEntryError, InvalidWalFormatError
 from compaction.stores.segments.wal.codec import HEADER, RecordEncoder, WalRecord, checksum
-from compaction.stores.segments.wal.reader import WalReader, find_record
+from compaction.stores.segments.wal.files import wal_name
+from compaction.stores.segments.wal.reader import FileBytes, WalReader, find_record, read_wal
 
 FILE = "/data/0000000000000001.wal"
 GOLDEN = bytes.fromhex(
@@ -132,6 +134,52 @@ def test_a_changed_byte_is_never_read(records: list[WalRecord], data: st.DataObj
         assert find_record(whole, ends[number] + 1, dict.fromkeys(range(9), b"")) is None
 
 
+STRETCHES = st.integers(len(HEADER), 400)
+
+
+@given(RECORDS, st.integers(0, 40), STRETCHES, st.data())
+def test_how_much_is_read_at_once_changes_nothing(
+    records: list[WalRecord], zeros: int, stretch: int, data: st.DataObject
+) -> None:
+    """Whole files, torn ones and damaged ones: the same records, the same end, the same error."""
+    changed = bytearray(encoded(records) + bytes(zeros))
+    if data.draw(st.booleans()):
+        del changed[data.draw(st.integers(len(HEADER), len(changed))) :]
+    if len(changed) > len(HEADER) and data.draw(st.booleans()):
+        changed[data.draw(st.integers(len(HEADER), len(changed) - 1))] ^= data.draw(st.integers(1, 255))
+    found = []
+    for at_once in (len(changed), stretch):
+        reader, read, damage = WalReader(bytes(changed), file=FILE, stretch=at_once), [], ""
+        try:
+            read.extend(reader)
+        except DamagedWalError as error:
+            damage = str(error)
+        found.append((read, damage, reader.end, reader.tail))
+    assert found[0] == found[1]
+
+
+def test_a_file_is_read_in_stretches_however_large_it_is(tmp_path: Path) -> None:
+    """Beside a stretch, only the largest record is in memory: the entries are the caller's."""
+    records = [WalRecord(b"uid", index, 1, bytes(300_000 if index == 7 else 1000)) for index in range(1, 2001)]
+    path = tmp_path / wal_name(1)
+    path.write_bytes(encoded(records))
+    taken: list[int] = []
+    with open(path, "rb", buffering=0) as file:
+
+        def read(count: int, offset: int) -> bytes:
+            taken.append(count)
+            file.seek(offset)
+            return file.read(count)
+
+        source = FileBytes(path.stat().st_size, read)
+        assert plain(list(WalReader(source, file=FILE, stretch=1 << 16))) == records
+    assert max(taken) < 2 * 300_000
+    assert sum(taken) < 2 * source.size
+    with read_wal(path) as reader:
+        assert sum(len(run.entries) for run in reader.runs()) == len(records)
+        assert reader.end == source.size
+
+
 NEIGHBOURS = st.lists(
     st.tuples(st.sampled_from([b"a", b"writer-2", b"x" * 300]), st.sampled_from([1, 1, 1, 1, 0, 2, -3]), st.booleans()),
     max_size=30,
@@ -150,7 +198,7 @@ def test_runs_are_the_records_of_each_writer(steps: list[tuple[bytes, int, bool]
     if len(changed) > len(HEADER) and data.draw(st.booleans()):
         changed[data.draw(st.integers(len(HEADER), len(changed) - 1))] ^= data.draw(st.integers(1, 255))
     read, damage = read_up_to_damage(bytes(changed))
-    reader = WalReader(bytes(changed), file=FILE)
+    reader = WalReader(bytes(changed), file=FILE, stretch=data.draw(STRETCHES))
     if damage is not None:
         with pytest.raises(DamagedWalError) as error:
             list(reader.runs())

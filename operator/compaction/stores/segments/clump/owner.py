@@ -25,6 +25,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from compaction.exceptions import ClumpRefusedError, SourcesChangedError, VerificationFailedError
+from compaction.stores.pace import UNLIMITED, Pace
 from compaction.stores.segments.clump.moves import MoveReceipt, Moves, write_moves
 from compaction.stores.segments.clump.plan import ClumpOptions, ClumpPlan, ClumpRound, plan_clump
 from compaction.stores.segments.clump.run import ClumpResult, receipts_of
@@ -85,10 +86,13 @@ def clump_through_owner(
     job: str,
     token: int,
     holder: str,
+    pace: Pace = UNLIMITED,
     now: float | None = None,
     timeout: float = lock.DEFAULT_TIMEOUT,
 ) -> ClumpResult:
     """Plan, hand over, read back, write the map down, let the owner adopt: round by round. The token must be claimed.
+
+    `pace` is asked before copies are read, handed over and read back; how the owner writes them is its own affair.
 
     Raises:
         StaleTokenError, SourcesChangedError, CorruptEntryError, ... : nothing was adopted in this round.
@@ -105,7 +109,7 @@ def clump_through_owner(
         fence.check_token(fence.read(directory), directory, job=job, token=token)
         started = time.monotonic()
         with storage_errors(directory):
-            moves = _move(owner, plan, part, job=job, token=token, holder=holder)
+            moves = _move(owner, plan, part, job=job, token=token, holder=holder, pace=pace)
         moves = _write_down(directory, moves, started=started, now=now, timeout=timeout)
         owner.adopt(moves, job=job, token=token)
         _check_adopted(directory, moves)
@@ -113,11 +117,14 @@ def clump_through_owner(
     return ClumpResult(plan=plan, receipts=tuple(receipts))
 
 
-def _move(owner: LogOwner, plan: ClumpPlan, part: ClumpRound, *, job: str, token: int, holder: str) -> Moves:
+def _move(
+    owner: LogOwner, plan: ClumpPlan, part: ClumpRound, *, job: str, token: int, holder: str, pace: Pace
+) -> Moves:
     """Hand the entries of one round over, batch by batch, and read the copies back."""
     log = open_log(owner.directory)
     before, indexes, terms = EntryFingerprint(), [], []
-    for copies in _portions(log, part.old):
+    for copies in _portions(log, part.old, pace):
+        pace(sum(len(copy.payload) for copy in copies))
         answer = list(owner.append(copies, job=job, token=token))
         if len(answer) != len(copies):
             raise VerificationFailedError(f"{log.directory}: {len(copies)} entries given, {len(answer)} appended")
@@ -130,19 +137,19 @@ def _move(owner: LogOwner, plan: ClumpPlan, part: ClumpRound, *, job: str, token
         terms.append(term)
     new, term = np.concatenate(indexes), np.concatenate(terms)
     _check_order(log, plan, new, term)
-    if _read_back(owner.directory, new) != before.hexdigest():
+    if _read_back(owner.directory, new, pace) != before.hexdigest():
         raise VerificationFailedError(f"{log.directory}: what its owner appended from index {new[0]} on is not a copy")
     receipt = _receipt(log, plan, part, new, term=int(term[-1]), job=job, token=token, holder=holder, copied=before)
     return Moves.of_pairs(receipt, np.fromiter(part.old, dtype=np.uint64, count=len(part.old)), new)
 
 
-def _portions(log: LogState, wanted: LiveSet) -> Iterator[list[EntryCopy]]:
+def _portions(log: LogState, wanted: LiveSet, pace: Pace) -> Iterator[list[EntryCopy]]:
     """The wanted entries, ascending, in as few portions as memory allows: what the owner writes in between, its own
     mark of a portion included, keeps copies apart.
     """
     portion: list[EntryCopy] = []
     size = 0
-    for batch in _batches(log, wanted):
+    for batch in _batches(log, wanted, pace):
         olds = batch.segment.idx[batch.rows].tolist()
         portion += [EntryCopy(old, bytes(copy)) for old, copy in zip(olds, batch.payloads(), strict=True)]
         size += len(batch.data)
@@ -153,7 +160,7 @@ def _portions(log: LogState, wanted: LiveSet) -> Iterator[list[EntryCopy]]:
         yield portion
 
 
-def _batches(log: LogState, wanted: LiveSet) -> Iterator[EntryBatch]:
+def _batches(log: LogState, wanted: LiveSet, pace: Pace) -> Iterator[EntryBatch]:
     """Checked payloads of the wanted entries, ascending; SourcesChangedError when one is not readable any more."""
     found = 0
     for ref in log.refs:
@@ -162,7 +169,7 @@ def _batches(log: LogState, wanted: LiveSet) -> Iterator[EntryBatch]:
         if rows.size:
             found += int(rows.size)
             with closing(SegmentFile(segment)) as file:
-                yield from file.batches(rows)
+                yield from file.batches(rows, pace=pace)
     if found != len(wanted):
         raise SourcesChangedError(f"{log.directory}: {len(wanted) - found} entries are not readable: plan again")
 
@@ -177,10 +184,10 @@ def _check_order(log: LogState, plan: ClumpPlan, new: U64Array, term: U64Array) 
         )
 
 
-def _read_back(directory: Path, new: U64Array) -> str:
+def _read_back(directory: Path, new: U64Array, pace: Pace) -> str:
     """The fingerprint of the entries at the new indexes, as they are in segment files now."""
     after = EntryFingerprint()
-    for batch in _batches(open_log(directory), LiveSet.from_indexes(new)):
+    for batch in _batches(open_log(directory), LiveSet.from_indexes(new), pace):
         after.update_batch(batch)
     return after.hexdigest()
 

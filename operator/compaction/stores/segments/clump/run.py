@@ -21,6 +21,7 @@ from typing import Final
 
 from compaction.api.policy.segment_logs import Ownership
 from compaction.exceptions import ClumpRefusedError, LockHeldError
+from compaction.stores.pace import Pace
 from compaction.stores.segments.clump.commit import commit_clumps
 from compaction.stores.segments.clump.copy import ClumpTask, copy_clumps, task_of
 from compaction.stores.segments.clump.moves import MoveReceipt, load_moves, moves_files
@@ -54,18 +55,20 @@ def clump_log(
     job: str,
     token: int,
     holder: str,
+    bytes_per_second: int | None = None,
     now: float | None = None,
     timeout: float = lock.DEFAULT_TIMEOUT,
 ) -> ClumpResult:
     """Recover, plan, copy, verify and commit. The token must be claimed (`fence.claim`).
 
-    What an earlier attempt of the job committed counts against its bytes. Raises as `require_stopped_owner`,
-    `plan_clump`, `copy_clumps` and `commit_clumps`; what was committed before stays.
+    What an earlier attempt of the job committed counts against its bytes. `bytes_per_second`: what copying may read
+    and write, reading back included. Raises as `require_stopped_owner`, `plan_clump`, `copy_clumps` and
+    `commit_clumps`; what was committed before stays.
     """
     prepared = prepare_clump(
         directory, request=request, limits=limits, owner_stopped=owner_stopped, job=job, token=token, timeout=timeout
     )
-    copied = copy_clumps(prepared.task)
+    copied = copy_clumps(prepared.task, pace=Pace(bytes_per_second=bytes_per_second))
     receipts = commit_clumps(directory, job=job, token=token, clumps=copied, holder=holder, now=now, timeout=timeout)
     return ClumpResult(plan=prepared.plan, receipts=receipts)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -29,7 +29,6 @@ from compaction.stores.segments.commit.commit import GroupOutcome
 from compaction.stores.segments.commit.records import RewrittenGroup
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.format.names import group_key, partial_name
-from compaction.stores.segments.model import SegmentIndex
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import GroupCheck
 from compaction.stores.segments.reading.buffers import Buffers
@@ -59,9 +58,12 @@ def compact_groups(
     holder: str,
     ownership: Ownership = Ownership.DETECT,
     threads: int = THREADS,
+    bytes_per_second: int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[GroupOutcome, ...]:
     """Rewrite and commit `groups` (of a plan over one reading of the log, `check`), each exactly once per job.
+
+    `bytes_per_second`: what all threads together may read and write, reading back included.
 
     In the order of `groups`: a receipt, or the error that kept this group from being committed, its own (as of
     `kernel.rewrite_group`) or that of the commit it was to be part of (as of `commit.commit_groups`).
@@ -69,13 +71,19 @@ def compact_groups(
     Raises:
         RewriteStoppedError: `should_stop` said so; what was committed has its receipt in the fence.
     """
-    attempt = _Attempt(directory, check, live, limits, job, token, holder, ownership, should_stop, check.segments)
+    ended = threading.Event()
+    pace = Pace(
+        should_stop=lambda: ended.is_set() or should_stop(),
+        bytes_per_second=bytes_per_second,
+        what=f"{directory}: the compaction",
+    )
+    attempt = _Attempt(directory, check, live, limits, job, token, holder, ownership, pace, ended)
     try:
         with ThreadPoolExecutor(threads, thread_name_prefix="rewrite") as pool:
             try:
                 attempt.run(pool, groups)
             finally:
-                attempt.ended.set()
+                ended.set()
     finally:
         for sources in groups:
             with suppress(OSError):
@@ -93,9 +101,9 @@ class _Attempt:
     token: int
     holder: str
     ownership: Ownership
-    should_stop: Callable[[], bool]
-    known: Mapping[str, SegmentIndex]
-    ended: threading.Event = field(default_factory=threading.Event)
+    pace: Pace
+    """Of all threads."""
+    ended: threading.Event
     own: threading.local = field(default_factory=threading.local)
     """Of each thread: its buffers."""
     outcomes: dict[Sources, GroupOutcome] = field(default_factory=dict)
@@ -127,11 +135,8 @@ class _Attempt:
             job=self.job,
             token=self.token,
             ranges=self.check.ranges(sources),
-            known=self.known,
-            pace=Pace(
-                should_stop=lambda: self.ended.is_set() or self.should_stop(),
-                what=f"{self.directory}: the compaction",
-            ),
+            known=self.check.segments,
+            pace=self.pace,
             buffers=self._buffers(),
         )
 

@@ -31,7 +31,8 @@ class CompactionRequest:
     """What to do to a log. `holder` signs locks and the claim, and begins the job's name.
 
     `snapshot_index`, `live`: win over the log's own snapshot. `rewriting` False: dead segments are marked only;
-    `marking` False: groups are rewritten only.
+    `marking` False: groups are rewritten only. `bytes_per_second`: what the rewrites of its groups may read and write
+    together.
     """
 
     holder: str
@@ -42,6 +43,7 @@ class CompactionRequest:
     ownership: Ownership = Ownership.DETECT
     rewriting: bool = True
     marking: bool = True
+    bytes_per_second: int | None = None
     timeout: float = lock.DEFAULT_TIMEOUT
 
 
@@ -123,6 +125,7 @@ def _rewrite(
         token=token,
         holder=request.holder,
         ownership=request.ownership,
+        bytes_per_second=request.bytes_per_second,
         should_stop=should_stop,
     )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from compaction.exceptions import FlushFailedError, StaleLogTokenError
+from compaction.stores.pace import Pace
 from compaction.stores.segments.clump.moves import Moves
 from compaction.stores.segments.clump.owner import Appended, EntryCopy, clump_through_owner
 from compaction.stores.segments.clump.plan import ClumpOptions
@@ -42,9 +43,17 @@ class ClumpingMachine(Protocol):
 
 
 def clump_own_log(
-    system: LogSystem, log: Log, machine: ClumpingMachine, *, options: ClumpOptions, limits: SegmentLimits
+    system: LogSystem,
+    log: Log,
+    machine: ClumpingMachine,
+    *,
+    options: ClumpOptions,
+    limits: SegmentLimits,
+    bytes_per_second: int | None = None,
 ) -> ClumpResult:
     """Plan, append, read back, write the map down, adopt: round by round, in the caller's thread.
+
+    `bytes_per_second`: what may be read, handed to the machine and read back.
 
     Errors as `clump_through_owner`; what was adopted before stays.
     """
@@ -53,7 +62,15 @@ def clump_own_log(
     token = fence.claim_next(directory, job=job, holder=OWNER)
     try:
         owner = _RunningOwner(system, log, machine)
-        return clump_through_owner(owner, request=options, limits=limits, job=job, token=token, holder=OWNER)
+        return clump_through_owner(
+            owner,
+            request=options,
+            limits=limits,
+            job=job,
+            token=token,
+            holder=OWNER,
+            pace=Pace(bytes_per_second=bytes_per_second),
+        )
     finally:
         fence.retire(directory, job)
 

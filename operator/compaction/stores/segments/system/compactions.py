@@ -39,13 +39,15 @@ class OwnerCompaction:
     """What an owner compacts itself. Rewriting is off by default: it is the operator's, or asked for by a call.
 
     `phase_one`: delete dead segments after each snapshot. `due`: when to rewrite without being asked. `grace`: seconds
-    for which replaced names stay for readers in other processes.
+    for which replaced names stay for readers in other processes. `bytes_per_second`: what a rewrite may read and write,
+    so that appends beside it wait less for the disk; None for as fast as it goes.
     """
 
     phase_one: bool = True
     due: DueRules = field(default_factory=DueRules)
     limits: SegmentLimits = field(default_factory=SegmentLimits)
     grace: float = 600.0
+    bytes_per_second: int | None = None
 
 
 class CompactedLog(Protocol):
@@ -85,6 +87,7 @@ class OwnCompaction:
 class _Request:
     log: CompactedLog
     reason: Due
+    bytes_per_second: int | None
     future: Future[OwnCompaction] = field(default_factory=Future)
 
 
@@ -121,12 +124,15 @@ class Compactions:
         except (SegmentLogError, OSError) as error:
             _logger.warning("%s: dead segments cannot be deleted now: %s", log.directory, error)
 
-    def request(self, log: CompactedLog) -> Future[OwnCompaction]:
-        """Compact a log as soon as those before it are done. The future fails with the compaction's error."""
-        return self._put(log, Due.REQUESTED).future
+    def request(self, log: CompactedLog, *, bytes_per_second: int | None = None) -> Future[OwnCompaction]:
+        """Compact a log as soon as those before it are done, at this rate instead of that of the rules.
+
+        The future fails with the compaction's error.
+        """
+        return self._put(log, Due.REQUESTED, bytes_per_second).future
 
     def close(self) -> None:
-        """End: a compaction that is under way stops before its next group, and what waits fails."""
+        """End: a compaction that is under way stops before its next read or write, and what waits fails."""
         with self._changed:
             self._closed = True
             waiting, self._waiting = list(self._waiting), deque()
@@ -149,15 +155,17 @@ class Compactions:
             with suppress(LogClosedError):
                 self._put(log, reason)
 
-    def _put(self, log: CompactedLog, reason: Due) -> _Request:
-        """At most one request of a log waits; a second one is the same."""
+    def _put(self, log: CompactedLog, reason: Due, bytes_per_second: int | None = None) -> _Request:
+        """At most one request of a log waits; a second one is the same, and the lower of their rates holds."""
+        rate = self._rules.bytes_per_second if bytes_per_second is None else bytes_per_second
         with self._changed:
             if self._closed:
                 raise _closed(log)
             for one in self._waiting:
                 if one.log is log:
+                    one.bytes_per_second = min((r for r in (one.bytes_per_second, rate) if r is not None), default=None)
                     return one
-            request = _Request(log, reason)
+            request = _Request(log, reason, rate)
             self._waiting.append(request)
             self._changed.notify_all()
             return request
@@ -199,7 +207,7 @@ class Compactions:
     def _compact(self, request: _Request) -> None:
         log = request.log
         try:
-            result = self._compacted(log, request.reason)
+            result = self._compacted(log, request.reason, request.bytes_per_second)
         except CompactionError as error:
             if request.reason is not Due.REQUESTED:
                 _logger.warning("%s: the compaction failed: %s", log.directory, error)
@@ -214,13 +222,15 @@ class Compactions:
             with self._changed:
                 self._compacted_at[log.name] = self._clock()
 
-    def _compacted(self, log: CompactedLog, reason: Due) -> OwnCompaction:
+    def _compacted(self, log: CompactedLog, reason: Due, bytes_per_second: int | None) -> OwnCompaction:
         if not log.segments.refresh().segments:
             # Nothing was flushed yet.
             return OwnCompaction(log.name, reason, LogCompaction("", RecoveryReport()), (), sweep.SweepReport())
         rules, said = self._rules, Ownership.STOPPED
         # The owner vouches for itself, whatever a Ra server has left in the directory.
-        request = CompactionRequest(OWNER, rules.limits, ownership=said, marking=not rules.phase_one)
+        request = CompactionRequest(
+            OWNER, rules.limits, ownership=said, marking=not rules.phase_one, bytes_per_second=bytes_per_second
+        )
         try:
             done = compact_log(log.directory, request, should_stop=lambda: self._closed)
             deleted = delete_dead(log.segments, log.row, timeout=request.timeout) if rules.phase_one else ()

@@ -56,8 +56,7 @@ def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> Recovered:
     for path in wal_files(directory):
         number = wal_number(path.name)
         pieces: dict[WalClient, dict[MemTable, Seq]] = {}
-        reader = read_wal(path)
-        with no_collection():
+        with read_wal(path) as reader, no_collection():
             for run in reader.runs():
                 writers.add(run.writer)
                 log = logs.get(run.writer)

@@ -181,15 +181,18 @@ class LogSystem:
         """
         return self._segments.drain(timeout)
 
-    def compact(self, uid: str) -> Future[OwnCompaction]:
+    def compact(self, uid: str, *, bytes_per_second: int | None = None) -> Future[OwnCompaction]:
         """Compact a log in the background: dead segments go, sparse ones become fewer. It may be written and read all
         the time, also by the operator's jobs.
+
+        `bytes_per_second`: what the rewrite may read and write; None for what `OwnerCompaction` says. Where the log
+        waits for a compaction already, the lower rate holds.
 
         The future fails with the errors of `rewrite.run.compact_log`. KeyError: there is no such log.
         """
         with self._lock:
             log = self._logs[uid.encode()]
-        return self._compactions.request(log)
+        return self._compactions.request(log, bytes_per_second=bytes_per_second)
 
     def close(self) -> None:
         """Finish snapshots and writes that were asked for, and stop. What is not in segments yet stays in the

@@ -8,12 +8,12 @@ checked); u32 payload length; u64 index; u64 term; payload. Zeros up to the end 
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from compaction.exceptions import InvalidEntryError, InvalidWalFormatError
+from compaction.stores.segments.format.checksums import adler32
 
 MAGIC: Final = b"RAWA"
 VERSION: Final = 1
@@ -57,7 +57,7 @@ class WalTail:
 
 def checksum(index: int, term: int, payload: bytes | memoryview) -> int:
     """Adler-32 over index, term and payload."""
-    return zlib.adler32(payload, zlib.adler32(INDEX_TERM.pack(index, term)))
+    return adler32(payload, adler32(INDEX_TERM.pack(index, term)))
 
 
 def _beyond(index: int, term: int) -> InvalidEntryError:
@@ -92,7 +92,7 @@ class RecordEncoder:
     def heads(self, writer: bytes, entries: Sequence[tuple[int, int, bytes]]) -> list[bytes]:
         """What `head` returns for further records (index, term, payload) of a known writer, none of them truncating."""
         word = self._words[writer][0]
-        pack, check, number = HEAD.pack, zlib.adler32, INDEX_TERM.pack
+        pack, check, number = HEAD.pack, adler32, INDEX_TERM.pack
         try:
             if not self._checksums:
                 return [pack(word, 0, len(payload), index, term) for index, term, payload in entries]

@@ -31,7 +31,7 @@ class GrowingFile:
         if not self.offset:
             check_header(data, file=str(self.path))
             begin = len(HEADER)
-        cursor = RecordCursor(data, begin, self._writers)
+        cursor = RecordCursor(data, begin, self._writers, self.offset)
         found: list[WalRecord] = []
         self.stopped = ""
         while cursor.offset < len(data):
@@ -41,6 +41,6 @@ class GrowingFile:
                 # Zeros are the rest of a preallocated file; anything else is being written, or damaged.
                 self.stopped = str(error) if data[cursor.offset :].strip(b"\0") else ""
                 break
-            found.append(record._replace(offset=self.offset + record.offset))
-        self.offset += cursor.offset
+            found.append(record)
+        self.offset = cursor.position
         return found

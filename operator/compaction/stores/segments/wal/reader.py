@@ -8,8 +8,9 @@ and nothing is dropped (docs/design/segment-wal.md#damage).
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,6 +18,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from compaction.exceptions import DamagedWalError
+from compaction.stores.segments.format.checksums import adler32
+from compaction.stores.segments.format.codec import pread_up_to
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.wal.codec import (
     FIXED,
@@ -36,6 +39,8 @@ from compaction.stores.segments.wal.codec import (
 )
 from compaction.stores.segments.wal.files import open_wal
 
+STRETCH: Final = 1 << 20
+"""Bytes of a file that are read at once: they stay in the processor's cache while their records are."""
 _HIDDEN_WRITERS: Final = 1 << 10
 _SHORTEST: Final = WORD_BYTES + FIXED.size
 """A record is longer than this."""
@@ -57,43 +62,63 @@ class BadRecordError(Exception):
     """The record at the current offset cannot be read; the argument says why."""
 
 
+class CutOffRecordError(BadRecordError):
+    """The bytes end before the record does."""
+
+
+class FileBytes(NamedTuple):
+    """The bytes of a file: how many, and what reads up to a count of them from an offset on."""
+
+    size: int
+    read: Callable[[int, int], bytes]
+
+
 @dataclass(slots=True)
 class RecordCursor:
-    """A position in a file's bytes, and the writers that its records have introduced."""
+    """A position in a stretch of a file, which begins at offset `base`; the writers that records have introduced."""
 
     data: bytes
     offset: int
     writers: dict[int, bytes]
+    base: int = 0
+
+    @property
+    def position(self) -> int:
+        """The cursor's offset in the file."""
+        return self.base + self.offset
 
 
 class WalReader:
-    """Iterates over the records of one file's bytes; `tail` is known after the last one, `end` is behind it."""
+    """Iterates over the records of one file; `tail` is known after the last one, `end` is behind it.
 
-    def __init__(self, data: bytes, *, file: str) -> None:
+    Of the file a stretch is in memory, or its largest record; at damage, all that follows.
+    """
+
+    def __init__(self, source: bytes | FileBytes, *, file: str, stretch: int = STRETCH) -> None:
         """InvalidWalFormatError when the header is not that of a write-ahead log."""
-        check_header(data, file=file)
+        self._source = FileBytes(len(source), _reading(source)) if isinstance(source, bytes) else source
+        check_header(self._source.read(len(HEADER), 0), file=file)
         self.file = file
         self.tail: WalTail | None = None
         self.end = len(HEADER)
-        self._data = data
+        self._stretch = stretch
 
     def __iter__(self) -> Iterator[WalRecord]:
-        """DamagedWalError where a record cannot be read and a whole one follows."""
-        cursor = RecordCursor(self._data, len(HEADER), {})
+        """DamagedWalError where a record cannot be read and a whole one follows. OSError passes through."""
+        cursor = self._cursor()
         while (record := self._next(cursor)) is not None:
             yield record
 
     def runs(self) -> Iterator[WalRun]:
         """The same records, of each writer in their order; of different writers as their runs end. Errors as above."""
-        cursor = RecordCursor(self._data, len(HEADER), {})
+        cursor = self._cursor()
         growing: dict[bytes, WalRun] = {}
         while True:
             _grow(cursor, growing)
-            begin = cursor.offset
             record = self._next(cursor)
             if record is None:
                 break
-            word = word_of(number_of(self._data, begin))
+            word = word_of(number_of(cursor.data, record.offset - cursor.base))
             if (ended := growing.get(word)) is not None:
                 yield ended
             growing[word] = WalRun(
@@ -101,52 +126,93 @@ class WalReader:
             )
         yield from growing.values()
 
+    def _cursor(self) -> RecordCursor:
+        return RecordCursor(self._source.read(self._stretch, 0), len(HEADER), {})
+
     def _next(self, cursor: RecordCursor) -> WalRecord | None:
         """The record at the cursor, which moves behind it; None at the end of what counts."""
-        self.end = begin = cursor.offset
-        if begin >= len(self._data):
-            return None
-        try:
-            record = take_record(cursor)
-        except BadRecordError as error:
-            if begin < len(self._data.rstrip(b"\0")):
-                self._judge(cursor, begin, str(error))
-            return None
-        self.end = cursor.offset
-        return record
+        while True:
+            self.end = cursor.position
+            try:
+                record = take_record(cursor)
+            except CutOffRecordError as error:
+                if self._read_on(cursor):
+                    continue
+                self._judge(cursor, str(error))
+                return None
+            except BadRecordError as error:
+                self._judge(cursor, str(error))
+                return None
+            self.end = cursor.position
+            return record
 
-    def _judge(self, cursor: RecordCursor, offset: int, reason: str) -> None:
+    def _read_on(self, cursor: RecordCursor) -> bool:
+        """Read the stretch that begins at the cursor, longer than what is left of the one before; False when there is
+        no more.
+        """
+        left, begin = len(cursor.data) - cursor.offset, cursor.position
+        if begin + left >= self._source.size:
+            return False
+        # What is left can go first: one stretch in memory, not two.
+        cursor.data, cursor.base, cursor.offset = b"", begin, 0
+        cursor.data = self._source.read(min(max(self._stretch, 2 * left), self._source.size - begin), begin)
+        return len(cursor.data) > left
+
+    def _judge(self, cursor: RecordCursor, reason: str) -> None:
+        """Of what cannot be read at the cursor: nothing but zeros, a torn record, or DamagedWalError."""
+        offset = cursor.position
+        rest = self._source.read(self._source.size - offset, offset)
+        if not rest.strip(b"\0"):
+            return
         # From the record itself on: whole, but of an unknown writer, it is no torn one either.
-        whole = find_record(self._data, offset, cursor.writers)
+        whole = find_record(rest, 0, cursor.writers)
         if whole is not None:
-            where = "the record itself is whole" if whole == offset else f"a whole record follows at offset {whole}"
+            follows = f"a whole record follows at offset {offset + whole}"
+            where = follows if whole else "the record itself is whole"
             raise DamagedWalError(self.file, offset, f"{reason}; {where}")
         self.tail = WalTail(offset, reason)
 
 
-def read_wal(path: Path) -> WalReader:
-    """The records of the file at `path`, read at once. OSError passes through; errors of `WalReader`."""
-    with open(open_wal(path), "rb") as file:
-        return WalReader(file.read(), file=str(path))
+def _reading(data: bytes) -> Callable[[int, int], bytes]:
+    return lambda count, offset: data[offset : offset + count]
+
+
+@contextmanager
+def read_wal(path: Path) -> Iterator[WalReader]:
+    """The records of the file at `path`, as large as it is now, which stays open. OSError passes through; errors of
+    `WalReader`.
+    """
+    fd = open_wal(path)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        source = FileBytes(os.fstat(fd).st_size, lambda count, offset: pread_up_to(fd, count, offset))
+        yield WalReader(source, file=str(path))
+    finally:
+        os.close(fd)
 
 
 def _grow(cursor: RecordCursor, growing: dict[bytes, WalRun]) -> None:
     """Move the cursor over all records that go on with a run, by the header word of its writer: the inner loop. What is
-    anything else, or not whole, stays for `take_record`.
+    anything else, or not whole in this stretch, stays for `take_record`.
     """
-    data, offset, end = cursor.data, cursor.offset, len(cursor.data) - HEAD.size
-    view = memoryview(data)
-    unpack, check, new = HEAD.unpack_from, zlib.adler32, tuple.__new__
+    data, offset, size = cursor.data, cursor.offset, len(cursor.data)
+    view, end = memoryview(data), size - HEAD.size
+    unpack, check, new, head, checked = HEAD.unpack_from, adler32, tuple.__new__, HEAD.size, INDEX_TERM.size
+    current, following, entries = b"", -1, list[LogEntry]()
     while offset < end:
         word, crc, length, index, term = unpack(data, offset)
-        run = growing.get(word)
-        if run is None or index != run.entries[-1][0] + 1:
-            break
-        body = offset + HEAD.size
+        if word != current:
+            run = growing.get(word)
+            if run is None:
+                break
+            current, entries = word, run.entries
+            following = entries[-1][0] + 1
+        body = offset + head
         after = body + length
-        if not length or after > len(data) or (crc and crc != check(view[body - INDEX_TERM.size : after])):
+        if index != following or not length or after > size or (crc and crc != check(view[body - checked : after])):
             break
-        run.entries.append(new(LogEntry, (index, term, data[body:after])))
+        entries.append(new(LogEntry, (index, term, data[body:after])))
+        following = index + 1
         offset = after
     cursor.offset = offset
 
@@ -156,7 +222,7 @@ def take_record(cursor: RecordCursor) -> WalRecord:
     data, begin = cursor.data, cursor.offset
     position = begin + WORD_BYTES
     if position > len(data):
-        raise BadRecordError("the record's header is cut off")
+        raise CutOffRecordError("the record's header is cut off")
     flags, number = data[begin], number_of(data, begin)
     if flags & KNOWN_BIT:
         writer = cursor.writers.get(number)
@@ -166,30 +232,30 @@ def take_record(cursor: RecordCursor) -> WalRecord:
         writer, position = _writer_id(data, position)
     body = position + FIXED.size
     if body > len(data):
-        raise BadRecordError("the record's header is cut off")
+        raise CutOffRecordError("the record's header is cut off")
     crc, length, index, term = FIXED.unpack_from(data, position)
     end = body + length
     if not length:
         raise BadRecordError("the record has no payload")
     if end > len(data):
-        raise BadRecordError(f"the record of {length} bytes is cut off after {len(data) - body}")
+        raise CutOffRecordError(f"the record of {length} bytes is cut off after {len(data) - body}")
     # Index and term are the last bytes of the fixed part, directly before the payload: one stretch to check.
-    if crc and crc != zlib.adler32(memoryview(data)[body - INDEX_TERM.size : end]):
+    if crc and crc != adler32(memoryview(data)[body - INDEX_TERM.size : end]):
         raise BadRecordError(f"the checksum of index {index} is not {crc:08x}")
     cursor.writers[number] = writer
     cursor.offset = end
-    return WalRecord(writer, index, term, data[body:end], bool(flags & TRUNCATE_BIT), begin)
+    return WalRecord(writer, index, term, data[body:end], bool(flags & TRUNCATE_BIT), cursor.base + begin)
 
 
 def _writer_id(data: bytes, position: int) -> tuple[bytes, int]:
     if position + ID_LENGTH.size > len(data):
-        raise BadRecordError("the record's header is cut off")
+        raise CutOffRecordError("the record's header is cut off")
     (length,) = ID_LENGTH.unpack_from(data, position)
     position += ID_LENGTH.size
     if not length:
         raise BadRecordError("the record introduces a writer without an id")
     if position + length > len(data):
-        raise BadRecordError("the writer's id is cut off")
+        raise CutOffRecordError("the writer's id is cut off")
     return data[position : position + length], position + length
 
 
