@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -11,8 +12,12 @@ from hypothesis import strategies as st
 
 from compaction.exceptions import MergeMemoryError
 from compaction.stores.blocks.merge import budget
-from compaction.stores.blocks.merge.budget import Budget
+from compaction.stores.blocks.merge.budget import Budget, budget_for
+from compaction.stores.blocks.merge.footers import read_footer
 from compaction.stores.blocks.merge.runs import Run
+from compaction.stores.blocks.merge.settings import MergeInput
+from support.stores import block_shapes
+from support.stores.block_shapes import KEY, Arrangement
 
 MEBIBYTE = 1 << 20
 PAGES = 100
@@ -105,3 +110,16 @@ def test_few_spilled_runs_are_read_in_large_batches_and_many_fit_together(limit:
     assert room.spilled * at_once <= room.pages or room.spilled == 64 << 10
     assert room.spilled >= Budget(limit=limit, row_bytes=1, measured=True).spilled
     assert spills > 8 or room.spilled >= min(8 * MEBIBYTE, room.pages // 16)
+
+
+@pytest.mark.parametrize("arrangement", [Arrangement.OVERLAPPING, Arrangement.UNSORTED])
+def test_only_unsorted_files_make_more_runs_with_their_rows(arrangement: Arrangement, tmp_path: Path) -> None:
+    """A sorted file is one run however many rows it has: spilled batches do not become smaller with the size."""
+    block_shapes.generate(tmp_path / "in", "numbers", arrangement, files=3, megabytes=6)
+    blocks = [MergeInput(name=str(path), open=lambda path=path: str(path)) for path in (tmp_path / "in").iterdir()]  # type: ignore[misc]
+    footers = [read_footer(block, KEY) for block in blocks]
+    found = budget_for(6 * MEBIBYTE, footers[0].schema, [], footers, KEY)
+    rows = sum(footer.rows for footer in footers)
+    more = rows * found.row_bytes // found.round if arrangement is Arrangement.UNSORTED else 0
+    assert found.spills == len(footers) + more
+    assert rows * found.row_bytes // found.round > 4

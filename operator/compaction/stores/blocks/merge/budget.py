@@ -29,6 +29,8 @@ _FEWEST_GOOD_ROWS: Final = 1024
 _LEAST_SPILLED, _MOST_SPILLED = 64 << 10, 8 << 20
 _DECODER: Final = 64 << 10
 """What a codec keeps for each column of an open file, about, outside of Arrow's pool (measured: 300 columns, zstd)."""
+_MOST_HELD: Final = 4
+"""Rows that are so many times as large as what can be held are spilled, all of them."""
 _MOST_RUNS: Final = 512
 """More are merged in two levels anyway: each has an open file."""
 
@@ -90,8 +92,11 @@ class Budget:
     def to_hold(self, in_order: Sequence[Run], others: Sequence[ParquetRun]) -> int:
         """Bytes of rows that were sorted and may stay in memory: while those in order are open, too, and before that
         while each of the others is read and sorted, when nothing is written yet; a column may be nearly all of a row,
-        and then what is sorted is there twice.
+        and then what is sorted is there twice. None where few of them would stay: of many runs some are merged once
+        more to make place for these, which saves nothing.
         """
+        if sum(run.footer.rows for run in others) * self.row_bytes > _MOST_HELD * self.pages:
+            return 0
         reading = max((run.cost + _DECODER * run.columns_read for run in others), default=0)
         sorting = self.limit - self.memos - self.batch_bytes(1) - 2 * self.round - reading
         return max(0, min(sorting, self.pages - most_at_once(in_order, lambda run: run.cost)))
@@ -158,12 +163,14 @@ class Budget:
         return (merged, -count, slice(start, start + count)) if count > 1 or (cost and not merged) else None
 
 
-def budget_for(limit: int, schema: pa.Schema, coded: Sequence[str], footers: Sequence[OpenedFooter]) -> Budget:
+def budget_for(
+    limit: int, schema: pa.Schema, coded: Sequence[str], footers: Sequence[OpenedFooter], key: Sequence[str]
+) -> Budget:
     """The budget of a merge of these files. Sorted files that are spilled are a run each at most; unsorted ones are a
     run for each time that their rows fill a round.
     """
     budget = Budget(limit, row_bytes(schema, coded, footers), is_measured(schema, coded, footers))
-    rows = sum(footer.rows for footer in footers)
+    rows = sum(footer.rows for footer in footers if not footer.is_sorted_by(key))
     return replace(budget, spills=len(footers) + rows * budget.row_bytes // budget.round)
 
 

@@ -72,7 +72,7 @@ def merge(
     named = [(footer.input.name, footer.schema) for footer in footers]
     schema = unified(named)
     coded = repeating(schema, footers)
-    budget = budget_for(settings.memory_bytes, schema, coded, footers)
+    budget = budget_for(settings.memory_bytes, schema, coded, footers, settings.sort_key)
     if sum(footer.reading_bytes for footer in footers) > budget.pages:
         footers = [replace(footer, reading_bytes=paged_bytes(footer)) for footer in footers]
     most = MemoLimits(budget.memos // max(1, len(coded)), most_values(footers))

@@ -28,12 +28,12 @@ def sorted_runs(
         size += part.nbytes
         del part  # or the last would be there until the next is read
         if size >= chunk_bytes:
-            made = _made(run.name, _sorted(parts, columns), spiller, room)
+            made = _made(run.name, sorted_rows(parts, columns), spiller, room)
             room -= made.cost
             yield made
             size = 0
     if parts:
-        yield _made(run.name, _sorted(parts, columns), spiller, room)
+        yield _made(run.name, sorted_rows(parts, columns), spiller, room)
 
 
 def _made(name: str, rows: Rows, spiller: Spiller, room: int) -> HeldRun | SpilledRun:
@@ -41,8 +41,10 @@ def _made(name: str, rows: Rows, spiller: Spiller, room: int) -> HeldRun | Spill
     return HeldRun(name, rows, size) if size <= room else spiller.spill(name, [rows])
 
 
-def _sorted(parts: list[Rows], columns: Columns) -> Rows:
-    """The rows in order; takes them out of `parts`. One column at a time, so that only one is there twice."""
+def sorted_rows(parts: list[Rows], columns: Columns) -> Rows:
+    """The rows in order; takes them out of `parts`. One column at a time, so that only one is there twice.
+    Besides, sorting takes two words for each.
+    """
     left = [list(part.columns) for part in parts]
     count = sum(part.count for part in parts)
     parts.clear()
@@ -52,6 +54,7 @@ def _sorted(parts: list[Rows], columns: Columns) -> Rows:
 
     numbers = key_numbers(columns, [taken(place) for place in columns.keys])
     order = pa.array(sorting_order(numbers)) if np.any(numbers[1:] < numbers[:-1]) else None
+    del numbers
     found = []
     for place in range(len(columns.schema)):
         column = taken(place)
