@@ -438,6 +438,10 @@ class ConnectionConfigError(CompactionError):
     """No usable way to reach the API server was found; names the files and variables that were tried."""
 
 
+class KindsNotServedError(ConnectionConfigError):
+    """The API server does not serve our kinds: their definitions are not applied, or it has not read them yet."""
+
+
 class ApiError(CompactionError):
     """The API server answered with an error; `status` is the HTTP code, `reason` the machine-readable Status reason."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from compaction.api.names import GROUP
-from compaction.exceptions import ApiUnavailableError, MissingPermissionsError
+from compaction.exceptions import ApiUnavailableError, ForbiddenError, KindsNotServedError, MissingPermissionsError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection, load_connection, no_token
 from compaction.kube.replica import preflight
@@ -49,6 +49,26 @@ def test_patience_ends() -> None:
 
 def test_who_is_refused_by_a_server_that_was_never_away_is_told_at_once() -> None:
     assert not preflight.StartupPatience().bears(REFUSED)
+
+
+@pytest.mark.parametrize("refusal", [ForbiddenError("no"), KindsNotServedError("no kinds"), REFUSED], ids=str)
+def test_a_server_that_has_just_come_back_may_refuse_anything(
+    refusal: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its port is open before it has read roles and resource definitions."""
+    answers: list[Exception] = [AWAY, refusal, refusal]
+
+    async def answer(_client: ApiClient, **_where: str | None) -> None:
+        if answers:
+            raise answers.pop(0)
+
+    monkeypatch.setattr(preflight, "check", answer)
+    absent = ApiConnection("http://127.0.0.1:9", None, no_token())
+    asyncio.run(check(absent, "ns", preflight.StartupPatience(pause=0.01)))
+    assert not answers
+    answers.append(refusal)
+    with pytest.raises(type(refusal)):
+        asyncio.run(check(absent, "ns", preflight.StartupPatience(pause=0.01)))
 
 
 def test_missing_permissions_are_not_waited_for(control_plane: Any, namespace: str, tmp_path: Path) -> None:

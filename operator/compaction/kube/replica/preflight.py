@@ -16,8 +16,8 @@ from compaction.api.names import GROUP, VERSION
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.exceptions import (
     ApiUnavailableError,
-    ConnectionConfigError,
     ForbiddenError,
+    KindsNotServedError,
     MissingPermissionsError,
     NotFoundError,
 )
@@ -82,7 +82,7 @@ async def missing_permissions(client: ApiClient, needed: tuple[Permission, ...])
 
 
 async def check(client: ApiClient, *, namespace: str | None, lease_namespace: str) -> None:
-    """Raises ConnectionConfigError when our kinds are not served, MissingPermissionsError listing what is missing."""
+    """Raises KindsNotServedError when our kinds are not served, MissingPermissionsError listing what is missing."""
     await _check_kinds(client)
     missing = await missing_permissions(
         client, needed_permissions(namespace=namespace, lease_namespace=lease_namespace)
@@ -101,11 +101,11 @@ class StartupPatience:
 
     A supervisor waits longer before each restart (kubelet up to five minutes), so a replica that ended for want of an
     answer would be missing for long after the API server is back. `settling`: an API server that has just come up
-    refuses everybody until it has read its roles.
+    refuses everybody until it has read its roles, and serves no kind of ours until it has read their definitions.
     """
 
     away: float = 300.0
-    settling: float = 15.0
+    settling: float = 60.0
     pause: float = 1.0
     clock: Callable[[], float] = time.monotonic
     _away_since: float | None = None
@@ -157,7 +157,7 @@ async def check_when_up(
     while True:
         try:
             return await check(client, namespace=namespace, lease_namespace=lease_namespace)
-        except (ApiUnavailableError, ForbiddenError, MissingPermissionsError) as error:
+        except (ApiUnavailableError, ForbiddenError, KindsNotServedError, MissingPermissionsError) as error:
             if not patience.bears(error):
                 raise
             _log.warning("waiting for the API server", error=str(error))
@@ -175,7 +175,7 @@ async def _check_kinds(client: ApiClient) -> None:
         kind.plural for kind in (COMPACTION_POLICIES, COMPACTION_JOBS, CATALOG_COMPACTIONS) if kind.plural not in kinds
     ]
     if absent:
-        raise ConnectionConfigError(
+        raise KindsNotServedError(
             f"{client.connection.server} does not serve {', '.join(absent)} in {GROUP}/{VERSION}: "
             "apply the resource definitions first (kubectl apply --server-side -f crds/)"
         )
