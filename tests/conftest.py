@@ -4,6 +4,7 @@ kubectl.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import signal
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+import structlog
 
+from compaction.kube.logging import is_ours
 from compaction.local.cluster.admin import AdminClient
 from compaction.local.programs.binaries import Binaries, ensure_binaries
 from support.cluster.control_plane import ControlPlane, audited_control_plane
@@ -49,6 +52,20 @@ def pytest_runtest_setup() -> None:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """A command that runs in this process sets logging up for itself: the next test's warnings would be lost."""
+    root = logging.getLogger()
+    handlers, level = tuple(root.handlers), root.level
+    yield
+    added = [handler for handler in root.handlers if handler not in handlers and is_ours(handler)]
+    if added or root.level != level:
+        for handler in added:
+            root.removeHandler(handler)
+        root.setLevel(level)
+        structlog.reset_defaults()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

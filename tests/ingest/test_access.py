@@ -332,22 +332,16 @@ def test_a_file_of_tenants(tmp_path: Path) -> None:
 def test_no_secret_and_no_token_is_in_the_log_or_an_answer(
     serve: Callable[..., Endpoint], folder_store: BlockStore
 ) -> None:
-    stream, root = io.StringIO(), logging.getLogger()
-    before = list(root.handlers), root.level
+    stream = io.StringIO()
     setup_logging(LogFormat.JSON, level=logging.DEBUG, stream=stream)
-    try:
-        reviewer = Reviewer({token(1): ACCOUNT, token(2): "system:serviceaccount:other:x"})
-        endpoint = serve(review=reviewer, allowed=("team/*",))
-        path = upload(folder_store, 1)
-        answers = [
-            endpoint.call("POST", "/v1/blocks", body, token=one)
-            for one in (SECRET, token(1), token(2), token(3), f"wrong{SECRET}")
-            for body in (b"{", json.dumps({"blocks": [{"path": path, "tenant": "acme", "shard": 0}]}).encode())
-        ]
-    finally:
-        root.handlers[:], root.level = before[0], before[1]
-        setup_logging(LogFormat.TEXT)
-        root.handlers[:] = before[0]
+    reviewer = Reviewer({token(1): ACCOUNT, token(2): "system:serviceaccount:other:x"})
+    endpoint = serve(review=reviewer, allowed=("team/*",))
+    path = upload(folder_store, 1)
+    answers = [
+        endpoint.call("POST", "/v1/blocks", body, token=one)
+        for one in (SECRET, token(1), token(2), token(3), f"wrong{SECRET}")
+        for body in (b"{", json.dumps({"blocks": [{"path": path, "tenant": "acme", "shard": 0}]}).encode())
+    ]
     said = stream.getvalue() + "".join(json.dumps(answer.body) + str(answer.headers) for answer in answers)
     assert "secret:writer" in said
     for secret in (SECRET, *(part for number in (1, 2, 3) for part in token(number).split(".")[1:])):

@@ -4,7 +4,6 @@ import asyncio
 import io
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -13,15 +12,8 @@ from compaction.kube.logging import LogFormat, bound, setup_logging
 
 
 @pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level = tuple(root.handlers), root.level
-    yield io.StringIO()
-    for handler in tuple(root.handlers):
-        if handler not in handlers:
-            root.removeHandler(handler)
-    root.setLevel(level)
-    structlog.reset_defaults()
+def stream() -> io.StringIO:
+    return io.StringIO()
 
 
 def lines(stream: io.StringIO) -> list[dict[str, object]]:

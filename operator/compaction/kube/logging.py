@@ -74,7 +74,7 @@ def setup_logging(format: LogFormat, *, level: int = logging.INFO, stream: TextI
     )
     root = logging.getLogger()
     for former in tuple(root.handlers):
-        if isinstance(former.formatter, structlog.stdlib.ProcessorFormatter):
+        if is_ours(former):
             root.removeHandler(former)
     root.addHandler(handler)
     root.setLevel(level)
@@ -84,6 +84,11 @@ def setup_logging(format: LogFormat, *, level: int = logging.INFO, stream: TextI
     # Alembic tells at INFO what it has loaded, each time that an index is opened.
     logging.getLogger("alembic").setLevel(max(level, logging.WARNING))
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def is_ours(handler: logging.Handler) -> bool:
+    """Whether a call of `setup_logging` has made it."""
+    return isinstance(handler.formatter, structlog.stdlib.ProcessorFormatter)
 
 
 def _renderers(format: LogFormat, stream: TextIO) -> list[Processor]:
