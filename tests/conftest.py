@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-import structlog
 
-from compaction.kube.logging import is_ours
+from compaction.kube.logging import LogFormat, is_ours, setup_logging
 from compaction.local.cluster.admin import AdminClient
 from compaction.local.programs.binaries import Binaries, ensure_binaries
 from support.cluster.control_plane import ControlPlane, audited_control_plane
@@ -54,18 +53,28 @@ def pytest_runtest_setup() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_configure() -> None:
+    """The product's lines go to standard logging, as in its programs: unconfigured, structlog prints them to stdout."""
+    setup_logging(LogFormat.TEXT, level=logging.WARNING)
+    _remove_handlers(before=())
+
+
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     """A command that runs in this process sets logging up for itself: the next test's warnings would be lost."""
     root = logging.getLogger()
     handlers, level = tuple(root.handlers), root.level
     yield
-    added = [handler for handler in root.handlers if handler not in handlers and is_ours(handler)]
-    if added or root.level != level:
-        for handler in added:
-            root.removeHandler(handler)
+    _remove_handlers(before=handlers)
+    if root.level != level:
         root.setLevel(level)
-        structlog.reset_defaults()
+
+
+def _remove_handlers(*, before: tuple[logging.Handler, ...]) -> None:
+    root = logging.getLogger()
+    for handler in tuple(root.handlers):
+        if handler not in before and is_ours(handler):
+            root.removeHandler(handler)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
