@@ -15,7 +15,7 @@ from typing import Protocol
 
 import pytest
 
-from compaction.kube.logging import LogFormat, is_ours, setup_logging
+from compaction.kube.logging import LogFormat, remove_handlers, setup_logging
 from compaction.local.cluster.admin import AdminClient
 from compaction.local.programs.binaries import Binaries, ensure_binaries
 from support.cluster.control_plane import ControlPlane, audited_control_plane
@@ -56,25 +56,18 @@ def pytest_runtest_setup() -> None:
 def pytest_configure() -> None:
     """The product's lines go to standard logging, as in its programs: unconfigured, structlog prints them to stdout."""
     setup_logging(LogFormat.TEXT, level=logging.WARNING)
-    _remove_handlers(before=())
+    remove_handlers()
 
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
     """A command that runs in this process sets logging up for itself: the next test's warnings would be lost."""
     root = logging.getLogger()
-    handlers, level = tuple(root.handlers), root.level
+    level = root.level
     yield
-    _remove_handlers(before=handlers)
+    remove_handlers()
     if root.level != level:
         root.setLevel(level)
-
-
-def _remove_handlers(*, before: tuple[logging.Handler, ...]) -> None:
-    root = logging.getLogger()
-    for handler in tuple(root.handlers):
-        if handler not in before and is_ours(handler):
-            root.removeHandler(handler)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

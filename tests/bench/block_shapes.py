@@ -5,8 +5,7 @@ with registered blocks, whose fingerprints and order are known, whatever the fil
 that reads the output again; the others sort, write and prove nothing. Every run is a process of its own, one thread
 each, the engines in turn, and each compresses with zstd as it does by itself. From a gigabyte on all have 512 MiB of
 memory, and a rival is ended once it has taken twice our CPU time; from half of one on there is one round instead of
-three. `--sizes` are megabytes, `--only` takes the cells
-whose titles hold a text ("nested, unsorted").
+three. `--sizes` are megabytes, `--only` takes the cells whose titles hold a text ("nested, unsorted").
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import math
 import shutil
 import statistics
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from bench.harness import Fact, Workspace, fitted_exponent
@@ -67,15 +65,15 @@ def _cell(workspace: Workspace, title: str, inputs: Path, size: int, order: tupl
     ended: dict[str, str] = {}
     for number in range(workspace.pick(3 if size < FEW_ROUNDS else 1, 1)):
         for engine in ENGINES if number % 2 == 0 else ENGINES[::-1]:
-            work = Work(sources, str(outputs[engine]), KEY, None, memory, order)
-            if memory is not None and engine != ENGINES[0]:
-                work = replace(work, cpu=math.ceil(ENOUGH * _cpu(found[ENGINES[0]])))
+            limited = memory is not None and engine != ENGINES[0]
+            cpu = math.ceil(ENOUGH * _cpu(found[ENGINES[0]])) if limited else None
+            work = Work(sources, str(outputs[engine]), KEY, None, memory, order, cpu)
             try:
                 found[engine].append(measured(engine, work))
             except MemoryError:
                 ended[engine] = "the memory that it was given did not suffice"
             except CpuSpentError:
-                ended[engine] = f"after {work.cpu} CPU-s"
+                ended[engine] = f"after {cpu} CPU-s"
     cost = _cpu(found[ENGINES[0]])
     ratios = {rival: _cpu(found[rival]) / max(cost, 1e-9) for rival in ENGINES[1:] if found[rival]}
     said = [_said(engine, found[engine], ended.get(engine), outputs[engine]) for engine in ENGINES]

@@ -191,13 +191,10 @@ def test_a_missing_step_is_found(defect: str, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(module, name, replacement)
     recorder, run, disk = record(tmp_path / "disk")
 
-    def lose_at(every: int) -> None:
-        lose(tmp_path, recorder, run, copy.deepcopy(disk), kept=frozenset({"nothing", "some"}), every=every)
-
     def search() -> None:
         """What is lost for good is found at the next of every eighth call; what shows for a moment, among all calls."""
-        lose_at(8)
-        lose_at(1)
+        for every in (8, 1):
+            lose(tmp_path, recorder, run, copy.deepcopy(disk), kept=frozenset({"nothing", "some"}), every=every)
 
     with pytest.raises((AssertionError, SegmentLogError)):
         search()

@@ -72,10 +72,8 @@ def setup_logging(format: LogFormat, *, level: int = logging.INFO, stream: TextI
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_renderers(format, stream)],
         )
     )
+    remove_handlers()
     root = logging.getLogger()
-    for former in tuple(root.handlers):
-        if is_ours(former):
-            root.removeHandler(former)
     root.addHandler(handler)
     root.setLevel(level)
     # Kopf reports each watched event at INFO under its object loggers; our own lines say what was decided.
@@ -86,9 +84,12 @@ def setup_logging(format: LogFormat, *, level: int = logging.INFO, stream: TextI
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
-def is_ours(handler: logging.Handler) -> bool:
-    """Whether a call of `setup_logging` has made it."""
-    return isinstance(handler.formatter, structlog.stdlib.ProcessorFormatter)
+def remove_handlers() -> None:
+    """Undo the routing of a call of `setup_logging`; levels stay."""
+    root = logging.getLogger()
+    for handler in tuple(root.handlers):
+        if isinstance(handler.formatter, structlog.stdlib.ProcessorFormatter):
+            root.removeHandler(handler)
 
 
 def _renderers(format: LogFormat, stream: TextIO) -> list[Processor]:

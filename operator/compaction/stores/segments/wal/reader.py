@@ -135,12 +135,9 @@ class WalReader:
             self.end = cursor.position
             try:
                 record = take_record(cursor)
-            except CutOffRecordError as error:
-                if self._read_on(cursor):
-                    continue
-                self._judge(cursor, str(error))
-                return None
             except BadRecordError as error:
+                if isinstance(error, CutOffRecordError) and self._read_on(cursor):
+                    continue
                 self._judge(cursor, str(error))
                 return None
             self.end = cursor.position
@@ -184,7 +181,6 @@ def read_wal(path: Path) -> Iterator[WalReader]:
     """
     fd = open_wal(path)
     try:
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         source = FileBytes(os.fstat(fd).st_size, lambda count, offset: pread_up_to(fd, count, offset))
         yield WalReader(source, file=str(path))
     finally:
