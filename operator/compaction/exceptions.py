@@ -1201,13 +1201,13 @@ class BlockNotSortedError(MergeError):
 class MergeMemoryError(MergeError):
     """The memory limit is too small for a merge of even two blocks: names the block, what it needs and the limit."""
 
-    def __init__(self, block: str, needed: int, limit: int) -> None:
-        super().__init__(block, needed, limit)
+    def __init__(self, block: str, needed: int, limit: int, purpose: str = "to read") -> None:
+        super().__init__(block, needed, limit, purpose)
         self.block = block
 
     def __str__(self) -> str:
-        block, needed, limit = self.args
-        return f"{block}: takes {needed} bytes of memory to read, {limit} are allowed for it: raise the memory limit"
+        block, needed, limit, purpose = self.args
+        return f"{block}: takes {needed} bytes of memory {purpose}, {limit} are allowed for it: raise the memory limit"
 
 
 class BlockVerificationError(MergeError):

@@ -4,8 +4,8 @@ A cell is a shape (what columns hold), an arrangement (how the files lie in time
 with registered blocks, whose fingerprints and order are known, whatever the files say: the merge, and the verification
 that reads the output again; the others sort, write and prove nothing. Every run is a process of its own, one thread
 each, the engines in turn, and each compresses with zstd as it does by itself. From a gigabyte on all have 512 MiB of
-memory, and a rival is ended once it has taken twice our CPU time; from half of one on there is one round instead of
-three. `--sizes` are megabytes, `--only` takes the cells whose titles hold a text ("nested, unsorted").
+memory, and a rival is ended once it has taken so much of our CPU time that the target is met; from half of one on there
+is one round instead of three. `--sizes` are megabytes, `--only` takes the cells whose titles hold a text ("nested, unsorted").
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ FEW_ROUNDS = 500
 LARGE, MEMORY = 1000, 512 << 20
 """Megabytes from which on everybody has so many bytes of memory."""
 LEAST_RATIO, MOST_EXPONENT = 1.5, 1.05
-ENOUGH = 2
-"""From LARGE on, a rival that takes so many times our CPU time is ended: that says what there is to know."""
 
 
 def measure(workspace: Workspace) -> Iterator[Fact]:
@@ -66,7 +64,7 @@ def _cell(workspace: Workspace, title: str, inputs: Path, size: int, order: tupl
     for number in range(workspace.pick(3 if size < FEW_ROUNDS else 1, 1)):
         for engine in ENGINES if number % 2 == 0 else ENGINES[::-1]:
             limited = memory is not None and engine != ENGINES[0]
-            cpu = math.ceil(ENOUGH * _cpu(found[ENGINES[0]])) if limited else None
+            cpu = math.ceil(LEAST_RATIO * _cpu(found[ENGINES[0]])) if limited else None
             work = Work(sources, str(outputs[engine]), KEY, None, memory, order, cpu)
             try:
                 found[engine].append(measured(engine, work))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,8 +91,9 @@ def test_no_more_are_open_than_may_be_and_rows_come_in_order(found: list[Counted
     merged = MergeRounds(
         columns,
         as_runs(found),
-        window=window,
-        window_bytes=1 << 20,
+        batch=window,
+        ahead=window * len(found),
+        ahead_bytes=1 << 20,
         round_bytes=1 << 20,
         round_rows=window,
         whole=whole,
@@ -106,12 +108,44 @@ def test_files_in_a_row_are_open_one_at_a_time() -> None:
     being_read: list[Counted] = []
     most: list[int] = []
     found = [Counted([n, n + 8], (n, n + 8), being_read, most) for n in range(0, 90, 9)]
-    columns = Columns.of(SCHEMA, ["key"], coded=[], most=MemoLimits(0, 0))
-    rounds = MergeRounds(
-        columns, as_runs(found), window=50, window_bytes=1 << 20, round_bytes=1 << 20, round_rows=1 << 20
-    )
+    rounds = _rounds(found, batch=50)
     assert sum(emitted.rows.count for emitted in rounds) == 20
     assert most == [1] * 10
+
+
+@pytest.mark.parametrize("large", [0, 25, 50])
+def test_a_large_run_among_small_ones_does_not_make_small_rounds(large: int) -> None:
+    """With windows of one size each round would emit two rows of each small run for the hundred of the large one."""
+    sizes = [1000] * 51
+    sizes[large] = 50_000
+    found = [Counted([row * 50_000 // size for row in range(size)], (None, None), [], []) for size in sizes]
+    batch = 100
+    counts = [emitted.rows.count for emitted in _rounds(found, batch=batch)]
+    assert sum(counts) == sum(sizes)
+    assert len(counts) < 2 * sum(sizes) / (batch * len(sizes)) + 8
+
+
+def test_a_run_that_gives_nothing_for_long_and_then_all() -> None:
+    """Its window grows again in a few rounds."""
+    steady = [Counted(list(range(0, 100_000, 10)), (None, None), [], []) for _ in range(5)]
+    burst = Counted([0, *range(90_000, 100_000)], (None, None), [], [])
+    counts = [emitted.rows.count for emitted in _rounds([*steady, burst], batch=100)]
+    assert sum(counts) == 5 * 10_000 + 10_001
+    assert len(counts) < 2 * sum(counts) / 600 + 30
+
+
+def _rounds(found: list[Counted], *, batch: int) -> MergeRounds:
+    columns = Columns.of(SCHEMA, ["key"], coded=[], most=MemoLimits(0, 0))
+    ahead = batch * len(found)
+    return MergeRounds(
+        columns,
+        as_runs(found),
+        batch=batch,
+        ahead=ahead,
+        ahead_bytes=1 << 20,
+        round_bytes=1 << 20,
+        round_rows=1 << 20,
+    )
 
 
 def as_runs(found: list[Counted]) -> list[Run]:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from compaction.stores.blocks.merge import budget
 from compaction.stores.blocks.merge.budget import Budget, budget_for
 from compaction.stores.blocks.merge.footers import read_footer
 from compaction.stores.blocks.merge.runs import Run
-from compaction.stores.blocks.merge.settings import MergeInput
+from compaction.stores.blocks.merge.settings import MIN_MEMORY, MergeInput, MergeSettings
 from support.stores import block_shapes
 from support.stores.block_shapes import KEY, Arrangement
 
@@ -115,11 +117,30 @@ def test_few_spilled_runs_are_read_in_large_batches_and_many_fit_together(limit:
 @pytest.mark.parametrize("arrangement", [Arrangement.OVERLAPPING, Arrangement.UNSORTED])
 def test_only_unsorted_files_make_more_runs_with_their_rows(arrangement: Arrangement, tmp_path: Path) -> None:
     """A sorted file is one run however many rows it has: spilled batches do not become smaller with the size."""
-    block_shapes.generate(tmp_path / "in", "numbers", arrangement, files=3, megabytes=6)
+    block_shapes.generate(tmp_path / "in", "numbers", arrangement, files=3, megabytes=16)
     blocks = [MergeInput(name=str(path), open=lambda path=path: str(path)) for path in (tmp_path / "in").iterdir()]  # type: ignore[misc]
     footers = [read_footer(block, KEY) for block in blocks]
-    found = budget_for(6 * MEBIBYTE, footers[0].schema, [], footers, KEY)
+    found = budget_for(MergeSettings(sort_key=KEY, memory_bytes=MIN_MEMORY), footers[0].schema, [], footers)
     rows = sum(footer.rows for footer in footers)
     more = rows * found.row_bytes // found.round if arrangement is Arrangement.UNSORTED else 0
     assert found.spills == len(footers) + more
     assert rows * found.row_bytes // found.round > 4
+
+
+@pytest.mark.parametrize(("limit", "fits"), [(64 * MEBIBYTE, False), (80 * MEBIBYTE, True), (1024 * MEBIBYTE, True)])
+def test_footers_of_many_columns_leave_less_for_the_rest(limit: int, fits: bool, tmp_path: Path) -> None:
+    columns, rows = 1000, 20_000
+    table = pa.table({f"c{place}": pa.nulls(rows, pa.int64()) for place in range(columns)})
+    pq.write_table(table, tmp_path / "wide.parquet", row_group_size=rows // 10)
+    footers = [read_footer(MergeInput(name="wide", open=lambda: str(tmp_path / "wide.parquet")), ("c0",))]
+    settings = MergeSettings(sort_key=("c0",), memory_bytes=limit)
+    if not fits:
+        with pytest.raises(MergeMemoryError, match=r"^wide: takes \d+ bytes of memory for footers, "):
+            budget_for(settings, table.schema, [], footers)
+        return
+    found = budget_for(settings, table.schema, [], footers)
+    groups = 10 + rows * found.row_bytes // found.pending
+    assert found.footers == groups * columns << 10
+    held = found.buffers + found.round + found.pending + found.memos
+    assert found.pages + held + max(found.footers, limit // 6) <= limit
+    assert (found.buffers < limit // 8) == (found.footers > limit // 6) == (limit < 1024 * MEBIBYTE)

@@ -5,8 +5,11 @@
      (runs that do not overlap are not open together: `at_once`)
 1/8  rows that were read and not yet emitted: two batches for each open run
 1/6  the rows of a round, and one column of them twice
-1/5  rows that wait for their row group to be full, and the row group as it is written
+1/10 rows that wait for their row group to be full
+1/6  one column of these as it is written, and footers: many columns make large ones
 1/10 values of the coded columns
+
+Footers that take more than that part leave less for the rows and values that are held.
 """
 
 from __future__ import annotations
@@ -22,15 +25,18 @@ from compaction.stores.blocks.merge.at_once import most_at_once, open_at_once
 from compaction.stores.blocks.merge.columns import has_width
 from compaction.stores.blocks.merge.footers import OpenedFooter
 from compaction.stores.blocks.merge.runs import ParquetRun, Run
+from compaction.stores.blocks.merge.settings import MergeSettings
 
 _MOST_ROWS: Final = 1 << 15
 _LEAST_ROWS: Final = 256
-_FEWEST_GOOD_ROWS: Final = 1024
+_FEWEST_GOOD_ROWS: Final = 512
 _LEAST_SPILLED, _MOST_SPILLED = 64 << 10, 8 << 20
 _DECODER: Final = 64 << 10
 """What a codec keeps for each column of an open file, about, outside of Arrow's pool (measured: 300 columns, zstd)."""
 _MOST_HELD: Final = 4
 """Rows that are so many times as large as what can be held are spilled, all of them."""
+_CHUNK: Final = 1 << 10
+"""Bytes of a footer in memory for each column of a row group, read or written, about (measured: 1,200 and 840)."""
 _MOST_RUNS: Final = 512
 """More are merged in two levels anyway: each has an open file."""
 
@@ -46,13 +52,15 @@ class _Needs(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Bytes for each purpose. `row_bytes`: of one row as Arrow has it, about; the merge reacts to what it really is.
-    `measured`: it is not more than that. `spills`: how many spilled runs there may be.
+    `measured`: it is not more than that. `spills`: how many spilled runs there may be. `footers`: bytes of those of the
+    inputs and of the output.
     """
 
     limit: int
     row_bytes: int
     measured: bool
     spills: int = _MOST_RUNS
+    footers: int = 0
 
     @property
     def pages(self) -> int:
@@ -60,7 +68,7 @@ class Budget:
 
     @property
     def buffers(self) -> int:
-        return self.limit // 8
+        return self._shared // 8
 
     @property
     def pending(self) -> int:
@@ -68,7 +76,7 @@ class Budget:
 
     @property
     def memos(self) -> int:
-        return self.limit // 10
+        return self._shared // 10
 
     @property
     def spilled(self) -> int:
@@ -78,7 +86,12 @@ class Budget:
     @property
     def round(self) -> int:
         """Of rows that are sorted or gathered at a time."""
-        return self.limit // 6
+        return self._shared // 6
+
+    @property
+    def _shared(self) -> int:
+        """What buffers, rounds and memos are parts of, two fifths together: the limit, unless footers take of it."""
+        return self.limit - max(0, self.footers - self.limit // 6) * 5 // 2
 
     def reads_whole(self, runs: Sequence[Run]) -> bool:
         """Whether a row group of each run fits, as rows, with what it takes to read one, and what is left of those
@@ -109,21 +122,19 @@ class Budget:
         """Rows of one batch when so many runs are open."""
         return max(_LEAST_ROWS, min(_MOST_ROWS, self.batch_bytes(runs) // self.row_bytes))
 
-    def window_rows(self, runs: Sequence[Run], *, whole: bool) -> int:
-        """Rows of each run that a round reads: half a batch. Where row groups are read whole, and so are there
-        anyway, as many that a quarter of the buffers comes out of a round if keys are spread alike over the runs: a
-        large run beside small ones gives nearly all of it. Where all runs were sorted by us, a batch of each is there:
-        all of it, up to what a round can hold.
+    def rows_ahead(self, runs: Sequence[Run], *, whole: bool) -> int:
+        """Rows of all runs together that a round looks at: half a batch of each. Where row groups are read whole, and
+        so are there anyway, a quarter of the buffers. Where all runs were sorted by us, a batch of each is there: all
+        of it, up to what a round can hold.
         """
         at_once = max(1, open_at_once(runs))
         rows = 0
         if whole:
-            sizes = [run.size for run in runs]
-            alike = min(at_once, sum(sizes) / max([1, *sizes]))
-            rows = int(self.buffers // 4 / self.row_bytes / max(1.0, alike))
+            rows = self.buffers // 4 // self.row_bytes
             if runs and not any(run.group_rows for run in runs):
-                rows = max(rows, min(self.buffers // 2 // at_once, *(run.cost for run in runs)) // self.row_bytes)
-        return max(1, self.batch_rows(at_once) // 2, min(_MOST_ROWS, rows))
+                there = min(self.buffers // 2 // at_once, *(run.cost for run in runs))
+                rows = max(rows, at_once * there // self.row_bytes)
+        return at_once * max(1, self.batch_rows(at_once) // 2, min(_MOST_ROWS, rows // at_once))
 
     def to_spill(self, runs: Sequence[Run]) -> slice | None:
         """Which neighbours are merged into a spilled run first, so that all can be merged at once; None when they can.
@@ -164,14 +175,29 @@ class Budget:
 
 
 def budget_for(
-    limit: int, schema: pa.Schema, coded: Sequence[str], footers: Sequence[OpenedFooter], key: Sequence[str]
+    settings: MergeSettings, schema: pa.Schema, coded: Sequence[str], footers: Sequence[OpenedFooter]
 ) -> Budget:
     """The budget of a merge of these files. Sorted files that are spilled are a run each at most; unsorted ones are a
     run for each time that their rows fill a round.
+
+    Raises MergeMemoryError where footers take more than half of the limit; it names the file with the most columns.
     """
+    limit = settings.memory_bytes
     budget = Budget(limit, row_bytes(schema, coded, footers), is_measured(schema, coded, footers))
-    rows = sum(footer.rows for footer in footers if not footer.is_sorted_by(key))
+    budget = replace(budget, footers=_footer_bytes(budget, settings, footers))
+    if budget.footers > limit // 2:
+        widest = max(footers, key=lambda footer: int(footer.metadata.num_columns))
+        raise MergeMemoryError(widest.input.name, budget.footers, limit // 2, "for footers")
+    rows = sum(footer.rows for footer in footers if not footer.is_sorted_by(settings.sort_key))
     return replace(budget, spills=len(footers) + rows * budget.row_bytes // budget.round)
+
+
+def _footer_bytes(budget: Budget, settings: MergeSettings, footers: Sequence[OpenedFooter]) -> int:
+    """Of the inputs, which stay, and of the output, whose row groups are as large as what may be pending, at most."""
+    read = sum(int(footer.metadata.num_row_groups) * int(footer.metadata.num_columns) for footer in footers)
+    rows, encoded = sum(footer.rows for footer in footers), sum(footer.stored_bytes for footer in footers)
+    groups = max(rows * budget.row_bytes // budget.pending, encoded // settings.row_group_bytes)
+    return _CHUNK * (read + groups * max(int(footer.metadata.num_columns) for footer in footers))
 
 
 def is_measured(schema: pa.Schema, coded: Sequence[str], footers: Sequence[OpenedFooter]) -> bool:

@@ -120,7 +120,7 @@ class Memo:
         return self._ranks
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Columns:
     """The columns of one merge: `schema` of the rows that come out, `keys` the places of the sort key in it, `memos` of
     the coded columns.
@@ -129,6 +129,11 @@ class Columns:
     schema: pa.Schema
     keys: tuple[int, ...]
     memos: dict[int, Memo] = field(default_factory=dict)
+
+    @cached_property
+    def _kinds(self) -> Sequence[tuple[str, pa.DataType]]:
+        """Name and type of each; to ask Arrow for them costs as much as a small column."""
+        return [(one.name, one.type) for one in self.schema]
 
     @classmethod
     def of(cls, schema: pa.Schema, sort_key: Sequence[str], *, coded: Sequence[str], most: MemoLimits) -> Self:
@@ -151,12 +156,12 @@ class Columns:
     def rows(self, batch: pa.RecordBatch, *, source: int) -> Rows:
         """A batch of one of the files, as rows of this merge. ArrowInvalid for values that the column cannot hold."""
         columns = []
-        names = batch.schema.names
-        for place, wanted in enumerate(self.schema):
-            if wanted.name not in names:
-                columns.append(pa.nulls(batch.num_rows, wanted.type))
-                continue
-            columns.append(self._column(place, wanted.type, batch.column(names.index(wanted.name)), source))
+        there = dict(zip(batch.schema.names, batch.columns, strict=True))
+        for place, (name, kind) in enumerate(self._kinds):
+            column = there.get(name)
+            columns.append(
+                pa.nulls(batch.num_rows, kind) if column is None else self._column(place, kind, column, source)
+            )
         return Rows(tuple(columns), batch.num_rows)
 
     def _column(self, place: int, kind: pa.DataType, column: pa.Array, source: int) -> pa.Array:

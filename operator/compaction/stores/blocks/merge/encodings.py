@@ -175,6 +175,14 @@ def batch_rows(sample: pa.Table) -> int:
     return max(_LEAST_BATCH_ROWS, min(_PAGE_ROWS, _PAGE_BYTES // max(1, widest)))
 
 
+def whole_pages(rows: int) -> int:
+    """So many rows, less what would be alone on a last page, if that is less than half of it: to write a page of a few
+    rows costs as much as a full one.
+    """
+    alone = rows % _PAGE_ROWS
+    return rows if rows < _PAGE_ROWS or 2 * alone >= _PAGE_ROWS else rows - alone
+
+
 def _options(encodings: Mapping[str, str]) -> dict[str, Any]:
     return {
         "use_dictionary": [name for name, encoding in encodings.items() if encoding == DICTIONARY] or False,

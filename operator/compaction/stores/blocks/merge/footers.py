@@ -139,6 +139,12 @@ class OpenedFooter:
         """Bytes of the row groups' pages after decompression."""
         return sum(self.metadata.row_group(group).total_byte_size for group in self.groups)
 
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the row groups' pages as they lie in the file."""
+        groups = (self.metadata.row_group(group) for group in self.groups)
+        return sum(group.column(leaf).total_compressed_size for group in groups for leaf in range(group.num_columns))
+
     def largest_group_rows(self) -> int:
         """Rows of the largest row group."""
         return max((self.metadata.row_group(group).num_rows for group in self.groups), default=0)

@@ -63,7 +63,7 @@ def merge(
         SchemaConflictError, SortKeyError: the inputs cannot be merged (by this key).
         UnreadableBlockError: an input is missing, damaged or no Parquet file.
         BlockNotSortedError: an input that is said to be sorted is not; give it with an empty sort key.
-        MergeMemoryError: the memory limit is too small for a row group of an input.
+        MergeMemoryError: the memory limit is too small for a row group of an input, or for footers.
     """
     if not inputs:
         raise ValueError("nothing to merge")
@@ -72,7 +72,7 @@ def merge(
     named = [(footer.input.name, footer.schema) for footer in footers]
     schema = unified(named)
     coded = repeating(schema, footers)
-    budget = budget_for(settings.memory_bytes, schema, coded, footers, settings.sort_key)
+    budget = budget_for(settings, schema, coded, footers)
     if sum(footer.reading_bytes for footer in footers) > budget.pages:
         footers = [replace(footer, reading_bytes=paged_bytes(footer)) for footer in footers]
     most = MemoLimits(budget.memos // max(1, len(coded)), most_values(footers))
@@ -173,12 +173,13 @@ class _Merge:
 
     def _rounds(self, runs: Sequence[Run]) -> MergeRounds:
         at_once, whole = open_at_once(runs), self.budget.reads_whole(runs)
-        window = self.budget.window_rows(runs, whole=whole)
+        ahead = self.budget.rows_ahead(runs, whole=whole)
         return MergeRounds(
             self.columns,
             runs,
-            window=window,
-            window_bytes=max(1, self.budget.batch_bytes(at_once) // 2, window * self.budget.row_bytes),
+            batch=max(1, ahead // max(1, at_once)),
+            ahead=ahead,
+            ahead_bytes=max(at_once * self.budget.batch_bytes(at_once) // 2, ahead * self.budget.row_bytes),
             round_bytes=self.budget.round,
             round_rows=max(1, self.budget.round // self.budget.row_bytes),
             whole=whole,

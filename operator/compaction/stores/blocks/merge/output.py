@@ -1,4 +1,5 @@
-"""Writes the merged rows as Parquet: row groups by encoded bytes, page indexes, the sort order declared.
+"""Writes the merged rows as Parquet: row groups by encoded bytes, page indexes where there are pages to tell apart, the
+sort order declared.
 
 The first rows are the sample on which encodings and the size of row groups are chosen. A coded column is written as a
 dictionary that holds only what the row group uses, without its strings ever being expanded; readers see the columns
@@ -31,10 +32,11 @@ _MANY_ROWS: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What was chosen on the sample."""
+    """What was chosen on the sample. `page_index`: whether a column of a row group has more than one page."""
 
     encodings: Mapping[str, ColumnEncoding]
     group_rows: int
+    page_index: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +97,16 @@ class Output:
             self._write(self._count)
 
     def close(self, metadata: Mapping[str, str]) -> None:
-        """Write what is left, the metadata and the footer."""
+        """Write what is left, the metadata and the footer, which is in memory twice while it is written: nothing else
+        is then.
+        """
         if self.layout is None:
             self._begin()
         assert self.layout is not None
         while self._count:
             self._write(min(self._count, self.layout.group_rows))
         assert self._writer is not None
+        pa.default_memory_pool().release_unused()
         arrow = {ARROW_SCHEMA.decode(): _arrow_schema(self._declared.schema)} if self._declared.stored else {}
         others = self._declared.schema.metadata or {}  # the writer keeps them only with a schema of its own
         self._writer.add_key_value_metadata({**others, **_encoded(metadata), **_encoded(arrow)})
@@ -125,7 +130,8 @@ class Output:
         wanted = max(_MIN_GROUP_ROWS, int(self._settings.row_group_bytes / per_row))
         arrow_row = max(1, self._waiting_bytes() // max(1, self._count))
         fitting = max(1, self._pending_bytes // arrow_row)
-        self.layout = Layout(chosen, min(wanted, fitting, self._settings.max_group_rows))
+        group_rows = encodings.whole_pages(min(wanted, fitting, self._settings.max_group_rows))
+        self.layout = Layout(chosen, group_rows, page_index=group_rows > encodings.batch_rows(sample))
         kinds = [
             pa.dictionary(pa.int32(), field.type) if self._is_dictionary(place, chosen) else field.type
             for place, field in enumerate(self._columns.schema)
@@ -136,7 +142,7 @@ class Output:
             self._sink,
             self._schema,
             store_schema=False,
-            write_page_index=True,
+            write_page_index=self.layout.page_index,
             use_deprecated_int96_timestamps=self._declared.int96,
             write_page_checksum=True,
             sorting_columns=self._sorting(),
@@ -165,8 +171,10 @@ class Output:
         return pa.table(arrays, names=self._columns.schema.names)
 
     def _write(self, count: int) -> None:
-        """Write the first `count` pending rows as one row group."""
-        taken: list[Rows] = []
+        """Write the first `count` pending rows as one row group. What was pending goes column by column: where it is
+        copied, only one column is there twice.
+        """
+        taken: list[list[pa.Array]] = []
         self._count -= count
         left = count
         while left:
@@ -174,11 +182,14 @@ class Output:
             if first.count > left:
                 self._pending.insert(0, first.slice(left, first.count - left))
                 first = first.slice(0, left)
-            taken.append(first)
+            taken.append(list(first.columns))
             left -= first.count
-        arrays = [
-            self._as_written(place, [rows.columns[place] for rows in taken]) for place in range(len(self._schema))
-        ]
+            del first
+        arrays = []
+        for place in range(len(self._schema)):
+            arrays.append(self._as_written(place, [columns[place] for columns in taken]))
+            for columns in taken:
+                columns[place] = None
         assert self._writer is not None
         self._writer.write_table(pa.table(arrays, schema=self._schema), row_group_size=count)
         self.row_groups += 1

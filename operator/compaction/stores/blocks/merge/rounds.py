@@ -4,16 +4,21 @@ A round reads the next rows of each run, its *window*, and ranks their keys toge
 key of the window, number of the run) of the runs that have more behind it: no row from there on can be before it.
 Everything up to the cut is emitted, in the order of (key, run, row): stable, also across rounds.
 
-Memory: a window and what is read at a time (a batch, or a row group) per open run, and the rows of one round. A run
+A window is as large as what its run gives of a round, and some more. With windows of one size, a run that holds a third
+of the rows would end each round after three of them, and what a round costs for each run would be spent on few rows.
+
+Memory: the windows and what is read at a time (a batch, or a row group) per open run, and the rows of one round. A run
 whose smallest key is known is opened only when everything before that was emitted, so runs that do not overlap are read
 one after the other, and are not sorted at all.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +30,11 @@ from compaction.stores.blocks.merge.columns import CODE, Columns, Rows, Words, h
 from compaction.stores.blocks.merge.footers import Bound
 from compaction.stores.blocks.merge.keys import key_numbers, sorting_order
 from compaction.stores.blocks.merge.runs import Run, comparable
+
+_SLOWNESS: Final = 4
+"""A window follows what its run gave in so many rounds, about."""
+_LEAST_SHARE: Final = 1 / 4096
+"""Of a round, that each run is taken to give: what gives nothing now may give much soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +50,30 @@ class Emitted:
 @dataclass(slots=True)
 class _Open:
     """A run that is being read: the rows that were read and not yet emitted. `start`: of them in the first part; the
-    rows before it are gone. `whole`: a part is a row group.
+    rows before it are gone. `whole`: a part is a row group. `share`: of a round, that the run has given of late;
+    `window`: how many rows are read ahead for the next.
     """
 
     number: int
     run: Run
     source: Iterator[Rows]
     whole: bool
+    share: float
+    window: int = 1
     parts: list[Rows] = field(default_factory=list)
     start: int = 0
     count: int = 0
     done: bool = False
 
-    def refill(self, rows: int, most_bytes: int) -> None:
-        """Read until so many rows or bytes are buffered."""
-        if self.done or self.count >= rows:
+    def refill(self, most_bytes: int) -> None:
+        """Read until the window or so many bytes are buffered."""
+        if self.done or self.count >= self.window:
             return
         self._let_go()
         size = sum(part.nbytes for part in self.parts)
         if self.start:
             size -= self.parts[0].nbytes * self.start // self.parts[0].count
-        while not self.done and self.count < rows and size < most_bytes:
+        while not self.done and self.count < self.window and size < most_bytes:
             part = next(self.source, None)
             if part is None:
                 self.done = True
@@ -105,6 +118,10 @@ class _Open:
         plain = [place for place in places if any(part.columns[place].type.id != CODE.id for part in self.parts)]
         return sum(part.nbytes for place in plain for part in self.ahead(place, rows))
 
+    def gave(self, share: float) -> None:
+        """So much of a round came out of the run."""
+        self.share = max(_LEAST_SHARE, self.share + (share - self.share) / _SLOWNESS)
+
     def drop(self, count: int) -> list[Rows]:
         """Take the first `count` rows out of the buffer."""
         taken = []
@@ -122,10 +139,10 @@ class _Open:
 
 
 class MergeRounds:
-    """One merge of some runs. `window`: how many rows of each are read in a round; `window_bytes`: and what they
-    take at most, about. `round_rows`: how many rows a round may emit, and `round_bytes`: of values without a fixed
-    width; where a few are very large, it is as few rows as that takes, one at least. `whole`: runs are read by row
-    group, else a window at a time.
+    """One merge of some runs. `batch`: how many rows of a run are read at a time, where `whole` does not say that it is
+    a row group. `ahead`: how many rows of all runs together are looked at in a round, and `ahead_bytes`: what they take
+    at most, about. `round_rows`: how many rows a round may emit, and `round_bytes`: of values without a fixed width;
+    where a few are very large, it is as few rows as that takes, one at least.
     """
 
     def __init__(
@@ -133,15 +150,17 @@ class MergeRounds:
         columns: Columns,
         runs: Sequence[Run],
         *,
-        window: int,
-        window_bytes: int,
+        batch: int,
+        ahead: int,
+        ahead_bytes: int,
         round_bytes: int,
         round_rows: int,
         whole: bool = False,
     ) -> None:
         self._columns = columns
-        self._window = window
-        self._window_bytes = window_bytes
+        self._batch = batch
+        self._ahead = ahead
+        self._ahead_bytes = ahead_bytes
         self._round_bytes = round_bytes
         self._round_rows = round_rows
         self._of_any_width = [place for place, one in enumerate(columns.schema) if not has_width(one.type)]
@@ -163,7 +182,8 @@ class MergeRounds:
                     return
                 self._open_next()
                 continue
-            numbers, floor = self._numbers(self._window)
+            windows = [one.window for one in self._open]
+            numbers, floor = self._numbers(windows)
             cut = self._cut(numbers)
             counts = _counts(numbers, cut)
             last = _largest(numbers) if cut is None else cut
@@ -172,45 +192,55 @@ class MergeRounds:
                 if not any(counts):
                     self._open_next()
                     continue
-            window = self._window
             while sum(counts) > 1 and self._are_too_many(counts):
-                window //= 2
-                numbers, floor = self._numbers(max(1, window))
-                fewer = _counts(numbers, self._cut(numbers)) if window else _only_first(numbers)
+                single = max(windows) == 1
+                windows = [-(-window // 2) for window in windows]
+                numbers, floor = self._numbers(windows)
+                fewer = _only_first(numbers) if single else _counts(numbers, self._cut(numbers))
                 counts = [min(both) for both in zip(counts, fewer, strict=True)]
+            for one, count in zip(self._open, counts, strict=True):
+                one.gave(count / sum(counts))
             yield self._emit(numbers, floor, counts)
 
     def _fill(self) -> None:
+        together = sum(one.share for one in self._open)
+        means = [self._ahead * one.share / together for one in self._open]
+        for one, mean in zip(self._open, means, strict=True):
+            one.window = 1 + int(mean + 2 * math.sqrt(mean))  # so few windows end before what their runs would give
+        rows = sum(one.window for one in self._open)
         for one in self._open:
-            one.refill(self._window, self._window_bytes)
+            one.refill(max(1, self._ahead_bytes * one.window // rows))
         self._open = [one for one in self._open if one.count]
 
     def _open_next(self) -> None:
         _, number, run = self._waiting.pop(0)
-        self._open.append(_Open(number, run, run.batches(self._window, whole=self._whole), self._whole))
+        share = sum(one.share for one in self._open) / len(self._open) if self._open else 1.0
+        self._open.append(_Open(number, run, run.batches(self._batch, whole=self._whole), self._whole, share))
         self._open.sort(key=lambda one: one.number)
 
     def _are_too_many(self, counts: Sequence[int]) -> bool:
         """Whether so many rows of each run are more than a round may emit."""
         if sum(counts) > self._round_rows:
             return True
+        if sum(part.nbytes for one in self._open for part in one.parts) <= self._round_bytes:
+            return False  # as it nearly always is: no part is cut to be counted
         pairs = zip(self._open, counts, strict=True)
         return sum(one.bytes_ahead(self._of_any_width, count) for one, count in pairs if count) > self._round_bytes
 
-    def _numbers(self, window: int) -> tuple[list[Words], int | None]:
+    def _numbers(self, windows: Sequence[int]) -> tuple[list[Words], int | None]:
         """The number of the key of each row in the windows, by run, and of the row that was emitted last. Checks the
         order.
         """
         key = []
         for place in self._columns.keys:
             parts = [] if self._floor is None else [self._floor.columns[place]]
-            for one in self._open:
+            for one, window in zip(self._open, windows, strict=True):
                 parts += one.ahead(place, window)
             key.append(self._columns.joined(place, parts))
         numbers = key_numbers(self._columns, key)
         least = numbers[0] if self._floor is not None else None
         found, start = [], 0 if self._floor is None else 1
-        for one in self._open:
+        for one, window in zip(self._open, windows, strict=True):
             mine = numbers[start : start + min(one.count, window)]
             start += len(mine)
             if (least is not None and mine[0] < least) or np.any(mine[1:] < mine[:-1]):

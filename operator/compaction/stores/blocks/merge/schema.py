@@ -47,8 +47,9 @@ def unified(schemas: Sequence[NamedSchema]) -> pa.Schema:
             name, known = found.get(field.name, (file, None))
             found[field.name] = (name, _merged(known, name, field, file))
     fields = []
+    names = [set(schema.names) for _, schema in schemas]
     for column, (_, field) in found.items():
-        everywhere = all(column in schema.names for _, schema in schemas)
+        everywhere = all(column in one for one in names)
         fields.append(field if everywhere else field.with_nullable(True))
     return pa.schema(fields, metadata=_agreed([_of_others(schema) for _, schema in schemas]))
 
@@ -60,9 +61,9 @@ def declared(schemas: Sequence[NamedSchema], merged: pa.Schema) -> pa.Schema:
     them apart. The order of a dictionary's values is not kept, so it is not declared.
     """
     fields = []
-    schemas = _different(schemas)
+    typed = [{field.name: field.type for field in schema} for _, schema in _different(schemas)]
     for field in merged:
-        kinds = {schema.field(field.name).type for _, schema in schemas if field.name in schema.names}
+        kinds = {one[field.name] for one in typed if field.name in one}
         kinds.discard(pa.null())
         kind = kinds.pop() if len(kinds) == 1 else field.type
         fields.append(field.with_type(_unordered(kind) if without_dictionary(kind).equals(field.type) else field.type))
