@@ -123,9 +123,9 @@ class Budget:
         return max(_LEAST_ROWS, min(_MOST_ROWS, self.batch_bytes(runs) // self.row_bytes))
 
     def rows_ahead(self, runs: Sequence[Run], *, whole: bool) -> int:
-        """Rows of all runs together that a round looks at: half a batch of each. Where row groups are read whole, and
-        so are there anyway, a quarter of the buffers. Where all runs were sorted by us, a batch of each is there: all
-        of it, up to what a round can hold.
+        """Rows of all runs together in the windows of a round: half a batch of each. Where row groups are read whole,
+        and so are there anyway, a quarter of the buffers. Where all runs were sorted by us, a batch of each is there:
+        all of it, up to what a round can hold.
         """
         at_once = max(1, open_at_once(runs))
         rows = 0

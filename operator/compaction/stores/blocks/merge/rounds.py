@@ -140,8 +140,8 @@ class _Open:
 
 class MergeRounds:
     """One merge of some runs. `batch`: how many rows of a run are read at a time, where `whole` does not say that it is
-    a row group. `ahead`: how many rows of all runs together are looked at in a round, and `ahead_bytes`: what they take
-    at most, about. `round_rows`: how many rows a round may emit, and `round_bytes`: of values without a fixed width;
+    a row group. `ahead`: how many rows all windows have together, and `ahead_bytes`: what they take at most, about.
+    `round_rows`: how many rows a round may emit, and `round_bytes`: of values without a fixed width;
     where a few are very large, it is as few rows as that takes, one at least.
     """
 
