@@ -5,7 +5,8 @@ with registered blocks, whose fingerprints and order are known, whatever the fil
 that reads the output again; the others sort, write and prove nothing. Every run is a process of its own, one thread
 each, the engines in turn, and each compresses with zstd as it does by itself. From a gigabyte on all have 512 MiB of
 memory, and a rival is ended once it has taken so much of our CPU time that the target is met; from half of one on there
-is one round instead of three. `--sizes` are megabytes, `--only` takes the cells whose titles hold a text ("nested, unsorted").
+is one round instead of three. `--sizes` are megabytes, `--only` takes the cells whose titles hold a text ("nested,
+unsorted").
 """
 
 from __future__ import annotations

@@ -114,6 +114,13 @@ def test_few_spilled_runs_are_read_in_large_batches_and_many_fit_together(limit:
     assert spills > 8 or room.spilled >= min(8 * MEBIBYTE, room.pages // 16)
 
 
+@given(st.integers(32 * MEBIBYTE, 8192 * MEBIBYTE), st.integers(1, 5000), st.integers(0, 5000))
+def test_a_spilled_batch_has_many_rows_however_wide_they_are(limit: int, row_bytes: int, spills: int) -> None:
+    room = Budget(limit=limit, row_bytes=row_bytes, measured=True, spills=spills)
+    assert room.spilled // row_bytes >= 512
+    assert room.spilled * min(max(1, spills), room.most_runs) <= room.pages
+
+
 @pytest.mark.parametrize("arrangement", [Arrangement.OVERLAPPING, Arrangement.UNSORTED])
 def test_only_unsorted_files_make_more_runs_with_their_rows(arrangement: Arrangement, tmp_path: Path) -> None:
     """A sorted file is one run however many rows it has: spilled batches do not become smaller with the size."""

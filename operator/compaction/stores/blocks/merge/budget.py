@@ -80,8 +80,8 @@ class Budget:
 
     @property
     def spilled(self) -> int:
-        """Of a spilled run that is decompressed at a time: half of the pages is enough for all of them."""
-        return min(_MOST_SPILLED, max(_LEAST_SPILLED, self.pages // (2 * min(_MOST_RUNS, max(1, self.spills)))))
+        """Of a spilled run that is decompressed at a time: half of the pages is enough for all that can be open."""
+        return min(_MOST_SPILLED, max(_LEAST_SPILLED, self.pages // (2 * min(self.most_runs, max(1, self.spills)))))
 
     @property
     def round(self) -> int:

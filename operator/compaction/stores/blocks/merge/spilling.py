@@ -105,6 +105,7 @@ class Spiller:
         """
         run = SpilledRun(name, self._columns, merged)
         before: tuple[list[pa.DataType], bool] | None = None
+        schema = pa.schema([])
         writer: pa.RecordBatchStreamWriter | None = None
         try:
             for rows in (part for whole in parts for part in self._batches(whole)):
@@ -113,9 +114,9 @@ class Spiller:
                 if writer is None or before != (kinds, compressed):
                     if writer is not None:
                         writer.close()
-                    before = kinds, compressed
-                    writer = self._open(run, kinds, compressed=compressed)
-                writer.write_batch(pa.RecordBatch.from_arrays(list(rows.columns), schema=_numbered(kinds)))
+                    before, schema = (kinds, compressed), _numbered(kinds)
+                    writer = self._open(run, schema, compressed=compressed)
+                writer.write_batch(pa.RecordBatch.from_arrays(list(rows.columns), schema=schema))
                 run.cost = max(run.cost, size if compressed else 0)
         finally:
             if writer is not None:
@@ -132,11 +133,11 @@ class Spiller:
         for start in range(0, rows.count, step):
             yield rows.slice(start, min(step, rows.count - start))
 
-    def _open(self, run: SpilledRun, kinds: Sequence[pa.DataType], *, compressed: bool) -> pa.RecordBatchStreamWriter:
+    def _open(self, run: SpilledRun, schema: pa.Schema, *, compressed: bool) -> pa.RecordBatchStreamWriter:
         self._files += 1
         path = self._directory / f"{self._files:06d}{_COMPRESSED if compressed else '.arrows'}"
         run.files.append(path)
-        return pa.ipc.new_stream(str(path), _numbered(kinds), options=_WRITING if compressed else None)
+        return pa.ipc.new_stream(str(path), schema, options=_WRITING if compressed else None)
 
 
 def _numbered(kinds: Sequence[pa.DataType]) -> pa.Schema:
