@@ -87,17 +87,7 @@ def test_the_most_is_that_of_the_worst_point(found: list[Counted]) -> None:
 
 @given(runs(), st.integers(1, 25), st.booleans())
 def test_no_more_are_open_than_may_be_and_rows_come_in_order(found: list[Counted], window: int, whole: bool) -> None:
-    columns = Columns.of(SCHEMA, ["key"], coded=[], most=MemoLimits(0, 0))
-    merged = MergeRounds(
-        columns,
-        as_runs(found),
-        batch=window,
-        ahead=window * len(found),
-        ahead_bytes=1 << 20,
-        round_bytes=1 << 20,
-        round_rows=window,
-        whole=whole,
-    )
+    merged = _rounds(found, batch=window, round_rows=window, whole=whole)
     keys = [key for emitted in merged for key in emitted.rows.columns[0].to_pylist()]
     expected = sorted((key for run in found for key in run.keys), key=lambda key: (key is None, key or 0))
     assert keys == expected
@@ -134,17 +124,17 @@ def test_a_run_that_gives_nothing_for_long_and_then_all() -> None:
     assert len(counts) < 2 * sum(counts) / 600 + 30
 
 
-def _rounds(found: list[Counted], *, batch: int) -> MergeRounds:
+def _rounds(found: list[Counted], *, batch: int, round_rows: int = 1 << 20, whole: bool = False) -> MergeRounds:
     columns = Columns.of(SCHEMA, ["key"], coded=[], most=MemoLimits(0, 0))
-    ahead = batch * len(found)
     return MergeRounds(
         columns,
         as_runs(found),
         batch=batch,
-        ahead=ahead,
+        ahead=batch * len(found),
         ahead_bytes=1 << 20,
         round_bytes=1 << 20,
-        round_rows=1 << 20,
+        round_rows=round_rows,
+        whole=whole,
     )
 
 

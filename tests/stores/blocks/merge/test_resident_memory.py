@@ -73,7 +73,7 @@ def test_so_it_does_on_every_shape(
 
 
 def test_footers_of_many_columns(tmp_path: Path) -> None:
-    """2,000 columns in 40 row groups of what may be pending: their footers take as much as a third of the limit."""
+    """2,000 columns in 20 row groups of what may be pending: their footers take a quarter of the limit."""
     limit, rows, files, columns = 160 * MEBIBYTE, 20_000, 2, 2000
     inputs = [tmp_path / f"{file}.parquet" for file in range(files)]
     for file, path in enumerate(inputs):

@@ -41,9 +41,9 @@ def reading(block: str) -> Iterator[None]:
 @dataclass(frozen=True, slots=True)
 class OpenedFooter:
     """An input and its metadata; `groups`: the row groups that may hold rows of the part that is asked for. `leaves`:
-    numbers of the top-level columns that are not nested, among the leaves of the schema. `reading_bytes`: of memory
-    that it takes to have the file open, besides the rows; `whole_bytes`: that it takes to read a row group at once,
-    which is done one column after the other.
+    numbers of the top-level columns that are not nested, among the leaves of the schema. `stored_bytes`: of the row
+    groups' pages as they lie in the file. `reading_bytes`: of memory that it takes to have the file open, besides the
+    rows; `whole_bytes`: that it takes to read a row group at once, which is done one column after the other.
     """
 
     input: MergeInput
@@ -51,6 +51,7 @@ class OpenedFooter:
     schema: pa.Schema
     groups: tuple[int, ...]
     leaves: Mapping[str, int]
+    stored_bytes: int
     reading_bytes: int
     whole_bytes: int
 
@@ -139,12 +140,6 @@ class OpenedFooter:
         """Bytes of the row groups' pages after decompression."""
         return sum(self.metadata.row_group(group).total_byte_size for group in self.groups)
 
-    @property
-    def stored_bytes(self) -> int:
-        """Bytes of the row groups' pages as they lie in the file."""
-        groups = (self.metadata.row_group(group) for group in self.groups)
-        return sum(group.column(leaf).total_compressed_size for group in groups for leaf in range(group.num_columns))
-
     def largest_group_rows(self) -> int:
         """Rows of the largest row group."""
         return max((self.metadata.row_group(group).num_rows for group in self.groups), default=0)
@@ -176,7 +171,8 @@ def read_footer(block: MergeInput, sort_key: Sequence[str]) -> OpenedFooter:
     sizes = [_Size.of(metadata.row_group(group)) for group in groups]
     reading_bytes = max((one.compressed + one.raw for one in sizes), default=0)
     whole_bytes = max((one.compressed + one.widest for one in sizes), default=0)
-    return OpenedFooter(block, metadata, schema, tuple(groups), leaves, reading_bytes, whole_bytes)
+    stored_bytes = sum(one.compressed for one in sizes)
+    return OpenedFooter(block, metadata, schema, tuple(groups), leaves, stored_bytes, reading_bytes, whole_bytes)
 
 
 def _may_hold(block: MergeInput, bounds: tuple[Bound, Bound] | None) -> bool:

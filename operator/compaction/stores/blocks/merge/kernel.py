@@ -172,12 +172,12 @@ class _Merge:
         return self.spiller.spill(runs[0].name, (emitted.rows for emitted in self._rounds(runs)), merged=merged)
 
     def _rounds(self, runs: Sequence[Run]) -> MergeRounds:
-        at_once, whole = open_at_once(runs), self.budget.reads_whole(runs)
+        at_once, whole = max(1, open_at_once(runs)), self.budget.reads_whole(runs)
         ahead = self.budget.rows_ahead(runs, whole=whole)
         return MergeRounds(
             self.columns,
             runs,
-            batch=max(1, ahead // max(1, at_once)),
+            batch=ahead // at_once,
             ahead=ahead,
             ahead_bytes=max(at_once * self.budget.batch_bytes(at_once) // 2, ahead * self.budget.row_bytes),
             round_bytes=self.budget.round,

@@ -141,8 +141,8 @@ class _Open:
 class MergeRounds:
     """One merge of some runs. `batch`: how many rows of a run are read at a time, where `whole` does not say that it is
     a row group. `ahead`: how many rows all windows have together, and `ahead_bytes`: what they take at most, about.
-    `round_rows`: how many rows a round may emit, and `round_bytes`: of values without a fixed width;
-    where a few are very large, it is as few rows as that takes, one at least.
+    `round_rows`: how many rows a round may emit, and `round_bytes`: of values without a fixed width; where a few are
+    very large, it is as few rows as that takes, one at least.
     """
 
     def __init__(
@@ -198,14 +198,15 @@ class MergeRounds:
                 numbers, floor = self._numbers(windows)
                 fewer = _only_first(numbers) if single else _counts(numbers, self._cut(numbers))
                 counts = [min(both) for both in zip(counts, fewer, strict=True)]
+            emitted = sum(counts)
             for one, count in zip(self._open, counts, strict=True):
-                one.gave(count / sum(counts))
+                one.gave(count / emitted)
             yield self._emit(numbers, floor, counts)
 
     def _fill(self) -> None:
         together = sum(one.share for one in self._open)
-        means = [self._ahead * one.share / together for one in self._open]
-        for one, mean in zip(self._open, means, strict=True):
+        for one in self._open:
+            mean = self._ahead * one.share / together
             one.window = 1 + int(mean + 2 * math.sqrt(mean))  # so few windows end before what their runs would give
         rows = sum(one.window for one in self._open)
         for one in self._open:
