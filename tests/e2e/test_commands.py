@@ -56,7 +56,7 @@ def test_a_plan_is_approved_and_what_went_wrong_is_tried_again(
     assert token() == 1
     assert f"{DAMAGED} is damaged and in quarantine" in person.refused("retry", job), "it could not end otherwise"
     cluster.kubectl("annotate", f"cjob/{job}", "compaction.dev/retry=all-the-same")
-    eventually(lambda: "RetryRefused" in cluster.events(), "the coordinator to say so, too")
+    cluster.await_events("RetryRefused")
     assert token() == 1
     person.prints("quarantine", "release", "logs", "--all")
     eventually(lambda: cluster.policy()["status"].get("released") == "all", "the release to be acted upon")

@@ -89,7 +89,7 @@ def suspended_it_starts_no_new_jobs(cluster: Cluster) -> None:
 
 
 def what_people_and_machines_are_shown(cluster: Cluster, replica: OperatorProcess, jobs: list[Object]) -> None:
-    assert {"Planned", "WorkerLaunched", "Succeeded"} <= cluster.events()
+    cluster.await_events("Planned", "WorkerLaunched", "Succeeded")
     columns = cluster.kubectl("get", "cpol").splitlines()[0].split()
     assert columns == ["NAME", "STORE", "READY", "REASON", "DEBT", "OLDEST", "ACTIVE", "QUEUED", "FAULTY", "ETA", "AGE"]
     metrics = urllib.request.urlopen(f"http://127.0.0.1:{replica.metrics_port}/metrics").read().decode()

@@ -18,7 +18,7 @@ from compaction.catalogs.model.entries import Snapshot
 from compaction.exceptions import CatalogLogError, CatalogLogUnavailableError
 from support.catalogs.etcd_members import EtcdStore, Members, etcd_members
 from support.catalogs.log_writers import Writer, followed, more, require_true, writing
-from support.catalogs.logs import at, fill, snapshot, until, update, versions, watched
+from support.catalogs.logs import Collector, at, fill, snapshot, until, update, versions, watched
 from support.faults.tcp_proxy import Network, TcpProxy
 from support.time.waiting import PATIENCE_SECONDS
 
@@ -123,6 +123,15 @@ def test_etcd_restarts(tmp_path: Path, etcd_program: Path) -> None:
         store.close()
 
 
+def await_followed(collector: Collector, version: int) -> None:
+    """Until whoever applies what the watch delivered is at this version."""
+    until(
+        lambda: bool(collector.errors) or followed([one.event for one in collector.events]) == version,
+        f"version {version} to be followed",
+    )
+    assert not collector.errors
+
+
 def test_history_is_compacted_and_cut_under_a_watch_that_is_interrupted(member: Members, etcd_store: EtcdStore) -> None:
     """Writers, snapshots and compactions of etcd go on while the watch's network comes and goes."""
     target = member.members[0].endpoint
@@ -137,11 +146,7 @@ def test_history_is_compacted_and_cut_under_a_watch_that_is_interrupted(member: 
             if step % 2:
                 etcd_store.forget_history()
             if step % 3 == 0:
-                seen = len(collector.events)
-                until(lambda seen=seen: len(collector.events) > seen or bool(collector.errors), "events")  # type: ignore[misc]
-        proxy.set(Network.UP)
-        until(lambda: bool(collector.errors) or followed([one.event for one in collector.events]) == 240, "the last")
-        assert not collector.errors
+                await_followed(collector, 20 * step)
         snapshots = [one.event.version for one in collector.events if isinstance(one.event, Snapshot)]
         assert snapshots == sorted(set(snapshots))
         assert snapshots[-1] == 233

@@ -45,7 +45,7 @@ def test_suspended_run_dry_changed_and_deleted(operators: OperatorFleet, catalog
     catalog.patch(topology={"assignments": [assigned | {"participants": ["a", "b"]}]})
     status = catalog.await_cut(7)
     assert status["observedGeneration"] == catalog.cluster.catalog()["metadata"]["generation"]
-    assert {"MissingParticipant", "Compacted"} <= catalog.cluster.events()
+    catalog.cluster.await_events("MissingParticipant", "Compacted")
 
     catalog.patch(suspend=True)
     catalog.await_condition("True", "Suspended")

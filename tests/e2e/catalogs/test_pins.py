@@ -33,7 +33,7 @@ def test_every_pin_is_named_and_released(operators: OperatorFleet, catalog: Orde
     assert (status["coordinator"], status["fencingToken"] > 0) == (replica.identity, True)
     assert status["bytesCut"] > 0
     assert {one["name"]: one["reason"] for one in status["participants"]} == {"a": "Answered", "b": "Answered"}
-    assert "Compacted" in catalog.cluster.events()
+    catalog.cluster.await_events("Compacted")
     assert catalog.ready()[0] == "True"
 
     begun = a.act("begin")

@@ -91,8 +91,13 @@ class Cluster:
     def leases(self, component: str) -> Objects:
         return self.list("lease", labels=f"compaction.dev/component={component}")
 
-    def events(self) -> set[str]:
-        return {event["reason"] for event in self.list("event")}
+    def await_events(self, *reasons: str) -> None:
+        """Until there is an event of each of these reasons: events are written behind the status."""
+
+        def told() -> bool:
+            return set(reasons) <= {event["reason"] for event in self.list("event")}
+
+        eventually(told, f"events of {', '.join(reasons)}")
 
     def _read(self, kind: str, rest: str) -> Object:
         group, plural = RESOURCES[kind]
