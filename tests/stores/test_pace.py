@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import RewriteStoppedError
-from compaction.stores.pace import STEP_SECONDS, Pace, TokenBucket
+from compaction.stores.pace import STEP_SECONDS, UNLIMITED, Pace, TokenBucket, limited
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.generate import generate_log
 from compaction.stores.segments.planning.limits import SegmentLimits
@@ -169,3 +169,9 @@ def test_what_is_asked_for_is_what_is_moved(log: Path) -> None:
     least = rewrite(log, asked.append)
     gaps = sum(asked) - least
     assert 0 <= gaps <= 4 * 256 * 1000
+
+
+def test_where_there_is_no_limit_the_pace_is_the_one_that_writers_need_not_count_for() -> None:
+    assert limited(None) is UNLIMITED
+    assert limited(0) is UNLIMITED
+    assert limited(10) is not UNLIMITED

@@ -79,3 +79,8 @@ class Pace:
 
 UNLIMITED: Final = Pace()
 """As fast as it goes, to the end."""
+
+
+def limited(bytes_per_second: int | None) -> Pace:
+    """A pace of its own that begins now; UNLIMITED itself where there is no limit (None or 0)."""
+    return Pace(bytes_per_second=bytes_per_second) if bytes_per_second else UNLIMITED

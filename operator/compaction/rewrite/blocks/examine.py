@@ -20,7 +20,7 @@ from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.tasks import run_tasks, share_of
 from compaction.stores.blocks.fingerprint.verify import read_back
 from compaction.stores.blocks.model import Block
-from compaction.stores.pace import UNLIMITED, Pace
+from compaction.stores.pace import limited
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ Examined = Sound | MergeFailure
 
 def run_examination(task: ExamineTask) -> Examined:
     """Read a source to its end. A failure without a culprit is of the store as a whole."""
-    pace = Pace(bytes_per_second=task.bytes_per_second) if task.bytes_per_second else UNLIMITED
+    pace = limited(task.bytes_per_second)
     source = task.source
     try:
         objects = task.store.open()

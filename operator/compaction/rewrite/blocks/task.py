@@ -40,7 +40,7 @@ from compaction.stores.blocks.merge.ranges import WHOLE, KeyRange
 from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, MergeSettings, OpenFile, nobody
 from compaction.stores.blocks.model import Block
 from compaction.stores.objects.store import ObjectInfo, ObjectStorage
-from compaction.stores.pace import UNLIMITED, Pace
+from compaction.stores.pace import UNLIMITED, Pace, limited
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ _PASSING: Final = (DatabaseUnavailableError, ObjectStoreUnavailableError)
 
 def run_merge(task: MergeTask) -> TaskResult:
     """Merge, upload, prove. A source that is not sorted as it says is sorted first, in a second attempt."""
-    pace = Pace(bytes_per_second=task.bytes_per_second) if task.bytes_per_second else UNLIMITED
+    pace = limited(task.bytes_per_second)
     try:
         return _merge(task, task.store.open(), pace)
     except BlockNotSortedError as error:

@@ -20,7 +20,7 @@ from compaction.exceptions import (
     StorageError,
 )
 from compaction.rewrite.place import ObjectsPlace
-from compaction.stores.pace import UNLIMITED, Pace
+from compaction.stores.pace import limited
 from compaction.stores.staging.compaction.rewriting import shown_over
 from compaction.stores.staging.compaction.spool import decode_changes
 from compaction.stores.staging.format.breaks import BreakRule
@@ -62,7 +62,7 @@ class WrittenPart:
 def write_proved(task: PartTask) -> WrittenPart:
     """Write a part, and prove that its ranges hold what the changes show over the base."""
     try:
-        pace = Pace(bytes_per_second=task.bytes_per_second) if task.bytes_per_second else UNLIMITED
+        pace = limited(task.bytes_per_second)
         storage = RangeStorage(task.place.open(), rule=task.rule, pace=pace)
         result = write_part(storage, task.part, decode_changes(task.changes), keep_equal=False)
         shown = fingerprint(_shown(storage, task))

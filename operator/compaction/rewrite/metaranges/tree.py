@@ -14,7 +14,7 @@ from compaction.rewrite.place import ObjectsPlace
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.progress import Progress
 from compaction.rewrite.tasks import run_tasks, share_of
-from compaction.stores.pace import UNLIMITED, Pace
+from compaction.stores.pace import limited
 from compaction.stores.staging.compaction.rewriting import base_view, staged_changes
 from compaction.stores.staging.compaction.spool import ChangesSpool
 from compaction.stores.staging.compaction.work import BranchWork
@@ -94,7 +94,7 @@ class TreeWriter:
             return self._assembled(work, planned, done, spool)
 
     def _held(self, batches: Iterable[RecordColumns]) -> Iterator[RecordColumns]:
-        pace = Pace(bytes_per_second=self.bytes_per_second) if self.bytes_per_second else UNLIMITED
+        pace = limited(self.bytes_per_second)
         for batch in batches:
             self.lease.ensure_held()
             pace(batch.nbytes)
