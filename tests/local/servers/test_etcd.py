@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
 import stat
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -37,6 +39,23 @@ def test_no_stranger_is_served(tmp_path: Path, binaries: Binaries) -> None:
             client = GatewayClient(EtcdSettings(running.settings.endpoints, tls))
             with pytest.raises(CatalogLogAccessError, match=reason), closing(EtcdUpdateLog(client, "/a")) as log:
                 log.recover()
+
+
+def test_a_stranger_is_told_so_however_late_its_request_comes(
+    tmp_path: Path, binaries: Binaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With TLS 1.3 the member refuses the certificate after the handshake, so the request may find it gone already."""
+    send = http.client.HTTPConnection.send
+
+    def late(connection: http.client.HTTPConnection, data: bytes) -> None:
+        time.sleep(0.05)
+        send(connection, data)
+
+    with start_etcd(tmp_path / "etcd", binaries.etcd, sync=False) as running:
+        monkeypatch.setattr(http.client.HTTPConnection, "send", late)
+        client = GatewayClient(EtcdSettings(running.settings.endpoints, Tls(running.authority.ca), call_seconds=1.0))
+        with pytest.raises(CatalogLogAccessError, match="TLS fails with"), closing(EtcdUpdateLog(client, "/a")) as log:
+            log.recover()
 
 
 def test_a_program_that_ends_shows_its_log(tmp_path: Path) -> None:

@@ -106,7 +106,20 @@ def send(connection: http.client.HTTPConnection, path: str, what: Document, toke
     headers = {"Content-Type": "application/json"}
     if token:
         headers["Authorization"] = token
-    connection.request("POST", path, json.dumps(what, separators=(",", ":")), headers)
+    try:
+        connection.request("POST", path, json.dumps(what, separators=(",", ":")), headers)
+    except OSError:
+        _raise_alert(connection.sock)
+        raise
+
+
+def _raise_alert(end: socket.socket | None) -> None:
+    """What a member said before it closed, as ssl.SSLError. With TLS 1.3 it refuses a certificate after the handshake:
+    a request that comes later than that fails as one on any broken connection, and the reason is still to be read.
+    """
+    if isinstance(end, ssl.SSLSocket):
+        with contextlib.suppress(ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError, TimeoutError):
+            end.recv(1)
 
 
 def shut(end: socket.socket) -> None:
