@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from compaction.catalogs.log.etcd import wire
-from compaction.catalogs.log.etcd.connections import Answer, Connections, send
+from compaction.catalogs.log.etcd.connections import Answer, Connections, distrusts, send
 from compaction.catalogs.log.etcd.port import Get, Page, Status, Stream, Transaction, TransactionAnswer
 from compaction.catalogs.log.etcd.refusals import Fate, refusal
 from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings
@@ -135,7 +135,7 @@ class GatewayClient:
             except (OSError, http.client.HTTPException) as error:
                 last = f"{endpoint} did not answer ({_kind(error)})"
                 self._connections.forget(endpoint)
-                strangers = strangers + 1 if _distrusts(error) else 0
+                strangers = strangers + 1 if distrusts(error) else 0
                 if strangers >= len(self._order):
                     raise CatalogLogAccessError(self.name, f"TLS fails with every endpoint: {last}") from error
             self._demote(endpoint)
@@ -165,11 +165,6 @@ class GatewayClient:
                 raise ConnectionError(error.reason)
             raise CatalogLogAccessError(self.name, f"user {self._settings.user}: {error.reason}") from None
         self._token = str(wire.document(answer.body).get("token", ""))
-
-
-def _distrusts(error: Exception) -> bool:
-    """One side does not accept the certificate of the other; a connection that merely broke off is no such failure."""
-    return isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError))
 
 
 def _kind(error: Exception) -> str:

@@ -108,9 +108,14 @@ def send(connection: http.client.HTTPConnection, path: str, what: Document, toke
         headers["Authorization"] = token
     try:
         connection.request("POST", path, json.dumps(what, separators=(",", ":")), headers)
-    except OSError:
+    except (ssl.SSLError, ConnectionError):  # not where the time is over: a read would wait as long again
         _raise_alert(connection.sock)
         raise
+
+
+def distrusts(error: Exception) -> bool:
+    """One side does not accept the certificate of the other; a connection that merely broke off is no such failure."""
+    return isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError))
 
 
 def _raise_alert(end: socket.socket | None) -> None:
@@ -118,8 +123,11 @@ def _raise_alert(end: socket.socket | None) -> None:
     a request that comes later than that fails as one on any broken connection, and the reason is still to be read.
     """
     if isinstance(end, ssl.SSLSocket):
-        with contextlib.suppress(ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError, TimeoutError):
+        try:
             end.recv(1)
+        except OSError as error:
+            if distrusts(error):
+                raise
 
 
 def shut(end: socket.socket) -> None:
