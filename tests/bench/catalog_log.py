@@ -13,7 +13,7 @@ from bench.harness import Curve, Fact, Race, Side, Workspace, least_ratio, sampl
 from compaction.catalogs.log.etcd.client import GatewayClient
 from compaction.catalogs.log.etcd.port import Compare, Get, Operation, Put, Relation, Transaction
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
-from compaction.catalogs.log.layout import PRODUCT, Keys, last, number, pack
+from compaction.catalogs.log.layout import PRODUCT, Keys, Stored, encoded, last, number
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.log.recovery import FIRST_PAGE, MOST_KEYS
 from compaction.catalogs.model.entries import AlterTableProperties, RenameTable, Snapshot, VersionedUpdate
@@ -41,7 +41,7 @@ class Appends:
         self._log = EtcdUpdateLog(client, "/bench/appended")
         self._client, self._keys = client, Keys("/bench/bare")
         self._version = self._bare_version = 0
-        self._value = pack(update(1), hybrid(1), STAMP)
+        self._value = encoded(Stored(update(1), hybrid(1), STAMP))
         assert self._log.claim(1)
         client.transaction(Transaction((), (Put(self._keys.version, number(0)),)))
 
@@ -66,7 +66,7 @@ def filled(client: GatewayClient, count: int) -> str:
     client.transaction(Transaction((), (*numbers, Put(keys.version, last(count, activation)))))
     for start in range(1, count + 1, AT_ONCE):
         puts: tuple[Operation, ...] = tuple(
-            Put(keys.update(version), pack(update(version), later(hybrid(1_000 * version), DELAY), STAMP))
+            Put(keys.update(version), encoded(Stored(update(version), later(hybrid(1_000 * version), DELAY), STAMP)))
             for version in range(start, min(start + AT_ONCE, count + 1))
         )
         client.transaction(Transaction((), puts))
@@ -122,7 +122,7 @@ def measure(workspace: Workspace) -> Iterator[Race | Curve | Fact]:
 
         yield Curve("recovery", "versions", sizes, recovery, "reading the keys", plain, sizes, 1.1)
         largest = max(sizes)
-        value = pack(update(largest), later(hybrid(1_000 * largest), DELAY), STAMP)
+        value = encoded(Stored(update(largest), later(hybrid(1_000 * largest), DELAY), STAMP))
         yield Fact("bytes of a value", f"{len(value)}")
         log = EtcdUpdateLog(client, prefixes[largest])
         cut = largest - 10

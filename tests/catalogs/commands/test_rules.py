@@ -7,12 +7,26 @@ from collections.abc import Callable
 
 import pytest
 
+from compaction.catalogs.codec.codec import decode, encode
 from compaction.catalogs.commands import altering, indexes, schemas, tables, views, zones
-from compaction.catalogs.commands.columns import ColumnSpec
+from compaction.catalogs.commands.columns import LENGTH, PRECISION, SCALE, ColumnSpec
 from compaction.catalogs.commands.command import Command
 from compaction.catalogs.commands.tables import PrimaryKey
+from compaction.catalogs.model.entries import NewColumns, VersionedUpdate
 from compaction.catalogs.model.enums import Collation, ColumnType, IndexKind, ViewKind
-from compaction.catalogs.model.values import Constant, Function
+from compaction.catalogs.model.values import (
+    Constant,
+    Date,
+    DateTime,
+    Decimal,
+    Duration,
+    Function,
+    Period,
+    Time,
+    Timestamp,
+    Uuid,
+    Value,
+)
 from compaction.exceptions import CatalogValidationError, NoStorageProfileError
 from support.catalogs.worlds import INT, World, column, table
 
@@ -203,3 +217,85 @@ def test_a_constant_default_serves_a_column_that_is_not_nullable() -> None:
     world.run(table("T"))
     world.run(added(ColumnSpec("N", INT, False, default=Constant(INT, 5))))
     assert [one.name for one in world.table("T").columns] == ["ID", "N"]
+
+
+LAST_NANO = 999_999_999
+ENDS: dict[ColumnType, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
+    ColumnType.INT8: ((-128, 127), (-129, 128, True)),
+    ColumnType.INT16: ((-32_768, 32_767), (-32_769, 32_768)),
+    ColumnType.INT32: ((-(2**31), 2**31 - 1), (-(2**31) - 1, 2**31, "1")),
+    ColumnType.INT64: ((-(2**63), 2**63 - 1), (-(2**63) - 1, 2**63)),
+    ColumnType.BOOLEAN: ((False, True), (0, None)),
+    ColumnType.FLOAT: ((0, 2**32 - 1), (-1, 2**32)),
+    ColumnType.DOUBLE: ((0, 2**64 - 1), (-1, 2**64)),
+    ColumnType.DECIMAL: ((Decimal(-32_768, 0), Decimal(32_767, -1)), (Decimal(-32_769, 1), Decimal(32_768, 1), 1)),
+    ColumnType.DATE: (
+        (Date(-999_999_999, 1, 1), Date(999_999_999, 12, 31), Date(0, 2, 29), Date(-4, 2, 29)),
+        (
+            Date(-1_000_000_000, 1, 1),
+            Date(10**9, 1, 1),
+            Date(2024, 2, 30),
+            Date(2023, 2, 29),
+            Date(1, 0, 1),
+            Date(1, 1, 0),
+        ),
+    ),
+    ColumnType.TIME: (
+        (Time(0, 0, 0, 0), Time(23, 59, 59, LAST_NANO)),
+        (
+            Time(24, 0, 0, 0),
+            Time(25, 0, 0, 0),
+            Time(0, 60, 0, 0),
+            Time(0, 0, 60, 0),
+            Time(0, 0, 0, 10**9),
+            Time(-1, 0, 0, 0),
+        ),
+    ),
+    ColumnType.DATETIME: (
+        (DateTime(Date(-999_999_999, 1, 1), Time(0, 0, 0, 0)),),
+        (
+            DateTime(Date(2024, 2, 30), Time(0, 0, 0, 0)),
+            DateTime(Date(2024, 2, 1), Time(24, 0, 0, 0)),
+            Date(2024, 2, 1),
+        ),
+    ),
+    # The first and the last moment of the reference: no year lies as far before the epoch as the last one after it.
+    ColumnType.TIMESTAMP: (
+        (Timestamp(-31_557_014_167_219_200, 0), Timestamp(31_556_889_864_403_199, LAST_NANO)),
+        (
+            Timestamp(-31_557_014_167_219_201, 0),
+            Timestamp(31_556_889_864_403_200, 0),
+            Timestamp(0, -1),
+            Timestamp(0, 2 * 10**9),
+        ),
+    ),
+    ColumnType.UUID: ((Uuid(-(2**63), 2**63 - 1),), (Uuid(2**63, 0), Uuid(0, -(2**63) - 1))),
+    ColumnType.STRING: (("", "\x00\U0001f600"), (b"", 1)),
+    ColumnType.BYTE_ARRAY: ((b"", b"\x00"), ("",)),
+    ColumnType.PERIOD: ((Period(-(2**31), 0, 2**31 - 1),), (Period(2**31, 0, 0), Period(0, -(2**31) - 1, 0))),
+    ColumnType.DURATION: (
+        (Duration(-(2**63), 0), Duration(2**63 - 1, LAST_NANO)),
+        (Duration(2**63, 0), Duration(0, -1), Duration(0, 10**9)),
+    ),
+}
+"""Legal values at both ends of each type, and values beyond them."""
+
+
+def test_every_type_of_constants_has_its_ends() -> None:
+    assert set(ENDS) == set(ColumnType) - {ColumnType.NULL, ColumnType.STRUCT}
+
+
+@pytest.mark.parametrize("kind", list(ENDS), ids=lambda kind: kind.name)
+def test_a_constant_is_legal_up_to_both_ends_of_its_type(kind: ColumnType) -> None:
+    """A default that a command takes is one that readers take, and the other way round."""
+    limits = {of: 3 for of, where in (("precision", PRECISION), ("scale", SCALE), ("length", LENGTH)) if kind in where}
+    legal, beyond = ENDS[kind]
+    for value in legal:
+        spec = ColumnSpec("N", kind, default=Constant(kind, value), **limits)
+        update = VersionedUpdate(1, 0, (NewColumns((spec.column(),), 1),))
+        assert decode(encode(update), "value") == update
+    for value in beyond:
+        with pytest.raises(CatalogValidationError, match="column N: the default is not legal"):
+            ColumnSpec("N", kind, default=Constant(kind, value), **limits)
+    with pytest.raises(CatalogValidationError, match=f"its default is of the type {kind.name}"):
+        ColumnSpec("N", INT if kind is not INT else ColumnType.INT64, default=Constant(kind, legal[0]))

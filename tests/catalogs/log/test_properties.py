@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compaction.catalogs.log.layout import Keys, last, number, pack, unpack
+from compaction.catalogs.log.layout import Keys, Stored, last, number, pack, short_name, unpack
 from compaction.catalogs.log.memory import MemoryUpdateLog
 from compaction.catalogs.log.port import LogEvent, UpdateLog
 from compaction.catalogs.model.entries import AdvanceIds, Event, Snapshot, VersionedUpdate
@@ -22,6 +22,7 @@ from support.depth import examples
 
 KEYS = Keys("/catalogs/x")
 u64 = st.integers(0, 2**64 - 1)
+writers = st.text(st.characters(codec="utf-8")).map(short_name)
 
 
 @given(u64, u64, u64, u64)
@@ -39,21 +40,22 @@ def test_keys_sort_as_versions(a: int, b: int) -> None:
     assert KEYS.version_of(KEYS.update(a)) == a
 
 
-@given(events, st.integers(1, 2**31 - 1), st.integers(1, 2**62), st.binary(min_size=16, max_size=16))
-def test_values_round_trip(event: Event, version: int, activation: int, stamp: bytes) -> None:
+@given(events, st.integers(1, 2**31 - 1), st.integers(1, 2**62), st.binary(min_size=16, max_size=16), writers)
+def test_values_round_trip(event: Event, version: int, activation: int, stamp: bytes, writer: str) -> None:
     if isinstance(event, Snapshot):
         wanted: Event = replace(event, version=version, activation_time=activation)
     else:
         wanted = replace(event, version=version, delay=min(abs(event.delay), activation - 1 >> LOGICAL_BITS))
-    stored = unpack(KEYS, KEYS.update(version), pack(wanted, activation, stamp))
-    assert (stored.event, stored.activation, stored.stamp) == (wanted, activation, stamp)
+    given = Stored(wanted, activation, stamp, writer)
+    stored = unpack(KEYS, KEYS.update(version), pack(KEYS, given))
+    assert stored == given
     assert isinstance(wanted, Snapshot) or stored.timestamp + (wanted.delay << LOGICAL_BITS) == activation
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_value_or_corruption(value: bytes) -> None:
     with contextlib.suppress(CorruptCatalogLogError):
-        assert unpack(KEYS, KEYS.update(1), b"\x01" + value).event.version == 1
+        assert unpack(KEYS, KEYS.update(1), b"\x02" + value).event.version == 1
 
 
 @dataclass

@@ -10,8 +10,9 @@ from compaction.catalogs.log import requests
 from compaction.catalogs.log.etcd.client import GatewayClient
 from compaction.catalogs.log.etcd.port import DeleteRange, Get, Operation, Page, Put, Transaction
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
-from compaction.catalogs.log.layout import Keys, last, number, pack
+from compaction.catalogs.log.layout import Keys, Stored, encoded, last, number
 from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.model.entries import Event
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.exceptions import CatalogLogUnavailableError, CorruptCatalogLogError
 from support.catalogs.etcd_members import EtcdStore
@@ -122,6 +123,11 @@ def test_a_recovery_does_not_start_over_for_ever(etcd_store: EtcdStore) -> None:
         log.recover()
 
 
+def value(event: Event, activation: int) -> bytes:
+    """The bytes of a value that no log would write, as those of one that it does."""
+    return encoded(Stored(event, activation, STAMP))
+
+
 def corruptions(keys: Keys) -> dict[str, tuple[tuple[Operation, ...], str]]:
     """Each writes past a log of the snapshot 3 and the versions 4 to 6; and the key and reason that are named."""
     return {
@@ -130,33 +136,33 @@ def corruptions(keys: Keys) -> dict[str, tuple[tuple[Operation, ...], str]]:
         "no snapshot": ((DeleteRange(keys.update(3), keys.update(4)),), r"0000000003: is missing, and version 4"),
         "nothing at all": ((DeleteRange(*keys.updates),), r"0000000003: is missing, and the last version is 6"),
         "one too many": (
-            (Put(keys.update(7), pack(update(7), hybrid(99_000), STAMP)),),
+            (Put(keys.update(7), value(update(7), hybrid(99_000))),),
             r"0000000007: exists, and the last version is 6",
         ),
         "no layout": ((Put(keys.update(5), b"\x07" * 40),), r"0000000005: no value of this log \(40 bytes\)"),
         "empty": ((Put(keys.update(5), b""),), r"0000000005: no value of this log \(0 bytes\)"),
         "damaged": (
-            (Put(keys.update(5), pack(update(5), hybrid(5_005), STAMP)[:-1]),),
+            (Put(keys.update(5), value(update(5), hybrid(5_005))[:-1]),),
             r"0000000005: byte \d+ of the value: the value ends",
         ),
         "an unknown type": (
-            (Put(keys.update(5), pack(update(5), hybrid(5_005), STAMP)[:25] + b"\x02\x00\xff\x7f"),),
+            (Put(keys.update(5), value(update(5), hybrid(5_005))[:26] + b"\x02\x00\xff\x7f"),),
             r"0000000005: byte \d+ of the value",
         ),
         "another version": (
-            (Put(keys.update(5), pack(update(4), hybrid(5_005), STAMP)),),
+            (Put(keys.update(5), value(update(4), hybrid(5_005))),),
             "0000000005: holds version 4",
         ),
         "a second snapshot": (
-            (Put(keys.update(5), pack(snapshot(5), snapshot(5).activation_time, STAMP)),),
+            (Put(keys.update(5), value(snapshot(5), snapshot(5).activation_time)),),
             "0000000005: holds a snapshot, and the log's is version 3",
         ),
         "an update for the snapshot": (
-            (Put(keys.update(3), pack(update(3), hybrid(3_005), STAMP)),),
+            (Put(keys.update(3), value(update(3), hybrid(3_005))),),
             "0000000003: holds an update where",
         ),
         "times that do not ascend": (
-            (Put(keys.update(5), pack(update(5), hybrid(4_005), STAMP)),),
+            (Put(keys.update(5), value(update(5), hybrid(4_005))),),
             "0000000005: is not active later",
         ),
         "another last time": ((Put(keys.version, last(6, hybrid(7_777))),), r"version: says \d+, and the last version"),
@@ -165,7 +171,10 @@ def corruptions(keys: Keys) -> dict[str, tuple[tuple[Operation, ...], str]]:
         "another product": ((Put(keys.product, b"IGNITE"),), "catalog.product: the log of another product: b'IGNITE'"),
         "no product": ((DeleteRange(keys.product, keys.product + b"0"),), "exists, and .*catalog.product does not"),
         "a foreign key": ((Put(keys.updates[0] + b"5", b""),), r"update\.5: a key that no version has|no value"),
-        "a time before the first": ((Put(keys.update(4), pack(update(4), 3, STAMP)),), "contradicts the value"),
+        "a time before the first": (
+            (Put(keys.update(4), value(update(4), 3)),),
+            "contradicts the value",
+        ),
         "an early last version": ((Put(keys.version, last(5, hybrid(5_005))),), "0000000006: exists, and the last"),
         "a late snapshot": ((Put(keys.snapshot, number(9)),), r"snapshot.version: is 9, the last version 6"),
     }

@@ -5,12 +5,16 @@ of the property, that the test stands for.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 from compaction.catalogs.log.port import LogEvent, SnapshotOutcome
-from compaction.catalogs.model.entries import AdvanceIds, Snapshot, VersionedUpdate
+from compaction.catalogs.model.descriptors import Column, Zone
+from compaction.catalogs.model.entries import AdvanceIds, NewColumns, RenameTable, Snapshot, VersionedUpdate
+from compaction.catalogs.model.enums import ColumnType, ConsistencyMode
 from compaction.catalogs.model.hybrid import hybrid, later
+from compaction.catalogs.model.values import Constant, Date, Timestamp
 from compaction.exceptions import (
     CatalogLogLimitError,
     CatalogLogRewoundError,
@@ -82,6 +86,44 @@ def test_the_first_version_is_one(store: Store) -> None:
 def test_a_number_that_is_no_version_is_refused(store: Store, version: int) -> None:
     with pytest.raises(CatalogValueError, match="no version of an update log"):
         store.open().append(update(version), at(1))
+
+
+DAYLESS = Constant(ColumnType.DATE, Date(2024, 2, 30))
+
+
+def _with_default(default: Constant) -> VersionedUpdate:
+    column = Column(1, "D", default.type, True, 0, 0, 1, default)
+    return VersionedUpdate(2, DELAY, (NewColumns((column,), 7),))
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        _with_default(DAYLESS),
+        _with_default(Constant(ColumnType.TIMESTAMP, Timestamp(0, 2_000_000_000))),
+        VersionedUpdate(2, DELAY, (RenameTable(7, "\ud83d\ude00"),)),
+    ],
+    ids=["no day", "no moment", "a text that reads as another"],
+)
+def test_what_no_reader_takes_is_not_written(store: Store, refused: VersionedUpdate) -> None:
+    """Such a value would stop every process that follows the log, and every one that starts later."""
+    log = store.open()
+    fill(log, 1)
+    before = log.recover()
+    with pytest.raises(CatalogValueError, match="version 2"):
+        log.append(refused, at(2))
+    assert store.open().recover() == before
+    assert log.append(update(2), at(2))
+
+
+def test_a_snapshot_that_no_reader_takes_is_not_written(store: Store) -> None:
+    log = store.open()
+    fill(log, 3)
+    before = log.recover().events
+    zone = Zone(2, "\ud83d\ude00", 1, ("default",), 1, 1, 1, 0, 0, 0, "", ConsistencyMode.STRONG_CONSISTENCY)
+    with pytest.raises(CatalogValueError, match="version 2"):
+        log.save_snapshot(replace(snapshot(2), zones=(zone,)), 0)
+    assert store.open().recover().events == before
 
 
 def test_revisions_ascend_and_a_lost_race_uses_none(store: Store) -> None:

@@ -57,7 +57,7 @@ VALUES: dict[ColumnType, st.SearchStrategy[Any]] = {
     ColumnType.DATE: dates,
     ColumnType.TIME: times,
     ColumnType.DATETIME: st.builds(DateTime, dates, times),
-    ColumnType.TIMESTAMP: st.builds(Timestamp, st.integers(-31_556_889_864_403_199, 31_556_889_864_403_199), nanos),
+    ColumnType.TIMESTAMP: st.builds(Timestamp, st.integers(-31_557_014_167_219_200, 31_556_889_864_403_199), nanos),
     ColumnType.UUID: st.builds(Uuid, integers(64), integers(64)),
     ColumnType.STRING: texts,
     ColumnType.BYTE_ARRAY: st.binary(max_size=20),

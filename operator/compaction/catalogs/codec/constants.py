@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import calendar
 import struct
 from collections.abc import Callable
 from typing import Final, cast
@@ -24,16 +23,13 @@ from compaction.catalogs.model.values import (
     Timestamp,
     Uuid,
     Value,
+    fault_of,
 )
 
 COLUMN_TYPES: Final = {kind.value: kind for kind in ColumnType}
 _NO_DEFAULT: Final = 0xFF
 _CONSTANT: Final = 0
 _FUNCTION: Final = 1
-_MAX_YEAR: Final = 999_999_999
-_MAX_SECOND: Final = 31_556_889_864_403_199
-_NANOS: Final = 1_000_000_000
-_DAYS: Final = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def column_type(reader: Reader, number: int, at: int) -> ColumnType:
@@ -55,7 +51,12 @@ def read_default(reader: Reader) -> Default:
         read = _READ.get(kind)
         if read is None:
             reader.corrupt(f"a constant of the type {kind.name}", at + 1)
-        return Constant(kind, read(reader))
+        start = reader.at
+        constant = Constant(kind, read(reader))
+        fault = fault_of(constant)
+        if fault is not None:
+            reader.corrupt(fault, start)
+        return constant
     if tag == _NO_DEFAULT:
         return None
     if tag != _FUNCTION:
@@ -118,17 +119,9 @@ def _write_decimal(writer: Writer, value: Value) -> None:
 
 
 def _read_date(reader: Reader) -> Date:
-    at = reader.at
-    date = Date(*struct.unpack_from("<ihh", reader.data, at))
+    date = Date(*struct.unpack_from("<ihh", reader.data, reader.at))
     reader.at += 8
-    days = _days(date.year, date.month) if 1 <= date.month <= 12 else 0
-    if abs(date.year) > _MAX_YEAR or not 1 <= date.day <= days:
-        reader.corrupt(f"no day is {date.year}-{date.month}-{date.day}", at)
     return date
-
-
-def _days(year: int, month: int) -> int:
-    return 29 if month == 2 and calendar.isleap(year) else _DAYS[month]
 
 
 def _write_date(writer: Writer, value: Value) -> None:
@@ -136,11 +129,8 @@ def _write_date(writer: Writer, value: Value) -> None:
 
 
 def _read_time(reader: Reader) -> Time:
-    at = reader.at
-    time = Time(*struct.unpack_from("<bbbi", reader.data, at))
+    time = Time(*struct.unpack_from("<bbbi", reader.data, reader.at))
     reader.at += 7
-    if not (0 <= time.hour < 24 and 0 <= time.minute < 60 and 0 <= time.second < 60 and 0 <= time.nano < _NANOS):
-        reader.corrupt(f"no time of day is {time.hour}:{time.minute}:{time.second} and {time.nano} ns", at)
     return time
 
 
@@ -159,19 +149,11 @@ def _write_date_time(writer: Writer, value: Value) -> None:
 
 
 def _read_timestamp(reader: Reader) -> Timestamp:
-    at = reader.at
-    moment = Timestamp(reader.int64(), reader.int32())
-    if abs(moment.second) > _MAX_SECOND or not 0 <= moment.nano < _NANOS:
-        reader.corrupt(f"no moment is {moment.second} s and {moment.nano} ns after the epoch", at)
-    return moment
+    return Timestamp(reader.int64(), reader.int32())
 
 
 def _read_duration(reader: Reader) -> Duration:
-    at = reader.at
-    duration = Duration(reader.int64(), reader.int32())
-    if not 0 <= duration.nano < _NANOS:
-        reader.corrupt(f"no duration has {duration.nano} ns", at)
-    return duration
+    return Duration(reader.int64(), reader.int32())
 
 
 def _write_moment(writer: Writer, value: Value) -> None:

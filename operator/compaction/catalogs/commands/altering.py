@@ -9,6 +9,7 @@ from compaction.catalogs.commands.columns import (
     ColumnSpec,
     require_constant,
     require_known_function,
+    require_legal_default,
     require_possible_change,
     require_stored,
 )
@@ -129,6 +130,7 @@ class AlterColumn:
         if before is None:
             raise CatalogValidationError(f"table {self.table} has no column {self.column}")
         self._require_possible(table, before)
+        require_legal_default(self.column, before.type if self.type is None else self.type, self.default)
         after = replace(
             before,
             type=before.type if self.type is None else self.type,

@@ -9,7 +9,7 @@ from typing import Final
 from compaction.catalogs.commands.command import require_name
 from compaction.catalogs.model.descriptors import UNASSIGNED, Column
 from compaction.catalogs.model.enums import ColumnType
-from compaction.catalogs.model.values import NULL, Default, Function
+from compaction.catalogs.model.values import NULL, Constant, Default, Function, fault_of
 from compaction.exceptions import CatalogValidationError
 
 _SHORT: Final = 2**15 - 1
@@ -55,6 +55,7 @@ class ColumnSpec:
         require_name(self.name, "column")
         if self.type in (ColumnType.NULL, ColumnType.STRUCT):
             raise CatalogValidationError(f"column {self.name}: no column has the type {self.type.name}")
+        require_legal_default(self.name, self.type, self.default)
         _check(self, "length", self.length, LENGTH.get(self.type))
         _check(self, "precision", self.precision, PRECISION.get(self.type))
         _check(self, "scale", self.scale, SCALE.get(self.type))
@@ -83,6 +84,21 @@ def require_stored(columns: Iterable[ColumnSpec]) -> None:
     for column in columns:
         if column.type in (ColumnType.PERIOD, ColumnType.DURATION):
             raise CatalogValidationError(f"column {column.name}: tables do not keep the type {column.type.name}")
+
+
+def require_legal_default(name: str, type: ColumnType, default: Default) -> None:
+    """CatalogValidationError for a constant of another type than the column has, or one that no reader takes: a version
+    that holds it could be read by nothing.
+    """
+    if not isinstance(default, Constant):
+        return
+    if default.type not in (type, ColumnType.NULL):
+        raise CatalogValidationError(
+            f"column {name}: its default is of the type {default.type.name}, the column of {type.name}"
+        )
+    fault = fault_of(default)
+    if fault is not None:
+        raise CatalogValidationError(f"column {name}: the default is not legal: {fault}")
 
 
 def require_constant(name: str, default: Default) -> None:

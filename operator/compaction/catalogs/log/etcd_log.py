@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -10,14 +12,24 @@ from typing import Final
 
 from compaction.catalogs.log import requests
 from compaction.catalogs.log.etcd.port import EtcdClient, Get, Transaction, TransactionAnswer
-from compaction.catalogs.log.layout import FIRST_VERSION, STAMP_BYTES, Keys, activation_of, pack, shown, unpack
+from compaction.catalogs.log.layout import (
+    FIRST_VERSION,
+    STAMP_BYTES,
+    Keys,
+    Stored,
+    activation_of,
+    pack,
+    short_name,
+    shown,
+    unpack,
+)
 from compaction.catalogs.log.port import LogEvent, Recovered, SnapshotOutcome, Watch
 from compaction.catalogs.log.position import Position
 from compaction.catalogs.log.recovery import read_log
 from compaction.catalogs.log.requests import AT_ONCE, Limits
 from compaction.catalogs.log.surveys import Survey, surveyed
 from compaction.catalogs.log.watching import EtcdWatch, Listener, Pace
-from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
+from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
 from compaction.exceptions import (
     CatalogLogCutError,
     CatalogLogError,
@@ -31,17 +43,25 @@ _WRITER_BYTES: Final = 8
 class EtcdUpdateLog:
     """An `UpdateLog`. Any thread may use it; it makes threads for watches alone.
 
-    `prefix`: the catalog's own part of etcd, for example `/catalogs/orders`.
+    `prefix`: the catalog's own part of etcd, for example `/catalogs/orders`. `writer`: name of this process, which
+    stands in the log beside what it writes; host and process id if not given.
     """
 
     def __init__(
-        self, client: EtcdClient, prefix: str, *, limits: Limits | None = None, pace: Pace | None = None
+        self,
+        client: EtcdClient,
+        prefix: str,
+        *,
+        limits: Limits | None = None,
+        pace: Pace | None = None,
+        writer: str | None = None,
     ) -> None:
         self._client = client
         self._keys = Keys(prefix.rstrip("/"))
         self._limits = limits or Limits()
         self._pace = pace or Pace()
         self._writer = secrets.token_bytes(_WRITER_BYTES)
+        self._name = short_name(writer or f"{socket.gethostname()}:{os.getpid()}")
         self._writes = count(1)
         self._begun = False
         self._own = (0, 0)
@@ -68,7 +88,7 @@ class EtcdUpdateLog:
             activation = max(activation, before[1] + 1)
         self._begin()
         while True:
-            what = requests.append(self._keys, version, activation, pack(update, activation, stamp))
+            what = requests.append(self._keys, version, activation, self._packed(update, activation, stamp))
             answer = self._send(version, what)
             if answer.succeeded:
                 self._own = version, activation
@@ -87,7 +107,7 @@ class EtcdUpdateLog:
         if snapshot.version < FIRST_VERSION:
             return SnapshotOutcome.NOT_NEWER
         stamp = self._stamp()
-        value = pack(snapshot, snapshot.activation_time, stamp)
+        value = self._packed(snapshot, snapshot.activation_time, stamp)
         self._begin()
         self._require_same(snapshot, self._survey(snapshot.version))
         answer = self._send(snapshot.version, requests.snapshot(self._keys, snapshot.version, token, value))
@@ -128,6 +148,9 @@ class EtcdUpdateLog:
     def _stamp(self) -> bytes:
         """Different for each write of each writer."""
         return self._writer + next(self._writes).to_bytes(STAMP_BYTES - _WRITER_BYTES, "big")
+
+    def _packed(self, event: Event, activation: int, stamp: bytes) -> bytes:
+        return pack(self._keys, Stored(event, activation, stamp, self._name))
 
     def _send(self, version: int, what: Transaction) -> TransactionAnswer:
         return self._client.transaction(self._limits.check(version, what))

@@ -17,15 +17,17 @@ from compaction.exceptions import (
     UnsupportedCatalogValueError,
 )
 
-PRODUCT: Final = b"compaction.dev/catalog/1"
+PRODUCT: Final = b"compaction.dev/catalog/2"
 """Whose log a prefix holds, and in which layout."""
 FIRST_VERSION: Final = 1
 LAST_VERSION: Final = 2**31 - 1
 DIGITS: Final = 10
 _NUMBER: Final = struct.Struct(">Q")
-_HEAD: Final = struct.Struct(">BQ16s")
-_LAYOUT: Final = 1
+_HEAD: Final = struct.Struct(">BQ16sB")
+_LAYOUT: Final = 2
 STAMP_BYTES: Final = 16
+WRITER_BYTES: Final = 64
+"""Most of the name of a writer."""
 
 
 def number(value: int) -> bytes:
@@ -94,13 +96,21 @@ def shown(key: bytes) -> str:
     return key.decode("ascii", "backslashreplace")
 
 
+def short_name(name: str) -> str:
+    """The name of a writer, cut to what a value holds."""
+    return name.encode("utf-8", "replace")[:WRITER_BYTES].decode("utf-8", "ignore")
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A value of the log. `stamp`: of its writer, different for each write, so that a writer recognizes its own."""
+    """A value of the log. `stamp`: of its writer, different for each write, so that a writer recognizes its own.
+    `writer`: its name, for people.
+    """
 
     event: Event
     activation: int
     stamp: bytes
+    writer: str = ""
 
     @property
     def timestamp(self) -> int:
@@ -111,31 +121,45 @@ class Stored:
 
     def seen(self, revision: int) -> LogEvent:
         """As the port delivers it."""
-        return LogEvent(self.event, self.timestamp, revision)
+        return LogEvent(self.event, self.timestamp, revision, self.writer)
 
 
-def pack(event: Event, activation: int, stamp: bytes) -> bytes:
+def encoded(stored: Stored) -> bytes:
     """The bytes of a value. Raises CatalogValueError when the codec cannot hold the event."""
-    return pack_head(activation, stamp) + encode(event)
+    name = stored.writer.encode("utf-8")
+    return _HEAD.pack(_LAYOUT, stored.activation, stored.stamp, len(name)) + name + encode(stored.event)
 
 
-def pack_head(activation: int, stamp: bytes) -> bytes:
-    """What stands before the codec's bytes."""
-    return _HEAD.pack(_LAYOUT, activation, stamp)
+def pack(keys: Keys, stored: Stored) -> bytes:
+    """As `encoded`, read back before anything else can: a value that no reader takes stops every process that follows
+    the log, for good. Raises CatalogValueError also when the bytes say anything else than `stored`.
+    """
+    version, value = stored.event.version, encoded(stored)
+    try:
+        read = unpack(keys, keys.update(version), value)
+    except CorruptCatalogLogError as error:
+        raise CatalogValueError(f"no reader takes version {version}: {error.reason}") from error
+    if read != stored:
+        raise CatalogValueError(f"the bytes of version {version} read as another value")
+    return value
 
 
 def unpack(keys: Keys, key: bytes, value: bytes) -> Stored:
     """The value of an update's key. Raises CorruptCatalogLogError, which names the key."""
     if len(value) < _HEAD.size or value[0] != _LAYOUT:
         raise CorruptCatalogLogError(shown(key), f"no value of this log ({len(value)} bytes)")
-    _, activation, stamp = _HEAD.unpack_from(value)
+    _, activation, stamp, length = _HEAD.unpack_from(value)
+    start = _HEAD.size + length
     try:
-        event = decode(value[_HEAD.size :], shown(key))
+        writer = value[_HEAD.size : start].decode("utf-8")
+        event = decode(value[start:], shown(key))
+    except UnicodeDecodeError as error:
+        raise CorruptCatalogLogError(shown(key), "the name of its writer is no text") from error
     except (CorruptCatalogValueError, UnsupportedCatalogValueError) as error:
         raise CorruptCatalogLogError(shown(key), f"byte {error.offset} of the value: {error.reason}") from error
     if event.version != keys.version_of(key):
         raise CorruptCatalogLogError(shown(key), f"holds version {event.version}")
-    stored = Stored(event, activation, stamp)
+    stored = Stored(event, activation, stamp, writer)
     if stored.timestamp < MINIMUM or (isinstance(event, Snapshot) and event.activation_time != activation):
         raise CorruptCatalogLogError(shown(key), f"the activation time {activation} contradicts the value")
     return stored

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from compaction.catalogs.codec.codec import encode
-from compaction.catalogs.log.layout import FIRST_VERSION, STAMP_BYTES, Keys, activation_of, pack_head
+from compaction.catalogs.log.layout import FIRST_VERSION, STAMP_BYTES, Keys, Stored, activation_of, pack
 from compaction.catalogs.log.port import LogEvent, Recovered, SnapshotOutcome, Watch
 from compaction.catalogs.log.requests import Limits, append, snapshot
 from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
@@ -151,7 +150,7 @@ class MemoryUpdateLog:
 
     def _check(self, event: Event, activation: int) -> None:
         """As etcd would refuse it, so that a simulation meets the same limits."""
-        value = pack_head(activation, _STAMP) + encode(event)
+        value = pack(_KEYS, Stored(event, activation, _STAMP))
         make = snapshot(_KEYS, event.version, 0, value) if isinstance(event, Snapshot) else None
         self._limits.check(event.version, make or append(_KEYS, event.version, activation, value))
 

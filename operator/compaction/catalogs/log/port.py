@@ -17,12 +17,13 @@ class LogEvent:
 
     `timestamp`: hybrid, of an update's writing: it is active `delay` later; a snapshot has its activation time here.
     `revision`: of the log when this was written, ascending along a watch. Where a watch lists what it missed, the
-    revision of the listing: then several events have the same.
+    revision of the listing: then several events have the same. `writer`: name of the process that wrote it.
     """
 
     event: Event
     timestamp: int
     revision: int
+    writer: str = ""
 
     @property
     def activation_time(self) -> int:
