@@ -49,6 +49,29 @@ def test_the_leader_is_killed(three: Members, store_of_three: EtcdStore) -> None
     require_true(store_of_three, writers, collector)
 
 
+def test_members_restart_in_an_orderly_way(three: Members, store_of_three: EtcdStore) -> None:
+    """A rolling restart, as an upgrade makes it: a member that is asked to stop ends each watch with a refusal in the
+    stream, where one that is killed ends the connection.
+    """
+    writers = tuple(Writer(store_of_three.open(), mark) for mark in (1, 2))
+    claimer, claimed = store_of_three.open(), list[int]()
+    watches = [
+        watched(store_of_three.open(member.endpoint, *(one.endpoint for one in three.members if one is not member)))[0]
+        for member in three.members
+    ]
+    with writing(*writers):
+        for member in three.members:
+            more(writers, 5)
+            member.stop(patience=PATIENCE_SECONDS)
+            claimed.append(claimer.claim(1))
+            more(writers, 5)
+            three.start(member)
+            claimed.append(claimer.claim(1))
+        more(writers, 5)
+    assert claimed == sorted(set(claimed))
+    require_true(store_of_three, writers, *watches)
+
+
 def test_the_leader_freezes(three: Members, store_of_three: EtcdStore) -> None:
     """Its connections stay open, and nothing comes over them: a watch there is moved to another member."""
     writers = (Writer(store_of_three.open(), 1),)

@@ -56,9 +56,10 @@ class Member:
         self.signal(signal.SIGKILL)
         self.stop()
 
-    def stop(self) -> None:
+    def stop(self, patience: float = 5.0) -> None:
+        """SIGTERM, and after `patience` seconds SIGKILL. A member with open watches takes eight to end by itself."""
         if self.process is not None:
-            self.process.stop()
+            self.process.stop(patience=patience)
             self.process = None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from compaction.catalogs.log.etcd import wire
 from compaction.catalogs.log.etcd.connections import Answer, shut
 from compaction.catalogs.log.etcd.port import Changes
-from compaction.catalogs.log.etcd.refusals import refusal
+from compaction.catalogs.log.etcd.refusals import Fate, refusal
 from compaction.exceptions import CatalogLogCutError, CatalogLogUnavailableError
 
 
@@ -69,7 +69,11 @@ class GatewayStream:
         if "result" not in message:
             failed = message.get("error")
             body = json.dumps(failed if isinstance(failed, dict) else message).encode()
-            raise refusal(Answer(http.client.OK, body), self._log)[1]
+            fate, refused = refusal(Answer(http.client.OK, body), self._log)
+            if fate is Fate.GIVE_UP:
+                raise refused
+            # A member that is asked to stop says so in the stream; another one, or a new token, goes on from here.
+            raise CatalogLogUnavailableError(self._log, f"the watch was ended: {refused.reason}")
         found: wire.Document = message["result"]
         return found
 
