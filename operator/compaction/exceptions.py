@@ -1828,6 +1828,26 @@ class CatalogConflictError(CatalogError):
         return f"other processes changed the catalog in each of {self.attempts} attempts; run the command again"
 
 
+class CatalogClockError(CatalogError):
+    """A clock is further off than the catalog's `max_skew` allows. `off`: milliseconds that the clock of `who` is ahead
+    of that of `reference`, below 0 when it is behind.
+    """
+
+    def __init__(self, who: str, off: int, reference: str, allowed: int) -> None:
+        super().__init__(who, off, reference, allowed)
+        self.who = who
+        self.off = off
+        self.reference = reference
+        self.allowed = allowed
+
+    def __str__(self) -> str:
+        direction = "ahead of" if self.off > 0 else "behind"
+        return (
+            f"the clock of {self.who} is {abs(self.off):,} ms {direction} that of {self.reference}, and "
+            f"{self.allowed:,} ms are allowed (max_skew); synchronize the clocks, then run the command again"
+        )
+
+
 class CatalogClosedError(CatalogError):
     """The manager of the catalog was closed before the result was known."""
 

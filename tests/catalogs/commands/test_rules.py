@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -288,7 +289,9 @@ def test_every_type_of_constants_has_its_ends() -> None:
 @pytest.mark.parametrize("kind", list(ENDS), ids=lambda kind: kind.name)
 def test_a_constant_is_legal_up_to_both_ends_of_its_type(kind: ColumnType) -> None:
     """A default that a command takes is one that readers take, and the other way round."""
-    limits = {of: 3 for of, where in (("precision", PRECISION), ("scale", SCALE), ("length", LENGTH)) if kind in where}
+    limits: dict[str, Any] = {
+        of: 3 for of, where in (("precision", PRECISION), ("scale", SCALE), ("length", LENGTH)) if kind in where
+    }
     legal, beyond = ENDS[kind]
     for value in legal:
         spec = ColumnSpec("N", kind, default=Constant(kind, value), **limits)

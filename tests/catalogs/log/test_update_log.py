@@ -10,18 +10,23 @@ from dataclasses import replace
 import pytest
 
 from compaction.catalogs.log.port import LogEvent, SnapshotOutcome
+from compaction.catalogs.manager.clock import HybridClock, system_milliseconds
+from compaction.catalogs.manager.manager import CatalogManager
 from compaction.catalogs.model.descriptors import Column, Zone
 from compaction.catalogs.model.entries import AdvanceIds, NewColumns, RenameTable, Snapshot, VersionedUpdate
 from compaction.catalogs.model.enums import ColumnType, ConsistencyMode
 from compaction.catalogs.model.hybrid import hybrid, later
 from compaction.catalogs.model.values import Constant, Date, Timestamp
 from compaction.exceptions import (
+    CatalogClockError,
     CatalogLogLimitError,
     CatalogLogRewoundError,
     CatalogLogUnavailableError,
     CatalogValueError,
 )
+from support.catalogs.etcd_members import EtcdStore
 from support.catalogs.logs import DELAY, Collector, Store, at, fill, snapshot, update, versions, watched
+from support.time.waiting import PATIENCE_SECONDS
 
 SAVED, NOT_NEWER, FENCED = SnapshotOutcome.SAVED, SnapshotOutcome.NOT_NEWER, SnapshotOutcome.FENCED
 
@@ -124,6 +129,24 @@ def test_a_snapshot_that_no_reader_takes_is_not_written(store: Store) -> None:
     with pytest.raises(CatalogValueError, match="version 2"):
         log.save_snapshot(replace(snapshot(2), zones=(zone,)), 0)
     assert store.open().recover().events == before
+
+
+@pytest.mark.parametrize("off", [3_600_000, -10_000])
+def test_a_writer_is_compared_with_the_clock_of_etcd(etcd_store: EtcdStore, off: int) -> None:
+    """etcd's answers say the time: a process whose clock is an hour ahead writes nothing, and says so itself."""
+    log = etcd_store.open()
+    before = system_milliseconds()
+    time = log.time()
+    assert time is not None
+    assert before - 1_000 <= time.earliest <= time.latest - 1_000
+    assert time.latest >= system_milliseconds() - 1_000
+    assert time.source.endswith(str(etcd_store.members.members[0].endpoint))
+    manager = CatalogManager(log, clock=HybridClock(lambda: system_milliseconds() + off), report=lambda _: None)
+    manager.start()
+    with pytest.raises(CatalogClockError, match=r"of this process \(.*:\d+\) is .* that of etcd member http://"):
+        manager.initialization.result(PATIENCE_SECONDS)
+    manager.close()
+    assert log.recover().version == 0
 
 
 def test_revisions_ascend_and_a_lost_race_uses_none(store: Store) -> None:

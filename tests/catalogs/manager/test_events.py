@@ -274,11 +274,11 @@ def test_descriptors_bear_the_time_of_the_log() -> None:
 def test_a_timestamp_too_early_is_moved_by_the_log() -> None:
     """The activation time of an answer is that of the log."""
     log = ListLog()
-    ahead, behind = stage(log, start=False), stage(log, start=False)
+    ahead, behind = stage(log, start=False, skew=120_000), stage(log, start=False, skew=120_000)
     ahead.time.milliseconds += 60_000
     ahead.manager.start()
     ahead.time.advance(5000)
-    ahead.run(table("A"))
+    ahead.manager.execute(table("A"))
     behind.manager.start()
     done = behind.manager.execute(table("B"))
     behind.time.advance(200_000)
@@ -292,7 +292,7 @@ def test_a_timestamp_too_early_is_moved_by_the_log() -> None:
 def test_an_event_of_the_log_moves_the_clock() -> None:
     log = ListLog()
     one = stage(log)
-    far = later(one.manager.clock.read(), 3_600_000)
+    far = later(one.manager.clock.read(), 500)
     (watch,) = log.watches
     update = log.events[1].event
     watch.deliver(LogEvent(type(update)(2, 0, ()), far, 2))  # type: ignore[call-arg, arg-type]

@@ -23,7 +23,7 @@ from compaction.catalogs.log.layout import (
     shown,
     unpack,
 )
-from compaction.catalogs.log.port import LogEvent, Recovered, SnapshotOutcome, Watch
+from compaction.catalogs.log.port import LogEvent, LogTime, Recovered, SnapshotOutcome, Watch
 from compaction.catalogs.log.position import Position
 from compaction.catalogs.log.recovery import read_log
 from compaction.catalogs.log.requests import AT_ONCE, Limits
@@ -38,6 +38,8 @@ from compaction.exceptions import (
 )
 
 _WRITER_BYTES: Final = 8
+HEARD_SECONDS: Final = 10.0
+"""How long an answer says what a member's clock is; a clock that is set meanwhile is noticed after that."""
 
 
 class EtcdUpdateLog:
@@ -74,6 +76,17 @@ class EtcdUpdateLog:
     def name(self) -> str:
         """Endpoints and prefix, for messages."""
         return f"{self._client.name}{self._keys.prefix}"
+
+    @property
+    def writer(self) -> str:
+        return self._name
+
+    def time(self) -> LogTime | None:
+        heard = self._client.heard()
+        if heard is None or heard.age > HEARD_SECONDS:
+            self._client.range(Get(self._keys.product))
+            heard = self._client.heard()
+        return None if heard is None else LogTime(heard.earliest, heard.latest, f"etcd member {heard.endpoint}")
 
     def recover(self) -> Recovered:
         reading = read_log(self._client, self._keys)

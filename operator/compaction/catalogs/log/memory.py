@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from compaction.catalogs.log.layout import FIRST_VERSION, STAMP_BYTES, Keys, Stored, activation_of, pack
-from compaction.catalogs.log.port import LogEvent, Recovered, SnapshotOutcome, Watch
+from compaction.catalogs.log.port import LogEvent, LogTime, Recovered, SnapshotOutcome, Watch
 from compaction.catalogs.log.requests import Limits, append, snapshot
 from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
 from compaction.catalogs.model.hybrid import LOGICAL_BITS
@@ -37,6 +37,8 @@ class MemoryUpdateLog:
     share it; every call may come from any thread.
     """
 
+    writer = NAME
+
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
         self._lock = threading.RLock()
@@ -57,6 +59,10 @@ class MemoryUpdateLog:
     def earliest(self) -> int:
         """The version of the snapshot, 1 for none."""
         return self._snapshot
+
+    def time(self) -> LogTime | None:
+        """It has no clock."""
+        return None
 
     def recover(self) -> Recovered:
         with self._lock:
@@ -156,7 +162,7 @@ class MemoryUpdateLog:
 
     def _write(self, event: Event, timestamp: int) -> None:
         self._revision += 1
-        written = LogEvent(event, timestamp, self._revision)
+        written = LogEvent(event, timestamp, self._revision, NAME)
         self._kept[event.version] = written
         self._history.append(written)
 

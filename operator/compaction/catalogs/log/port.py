@@ -45,6 +45,15 @@ class Recovered:
     token: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class LogTime:
+    """Between which milliseconds since the epoch the clock of the log's own server stands now. `source` names it."""
+
+    earliest: int
+    latest: int
+    source: str
+
+
 class SnapshotOutcome(StrEnum):
     """What became of a snapshot that was to be saved."""
 
@@ -64,6 +73,15 @@ class Watch(Protocol):
 
 class UpdateLog(Protocol):
     """The versions of one catalog. Each call raises CatalogLogError when the log does not answer."""
+
+    @property
+    def writer(self) -> str:
+        """Name of this process, as the log keeps it beside what is written through this object."""
+        ...
+
+    def time(self) -> LogTime | None:
+        """What the clock of the log says, None when it has none."""
+        ...
 
     def recover(self) -> Recovered:
         """Everything kept. Raises CorruptCatalogLogError for a gap or a value that does not decode."""

@@ -12,7 +12,7 @@ from typing import Final
 from compaction.catalogs.commands.command import Command, batch
 from compaction.catalogs.log.port import UpdateLog
 from compaction.catalogs.manager import futures
-from compaction.catalogs.manager.clock import HybridClock
+from compaction.catalogs.manager.clock import ClockGuard, HybridClock
 from compaction.catalogs.manager.history import History
 from compaction.catalogs.manager.readiness import Readiness
 from compaction.catalogs.manager.runners import Runner
@@ -53,6 +53,7 @@ class Execution:
         self,
         log: UpdateLog,
         clock: HybridClock,
+        guard: ClockGuard,
         settings: Settings,
         *,
         runner: Runner,
@@ -62,6 +63,7 @@ class Execution:
     ) -> None:
         self._log = log
         self._clock = clock
+        self._guard = guard
         self._settings = settings
         self._runner = runner
         self._history = history
@@ -103,7 +105,7 @@ class Execution:
             unchanged = Executed(found.applied, base.version, base.activation_time)
             return futures.done(_Saved(unchanged, base.activation_time))
         update = VersionedUpdate(base.version + 1, self._settings.delay, found.entries)
-        written = self._log.append(update, self._clock.now())
+        written = append_at(self._log, update, self._clock, self._guard)
 
         def read(_: None) -> Future[_Saved]:
             if not written:
@@ -118,6 +120,13 @@ class Execution:
         """Activation time of a version that was read; when history was cut above it meanwhile, of the earliest one."""
         history = self._history()
         return (history.find(version) or history.earliest).activation_time
+
+
+def append_at(log: UpdateLog, update: VersionedUpdate, clock: HybridClock, guard: ClockGuard) -> bool:
+    """Append with the clock's time. Raises CatalogClockError, and appends nothing, when that is not to be believed."""
+    timestamp = clock.now()
+    guard.require(timestamp, log.time())
+    return log.append(update, timestamp)
 
 
 def moved(timestamp: int, milliseconds: int) -> int:

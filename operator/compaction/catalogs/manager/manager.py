@@ -11,9 +11,9 @@ from compaction.catalogs.commands.command import PUBLIC, SYSTEM, Command, batch
 from compaction.catalogs.commands.schemas import CreateSchema, CreateSystemSchema
 from compaction.catalogs.log.port import LogEvent, SnapshotOutcome, UpdateLog, Watch
 from compaction.catalogs.manager import futures
-from compaction.catalogs.manager.clock import HybridClock
+from compaction.catalogs.manager.clock import ClockGuard, HybridClock
 from compaction.catalogs.manager.events import EventKind, VersionsSkipped, events_of
-from compaction.catalogs.manager.executing import Executed, Execution, moved
+from compaction.catalogs.manager.executing import Executed, Execution, append_at, moved
 from compaction.catalogs.manager.history import START, History
 from compaction.catalogs.manager.listeners import Listener, Listeners
 from compaction.catalogs.manager.readiness import Readiness
@@ -61,6 +61,9 @@ class CatalogManager:
         self.settings = settings or Settings()
         self.clock = clock or HybridClock()
         self._log = log
+        self._guard = ClockGuard(self.clock, log.writer, self.settings.max_skew)
+        self._complete = 0
+        """The latest time for which `wait_complete` was done."""
         self._timer = timer or ThreadTimer()
         self._owns_timer = timer is None
         self._runner = runner or ThreadRunner()
@@ -76,6 +79,7 @@ class CatalogManager:
         self._execution = Execution(
             log,
             self.clock,
+            self._guard,
             self.settings,
             runner=self._runner,
             history=lambda: self._history,
@@ -105,7 +109,7 @@ class CatalogManager:
             self.initialization.set_result(None)
             return
         # Another process may write it first: then there is nothing to do.
-        created = self._runner.submit(lambda: self._log.append(first_update(), self.clock.now()))
+        created = self._runner.submit(lambda: append_at(self._log, first_update(), self.clock, self._guard))
         futures.forward(futures.then(created, lambda _: self._readiness.until(1)), self._begun)
         futures.forward(futures.then(self._begun, self._first_active), self.initialization)
 
@@ -188,7 +192,12 @@ class CatalogManager:
         settings = self.settings
         until = moved(at, settings.max_skew + settings.slowest_append - settings.delay)
         last = futures.then(self._waits.until(until), lambda _: self._runner.submit(self._last_version))
-        return futures.then(last, self._readiness.until)
+        ready = futures.then(last, self._readiness.until)
+        ready.add_done_callback(lambda done: self._completed(at) if done.exception() is None else None)
+        return ready
+
+    def _completed(self, at: int) -> None:
+        self._complete = max(at, self._complete)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -214,6 +223,9 @@ class CatalogManager:
         if self._error is not None:
             raise self._error
         before = self._history
+        if event.activation_time <= self._complete and not isinstance(event.event, Snapshot):
+            # To apply it would change what `active` has answered, and promised to be final.
+            raise self._guard.late(event)
         self._history = before.followed_by(event)
         if isinstance(event.event, Snapshot):
             latest = self._history.latest.version
@@ -221,7 +233,9 @@ class CatalogManager:
             # A process that starts with a snapshot has skipped nothing: it has no state of before.
             fired = self._listeners.fire(skipped if latest > before.latest.version > 0 else ())
         else:
-            self.clock.update(event.timestamp)
+            off = self._guard.receive(event)
+            if off is not None:
+                self._report(off)
             latest = event.event.version
             fired = self._listeners.fire(events_of(event.event, event.timestamp, event.revision))
         fired.add_done_callback(lambda _: self._readiness.reach(latest))

@@ -37,6 +37,8 @@ class ReplayLog:
     history when they hold the same event: the reference leaves the order of lists in snapshots to chance.
     """
 
+    writer = "a history"
+
     def __init__(self) -> None:
         self.written: list[Transaction] = []
         self.events: list[Event] = []
@@ -65,6 +67,9 @@ class ReplayLog:
             [key, data.hex() if len(data) < _SHOWN_WHOLE else hashlib.sha256(data).hexdigest(), revision, timestamp]
             for key, (data, revision, timestamp) in sorted(self._keys.items())
         ]
+
+    def time(self) -> None:
+        """The timestamps are those of the history."""
 
     def recover(self) -> Recovered:
         events = tuple(self._updates[version] for version in sorted(self._updates))

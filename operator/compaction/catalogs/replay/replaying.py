@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from compaction.catalogs.codec import canonical
 from compaction.catalogs.log.port import SnapshotOutcome
@@ -59,10 +59,14 @@ class JumpingTime:
         """Nothing waits."""
 
 
+_ANY_SKEW: Final = 100 * 365 * 24 * 3_600_000
+"""Milliseconds. The timestamps of a history are those of its writers; the clock here has nothing to do with them."""
+
+
 class _Replay:
     def __init__(self) -> None:
         self._log = ReplayLog()
-        self._settings = Settings(delay=0, max_skew=0)
+        self._settings = Settings(delay=0, max_skew=_ANY_SKEW)
         self._events: list[CatalogEvent] = []
         self._manager = self._new_manager(self._events)
         self._latest = 0
@@ -106,7 +110,7 @@ class _Replay:
         """The result as a history shows it; raises what the step comes to."""
         match operation:
             case steps.Configure(delay):
-                self._settings = Settings(delay=delay, max_skew=0)
+                self._settings = Settings(delay=delay, max_skew=_ANY_SKEW)
                 self._start()
                 return None
             case steps.Execute(commands):

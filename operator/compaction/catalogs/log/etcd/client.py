@@ -7,11 +7,13 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar
 
 from compaction.catalogs.log.etcd import wire
 from compaction.catalogs.log.etcd.connections import Answer, Connections, distrusts, send
-from compaction.catalogs.log.etcd.port import Get, Page, Status, Stream, Transaction, TransactionAnswer
+from compaction.catalogs.log.etcd.port import ClockHeard, Get, Page, Status, Stream, Transaction, TransactionAnswer
 from compaction.catalogs.log.etcd.refusals import Fate, refusal
 from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings
 from compaction.catalogs.log.etcd.stream import GatewayStream
@@ -21,6 +23,16 @@ from compaction.exceptions import CatalogLogAccessError, CatalogLogError, Catalo
 PAUSE_SECONDS: Final = 0.05
 MOST_PAUSE_SECONDS: Final = 1.0
 Sent = TypeVar("Sent")
+
+
+@dataclass(frozen=True, slots=True)
+class _Dated:
+    """The date of an answer, and when its request was sent and it was received, by the monotonic clock."""
+
+    date: str
+    sent: float
+    received: float
+    endpoint: str
 
 
 class GatewayClient:
@@ -42,6 +54,7 @@ class GatewayClient:
         self._token = ""
         self._lock = threading.Lock()
         self._streams: set[GatewayStream] = set()
+        self._dated: _Dated | None = None
 
     @property
     def name(self) -> str:
@@ -74,6 +87,19 @@ class GatewayClient:
             if answer.status == http.client.OK:
                 found.append(wire.status(wire.document(answer.body), str(endpoint)))
         return tuple(found)
+
+    def heard(self) -> ClockHeard | None:
+        dated = self._dated
+        if dated is None:
+            return None
+        try:
+            second = int(parsedate_to_datetime(dated.date).timestamp()) * 1_000
+        except ValueError:  # a proxy between that writes a date of its own
+            return None
+        now = self._clock()
+        # The header is cut to the second; the clock was read between sending and receiving.
+        since_sent, since_received = (int(1_000 * (now - at)) for at in (dated.sent, dated.received))
+        return ClockHeard(second + since_received, second + 1_000 + since_sent, now - dated.received, dated.endpoint)
 
     def watch(self, key: bytes, end: bytes, start: int) -> Stream:
         def opened(endpoint: Endpoint) -> GatewayStream:
@@ -147,7 +173,11 @@ class GatewayClient:
         raise CatalogLogUnavailableError(self.name, "the client is closed")
 
     def _post(self, endpoint: Endpoint, path: str, what: Document) -> Answer:
-        return self._connections.post(endpoint, path, what, self._token)
+        sent = self._clock()
+        answer = self._connections.post(endpoint, path, what, self._token)
+        if answer.date:
+            self._dated = _Dated(answer.date, sent, self._clock(), str(endpoint))
+        return answer
 
     def _demote(self, endpoint: Endpoint) -> None:
         """The next call begins with another member."""

@@ -22,10 +22,11 @@ KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Status of HTTP and body."""
+    """Status of HTTP and body. `date`: the server's clock, as its header says it, "" without one."""
 
     status: int
     body: bytes
+    date: str = ""
 
 
 class Connections:
@@ -49,7 +50,7 @@ class Connections:
         try:
             send(connection, path, what, token)
             response = connection.getresponse()
-            answer = Answer(response.status, response.read())
+            answer = Answer(response.status, response.read(), response.headers.get("Date", ""))
             kept = not response.will_close
         finally:
             if not kept or not self._keep(endpoint, connection):

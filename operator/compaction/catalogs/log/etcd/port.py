@@ -116,6 +116,16 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockHeard:
+    """A member's clock: between which milliseconds since the epoch it stands now, as of an answer `age` seconds ago."""
+
+    earliest: int
+    latest: int
+    age: float
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
     """Puts of one or several revisions, in their order; deletions are left out. Empty: nothing happened up to
     `revision`.
@@ -160,6 +170,10 @@ class EtcdClient(Protocol):
 
     def transaction(self, what: Transaction) -> TransactionAnswer:
         """Run a transaction, and after a lost answer again: it is written so that a second run changes nothing."""
+        ...
+
+    def heard(self) -> ClockHeard | None:
+        """The clock of the member that answered last; asks none. None when no answer has said it."""
         ...
 
     def watch(self, key: bytes, end: bytes, start: int) -> Stream:
