@@ -1964,6 +1964,28 @@ class CorruptCatalogLogError(CatalogError):
         return f"{self.key}: {self.reason}; restore the update log from a copy, or name the prefix of another log"
 
 
+class UnreadableVersionError(CorruptCatalogLogError):
+    """A value of the update log that does not decode; the versions around it may be whole."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key}: {self.reason}; restore the update log from a copy. `compactor catalogs repair` lists such "
+            "versions, and replaces them on request"
+        )
+
+
+class CatalogRepairError(CatalogError):
+    """A version that is not stepped over; nothing was written for it."""
+
+    def __init__(self, version: int, reason: str) -> None:
+        super().__init__(version, reason)
+        self.version = version
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"catalog version {self.version} is not replaced: {self.reason}"
+
+
 class CatalogDdlError(CatalogError):
     """A file of DDL commands that cannot be run: nothing of it was."""
 

@@ -14,6 +14,7 @@ from compaction.exceptions import (
     CatalogValueError,
     CorruptCatalogLogError,
     CorruptCatalogValueError,
+    UnreadableVersionError,
     UnsupportedCatalogValueError,
 )
 
@@ -145,24 +146,32 @@ def pack(keys: Keys, stored: Stored) -> bytes:
 
 
 def unpack(keys: Keys, key: bytes, value: bytes) -> Stored:
-    """The value of an update's key. Raises CorruptCatalogLogError, which names the key."""
+    """The value of an update's key. Raises UnreadableVersionError, which names the key."""
     if len(value) < _HEAD.size or value[0] != _LAYOUT:
-        raise CorruptCatalogLogError(shown(key), f"no value of this log ({len(value)} bytes)")
+        raise UnreadableVersionError(shown(key), f"no value of this log ({len(value)} bytes)")
     _, activation, stamp, length = _HEAD.unpack_from(value)
     start = _HEAD.size + length
     try:
         writer = value[_HEAD.size : start].decode("utf-8")
         event = decode(value[start:], shown(key))
     except UnicodeDecodeError as error:
-        raise CorruptCatalogLogError(shown(key), "the name of its writer is no text") from error
+        raise UnreadableVersionError(shown(key), "the name of its writer is no text") from error
     except (CorruptCatalogValueError, UnsupportedCatalogValueError) as error:
-        raise CorruptCatalogLogError(shown(key), f"byte {error.offset} of the value: {error.reason}") from error
+        raise UnreadableVersionError(shown(key), f"byte {error.offset} of the value: {error.reason}") from error
     if event.version != keys.version_of(key):
-        raise CorruptCatalogLogError(shown(key), f"holds version {event.version}")
+        raise UnreadableVersionError(shown(key), f"holds version {event.version}")
     stored = Stored(event, activation, stamp, writer)
     if stored.timestamp < MINIMUM or (isinstance(event, Snapshot) and event.activation_time != activation):
-        raise CorruptCatalogLogError(shown(key), f"the activation time {activation} contradicts the value")
+        raise UnreadableVersionError(shown(key), f"the activation time {activation} contradicts the value")
     return stored
+
+
+def head_of(value: bytes) -> int | None:
+    """The activation time of a value whose event may be damaged; None where even that does not stand there."""
+    if len(value) < _HEAD.size or value[0] != _LAYOUT:
+        return None
+    activation: int = _HEAD.unpack_from(value)[1]
+    return activation
 
 
 def activation_of(update: VersionedUpdate, timestamp: int) -> int:

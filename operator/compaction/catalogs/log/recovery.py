@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from compaction.catalogs.log import requests
-from compaction.catalogs.log.etcd.port import EtcdClient, Get
+from compaction.catalogs.log.etcd.port import EtcdClient, Get, KeyValue
 from compaction.catalogs.log.layout import Keys, Stored, shown, unpack
 from compaction.catalogs.log.port import LogEvent, Recovered
 from compaction.catalogs.log.position import Position
@@ -85,16 +85,22 @@ def _walk(client: EtcdClient, keys: Keys, survey: Survey) -> Reading:
 
 
 def stored_from(client: EtcdClient, keys: Keys, version: int, revision: int) -> Iterator[tuple[Stored, int]]:
-    """Values from a version on, ascending, at one revision of the store; each with the revision that wrote it.
+    """Values from a version on, ascending, at one revision of the store; each with the revision that wrote it. Errors
+    as `pairs_from` and `unpack`.
+    """
+    for pair in pairs_from(client, keys, version, revision):
+        yield unpack(keys, pair.key, pair.value), pair.revision
 
-    Raises CatalogLogCutError when etcd forgets that revision meanwhile.
+
+def pairs_from(client: EtcdClient, keys: Keys, version: int, revision: int) -> Iterator[KeyValue]:
+    """As `stored_from`, the values as they are. Raises CatalogLogCutError when etcd forgets that revision
+    meanwhile.
     """
     start, end = keys.update(version), keys.updates[1]
     limit = FIRST_PAGE
     while True:
         page = client.range(Get(start, end, limit), revision)
-        for pair in page.pairs:
-            yield unpack(keys, pair.key, pair.value), pair.revision
+        yield from page.pairs
         if not page.more or not page.pairs:
             return
         start = page.pairs[-1].key + b"\0"

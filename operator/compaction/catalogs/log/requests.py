@@ -113,6 +113,13 @@ def snapshot(keys: Keys, version: int, token: int, value: bytes) -> Transaction:
     )
 
 
+def step_over(keys: Keys, version: int, unreadable: bytes, value: bytes) -> Transaction:
+    """Replace the value of a version, unless it is another one than was read."""
+    return Transaction(
+        (Compare(keys.update(version), Relation.EQUAL, unreadable),), (Put(keys.update(version), value),)
+    )
+
+
 def claim(keys: Keys, largest: int, token: int) -> Transaction:
     """Make `token` the largest one, unless `largest` is not that any longer: so two claims never have the same."""
     return Transaction(

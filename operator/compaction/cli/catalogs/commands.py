@@ -21,6 +21,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "compact": ("compaction.cli.catalogs.compact:compact_command", "Cut the history that no participant needs."),
     "diff": ("compaction.cli.catalogs.diff:diff_command", "List what changed from one version to another."),
+    "repair": (
+        "compaction.cli.catalogs.repair:repair_command",
+        "List versions that no process can read, and step over them.",
+    ),
     "decode": ("compaction.cli.catalogs.decode:decode_command", "Show values of an update log as lines of JSON."),
     "replay": ("compaction.cli.catalogs.replay:replay_command", "Run a recorded history, and show what differs."),
     "serve": ("compaction.cli.catalogs.serving:serve_command", "Serve a reference participant of a catalog."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -55,13 +55,14 @@ class LogPlace:
     @contextmanager
     def opened(self) -> Iterator[EtcdUpdateLog]:
         """Its log, closed at the end. Raises CatalogLogError."""
-        client = GatewayClient(self.settings)
-        log = EtcdUpdateLog(client, self.prefix)
-        try:
+        with self.client() as client, closing(EtcdUpdateLog(client, self.prefix)) as log:
             yield log
-        finally:
-            log.close()
-            client.close()
+
+    @contextmanager
+    def client(self) -> Iterator[GatewayClient]:
+        """The client alone, closed at the end."""
+        with closing(GatewayClient(self.settings)) as client:
+            yield client
 
 
 def log_options(command: Command) -> Command:

@@ -1,0 +1,130 @@
+"""Repair of a log that holds a value which no process reads (docs/design/catalogs.md#repair).
+
+A version that does not decode stops every process of the catalog. Its number cannot be left out: versions follow each
+other. So its value is replaced by one that changes nothing, and its bytes are kept elsewhere.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from compaction.catalogs.log import requests
+from compaction.catalogs.log.etcd.port import EtcdClient, Get
+from compaction.catalogs.log.layout import FIRST_VERSION, STAMP_BYTES, Keys, Stored, head_of, pack, shown, unpack
+from compaction.catalogs.log.port import LogEvent
+from compaction.catalogs.log.recovery import pairs_from
+from compaction.catalogs.log.surveys import Survey, surveyed
+from compaction.catalogs.manager.history import recovered
+from compaction.catalogs.model.entries import VersionedUpdate
+from compaction.exceptions import CatalogRepairError, CorruptCatalogLogError, InapplicableEntryError
+
+WRITER = "catalogs repair"
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A value that does not decode, and why. `activation`: the time that stands before it, None when that is gone."""
+
+    version: int
+    key: str
+    reason: str
+    activation: int | None
+    value: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Values that are to be replaced, each with the value that takes its place."""
+
+    steps: tuple[tuple[Unreadable, bytes], ...]
+
+
+class LogRepair:
+    """Of one log. Every call raises CatalogLogError when etcd does not answer, CorruptCatalogLogError for a log whose
+    numbers or keys are damaged: that is not repaired here.
+    """
+
+    def __init__(self, client: EtcdClient, prefix: str) -> None:
+        self._client = client
+        self._keys = Keys(prefix.rstrip("/"))
+
+    def unreadable(self) -> tuple[Unreadable, ...]:
+        """Versions whose values do not decode, ascending."""
+        return tuple(one for one in self._values(self._survey()) if isinstance(one, Unreadable))
+
+    def plan(self, versions: Collection[int]) -> Repair:
+        """What replaces these versions. Raises CatalogRepairError when one of them can be read, another one cannot, the
+        snapshot is one of them, or a later version needs what one of them held; nothing has been written.
+        """
+        survey = self._survey()
+        values = list(self._values(survey))
+        broken = {one.version: one for one in values if isinstance(one, Unreadable)}
+        for version in sorted(versions):
+            if version not in broken:
+                raise CatalogRepairError(version, "it can be read, or the log does not hold it; it stays as it is")
+        for version, one in broken.items():
+            if version not in versions:
+                raise CatalogRepairError(version, f"it cannot be read either ({one.reason}); name it as well")
+            if version == survey.snapshot > FIRST_VERSION:
+                reason = "it is the snapshot that all others follow; restore the log from a backup of etcd"
+                raise CatalogRepairError(version, reason)
+        steps: list[tuple[Unreadable, bytes]] = []
+        events: list[LogEvent] = []
+        active = 0
+        for found in values:
+            if isinstance(found, Unreadable):
+                stored = self._replacement(found, active, survey)
+                steps.append((found, pack(self._keys, stored)))
+            else:
+                stored = found
+            active = stored.activation
+            events.append(stored.seen(survey.revision))
+        try:
+            recovered(events)
+        except InapplicableEntryError as error:
+            reason = f"a later version needs what it held ({error}); restore the log from a backup of etcd"
+            raise CatalogRepairError(min(versions), reason) from error
+        return Repair(tuple(steps))
+
+    def replace(self, repair: Repair) -> None:
+        """Write the replacements. Raises CatalogRepairError for a value that has changed since the plan."""
+        for one, value in repair.steps:
+            what = requests.step_over(self._keys, one.version, one.value, value)
+            done = self._client.transaction(what)
+            if not done.succeeded and not (done.repeated and self._holds(one.version, value)):
+                raise CatalogRepairError(one.version, "its value has changed since it was read; list the versions again")
+
+    def _survey(self) -> Survey:
+        found = surveyed(self._keys, self._client.transaction(requests.survey(self._keys)).found)
+        if found is None:
+            raise CorruptCatalogLogError(shown(self._keys.product), "does not exist: the prefix holds no log")
+        return found
+
+    def _values(self, survey: Survey) -> Iterator[Stored | Unreadable]:
+        """Every version from the snapshot to the last. A gap is not stepped over: nothing says what was there."""
+        expected = survey.snapshot
+        for pair in pairs_from(self._client, self._keys, survey.snapshot, survey.revision):
+            version, name = self._keys.version_of(pair.key), shown(pair.key)
+            if version != expected:
+                raise CorruptCatalogLogError(shown(self._keys.update(expected)), "is missing")
+            expected += 1
+            try:
+                yield unpack(self._keys, pair.key, pair.value)
+            except CorruptCatalogLogError as error:
+                yield Unreadable(version, name, error.reason, head_of(pair.value), pair.value)
+        if expected != survey.version + 1:
+            missing = shown(self._keys.update(expected))
+            raise CorruptCatalogLogError(missing, f"is missing; the last is {survey.version}")
+
+    def _replacement(self, one: Unreadable, before: int, survey: Survey) -> Stored:
+        """An update of nothing at the time of the value that it replaces: versions keep their times."""
+        active = survey.activation if one.version == survey.version else one.activation
+        if active is None or active <= before:
+            active = before + 1
+        return Stored(VersionedUpdate(one.version, 0, ()), active, secrets.token_bytes(STAMP_BYTES), WRITER)
+
+    def _holds(self, version: int, value: bytes) -> bool:
+        page = self._client.range(Get(self._keys.update(version)))
+        return bool(page.pairs) and page.pairs[0].value == value
