@@ -1935,20 +1935,33 @@ class CatalogLogUncertainError(CatalogLogError):
         return f"{super().__str__()}; check the catalog before the command is given again"
 
 
-class CatalogLogLimitError(CatalogError):
-    """A version that the log would refuse for its size; nothing was sent. `size` and `limit` are in `unit`."""
+class CatalogLogSizeError(CatalogLogRefusedError):
+    """A request is larger than the log takes."""
 
-    def __init__(self, version: int, size: int, limit: int, unit: str = "bytes") -> None:
-        super().__init__(version, size, limit, unit)
-        self.version = version
-        self.size = size
-        self.limit = limit
-        self.unit = unit
+
+class CatalogLogFullError(CatalogLogError):
+    """etcd has no space left (its alarm NOSPACE): it reads and deletes, and writes nothing."""
 
     def __str__(self) -> str:
         return (
-            f"catalog version {self.version} takes {self.size:,} {self.unit}, and the update log takes at most "
-            f"{self.limit:,} in one request; split the batch, or raise the limit of etcd and of the log"
+            f"{super().__str__()}: etcd has no space left and writes nothing. Compact its history (etcdctl compact "
+            "REVISION), defragment each member (etcdctl defrag), then clear the alarm (etcdctl alarm disarm)"
+        )
+
+
+class CatalogLogLimitError(CatalogError):
+    """A version that is larger than the log takes; nothing was written. `size`: bytes of its value."""
+
+    def __init__(self, version: int, size: int, reason: str) -> None:
+        super().__init__(version, size, reason)
+        self.version = version
+        self.size = size
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"catalog version {self.version} takes {self.size:,} bytes, more than the update log takes in one request "
+            f"({self.reason}); set --max-request-bytes of every etcd member above that, or split the batch"
         )
 
 

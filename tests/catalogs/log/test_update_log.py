@@ -6,9 +6,13 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import count
+from pathlib import Path
 
 import pytest
 
+from compaction.catalogs.log.etcd.port import Get, Put, Transaction
+from compaction.catalogs.log.layout import Keys
 from compaction.catalogs.log.port import LogEvent, SnapshotOutcome
 from compaction.catalogs.manager.clock import HybridClock, system_milliseconds
 from compaction.catalogs.manager.manager import CatalogManager
@@ -19,12 +23,13 @@ from compaction.catalogs.model.hybrid import hybrid, later
 from compaction.catalogs.model.values import Constant, Date, Timestamp
 from compaction.exceptions import (
     CatalogClockError,
+    CatalogLogFullError,
     CatalogLogLimitError,
     CatalogLogRewoundError,
     CatalogLogUnavailableError,
     CatalogValueError,
 )
-from support.catalogs.etcd_members import EtcdStore
+from support.catalogs.etcd_members import EtcdStore, etcd_members
 from support.catalogs.logs import DELAY, Collector, Store, at, fill, snapshot, update, versions, watched
 from support.time.waiting import PATIENCE_SECONDS
 
@@ -420,20 +425,19 @@ def test_a_snapshot_of_what_was_delivered_arrives_alone(store: Store) -> None:
     assert store.settle(collector, 2) == ["s4", "7"]
 
 
-def test_an_update_that_is_too_large_is_refused_before_it_is_sent(store: Store) -> None:
-    """The error names version, bytes and limit, and nothing is written."""
+def test_an_update_that_is_too_large_is_refused(store: Store) -> None:
+    """The error names version and bytes, and what to set; nothing is written."""
     log = store.open()
     large = VersionedUpdate(1, DELAY, tuple(AdvanceIds(number) for number in range(300_000)))
     with pytest.raises(
-        CatalogLogLimitError, match=r"catalog version 1 takes [\d,]+ bytes.* at most 1,572,864"
-    ) as error:
+        CatalogLogLimitError, match=r"version 1 takes [\d,]+ bytes, more than .* set --max-request-bytes"
+    ):
         log.append(large, at(1))
-    assert error.value.size > error.value.limit
     assert log.recover().version == 0
     assert log.append(update(1), at(1))
 
 
-def test_a_snapshot_that_is_too_large_is_refused_before_it_is_sent(store: Store) -> None:
+def test_a_snapshot_that_is_too_large_is_refused(store: Store) -> None:
     from support.catalogs.large import large_snapshot
 
     log = store.open()
@@ -443,13 +447,56 @@ def test_a_snapshot_that_is_too_large_is_refused_before_it_is_sent(store: Store)
     assert versions(log.recover()) == [1, 2]
 
 
+def test_the_limits_of_etcd_are_followed(tmp_path: Path, etcd_program: Path) -> None:
+    """A value as large as this etcd takes is written; when it has no space left that is said, what lies below the
+    snapshot is deleted all the same, and after the steps of the message it writes again.
+    """
+    arguments = ("--max-request-bytes=4194304", "--quota-backend-bytes=16777216", "--backend-batch-limit=1")
+    with etcd_members(tmp_path, etcd_program, 1, arguments) as running, EtcdStore(running) as store:
+        log, client = store.open(), running.client()
+        fill(log, 3)
+        assert log.save_snapshot(snapshot(2), 0) is SAVED
+        garbage = Keys(store.prefix).update(1)
+        client.transaction(Transaction((), (Put(garbage, b"left by a sweep that was interrupted"),)))
+
+        def fill_up(first: int) -> int:
+            for version in count(first):
+                log.append(large(version, 2_500_000), at(version))
+            return 0
+
+        with pytest.raises(CatalogLogFullError, match=r"no space left and writes nothing\. Compact its"):
+            fill_up(4)
+        with pytest.raises(CatalogLogFullError):
+            log.claim(1)
+        log.sweep()
+        assert not client.range(Get(garbage)).pairs
+        client.close()
+
+        last = log.recover().version
+        assert last > 4, "no version as large as that was written"
+        maintain(store)
+        assert log.save_snapshot(snapshot(last), log.claim(1)) is SAVED
+        maintain(store)
+        assert log.append(large(last + 1, 2_500_000), at(last + 1))
+
+
+def large(version: int, size: int) -> VersionedUpdate:
+    """About so many bytes."""
+    return VersionedUpdate(version, DELAY, (RenameTable(7, "N" * size),))
+
+
+def maintain(store: EtcdStore) -> None:
+    """What the message about space says to do."""
+    store.forget_history()
+    store.defragment()
+    store.disarm()
+
+
 def test_the_largest_value_fits(store: Store) -> None:
     """What the limit lets through, etcd takes."""
     log = store.open()
-    entries = 242_000
-    update_ = VersionedUpdate(1, DELAY, tuple(AdvanceIds(1) for _ in range(entries)))
-    assert log.append(update_, at(1))
-    assert log.recover().events[0].event == update_
+    assert log.append(large(1, 1_572_000), at(1))
+    assert log.recover().events[0].event == large(1, 1_572_000)
 
 
 def test_a_closed_log_answers_nothing(store: Store) -> None:

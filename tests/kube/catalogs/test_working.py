@@ -21,6 +21,7 @@ from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.exceptions import (
     ApiUnavailableError,
     CatalogLogAccessError,
+    CatalogLogFullError,
     CatalogLogLimitError,
     CatalogLogUnavailableError,
     CorruptCatalogLogError,
@@ -232,7 +233,8 @@ def test_every_error_of_the_log_has_a_reason() -> None:
     errors = {
         CatalogLogUnavailableError("etcd", "no answer"): Reason.LOG_UNAVAILABLE,
         CatalogLogAccessError("etcd", "no such user"): Reason.PERMISSION_DENIED,
-        CatalogLogLimitError(5, 2, 1): Reason.SNAPSHOT_REFUSED,
+        CatalogLogLimitError(5, 2, "too large"): Reason.SNAPSHOT_REFUSED,
+        CatalogLogFullError("etcd", "database space exceeded"): Reason.NO_SPACE,
         CorruptCatalogLogError("/v", "a gap"): Reason.LOG_CORRUPT,
         ParticipantConfigError("twice"): Reason.LOG_UNAVAILABLE,
     }

@@ -14,7 +14,6 @@ from pathlib import Path
 from compaction.catalogs.log.etcd.client import GatewayClient
 from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
-from compaction.catalogs.log.requests import Limits
 from compaction.catalogs.log.watching import Pace
 from compaction.local.cluster.control_plane import server_environment
 from compaction.local.processes.process import ProcessId, spawn
@@ -148,13 +147,12 @@ class EtcdStore:
     """One log in a running etcd, under a prefix of its own."""
 
     members: Members
-    limits: Limits | None = None
     prefix: str = field(default_factory=lambda: f"/catalogs/{secrets.token_hex(4)}")
     opened: list[EtcdUpdateLog] = field(default_factory=list)
 
     def open(self, *endpoints: Endpoint, call_seconds: float = 15.0) -> EtcdUpdateLog:
         client = self.members.client(*endpoints, call_seconds=call_seconds)
-        log = EtcdUpdateLog(client, self.prefix, limits=self.limits, pace=QUICK)
+        log = EtcdUpdateLog(client, self.prefix, pace=QUICK)
         self.opened.append(log)
         return log
 
@@ -167,6 +165,16 @@ class EtcdStore:
             request = urllib.request.Request(f"{one.endpoint}/v3/maintenance/defragment", b"{}", method="POST")
             with urllib.request.urlopen(request, timeout=60) as answer:
                 assert answer.status == 200
+
+    def disarm(self) -> None:
+        """Clear the alarm of an etcd that had no space left, as `etcdctl alarm disarm` does."""
+        client = self.members.client()
+        (status,) = client.status()
+        client.close()
+        alarm = f'{{"action":"DEACTIVATE","memberID":"{status.member}","alarm":"NOSPACE"}}'.encode()
+        request = urllib.request.Request(f"{status.endpoint}/v3/maintenance/alarm", alarm, method="POST")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert answer.status == 200
 
     def forget_history(self) -> None:
         client = self.members.client()

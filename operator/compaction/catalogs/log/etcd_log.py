@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -11,7 +12,7 @@ from itertools import count
 from typing import Final
 
 from compaction.catalogs.log import requests
-from compaction.catalogs.log.etcd.port import EtcdClient, Get, Transaction, TransactionAnswer
+from compaction.catalogs.log.etcd.port import EtcdClient, Get, Put, Transaction, TransactionAnswer
 from compaction.catalogs.log.layout import (
     FIRST_VERSION,
     STAMP_BYTES,
@@ -26,14 +27,16 @@ from compaction.catalogs.log.layout import (
 from compaction.catalogs.log.port import LogEvent, LogTime, Recovered, SnapshotOutcome, Watch
 from compaction.catalogs.log.position import Position
 from compaction.catalogs.log.recovery import read_log
-from compaction.catalogs.log.requests import AT_ONCE, Limits
+from compaction.catalogs.log.requests import AT_ONCE
 from compaction.catalogs.log.surveys import Survey, surveyed
 from compaction.catalogs.log.watching import EtcdWatch, Listener, Pace
 from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
 from compaction.exceptions import (
     CatalogLogCutError,
     CatalogLogError,
+    CatalogLogLimitError,
     CatalogLogRewoundError,
+    CatalogLogSizeError,
     CatalogLogUncertainError,
 )
 
@@ -54,13 +57,11 @@ class EtcdUpdateLog:
         client: EtcdClient,
         prefix: str,
         *,
-        limits: Limits | None = None,
         pace: Pace | None = None,
         writer: str | None = None,
     ) -> None:
         self._client = client
         self._keys = Keys(prefix.rstrip("/"))
-        self._limits = limits or Limits()
         self._pace = pace or Pace()
         self._writer = secrets.token_bytes(_WRITER_BYTES)
         self._name = short_name(writer or f"{socket.gethostname()}:{os.getpid()}")
@@ -126,8 +127,19 @@ class EtcdUpdateLog:
         answer = self._send(snapshot.version, requests.snapshot(self._keys, snapshot.version, token, value))
         outcome = SnapshotOutcome.SAVED if answer.succeeded else self._refusal(snapshot, token, stamp)
         if outcome is not SnapshotOutcome.FENCED:
-            self._sweep()
+            self._sweep_if_possible()
         return outcome
+
+    def sweep(self) -> None:
+        found = self._survey()
+        while True:
+            page = self._client.range(requests.oldest_garbage(self._keys, found.snapshot))
+            if not page.pairs:
+                return
+            start = self._keys.version_of(page.pairs[0].key)
+            end = min(start + AT_ONCE, found.snapshot)
+            if not self._client.transaction(requests.sweep(self._keys, start, end)).succeeded:
+                return
 
     def claim(self, least: int) -> int:
         self._begin()
@@ -166,7 +178,11 @@ class EtcdUpdateLog:
         return pack(self._keys, Stored(event, activation, stamp, self._name))
 
     def _send(self, version: int, what: Transaction) -> TransactionAnswer:
-        return self._client.transaction(self._limits.check(version, what))
+        try:
+            return self._client.transaction(what)
+        except CatalogLogSizeError as error:
+            size = sum(len(part.value) for part in what.success if isinstance(part, Put))
+            raise CatalogLogLimitError(version, size, error.reason) from error
 
     def _begin(self) -> None:
         """Make the prefix a log when it is none, before the first write of this object. Raises
@@ -222,19 +238,7 @@ class EtcdUpdateLog:
             return SnapshotOutcome.NOT_NEWER
         raise CatalogLogRewoundError(self.name, f"it ends at version {found.version}, and has no {snapshot.version}")
 
-    def _sweep(self) -> None:
-        """Delete what is below the snapshot, also what an earlier one left. What fails is left to the next: the
-        snapshot itself is saved.
-        """
-        try:
-            found = self._survey()
-            while True:
-                page = self._client.range(requests.oldest_garbage(self._keys, found.snapshot))
-                if not page.pairs:
-                    return
-                start = self._keys.version_of(page.pairs[0].key)
-                end = min(start + AT_ONCE, found.snapshot)
-                if not self._client.transaction(requests.sweep(self._keys, start, end)).succeeded:
-                    return
-        except CatalogLogError:
-            return
+    def _sweep_if_possible(self) -> None:
+        """What fails is left to the next: the snapshot itself is saved."""
+        with contextlib.suppress(CatalogLogError):
+            self.sweep()

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from compaction.catalogs.log.layout import FIRST_VERSION, STAMP_BYTES, Keys, Stored, activation_of, pack
 from compaction.catalogs.log.port import LogEvent, LogTime, Recovered, SnapshotOutcome, Watch
-from compaction.catalogs.log.requests import Limits, append, snapshot
 from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
 from compaction.catalogs.model.hybrid import LOGICAL_BITS
-from compaction.exceptions import CatalogLogRewoundError, CatalogLogUnavailableError
+from compaction.exceptions import CatalogLogLimitError, CatalogLogRewoundError, CatalogLogUnavailableError
 
 NAME = "in memory"
 _KEYS = Keys("")
@@ -39,8 +38,9 @@ class MemoryUpdateLog:
 
     writer = NAME
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, most_bytes: int = 1_572_864) -> None:
+        """`most_bytes` of a value: it refuses larger ones, as etcd does."""
+        self._most_bytes = most_bytes
         self._lock = threading.RLock()
         self._kept: dict[int, LogEvent] = {}
         self._history: list[LogEvent] = []
@@ -97,6 +97,9 @@ class MemoryUpdateLog:
             self._kept = {version: kept for version, kept in self._kept.items() if version > snapshot.version}
             self._write(snapshot, snapshot.activation_time)
             return SnapshotOutcome.SAVED
+
+    def sweep(self) -> None:
+        """Nothing is left below a snapshot."""
 
     def claim(self, least: int) -> int:
         with self._lock:
@@ -156,9 +159,9 @@ class MemoryUpdateLog:
 
     def _check(self, event: Event, activation: int) -> None:
         """As etcd would refuse it, so that a simulation meets the same limits."""
-        value = pack(_KEYS, Stored(event, activation, _STAMP))
-        make = snapshot(_KEYS, event.version, 0, value) if isinstance(event, Snapshot) else None
-        self._limits.check(event.version, make or append(_KEYS, event.version, activation, value))
+        size = len(pack(_KEYS, Stored(event, activation, _STAMP)))
+        if size > self._most_bytes:
+            raise CatalogLogLimitError(event.version, size, f"it takes {self._most_bytes:,}")
 
     def _write(self, event: Event, timestamp: int) -> None:
         self._revision += 1

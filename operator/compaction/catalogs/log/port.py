@@ -90,13 +90,19 @@ class UpdateLog(Protocol):
     def append(self, update: VersionedUpdate, timestamp: int) -> bool:
         """Write `update` as the version after the last one; False, and nothing is written, when another version is
         last. The stored activation time is strictly later than that of the version before: a timestamp that is too
-        early is moved. Raises CatalogLogLimitError before it sends what the log would refuse for its size.
+        early is moved. Raises CatalogLogLimitError, and writes nothing, for a version larger than the log takes.
         """
         ...
 
     def save_snapshot(self, snapshot: Snapshot, token: int) -> SnapshotOutcome:
         """Replace the updates up to and including the snapshot's version by it, unless the log has a later snapshot or
-        has seen a larger token.
+        has seen a larger token. What lies below the snapshot is deleted, also what an earlier call left.
+        """
+        ...
+
+    def sweep(self) -> None:
+        """Delete what lies below the snapshot, which no reader sees: it takes no space, also where the log has none
+        left for anything else.
         """
         ...
 

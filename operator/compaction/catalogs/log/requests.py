@@ -6,7 +6,6 @@ only grows, so a reading afterwards shows as much and most requests stay small.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from compaction.catalogs.log.etcd.port import (
@@ -14,51 +13,14 @@ from compaction.catalogs.log.etcd.port import (
     Compare,
     DeleteRange,
     Get,
-    Operation,
     Put,
     Relation,
     Transaction,
 )
 from compaction.catalogs.log.layout import FIRST_VERSION, PRODUCT, Keys, last, number
-from compaction.exceptions import CatalogLogLimitError
 
-REQUEST_BYTES: Final = 1_572_864
-"""What etcd takes by default (`--max-request-bytes`)."""
-OPERATIONS: Final = 128
-"""In one transaction, by default (`--max-txn-ops`)."""
 AT_ONCE: Final = 1_000
 """Versions that one range delete takes: etcd answers nothing else meanwhile."""
-_AROUND: Final = 24
-"""Bytes that surround a key and a value in a request, at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Of one request: bytes, and operations of a transaction."""
-
-    request_bytes: int = REQUEST_BYTES
-    operations: int = OPERATIONS
-
-    def check(self, version: int, what: Transaction) -> Transaction:
-        """The transaction itself. Raises CatalogLogLimitError when etcd would refuse it."""
-        size = sum(map(_size, (*what.compares, *what.success, *what.failure)))
-        if size > self.request_bytes:
-            raise CatalogLogLimitError(version, size, self.request_bytes)
-        most = max(len(what.compares), len(what.success), len(what.failure))
-        if most > self.operations:
-            raise CatalogLogLimitError(version, most, self.operations, "operations")
-        return what
-
-
-def _size(part: Compare | Absent | Operation) -> int:
-    """Upper bound of the bytes that a part takes in a request."""
-    match part:
-        case Compare() | Put():
-            return _AROUND + len(part.key) + len(part.value)
-        case Get() | DeleteRange():
-            return _AROUND + len(part.key) + len(part.end)
-        case Absent():
-            return _AROUND + len(part.key)
 
 
 def first_keys(keys: Keys) -> Transaction:

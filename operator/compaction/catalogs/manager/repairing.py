@@ -94,7 +94,7 @@ class LogRepair:
             what = requests.step_over(self._keys, one.version, one.value, value)
             done = self._client.transaction(what)
             if not done.succeeded and not (done.repeated and self._holds(one.version, value)):
-                raise CatalogRepairError(one.version, "its value has changed since it was read; list the versions again")
+                raise CatalogRepairError(one.version, "its value has changed since; list the versions again")
 
     def _survey(self) -> Survey:
         found = surveyed(self._keys, self._client.transaction(requests.survey(self._keys)).found)

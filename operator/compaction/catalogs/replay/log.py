@@ -109,6 +109,9 @@ class ReplayLog:
         self._deliver(snapshot.version, log_event, event)
         return SnapshotOutcome.SAVED
 
+    def sweep(self) -> None:
+        """Nothing is left below a snapshot."""
+
     def claim(self, least: int) -> int:
         return least
 

@@ -11,7 +11,9 @@ from compaction.exceptions import (
     CatalogLogAccessError,
     CatalogLogCutError,
     CatalogLogError,
+    CatalogLogFullError,
     CatalogLogRefusedError,
+    CatalogLogSizeError,
 )
 
 CANCELLED, UNKNOWN, DEADLINE, DENIED, OUT_OF_RANGE, INTERNAL, UNAVAILABLE, UNAUTHENTICATED = 1, 2, 4, 7, 11, 13, 14, 16
@@ -27,6 +29,10 @@ NO_USER: Final = (
     "commonname of client",
 )
 BUSY: Final = ("too many requests",)
+TOO_LARGE: Final = ("request is too large", "received message larger than max")
+"""Of etcd, above `--max-request-bytes`; and of gRPC before it, above that by half a mebibyte."""
+FULL: Final = "database space exceeded"
+"""The alarm NOSPACE: until it is disarmed etcd takes what deletes, and nothing that puts."""
 COMPACTED: Final = "required revision has been compacted"
 SENTENCE: Final = 300
 """Characters of a foreign message that are repeated."""
@@ -50,6 +56,10 @@ def refusal(answer: Answer, log: str) -> tuple[Fate, CatalogLogError]:
         return Fate.GIVE_UP, CatalogLogAccessError(log, sentence)
     if COMPACTED in lowered:
         return Fate.GIVE_UP, CatalogLogCutError(log, "the revision that was asked for is compacted")
+    if FULL in lowered:
+        return Fate.GIVE_UP, CatalogLogFullError(log, sentence)
+    if any(words in lowered for words in TOO_LARGE):
+        return Fate.GIVE_UP, CatalogLogSizeError(log, code, sentence)
     refused = CatalogLogRefusedError(log, code, sentence)
     transient = code in TRANSIENT or answer.status >= 500 or any(words in lowered for words in BUSY)
     return (Fate.RETRY if transient else Fate.GIVE_UP), refused
