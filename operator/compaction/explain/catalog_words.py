@@ -43,6 +43,10 @@ CATALOG_WORDS: Final[Mapping[str, Meaning]] = {
         "Every participant has the minimum of all transactions.",
         "Partitions publish it after their next checkpoint, and later rounds may cut more.",
     ),
+    Reason.NOTHING_TO_PROPAGATE: Meaning(
+        "The catalog has no participants that could publish a minimum.",
+        "History is cut by the low watermark alone.",
+    ),
     Reason.NOTHING_TO_COMPACT: Meaning(
         "The history is as short as it can be: the last version and the one before it always stay.",
         "The next change of the catalog makes it longer; a round after that cuts it.",
@@ -161,7 +165,14 @@ CATALOG_WORDS: Final[Mapping[str, Meaning]] = {
     Reason.SNAPSHOT_REFUSED: Meaning(
         "The log does not take the snapshot: it is larger than a value may be, or cannot be written.",
         "Nothing is cut until it fits.",
-        "Raise --max-request-bytes of etcd, or drop tables, columns and indexes that no process needs.",
+        "Set --max-request-bytes of every etcd member above the size in the message, or drop tables, columns and "
+        "indexes that no process needs.",
+    ),
+    Reason.NO_SPACE: Meaning(
+        "etcd has no space left (its alarm NOSPACE): it reads and deletes, and writes nothing.",
+        "Nothing is cut until it writes again; what earlier cuts left behind is deleted meanwhile.",
+        "Compact the history of etcd (etcdctl compact REVISION), defragment each member (etcdctl defrag), then clear "
+        "the alarm (etcdctl alarm disarm); the next round cuts.",
     ),
     Reason.NOT_DELIVERED: Meaning(
         "A participant did not take the minimum.",

@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from compaction.catalogs.commands.schemas import CreateSchema
 from compaction.catalogs.compaction.answers import absent, unready
-from compaction.catalogs.compaction.deciding import compacting, propagating
+from compaction.catalogs.compaction.deciding import Cut, compacting, propagating
 from compaction.catalogs.compaction.reasons import OUTCOMES, Finding, Outcome, Reason, standing
 from compaction.catalogs.compaction.round import Topology, Unanswered
 from compaction.catalogs.model.hybrid import MINIMUM, later
 from compaction.catalogs.participants.report import UNDEFINED, Cause, PartitionReport, Role
 from support.catalogs.rounds import NAMES, NOW, Story, report, round_of, stopped, timeline
+from support.catalogs.worlds import table
 
 HOUR = 3_600_000
 HISTORY = timeline(10, 20, 30, 40)
@@ -64,8 +66,40 @@ def test_too_few_participants_keep_the_history() -> None:
     two = round_of([report(name, NOW) for name in NAMES[:2]], topology=Topology(frozenset(NAMES[:2]), least=3))
     few = stopped(compacting(two, HISTORY, NOW), Reason.NO_PARTICIPANTS)
     assert few.message.startswith("2 participants were found, at least 3 are expected")
-    alone = round_of([], topology=Topology(frozenset(), least=0))
-    assert compacting(alone, HISTORY, NOW).pin is not None
+
+
+def test_a_catalog_without_participants_is_cut_by_the_watermark_alone() -> None:
+    """Its tables have no holders, and nothing is propagated."""
+    story = Story()
+    for name in ("A", "B", "C"):
+        story.run(table(name))
+    alone = replace(round_of([], topology=Topology(frozenset(), least=0)), low_watermark=NOW, trim=True)
+    step = compacting(alone, story.history, NOW).step
+    assert isinstance(step, Cut)
+    assert (step.candidate.version, step.trim) == (story.latest.version - 1, True)
+    found = propagating(alone)
+    assert isinstance(found, Finding)
+    assert (found.reason, found.outcome) == (Reason.NOTHING_TO_PROPAGATE, Outcome.SKIPPED)
+    expected = replace(alone, topology=Topology(frozenset(), frozenset({"a"}), least=0))
+    stopped(compacting(expected, story.history, NOW), Reason.MISSING_PARTICIPANT)
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "old_rows", "trim"),
+    [(True, (), True), (False, (), False), (True, ("node2",), False), (True, NAMES, False)],
+)
+def test_column_sets_go_only_when_no_participant_may_read_old_rows(
+    asked_for: bool, old_rows: tuple[str, ...], trim: bool
+) -> None:
+    story = Story()
+    for name in ("A", "B"):
+        story.run(CreateSchema(name))
+    reports = [replace(report(name, NOW), reads_old_rows=name in old_rows) for name in NAMES]
+    round = replace(round_of(reports), trim=asked_for)
+    step = compacting(round, story.history, NOW).step
+    assert isinstance(step, Cut)
+    assert step.trim is trim
+    assert round.old_rows_read_by == (old_rows[0] if old_rows else "")
 
 
 def test_the_first_participant_by_name_is_reported_and_the_others_are_counted() -> None:
@@ -123,7 +157,7 @@ def test_an_expected_participant_that_was_not_found_is_named() -> None:
 
 
 def test_without_participants_there_is_nothing_to_propagate_whatever_is_expected() -> None:
-    for least in (0, 1):
+    for least, reason in ((0, Reason.NOTHING_TO_PROPAGATE), (1, Reason.NO_PARTICIPANTS)):
         found = propagating(round_of([], topology=Topology(frozenset(), least=least)))
         assert isinstance(found, Finding)
-        assert found.reason is Reason.NO_PARTICIPANTS
+        assert found.reason is reason

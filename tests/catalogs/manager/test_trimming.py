@@ -65,7 +65,7 @@ def test_a_cut_drops_column_sets_before_the_one_in_use() -> None:
     """Numbers and ids stay: the next column gets the id that it would have got."""
     one = changed_by(CHANGES)
     before = one.manager.catalog(7)
-    assert one.manager.compact(7, 1).result(0) is SnapshotOutcome.SAVED
+    assert one.manager.compact(7, 1, trim=True).result(0) is SnapshotOutcome.SAVED
     after = one.manager.catalog(7)
     assert (of(before, "T").base, len(of(before, "T").versions)) == (1, 5)
     assert (of(after, "T").base, of(after, "T").versions) == (5, of(before, "T").versions[4:])
@@ -99,7 +99,7 @@ def test_a_process_that_reads_the_snapshot_holds_the_same_versions(version: int)
 def test_versions_stay_shared_after_a_cut() -> None:
     """What a version did not change is still the object of the version before."""
     one = changed_by(CHANGES)
-    one.manager.compact(7, 1).result(0)
+    one.manager.compact(7, 1, trim=True).result(0)
     history = list(one.manager.history)
     assert all(of(catalog, "T") is of(history[0], "T") for catalog in history[:3])
     assert of(history[-1], "T") is of(history[-2], "T")
@@ -109,7 +109,7 @@ def test_versions_stay_shared_after_a_cut() -> None:
 def test_without_trimming_all_sets_stay() -> None:
     one = changed_by(CHANGES)
     before = list(one.manager.history)[7:]
-    one.manager.compact(7, 1, trim=False).result(0)
+    one.manager.compact(7, 1).result(0)
     assert list(one.manager.history) == before
     assert of(one.manager.earliest, "T").base == 1
 
@@ -156,6 +156,6 @@ def test_an_untouched_catalog_is_passed_over() -> None:
     """A snapshot that dropped nothing leaves the later versions as they are."""
     one = changed_by([table("A"), table("B"), table("C")])
     later = [one.manager.catalog(version) for version in (3, 4)]
-    one.manager.compact(2, 1).result(0)
+    one.manager.compact(2, 1, trim=True).result(0)
     assert [mine is theirs for mine, theirs in zip(list(one.manager.history)[1:], later, strict=True)] == [True, True]
     assert replace(one.manager.earliest, version=2) == one.manager.earliest

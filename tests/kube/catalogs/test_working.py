@@ -119,7 +119,7 @@ def test_a_cut_replaces_versions_and_says_how_many_bytes() -> None:
     assert (read.history.earliest.version, read.history.latest.version) == (1, 7)
     candidate = read.history.find(6)
     assert candidate is not None
-    saved = desk.do(SaveSnapshot(spec_of(), candidate, 1, 4))
+    saved = desk.do(SaveSnapshot(spec_of(), candidate, 1, 4, trim=True))
     assert isinstance(saved, Saved)
     assert (saved.outcome, saved.version, saved.bytes_cut > 0) == (SnapshotOutcome.SAVED, 6, True)
     assert desk.logs.opened_with[0].log == {"username": "root"}
@@ -130,6 +130,34 @@ def test_a_cut_replaces_versions_and_says_how_many_bytes() -> None:
     (stored,) = (one for contents in first.schemas for one in contents.tables)
     assert len(stored.versions) == 1, "column sets that no retained version uses are gone"
     assert history_of(kept).latest.version == 7
+
+
+def test_column_sets_stay_unless_the_round_drops_them() -> None:
+    desk = Desk()
+    desk.logs.run(CreateSchema("PUBLIC"))
+    desk.logs.run(table("T", "V"))
+    for n in range(3):
+        desk.logs.run(AddColumns("PUBLIC", "T", (column(f"C{n}"),)))
+    read = desk.do(ReadLog(spec_of()))
+    assert isinstance(read, LogRead)
+    candidate = read.history.find(4)
+    assert candidate is not None
+    assert isinstance(desk.do(SaveSnapshot(spec_of(), candidate, 1, 4)), Saved)
+    first = desk.logs.kept.recover().events[0].event
+    assert isinstance(first, Snapshot)
+    (stored,) = (one for contents in first.schemas for one in contents.tables)
+    assert len(stored.versions) == 3
+
+
+def test_a_log_without_space_is_swept_though_it_takes_no_claim() -> None:
+    desk = Desk()
+    desk.logs.kept.failure = CatalogLogFullError("etcd", "database space exceeded")
+    heard = desk.do(Ask(spec_of(), 4))
+    assert isinstance(heard, Heard)
+    assert heard.unclaimed is not None
+    assert heard.unclaimed.reason is Reason.NO_SPACE
+    assert "etcdctl alarm disarm" in heard.unclaimed.message
+    assert desk.logs.kept.swept == 1
 
 
 def test_an_older_token_cuts_nothing() -> None:

@@ -59,6 +59,16 @@ REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
         "lastPartition must not be below firstPartition",
     ),
     ("partition", {"topology": {"assignments": [{"zone": "Z", "lastPartition": 65000, "participants": ["a"]}]}}, ""),
+    (
+        "none",
+        {"topology": {"minParticipants": 0}},
+        "minParticipants 0 is for a catalog without participants",
+    ),
+    (
+        "assigned",
+        {"participants": None, "topology": {"minParticipants": 0, "participants": ["a"]}},
+        "minParticipants 0 is for a catalog without participants",
+    ),
     ("nowhere", {"topology": {"assignments": [{"zone": "Z", "participants": []}]}}, ""),
 )
 

@@ -29,6 +29,14 @@ class KeptLog:
 
     log: MemoryUpdateLog
     failure: CatalogError | None = None
+    writer: str = "a coordinator"
+    swept: int = 0
+
+    def time(self) -> None:
+        """It has no clock."""
+
+    def sweep(self) -> None:
+        self.swept += 1
 
     def recover(self) -> Recovered:
         if self.failure is not None:

@@ -166,8 +166,8 @@ class TopologySpec(ApiModel):
     participants: Annotated[tuple[ParticipantName, ...], Field(max_length=MAX_EXPECTED), list_set()] = ()
     """Names of participants that must be found. One that is missing stops the cut."""
     min_participants: Annotated[int, Field(ge=0, le=100_000)] = 1
-    """Number of participants that must be found. 0 allows a catalog without any; history is then cut by the low
-    watermark alone."""
+    """Number of participants that must be found. 0 is for a catalog without any, which names no participants; history
+    is then cut by the low watermark alone."""
     assignments: Annotated[tuple[PartitionAssignment, ...], Field(max_length=MAX_ASSIGNMENTS), list_atomic()] = ()
     """Where partitions must be. Partitions of a zone that is not named here must be on as many participants as the
     zone has replicas."""
@@ -198,6 +198,10 @@ class CatalogCompactionSpec(ApiModel):
     """Suspend the compaction: while true, no round begins. One that runs finishes."""
     dry_run: bool = False
     """Decide everything, and cut and propagate nothing. The status says what would be cut."""
+    trim: bool = False
+    """Drop the column sets of tables that no retained version uses, when history is cut. A participant that may read
+    rows written with an older column set needs that set: nothing is dropped unless every participant declares in its
+    report that it reads none (readsOldRows: false)."""
     catalog: CatalogReference
     """The catalog to compact."""
     participants: ParticipantsSpec = Field(default_factory=ParticipantsSpec)
@@ -227,6 +231,25 @@ class CatalogCompactionSpec(ApiModel):
                 or spec.topology.min_participants == 0
             ),
             field=".participants",
+        ),
+        # Participants that are merely not found would otherwise be taken for a catalog that has none.
+        Rule(
+            cel="self.topology.minParticipants > 0 || !(has(self.participants) && (has(self.participants.selector) || "
+            "has(self.participants.urls) && self.participants.urls.size() > 0)) && "
+            "(!has(self.topology.participants) || self.topology.participants.size() == 0) && "
+            "(!has(self.topology.assignments) || self.topology.assignments.size() == 0)",
+            message="minParticipants 0 is for a catalog without participants: set 1 or more, or name no participants "
+            "and no assignments",
+            holds=lambda spec: (
+                spec.topology.min_participants > 0
+                or not (
+                    spec.participants.selector
+                    or spec.participants.urls
+                    or spec.topology.participants
+                    or spec.topology.assignments
+                )
+            ),
+            field=".topology.minParticipants",
         ),
     )
 

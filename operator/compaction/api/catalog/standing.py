@@ -25,6 +25,7 @@ PASSING: Final = frozenset(
         Reason.COMPACTED,
         Reason.PROPAGATED,
         Reason.NOTHING_TO_COMPACT,
+        Reason.NOTHING_TO_PROPAGATE,
         Reason.DRY_RUN,
         Reason.NOT_NEWER,
         Reason.LOW_WATERMARK,

@@ -18,10 +18,13 @@ from compaction.catalogs.model.catalog import Catalog
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Make `candidate` the snapshot: `versions` of them go, those before it."""
+    """Make `candidate` the snapshot: `versions` of them go, those before it; with `trim` also the column sets of tables
+    that no retained version uses.
+    """
 
     candidate: Catalog
     versions: int
+    trim: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ def propagating(round: Round) -> Propagate | Finding:
     found = unanswered(round)
     if found is not None:
         return found
+    if round.topology.alone:
+        return Finding(Reason.NOTHING_TO_PROPAGATE, "the catalog has no participants that could publish a minimum")
     if not round.answers:
         return Finding(Reason.NO_PARTICIPANTS, "there are no participants to publish a minimum")
     return Propagate(transactions_minimum(round))
@@ -78,7 +83,7 @@ def compacting(round: Round, history: History, now: int) -> Compaction:
         found = check(attempt)
         if found is not None:
             return Compaction(found, pin)
-    cut = Cut(candidate, candidate.version - earliest)
+    cut = Cut(candidate, candidate.version - earliest, round.trims)
     if round.dry_run:
         message = f"versions {earliest} to {candidate.version - 1} would be cut; dryRun keeps them"
         return Compaction(Finding(Reason.DRY_RUN, message), pin)

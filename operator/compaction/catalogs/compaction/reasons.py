@@ -35,6 +35,8 @@ class Reason(StrEnum):
     COMPACTED = "Compacted"
     PROPAGATED = "Propagated"
     NOTHING_TO_COMPACT = "NothingToCompact"
+    NOTHING_TO_PROPAGATE = "NothingToPropagate"
+    """A catalog without participants."""
     DRY_RUN = "DryRun"
     NOT_NEWER = "NotNewer"
     """The log has a later snapshot already."""
@@ -64,6 +66,8 @@ class Reason(StrEnum):
     LOG_CORRUPT = "LogCorrupt"
     SNAPSHOT_REFUSED = "SnapshotRefused"
     """The log does not take a snapshot of this size."""
+    NO_SPACE = "NoSpace"
+    """etcd has no space left: it takes no claim and no snapshot."""
     NOT_DELIVERED = "NotDelivered"
     """A participant did not take the minimum."""
     SECRET_MISSING = "SecretMissing"
@@ -78,6 +82,7 @@ class Reason(StrEnum):
 
 _SKIPPED: Final = (
     Reason.NOTHING_TO_COMPACT,
+    Reason.NOTHING_TO_PROPAGATE,
     Reason.DRY_RUN,
     Reason.NOT_NEWER,
     Reason.LOW_WATERMARK,
@@ -90,6 +95,7 @@ _FAILED: Final = (
     Reason.LOG_UNAVAILABLE,
     Reason.LOG_CORRUPT,
     Reason.SNAPSHOT_REFUSED,
+    Reason.NO_SPACE,
     Reason.NOT_DELIVERED,
     Reason.SECRET_MISSING,
     Reason.PERMISSION_DENIED,

@@ -51,6 +51,11 @@ class Topology:
     assignments: Mapping[int, tuple[frozenset[str] | None, ...]] = field(default_factory=lambda: MappingProxyType({}))
     unknown_zones: tuple[str, ...] = ()
 
+    @property
+    def alone(self) -> bool:
+        """The catalog has no participants, and is to have none: the coordinator's low watermark alone decides."""
+        return not (self.least or self.asked or self.expected or self.assignments)
+
 
 @dataclass(frozen=True, slots=True)
 class Round:
@@ -58,6 +63,7 @@ class Round:
 
     `started_at`: when the topology was frozen. `low_watermark`: the coordinator's own, at the trigger. `max_skew`:
     milliseconds by which clocks may differ. `unclaimed`: why the log gave no fencing token when the round began.
+    `trim`: whether column sets without a reader may go.
     """
 
     started_at: int
@@ -68,11 +74,22 @@ class Round:
     max_skew: int = 500
     dry_run: bool = False
     unclaimed: Finding | None = None
+    trim: bool = False
 
     @property
     def by_name(self) -> dict[str, Answer]:
         """Answers of the participants that were asked, by name, in the order of the names."""
         return {one.name: one for one in sorted(self.answers, key=lambda one: one.name)}
+
+    @property
+    def old_rows_read_by(self) -> str:
+        """The first participant, by name, that does not declare that it reads no rows of older column sets."""
+        return next((name for name, one in self.by_name.items() if one.report.reads_old_rows), "")
+
+    @property
+    def trims(self) -> bool:
+        """Whether a cut drops column sets: it is asked for, and no participant may need them."""
+        return self.trim and not self.old_rows_read_by
 
     @property
     def lowest_watermark(self) -> tuple[int, str]:

@@ -142,9 +142,10 @@ class CatalogManager:
             return futures.failed(self._error)
         return futures.then(self._begun, lambda _: self._execution.execute(asked))
 
-    def compact(self, version: int, token: int, *, trim: bool = True) -> Future[SnapshotOutcome]:
+    def compact(self, version: int, token: int, *, trim: bool = False) -> Future[SnapshotOutcome]:
         """Cut history before `version`, with the fencing token of the coordinator; `trim`: without column sets that no
-        retained version reaches. CatalogNotFoundError for a version that is not retained.
+        retained version reaches. A process that reads rows of older column sets needs them. CatalogNotFoundError for a
+        version that is not retained.
         """
         return self._runner.submit(lambda: self._compact(version, token, trim))
 

@@ -22,7 +22,7 @@ from compaction.catalogs.participants.report import (
 )
 from compaction.catalogs.participants.required import required
 from compaction.catalogs.participants.transactions import ActiveTransactions
-from compaction.catalogs.participants.versions import ListedVersions
+from compaction.catalogs.participants.versions import CatalogVersions, ListedVersions
 from compaction.catalogs.participants.watermark import LowWatermark, WatermarkSettings, WatermarkStore
 from compaction.catalogs.participants.watermark_file import WatermarkMemory
 from compaction.exceptions import MinimumAheadError, ParticipantStateError
@@ -51,11 +51,16 @@ class ReferenceParticipant:
         clock: Callable[[], int] = system_clock,
         store: WatermarkStore | None = None,
         settings: WatermarkSettings | None = None,
+        reads_old_rows: bool = True,
+        versions: ListedVersions | CatalogVersions | None = None,
     ) -> None:
-        """Raises WatermarkFileError."""
+        """`reads_old_rows`: as in a `Report`. `versions`: of the catalog that it follows; without one they are listed
+        by who drives it. Raises WatermarkFileError.
+        """
+        self._reads_old_rows = reads_old_rows
         self.name = name
         self._clock, self._offset = clock, 0
-        self.versions = ListedVersions()
+        self.versions = versions or ListedVersions()
         self._transactions = ActiveTransactions(self.now, self.versions)
         self._minimums = PublishedMinimums()
         self.watermark = LowWatermark(store or WatermarkMemory(), settings)
@@ -96,6 +101,7 @@ class ReferenceParticipant:
                 rebalances,
                 self._checkpoint,
                 transactions.clock,
+                self._reads_old_rows,
             )
 
     def store_minimum(self, timestamp: int) -> int:

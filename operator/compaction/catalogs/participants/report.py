@@ -62,7 +62,8 @@ class Report:
     `minimum`: the catalog is needed from there on, and `cause` says why; `subject` names the partition, zone or
     transaction. `transactions`: the smallest begin version's activation time over active read-write transactions, the
     participant's clock when there are none; `oldest_transaction`: begin time of the oldest, UNDEFINED without one.
-    `checkpoint`: of the last finished one. `clock`: the participant's clock when it answered.
+    `checkpoint`: of the last finished one. `clock`: the participant's clock when it answered. `reads_old_rows`: whether
+    it may read rows that were written with an older column set of their table, and needs that set for it.
     """
 
     name: str
@@ -77,3 +78,4 @@ class Report:
     rebalances: tuple[Rebalance, ...]
     checkpoint: int
     clock: int
+    reads_old_rows: bool = True

@@ -41,6 +41,10 @@ class CatalogVersions:
     def __init__(self, active: Callable[[int], Catalog]) -> None:
         self._active = active
 
+    def add(self, version: int, activation: int) -> None:
+        """Raises ParticipantStateError: the catalog says which versions there are."""
+        raise ParticipantStateError(f"version {version} at {activation}: this participant follows a catalog")
+
     def active(self, timestamp: int) -> tuple[int, int]:
         """Version active at `timestamp`, and its activation time. Raises CatalogNotFoundError."""
         found = self._active(timestamp)

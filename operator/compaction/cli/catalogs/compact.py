@@ -71,6 +71,11 @@ def required_time_command(context: click.Context, *, asking: Asking, output: Out
 @click.command("compact")
 @asking_options
 @log_options
+@click.option(
+    "--trim",
+    is_flag=True,
+    help="Drop column sets that no retained version uses; kept while a participant may read rows of older ones.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be cut, and cut nothing.")
 @click.option(
     "--token",
@@ -80,7 +85,14 @@ def required_time_command(context: click.Context, *, asking: Asking, output: Out
 @output_option()
 @click.pass_context
 def compact_command(
-    context: click.Context, *, asking: Asking, place: LogPlace, dry_run: bool, token: int | None, output: OutputFormat
+    context: click.Context,
+    *,
+    asking: Asking,
+    place: LogPlace,
+    trim: bool,
+    dry_run: bool,
+    token: int | None,
+    output: OutputFormat,
 ) -> None:
     """Cut the versions of a catalog that none of its participants needs, and not one more.
 
@@ -92,7 +104,7 @@ def compact_command(
     if dry_run == (token is not None):
         raise click.UsageError("name either --dry-run or the --token to cut with")
     clock = HybridClock()
-    found = replace(asking.round(clock), dry_run=dry_run)
+    found = replace(asking.round(clock), dry_run=dry_run, trim=trim)
     with place.opened() as log:
         row, done = _compacted(log, found, clock, token or 0)
     emit(row, output)
@@ -113,8 +125,13 @@ def _compacted(log: UpdateLog, found: Round, clock: HybridClock, token: int) -> 
     if token <= largest:
         message = f"the log has seen token {largest}: nothing is cut; name a larger one, such as --token {largest + 1}"
         return {"outcome": SnapshotOutcome.FENCED.value, "message": message, **pinned}, False
-    outcome, _ = cut(log, decided.step.candidate, token)
-    row = {"outcome": outcome.value, "earliest": decided.step.candidate.version, "versions": decided.step.versions}
+    outcome, _ = cut(log, decided.step.candidate, token, trim=decided.step.trim)
+    row = {
+        "outcome": outcome.value,
+        "earliest": decided.step.candidate.version,
+        "versions": decided.step.versions,
+        "trimmed": decided.step.trim,
+    }
     return {**row, **pinned}, outcome is not SnapshotOutcome.FENCED
 
 

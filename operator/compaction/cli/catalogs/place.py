@@ -22,13 +22,11 @@ _OPTIONS = (
     click.option(
         "--etcd",
         metavar="URLS",
-        required=True,
         envvar="COMPACTION_CATALOG_ETCD",
         help="Members of etcd, https://host:port, separated by commas; default: COMPACTION_CATALOG_ETCD.",
     ),
     click.option(
         "--prefix",
-        required=True,
         envvar="COMPACTION_CATALOG_PREFIX",
         help="What the catalog's keys begin with, such as /catalogs/orders; default: COMPACTION_CATALOG_PREFIX.",
     ),
@@ -67,12 +65,20 @@ class LogPlace:
 
 def log_options(command: Command) -> Command:
     """The options that say where the log is, passed to the command as `place: LogPlace`."""
+    return _log_options(command, required=True)
 
+
+def followed_log_options(command: Command) -> Command:
+    """As `log_options`; `place` is None where neither --etcd nor --prefix is given."""
+    return _log_options(command, required=False)
+
+
+def _log_options(command: Command, *, required: bool) -> Command:
     @functools.wraps(command)
     def run(
         *args: Any,
-        etcd: str,
-        prefix: str,
+        etcd: str | None,
+        prefix: str | None,
         ca: Path | None,
         certificate: Path | None,
         key: Path | None,
@@ -80,9 +86,14 @@ def log_options(command: Command) -> Command:
         password_file: Path | None,
         **rest: Any,
     ) -> Any:
+        if not required and not etcd and not prefix:
+            return command(*args, place=None, **rest)
+        for option, value in (("--etcd", etcd), ("--prefix", prefix)):
+            if not value:
+                raise click.UsageError(f"Missing option '{option}': the catalog is in etcd, below a prefix.")
         password = "" if password_file is None else password_file.read_text(encoding="utf-8").rstrip("\r\n")
-        settings = EtcdSettings.of(etcd, tls=Tls(ca, certificate, key), user=user, password=password)
-        return command(*args, place=LogPlace(settings, prefix), **rest)
+        settings = EtcdSettings.of(str(etcd), tls=Tls(ca, certificate, key), user=user, password=password)
+        return command(*args, place=LogPlace(settings, str(prefix)), **rest)
 
     for option in reversed(_OPTIONS):
         run = option(run)

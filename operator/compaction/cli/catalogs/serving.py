@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -12,8 +13,10 @@ import click
 import structlog
 
 from compaction.api.text.values import Duration
+from compaction.catalogs.manager.manager import CatalogManager
 from compaction.catalogs.participants.consistency import LONGEST_TEXT
 from compaction.catalogs.participants.reference import ReferenceParticipant
+from compaction.catalogs.participants.versions import CatalogVersions
 from compaction.catalogs.participants.watermark import (
     AVAILABILITY_MILLISECONDS,
     SKEW_MILLISECONDS,
@@ -21,6 +24,7 @@ from compaction.catalogs.participants.watermark import (
     WatermarkSettings,
 )
 from compaction.catalogs.participants.watermark_file import WatermarkFile
+from compaction.cli.catalogs.place import LogPlace, followed_log_options
 from compaction.cli.durations import DurationParameter
 from compaction.cli.serving import FILE, Serving, serving_options
 from compaction.exceptions import CatalogError
@@ -51,6 +55,12 @@ log = structlog.get_logger(__name__)
     help="How often the low watermark moves.",
 )
 @click.option("--checkpoint-interval", type=DurationParameter(least=0.1), help="Take checkpoints; none if not given.")
+@click.option(
+    "--no-old-rows",
+    is_flag=True,
+    help="Report that no rows of older column sets are read: a cut may drop those sets where spec.trim asks for it.",
+)
+@followed_log_options
 @serving_options(
     port=PORT, audience=AUDIENCE, purpose="ask", rules="--operations", noun="operation", nouns="operations"
 )
@@ -62,13 +72,16 @@ def serve_command(
     availability: Duration,
     update_interval: Duration,
     checkpoint_interval: Duration | None,
+    no_old_rows: bool,
+    place: LogPlace | None,
     serving: Serving,
 ) -> None:
     """Serve a reference participant of a catalog until SIGTERM or SIGINT.
 
     It has real state (transactions, partitions, checkpoints, index builds, rebalances, a low watermark), which callers
     drive with --admin: implementations in other languages test their coordinators against it. Operations that
-    --operations may allow a caller are report, minimum and admin.
+    --operations may allow a caller are report, minimum and admin. With --etcd and --prefix its versions are those of
+    that catalog, which it follows; without, those that `add-version` lists.
 
     Example: compactor catalogs serve --name node1 --admin --secret-file coordinator=SECRET
     """
@@ -78,7 +91,35 @@ def serve_command(
         availability=round(availability * 1000), update=round(update_interval * 1000), skew=SKEW_MILLISECONDS
     )
     store = None if watermark_file is None else WatermarkFile(watermark_file)
-    one = ReferenceParticipant(name, store=store, settings=settings)
+    with _followed(place) as versions:
+        one = ReferenceParticipant(
+            name, store=store, settings=settings, reads_old_rows=not no_old_rows, versions=versions
+        )
+        _run(one, admin, checkpoint_interval, serving)
+
+
+@contextmanager
+def _followed(place: LogPlace | None) -> Iterator[CatalogVersions | None]:
+    """The versions of the catalog, as long as the block lasts; None without one."""
+    if place is None:
+        yield None
+        return
+    with place.opened() as log:
+        manager = CatalogManager(log, report=_not_followed)
+        try:
+            manager.start()
+            manager.initialization.result()
+            yield CatalogVersions(manager.active)
+        finally:
+            manager.close()
+
+
+def _not_followed(error: BaseException) -> None:
+    """What it holds stays as it was: the participant needs no less of the catalog than before."""
+    log.error("the catalog is not followed as it should be", error=str(error))
+
+
+def _run(one: ReferenceParticipant, admin: bool, checkpoint_interval: Duration | None, serving: Serving) -> None:
     stop = threading.Event()
     work: list[Callable[[], None]] = [lambda: one.watermark.keep_updating(one.now, stop)]
     if checkpoint_interval is not None:

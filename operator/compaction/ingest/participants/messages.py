@@ -117,6 +117,9 @@ class ReportMessage(Wire):
     """Of the last finished one."""
     clock: Time
     """The participant's clock."""
+    reads_old_rows: bool = True
+    """Whether it may read rows that were written with an older column set of their table. Snapshots keep all column
+    sets unless every participant declares false."""
 
     @classmethod
     def of(cls, report: Report) -> ReportMessage:
@@ -145,6 +148,7 @@ class ReportMessage(Wire):
             ),
             checkpoint=report.checkpoint,
             clock=report.clock,
+            reads_old_rows=report.reads_old_rows,
         )
 
     def report(self) -> Report:
@@ -162,6 +166,7 @@ class ReportMessage(Wire):
             tuple(Rebalance(one.zone_id, one.minimum, one.since) for one in self.rebalances),
             self.checkpoint,
             self.clock,
+            self.reads_old_rows,
         )
 
 

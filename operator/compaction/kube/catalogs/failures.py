@@ -9,6 +9,7 @@ from compaction.exceptions import (
     ApiError,
     CatalogError,
     CatalogLogAccessError,
+    CatalogLogFullError,
     CatalogLogLimitError,
     CatalogLogRewoundError,
     CatalogValueError,
@@ -34,6 +35,7 @@ _REASONS: Final[tuple[tuple[Reason, tuple[type[CatalogError], ...]], ...]] = (
             CatalogLogRewoundError,
         ),
     ),
+    (Reason.NO_SPACE, (CatalogLogFullError,)),
     (Reason.SNAPSHOT_REFUSED, (CatalogLogLimitError, CatalogValueError)),
     (Reason.PERMISSION_DENIED, (CatalogLogAccessError,)),
 )

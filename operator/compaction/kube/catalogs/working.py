@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -19,7 +19,14 @@ from compaction.catalogs.compaction.history import history_of
 from compaction.catalogs.compaction.reasons import Reason
 from compaction.catalogs.log.port import LogEvent, SnapshotOutcome, UpdateLog
 from compaction.catalogs.model.entries import Snapshot
-from compaction.exceptions import ApiError, CatalogError, OwnTokenError, SecretError
+from compaction.exceptions import (
+    ApiError,
+    CatalogError,
+    CatalogLogError,
+    CatalogLogFullError,
+    OwnTokenError,
+    SecretError,
+)
 from compaction.ingest.participants.client import ParticipantAddress
 from compaction.kube.catalogs.failures import failure_of
 from compaction.kube.catalogs.ports import Credentials, Logs, Participants, Places
@@ -108,7 +115,7 @@ class CatalogWork:
         spec, token, unclaimed = task.spec, task.least, None
         if not spec.dry_run:
             try:
-                token = await self._with_log(spec, credentials, lambda log: log.claim(task.least))
+                token = await self._with_log(spec, credentials, lambda log: claimed(log, task.least))
             except (CatalogError, SecretError) as error:
                 unclaimed = failure_of(error)
         started_at = self._clock()
@@ -136,9 +143,21 @@ class CatalogWork:
         return waiting()
 
 
+def claimed(log: UpdateLog, least: int) -> int:
+    """The token of the round. Where the log has no space for it, what lies below the snapshot goes first: deleting is
+    all that such a log still does.
+    """
+    try:
+        return log.claim(least)
+    except CatalogLogFullError:
+        with suppress(CatalogLogError):
+            log.sweep()
+        raise
+
+
 def save(log: UpdateLog, task: SaveSnapshot, events: tuple[LogEvent, ...]) -> Saved:
     """Cut the log, and count the bytes. `events`: of the log before. Raises CatalogError."""
-    outcome, snapshot = cut(log, task.candidate, task.token)
+    outcome, snapshot = cut(log, task.candidate, task.token, trim=task.trim)
     gone = bytes_cut(events, snapshot) if outcome is SnapshotOutcome.SAVED else 0
     return Saved(outcome, snapshot.version, gone)
 

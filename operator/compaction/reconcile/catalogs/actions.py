@@ -32,12 +32,15 @@ class ReadLog:
 
 @dataclass(frozen=True, slots=True)
 class SaveSnapshot:
-    """Make `candidate` the snapshot of the log, with the token of the round; `earliest` is the first version before."""
+    """Make `candidate` the snapshot of the log, with the token of the round; `earliest` is the first version before.
+    `trim`: without column sets that no retained version uses.
+    """
 
     spec: CatalogCompactionSpec
     candidate: Catalog
     earliest: int
     token: int
+    trim: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from compaction.api.catalog.spec import CatalogCompactionSpec
 from compaction.catalogs.compaction.deciding import Compaction, Cut, Propagate, compacting, propagating
@@ -45,7 +46,7 @@ def step(memory: CatalogMemory, result: Result, spec: CatalogCompactionSpec, tok
         case LogRead() if memory.processes.runs(Process.COMPACTION) and memory.round is not None:
             return _log_read(memory, memory.round, result, spec, token)
         case Saved() if memory.processes.runs(Process.COMPACTION):
-            return _end(replace(Step(memory), saved=result), Process.COMPACTION, _saved(result, memory.earliest))
+            return _end(replace(Step(memory), saved=result), Process.COMPACTION, _saved(result, memory))
         case Delivered() if memory.processes.runs(Process.PROPAGATION):
             return _end(replace(Step(memory), sent=result), Process.PROPAGATION, _delivered(result))
         case Broken():
@@ -65,6 +66,7 @@ def _heard(memory: CatalogMemory, heard: Heard, spec: CatalogCompactionSpec) -> 
         round_milliseconds(spec.max_clock_skew),
         spec.dry_run,
         heard.unclaimed,
+        spec.trim,
     )
     memory = replace(memory, processes=memory.processes.answered(), round=round)
     begun = Step(memory, (ReadLog(spec),), heard=round, token=heard.token)
@@ -82,15 +84,28 @@ def _log_read(memory: CatalogMemory, round: Round, read: LogRead, spec: CatalogC
     memory = replace(memory, round=round, earliest=read.history.earliest.version)
     found = Step(memory, history=read.history, decided=decided)
     if isinstance(decided.step, Cut):
-        return replace(found, tasks=(SaveSnapshot(spec, decided.step.candidate, memory.earliest, token),))
+        save = SaveSnapshot(spec, decided.step.candidate, memory.earliest, token, decided.step.trim)
+        return replace(found, tasks=(save,))
     return _end(found, Process.COMPACTION, decided.step)
 
 
-def _saved(saved: Saved, earliest: int) -> Finding:
+LARGE_CUT: Final = 16 << 20
+"""Bytes. etcd's own default for all of its data is 2 GiB."""
+
+
+def _saved(saved: Saved, memory: CatalogMemory) -> Finding:
     match saved.outcome:
         case SnapshotOutcome.SAVED:
-            message = f"versions {earliest} to {saved.version - 1} are cut; version {saved.version} is the earliest"
-            return Finding(Reason.COMPACTED, message)
+            cut = f"versions {memory.earliest} to {saved.version - 1} are cut; version {saved.version} is the earliest"
+            keeper = "" if memory.round is None or not memory.round.trim else memory.round.old_rows_read_by
+            kept = f"; all column sets are kept, participant {keeper} may read old rows" if keeper else ""
+            space = (
+                "; etcd keeps their space until its history is compacted and each member is defragmented (etcdctl "
+                "compact, etcdctl defrag)"
+                if saved.bytes_cut >= LARGE_CUT
+                else ""
+            )
+            return Finding(Reason.COMPACTED, cut + kept + space)
         case SnapshotOutcome.NOT_NEWER:
             return Finding(Reason.NOT_NEWER, f"the log has a snapshot of version {saved.version} or later already")
         case SnapshotOutcome.FENCED:

@@ -21,7 +21,9 @@ from compaction.exceptions import (
     CatalogLogAccessError,
     CatalogLogCutError,
     CatalogLogError,
+    CatalogLogFullError,
     CatalogLogRefusedError,
+    CatalogLogSizeError,
     CatalogLogUnavailableError,
 )
 
@@ -108,7 +110,9 @@ def test_a_server_that_is_no_etcd_is_named() -> None:
         (refused(3, "etcdserver: user name is empty"), Fate.GIVE_UP, CatalogLogAccessError),
         (refused(11, "etcdserver: mvcc: required revision has been compacted"), Fate.GIVE_UP, CatalogLogCutError),
         (refused(11, "etcdserver: mvcc: required revision is a future revision"), Fate.GIVE_UP, CatalogLogRefusedError),
-        (refused(8, "etcdserver: mvcc: database space exceeded", 429), Fate.GIVE_UP, CatalogLogRefusedError),
+        (refused(8, "etcdserver: mvcc: database space exceeded", 429), Fate.GIVE_UP, CatalogLogFullError),
+        (refused(3, "etcdserver: request is too large"), Fate.GIVE_UP, CatalogLogSizeError),
+        (refused(8, "grpc: received message larger than max (3 vs. 2)", 429), Fate.GIVE_UP, CatalogLogSizeError),
         (refused(8, "etcdserver: too many requests", 429), Fate.RETRY, CatalogLogRefusedError),
         (refused(14, "etcdserver: leader changed", 503), Fate.RETRY, CatalogLogRefusedError),
         (Answer(502, b"bad gateway"), Fate.RETRY, CatalogLogRefusedError),
