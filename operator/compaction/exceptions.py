@@ -1802,6 +1802,10 @@ class ParticipantConfigError(CatalogError):
     """Addresses or secrets by which participants cannot be asked safely."""
 
 
+class CatalogArgumentError(CatalogError):
+    """An argument of another type than a call of the library takes."""
+
+
 class CatalogNotFoundError(CatalogError):
     """A version that is not retained, or a time before the earliest retained one."""
 
@@ -1846,6 +1850,13 @@ class CatalogClockError(CatalogError):
             f"the clock of {self.who} is {abs(self.off):,} ms {direction} that of {self.reference}, and "
             f"{self.allowed:,} ms are allowed (max_skew); synchronize the clocks, then run the command again"
         )
+
+
+class CatalogNotRunError(CatalogError):
+    """A batch that was to run after another one, which failed; nothing of it was written."""
+
+    def __str__(self) -> str:
+        return "not run: a step before it failed"
 
 
 class CatalogClosedError(CatalogError):

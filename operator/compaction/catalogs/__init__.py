@@ -1,4 +1,104 @@
 """Versioned catalogs: immutable descriptors, the binary form of their update log, and the changes between versions.
 
-A library of its own: neither Kubernetes nor Spark. Formats and rules: docs/design/catalogs.md.
+A library of its own: neither Kubernetes nor Spark. Formats and rules: docs/design/catalogs.md. Programs that use it
+import from here (docs/catalog-library.md); what is named below is imported when it is asked for, so that a program
+which needs the descriptors alone loads no client of etcd.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from compaction.catalogs.commands.altering import AddColumns, AlterColumn, DropColumns
+    from compaction.catalogs.commands.columns import ColumnSpec
+    from compaction.catalogs.commands.indexes import (
+        CreateIndex,
+        DropIndex,
+        MakeIndexAvailable,
+        RemoveIndex,
+        RenameIndex,
+        StartBuildingIndex,
+    )
+    from compaction.catalogs.commands.schemas import CreateSchema, DropSchema
+    from compaction.catalogs.commands.tables import CreateTable, DropTable, PrimaryKey, RenameTable, SetTableProperties
+    from compaction.catalogs.commands.zones import AlterZone, CreateZone, DropZone, RenameZone, SetDefaultZone
+    from compaction.catalogs.manager.events import CatalogEvent, EventKind
+    from compaction.catalogs.manager.executing import Executed
+    from compaction.catalogs.manager.settings import Settings
+    from compaction.catalogs.model.catalog import Catalog
+    from compaction.catalogs.model.enums import Collation, ColumnType, IndexKind
+    from compaction.catalogs.model.values import Constant, Function
+    from compaction.catalogs.opening import OpenCatalog, open_catalog
+    from compaction.exceptions import CatalogError
+
+__all__ = [
+    "AddColumns",
+    "AlterColumn",
+    "AlterZone",
+    "Catalog",
+    "CatalogError",
+    "CatalogEvent",
+    "Collation",
+    "ColumnSpec",
+    "ColumnType",
+    "Constant",
+    "CreateIndex",
+    "CreateSchema",
+    "CreateTable",
+    "CreateZone",
+    "DropColumns",
+    "DropIndex",
+    "DropSchema",
+    "DropTable",
+    "DropZone",
+    "EventKind",
+    "Executed",
+    "Function",
+    "IndexKind",
+    "MakeIndexAvailable",
+    "OpenCatalog",
+    "PrimaryKey",
+    "RemoveIndex",
+    "RenameIndex",
+    "RenameTable",
+    "RenameZone",
+    "SetDefaultZone",
+    "SetTableProperties",
+    "Settings",
+    "StartBuildingIndex",
+    "open_catalog",
+]
+
+_HOMES: Final = {
+    "catalogs.commands.altering": ("AddColumns", "AlterColumn", "DropColumns"),
+    "catalogs.commands.columns": ("ColumnSpec",),
+    "catalogs.commands.indexes": (
+        "CreateIndex",
+        "DropIndex",
+        "MakeIndexAvailable",
+        "RemoveIndex",
+        "RenameIndex",
+        "StartBuildingIndex",
+    ),
+    "catalogs.commands.schemas": ("CreateSchema", "DropSchema"),
+    "catalogs.commands.tables": ("CreateTable", "DropTable", "PrimaryKey", "RenameTable", "SetTableProperties"),
+    "catalogs.commands.zones": ("AlterZone", "CreateZone", "DropZone", "RenameZone", "SetDefaultZone"),
+    "catalogs.manager.events": ("CatalogEvent", "EventKind"),
+    "catalogs.manager.executing": ("Executed",),
+    "catalogs.manager.settings": ("Settings",),
+    "catalogs.model.catalog": ("Catalog",),
+    "catalogs.model.enums": ("Collation", "ColumnType", "IndexKind"),
+    "catalogs.model.values": ("Constant", "Function"),
+    "catalogs.opening": ("OpenCatalog", "open_catalog"),
+    "exceptions": ("CatalogError",),
+}
+_HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"compaction.{home}"), name)

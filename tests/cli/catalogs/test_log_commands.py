@@ -139,6 +139,22 @@ def test_what_was_cut_is_a_snapshot(
         ("- {type: CREATE_ZONE, storageProfiles: [a]}", ["step 1, CREATE_ZONE", "zone"]),
         ("- {type: DROP_ZONE, zone: A, ifExist: true}", ["step 1, DROP_ZONE", "ifExist: no such member"]),
         ("- {type: CREATE_ZONE, zone: 7, storageProfiles: [a]}", ["step 1, CREATE_ZONE"]),
+        ("- {type: CREATE_ZONE, zone: A, storageProfiles: [a], partitions: 1.5}", ["partitions is 1.5, not int"]),
+        (
+            "- {type: ADD_COLUMN, schema: S, table: T, columns: [{name: A, type: DATE, nullable: true, "
+            "default: {const: DATE, value: 2024-02-30}}]}",
+            ["not YAML: day is out of range for month"],
+        ),
+        (
+            "- {type: ADD_COLUMN, schema: S, table: T, columns: [{name: A, type: DATE, nullable: true, "
+            "default: {const: DATE, value: '2024-02-30'}}]}",
+            ["column A: the default is not legal: no day is 2024-2-30"],
+        ),
+        (
+            "- {type: ADD_COLUMN, schema: S, table: T, columns: [{name: A, type: INT32, nullable: true, "
+            "default: {const: INT64, value: 3}}]}",
+            ["column A: its default is of the type INT64, the column of INT32"],
+        ),
         ("- {type: DROP_ZONE, zone: A}\n- {type: CREATE_TABLE, schema: S, table: T, columns: [{name: 1}]}", ["step 2"]),
         (
             "- {type: CREATE_TABLE, schema: S, table: T, pk: {columns: [A]}, "

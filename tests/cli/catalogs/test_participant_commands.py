@@ -55,6 +55,31 @@ def test_it_becomes_ready_by_itself_and_keeps_its_watermark(
     assert int((tmp_path / "watermark").read_text()) > hybrid(1)
 
 
+def test_it_follows_a_catalog(
+    secret: Path, tmp_path: Path, empty_place: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its transactions hold the catalog's own versions; no caller lists them."""
+    command = ["catalogs", "serve", "--name=node1", "--admin", "--no-old-rows", *empty_place]
+    with serving_process(command, ParticipantServer, secret=secret, log=tmp_path / "log", environment={}) as (
+        _,
+        endpoint,
+    ):
+        ddl = tmp_path / "ddl.yaml"
+        ddl.write_text("- {type: CREATE_SCHEMA, schema: A}")
+        assert main(["catalogs", "apply", str(ddl), *empty_place]) == 0
+        capsys.readouterr()
+        assert main(["catalogs", "history", *empty_place, "-o", "json"]) == 0
+        active = json.loads(capsys.readouterr().out)
+        assert endpoint.call("POST", "/v1/admin/begin", b"{}").status == 200
+        report = endpoint.call("GET", "/v1/report").body
+        assert report["transactions"] == str(active[-1]["activationTime"])
+        assert report["readsOldRows"] is False
+        refused = endpoint.call("POST", "/v1/admin/add-version", b'{"version": 9, "activation": "9"}')
+        assert "this participant follows a catalog" in refused.body["message"]
+    assert main(["catalogs", "serve", "--name=n", f"--secret-file=c={secret}", "--prefix=/x"]) == 2
+    assert "--etcd" in capsys.readouterr().err
+
+
 def _text(file: Path) -> str:
     return file.read_text() if file.exists() else ""
 

@@ -102,6 +102,35 @@ def test_history_is_cut_as_far_as_the_participant_allows(
         assert (code, found["outcome"]) == (0, "NothingToCompact")
 
 
+@pytest.mark.parametrize("old_rows", [True, False])
+def test_column_sets_are_dropped_when_the_participant_reads_no_old_rows(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, empty_place: list[str], secret: Path, old_rows: bool
+) -> None:
+    ddl = tmp_path / "ddl.yaml"
+    added = "".join(
+        f"- {{type: ADD_COLUMN, schema: PUBLIC, table: T0, columns: [{{name: C{n}, type: INT32, nullable: true}}]}}\n"
+        for n in range(3)
+    )
+    ddl.write_text(THREE_NAMES.split("- {type: RENAME_TABLE")[0] + added)
+    assert main(["catalogs", "apply", str(ddl), *empty_place, "--delay", "1", "--max-skew", "0"]) == 0
+    capsys.readouterr()
+    node = ReferenceParticipant("node1", reads_old_rows=old_rows)
+    for version, time in versions(capsys, empty_place):
+        node.versions.add(version, time)
+    _, latest = shown(capsys, "describe", *empty_place)
+    (table,) = [table for schema in latest["schemas"] for table in schema["tables"]]
+    node.add_partition(table["id"], 0, Role.PRIMARY)
+    checkpointed(node)
+    with participant(node, tmp_path) as endpoint:
+        capsys.readouterr()
+        asked = ["--participant", f"node1=http://127.0.0.1:{endpoint.port}", "--secret-file", secret, *NOW]
+        code, found = shown(capsys, "compact", *asked, *empty_place, "--token", 7, "--trim")
+        assert (code, found["outcome"], found["trimmed"]) == (0, "Saved", not old_rows)
+    _, first = shown(capsys, "describe", *empty_place, "--version", found["earliest"])
+    (table,) = [table for schema in first["schemas"] for table in schema["tables"]]
+    assert len(table["versions"]) == (3 if old_rows else 1)
+
+
 def test_a_token_that_is_not_larger_says_which_is(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from support.catalogs.etcd_members import Members
-from support.cluster.by_kubectl import condition
-from support.cluster.orders import Orders
+from compaction.local.programs.binaries import Binaries
+from support.catalogs.etcd_members import Members, etcd_members
+from support.cluster.by_kubectl import Cluster, condition
+from support.cluster.orders import Orders, orders
 from support.faults.tcp_proxy import Network, TcpProxy
-from support.processes.operators import OperatorFleet
-from support.time.waiting import eventually
+from support.processes.operators import ACCOUNT, OperatorFleet
+from support.time.waiting import PATIENCE_SECONDS, eventually
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]
 
@@ -93,3 +96,29 @@ def test_a_log_that_is_away_is_named_and_history_is_cut_when_it_is_back(
     last = catalog.grow(2)
     catalog.await_cut(last - 1)
     eventually(lambda: catalog.ready()[0] == "True", "the catalog to be well again")
+
+
+def test_members_of_etcd_restart_in_an_orderly_way_under_the_operator(
+    operators: OperatorFleet, cluster: Cluster, binaries: Binaries, tmp_path: Path
+) -> None:
+    """A rolling restart, as an upgrade of etcd makes it: rounds go on with the members that are there, and the process
+    that changes the catalog follows it all the time.
+    """
+    with (
+        etcd_members(tmp_path / "three", binaries.etcd, 3) as three,
+        orders(cluster, three.settings(), tmp_path / "participants", "a", "b") as catalog,
+    ):
+        catalog.create()
+        catalog.write_token()
+        catalog.allow_secrets(ACCOUNT)
+        operators.start()
+        catalog.apply(endpoints=[str(member.endpoint) for member in three.members])
+        catalog.await_cut(7)
+        for member in three.members:
+            member.stop(patience=PATIENCE_SECONDS)
+            last = catalog.grow(2)
+            catalog.await_cut(last - 1)
+            three.start(member)
+        last = catalog.grow(2)
+        catalog.await_cut(last - 1)
+        assert catalog.ready()[0] == "True"

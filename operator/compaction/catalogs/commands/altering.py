@@ -13,7 +13,14 @@ from compaction.catalogs.commands.columns import (
     require_possible_change,
     require_stored,
 )
-from compaction.catalogs.commands.command import Context, found_table, require_name, require_once, require_user_schema
+from compaction.catalogs.commands.command import (
+    Context,
+    found_table,
+    require_name,
+    require_once,
+    require_types,
+    require_user_schema,
+)
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.descriptors import Column, Table
 from compaction.catalogs.model.entries import Entry
@@ -33,6 +40,7 @@ class AddColumns:
     if_not_exists: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_user_schema(self.schema)
         require_name(self.table, "table")
         if not self.columns:
@@ -69,6 +77,7 @@ class DropColumns:
     if_exists: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_user_schema(self.schema)
         require_name(self.table, "table")
         if not self.columns:
@@ -117,6 +126,7 @@ class AlterColumn:
     if_table_exists: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_user_schema(self.schema)
         require_name(self.table, "table")
         require_name(self.column, "column")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.catalogs.commands.command import require_name
+from compaction.catalogs.commands.command import require_name, require_types
 from compaction.catalogs.model.descriptors import UNASSIGNED, Column
 from compaction.catalogs.model.enums import ColumnType
 from compaction.catalogs.model.values import NULL, Constant, Default, Function, fault_of
@@ -52,6 +52,7 @@ class ColumnSpec:
     default: Default = NULL
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_name(self.name, "column")
         if self.type in (ColumnType.NULL, ColumnType.STRUCT):
             raise CatalogValidationError(f"column {self.name}: no column has the type {self.type.name}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, fields
+from functools import cache
+from types import UnionType
+from typing import Any, Final, Protocol, Union, get_args, get_origin, get_type_hints
 
 from compaction.catalogs.model.applying import with_entries
 from compaction.catalogs.model.catalog import Catalog
@@ -60,6 +63,36 @@ def batch(catalog: Catalog, commands: Sequence[Command], partitions: int = 25) -
         entries += found
         applied.append(bool(found))
     return Batch(tuple(entries), tuple(applied))
+
+
+@cache
+def _types(of: Any) -> dict[str, Any]:
+    hints = get_type_hints(of)
+    return {one.name: hints[one.name] for one in fields(of)}
+
+
+def require_types(given: Any) -> None:
+    """CatalogValidationError for a member that is not of its declared type: a command that took it would fail later, or
+    write what no process reads.
+    """
+    for name, hint in _types(given.__class__).items():
+        value = getattr(given, name)
+        if not _is(value, hint):
+            shown = hint.__name__ if isinstance(hint, type) and get_origin(hint) is None else str(hint)
+            said = re.sub(r"(\w+\.)+", "", shown)
+            raise CatalogValidationError(f"{type(given).__name__}: {name} is {value!r:.80}, not {said}")
+
+
+def _is(value: object, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return any(_is(value, one) for one in get_args(hint))
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_is(one, get_args(hint)[0]) for one in value)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    # bool is an int of Python, and no number of a catalog.
+    return isinstance(value, hint) and not (isinstance(value, bool) and hint is int)
 
 
 def require_name(name: str | None, of: str) -> None:

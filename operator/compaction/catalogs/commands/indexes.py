@@ -13,6 +13,7 @@ from compaction.catalogs.commands.command import (
     require_free,
     require_name,
     require_once,
+    require_types,
     require_user_schema,
     schema_of,
     table_of,
@@ -39,6 +40,7 @@ class CreateIndex:
     if_not_exists: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_user_schema(self.schema)
         require_name(self.name, "index")
         require_name(self.table, "table")
@@ -92,6 +94,9 @@ class StartBuildingIndex:
 
     id: int
 
+    def __post_init__(self) -> None:
+        require_types(self)
+
     def entries(self, context: Context) -> tuple[Entry, ...]:
         _require_status(index_by_id(context.catalog, self.id), IndexStatus.REGISTERED, IndexStatus.BUILDING)
         return (model.StartBuildingIndex(self.id),)
@@ -103,6 +108,9 @@ class MakeIndexAvailable:
 
     id: int
 
+    def __post_init__(self) -> None:
+        require_types(self)
+
     def entries(self, context: Context) -> tuple[Entry, ...]:
         _require_status(index_by_id(context.catalog, self.id), IndexStatus.BUILDING, IndexStatus.AVAILABLE)
         return (model.MakeIndexAvailable(self.id),)
@@ -113,6 +121,9 @@ class RemoveIndex:
     """A stopping index disappears."""
 
     id: int
+
+    def __post_init__(self) -> None:
+        require_types(self)
 
     def entries(self, context: Context) -> tuple[Entry, ...]:
         index = index_by_id(context.catalog, self.id)
@@ -137,6 +148,7 @@ class DropIndex:
     if_exists: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_user_schema(self.schema)
         require_name(self.name, "index")
 
@@ -163,6 +175,7 @@ class RenameIndex:
     if_exists: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_user_schema(self.schema)
         require_name(self.name, "index")
         require_name(self.new_name, "index")

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compaction.catalogs.commands.command import SYSTEM_SCHEMAS, Context, require_name, schema_of
+from compaction.catalogs.commands.command import (
+    SYSTEM_SCHEMAS,
+    Context,
+    require_name,
+    require_types,
+    schema_of,
+)
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.descriptors import Schema, SchemaContents
 from compaction.catalogs.model.entries import AdvanceIds, Entry, NewSchema
@@ -29,6 +35,7 @@ class CreateSchema:
     if_not_exists: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_name(self.name, "schema")
         if self.name in SYSTEM_SCHEMAS:
             raise CatalogValidationError(f"the name {self.name} is reserved for a system schema")
@@ -44,6 +51,7 @@ class CreateSystemSchema:
     name: str
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_name(self.name, "schema")
         if self.name not in SYSTEM_SCHEMAS:
             raise CatalogValidationError(f"{self.name} is not the name of a system schema")
@@ -61,6 +69,7 @@ class DropSchema:
     if_exists: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_name(self.name, "schema")
 
     def entries(self, context: Context) -> tuple[Entry, ...]:

@@ -18,6 +18,7 @@ from compaction.catalogs.commands.command import (
     require_free,
     require_name,
     require_once,
+    require_types,
     require_user_schema,
     schema_of,
     zone_of,
@@ -42,6 +43,9 @@ class PrimaryKey:
     kind: IndexKind = IndexKind.HASH
     collations: tuple[Collation, ...] = ()
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        require_types(self)
 
 
 def _require_properties(fraction: float | None, count: int | None) -> None:
@@ -69,6 +73,7 @@ class CreateTable:
     min_stale_rows_count: int | None = None
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_user_schema(self.schema)
         require_name(self.name, "table")
         if not self.columns:
@@ -168,6 +173,7 @@ class DropTable:
     if_exists: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_user_schema(self.schema)
         require_name(self.name, "table")
 
@@ -191,6 +197,7 @@ class RenameTable:
     if_exists: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_user_schema(self.schema)
         require_name(self.name, "table")
         require_name(self.new_name, "table")
@@ -222,6 +229,7 @@ class SetTableProperties:
     if_exists: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_user_schema(self.schema)
         require_name(self.name, "table")
         _require_properties(self.stale_rows_fraction, self.min_stale_rows_count)

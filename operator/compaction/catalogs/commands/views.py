@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from compaction.catalogs.commands.columns import ColumnSpec
-from compaction.catalogs.commands.command import SYSTEM, Context, require_free, require_name, require_once, schema_of
+from compaction.catalogs.commands.command import (
+    SYSTEM,
+    Context,
+    require_free,
+    require_name,
+    require_once,
+    require_types,
+    schema_of,
+)
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.descriptors import View
 from compaction.catalogs.model.entries import AdvanceIds, Entry
@@ -23,6 +31,7 @@ class CreateSystemView:
     kind: ViewKind
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_name(self.name, "system view")
         if not self.columns:
             raise CatalogValidationError(f"system view {self.name} has no columns")

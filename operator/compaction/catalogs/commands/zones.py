@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from compaction.catalogs.commands.command import Context, require_name, zone_of
+from compaction.catalogs.commands.command import Context, require_name, require_types, zone_of
 from compaction.catalogs.commands.filters import require_path
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.catalog import Catalog
@@ -63,6 +63,7 @@ class CreateZone:
     consistency_mode: ConsistencyMode = ConsistencyMode.STRONG_CONSISTENCY
 
     def __post_init__(self) -> None:
+        require_types(self)
         _require_settings(self)
         _require_range("number of partitions", self.partitions, 1, MAX_PARTITIONS)
         replicas = _REPLICAS if self.replicas is None else self.replicas
@@ -110,6 +111,7 @@ class AlterZone:
     storage_profiles: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        require_types(self)
         if self.partitions is not None:
             raise CatalogValidationError(f"zone {self.name}: the number of partitions cannot be changed")
         _require_settings(self)
@@ -148,6 +150,7 @@ class RenameZone:
     if_exists: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_name(self.name, "zone")
         require_name(self.new_name, "zone")
 
@@ -168,6 +171,7 @@ class SetDefaultZone:
     if_exists: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_name(self.name, "zone")
 
     def entries(self, context: Context) -> tuple[Entry, ...]:
@@ -185,6 +189,7 @@ class DropZone:
     if_exists: bool = False
 
     def __post_init__(self) -> None:
+        require_types(self)
         require_name(self.name, "zone")
 
     def entries(self, context: Context) -> tuple[Entry, ...]:

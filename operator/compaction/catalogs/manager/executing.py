@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from compaction.catalogs.commands.command import Command, batch
@@ -20,7 +21,7 @@ from compaction.catalogs.manager.settings import Settings
 from compaction.catalogs.manager.timers import ClockWaits
 from compaction.catalogs.model.entries import VersionedUpdate
 from compaction.catalogs.model.hybrid import LOGICAL_BITS, MAXIMUM, MINIMUM
-from compaction.exceptions import CatalogConflictError, CatalogValidationError
+from compaction.exceptions import CatalogConflictError, CatalogNotRunError, CatalogValidationError
 
 ATTEMPTS: Final = 10
 """Of one batch, when other processes write the version first each time."""
@@ -79,6 +80,30 @@ class Execution:
             return futures.done(None)
         saved = self._saves.add(lambda: self._save(commands, 0))
         return futures.then(saved, self._when_active)
+
+    def execute_in_turn(self, batches: Sequence[Sequence[Command]]) -> list[Future[Executed | None]]:
+        """As `execute` for each, and none begins after one that has failed: its future fails with
+        CatalogNotRunError. The waits until versions are active overlap.
+        """
+        failed = False
+
+        def save(commands: Sequence[Command]) -> Future[_Saved]:
+            if failed:
+                return futures.failed(CatalogNotRunError())
+            saved = self._save(commands, 0)
+            saved.add_done_callback(ended)
+            return saved
+
+        def ended(saved: Future[_Saved]) -> None:
+            nonlocal failed
+            failed = failed or saved.exception() is not None or isinstance(saved.result().answer, Exception)
+
+        return [
+            futures.then(self._saves.add(partial(save, commands)), self._when_active)
+            if commands
+            else futures.done(None)
+            for commands in batches
+        ]
 
     def _when_active(self, saved: _Saved) -> Future[Executed | None]:
         def answer(_: None) -> Future[Executed | None]:

@@ -13,7 +13,7 @@ from compaction.catalogs.model.applying import applied
 from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
 from compaction.catalogs.model.snapshots import restored
-from compaction.exceptions import CatalogNotFoundError, InapplicableEntryError
+from compaction.exceptions import CatalogArgumentError, CatalogNotFoundError, InapplicableEntryError
 
 _ACTIVATION = attrgetter("activation_time")
 
@@ -52,6 +52,7 @@ class History:
 
     def find(self, version: int) -> Catalog | None:
         """The version of this number, None when it is not retained."""
+        _require_number(version, "the number of a version")
         at = version - self.earliest.version
         return self._catalogs[at] if 0 <= at < self._end else None
 
@@ -71,6 +72,7 @@ class History:
 
     def find_active(self, at: int) -> Catalog | None:
         """As `active`; None when that version is not retained."""
+        _require_number(at, "a time, which is a hybrid timestamp (model.hybrid)")
         index = bisect_right(self._catalogs, at, 0, self._end, key=_ACTIVATION)
         return self._catalogs[index - 1] if index else None
 
@@ -108,6 +110,12 @@ class History:
             return History([catalog])
         later = self._catalogs[catalog.version - self.earliest.version + 1 : self._end]
         return History([catalog, *as_snapshot_has_them(catalog, before, later)])
+
+
+def _require_number(value: int, of: str) -> None:
+    """A float would compare with timestamps as well, and has too few digits for them."""
+    if type(value) is not int:
+        raise CatalogArgumentError(f"{value!r:.80} is not {of}: a whole number is needed")
 
 
 def _require_following(before: Catalog, after: Catalog) -> None:

@@ -142,6 +142,23 @@ class CatalogManager:
             return futures.failed(self._error)
         return futures.then(self._begun, lambda _: self._execution.execute(asked))
 
+    def execute_in_turn(self, batches: Sequence[Sequence[Command]]) -> list[Future[Executed | None]]:
+        """As `execute` for each list, a version each, without waiting for one to be active before the next begins. None
+        begins after one that has failed: its future fails with CatalogNotRunError.
+        """
+        if self._error is not None:
+            return [futures.failed(self._error) for _ in batches]
+        found: list[Future[Executed | None]] = [futures.pending() for _ in batches]
+
+        def begin(begun: Future[None]) -> None:
+            error = begun.exception()
+            running = [] if error is not None else self._execution.execute_in_turn(batches)
+            for index, target in enumerate(found):
+                futures.forward(running[index] if running else futures.failed(error or CatalogClosedError()), target)
+
+        self._begun.add_done_callback(begin)
+        return found
+
     def compact(self, version: int, token: int, *, trim: bool = False) -> Future[SnapshotOutcome]:
         """Cut history before `version`, with the fencing token of the coordinator; `trim`: without column sets that no
         retained version reaches. A process that reads rows of older column sets needs them. CatalogNotFoundError for a

@@ -12,6 +12,7 @@ from compaction.catalogs.model.descriptors import Index, Schema, SchemaContents,
 from compaction.catalogs.model.entries import Snapshot
 from compaction.catalogs.model.hybrid import MINIMUM
 from compaction.catalogs.model.maps import SharedMap
+from compaction.exceptions import CatalogArgumentError
 
 Names = SharedMap[tuple[int, str], int]
 """(id of the schema, name) -> id of the object."""
@@ -60,15 +61,18 @@ class Catalog:
         return None if id is None else self.schemas[id]
 
     def table(self, schema: Schema, name: str) -> Table | None:
+        _require_schema(schema)
         id = self.table_names.get((schema.id, name))
         return None if id is None else self.tables[id]
 
     def index(self, schema: Schema, name: str) -> Index | None:
         """The alive index of this name."""
+        _require_schema(schema)
         id = self.index_names.get((schema.id, name))
         return None if id is None else self.indexes[id]
 
     def view(self, schema: Schema, name: str) -> View | None:
+        _require_schema(schema)
         id = self.view_names.get((schema.id, name))
         return None if id is None else self.views[id]
 
@@ -83,6 +87,7 @@ class Catalog:
 
     def tables_of(self, schema: Schema) -> list[Table]:
         """By ascending id."""
+        _require_schema(schema)
         return sorted((table for table in self.tables.values() if table.schema_id == schema.id), key=_ID)
 
     def contents(self) -> tuple[SchemaContents, ...]:
@@ -116,6 +121,11 @@ class Catalog:
             self.contents(),
             self.default_zone_id,
         )
+
+
+def _require_schema(schema: Schema) -> None:
+    if not isinstance(schema, Schema):
+        raise CatalogArgumentError(f"{schema!r:.80} is no schema: name one with catalog.schema(NAME)")
 
 
 EMPTY = Catalog(0, MINIMUM, 0)

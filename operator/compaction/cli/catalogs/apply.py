@@ -79,8 +79,8 @@ def apply_command(*, file: Path, delay: int, max_skew: int, place: LogPlace, out
 
 
 def _run(manager: CatalogManager, batches: Sequence[Sequence[Command]]) -> Iterator[dict[str, Any]]:
-    for step, commands in enumerate(batches, start=1):
-        done = manager.execute(commands).result()
+    for step, running in enumerate(manager.execute_in_turn(batches), start=1):
+        done = running.result()
         if done is not None:
             yield _row(step, done)
 
