@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 from collections.abc import Callable
 
 import pytest
 
-from compaction.exceptions import CompactionError
+from compaction.exceptions import CompactionError, NoChangesError
 from compaction.stores.staging.lakefs.cleaning import LATE, Dropped, drop_due, recover
 from compaction.stores.staging.lakefs.control import MergeLease
 from compaction.stores.staging.lakefs.journal import MergeState, entries
@@ -79,6 +81,81 @@ def test_merges_of_merges(live: LiveRepository, server: LakeFsServer, clock: Qui
     clock.now += GRACE
     assert drop_due(live).tokens == 2
     assert (leftovers(live, server), journal(live)) == (set(), [])
+
+
+def undo(server: LakeFsServer, live: LiveRepository) -> bool:
+    """Old tokens of the newest merge that can be undone are put back, as docs/staging.md has it."""
+    found = [one for one in check_undo(live, "main") if one.possible]
+    if found:
+        row = live.branch("main")
+        at = row.sealed.index(found[-1].fresh)
+        tokens = (*row.sealed[:at], *found[-1].tokens, *row.sealed[at + 1 :])
+        server.kv.set(server.partition, b"branches/main", row.with_sealed(tokens))
+    return bool(found)
+
+
+def test_the_grace_of_a_second_merge_of_the_same_tokens_is_kept(
+    live: LiveRepository, server: LakeFsServer, clock: QuietClock
+) -> None:
+    """Merged, undone, and merged again with a longer grace: the older grace ends first."""
+    old = server.put_sealed(*LAYERS)
+    assert merge_branch(live, "main", MergeSettings(grace=60.0)).end is MergeEnd.MERGED
+    assert undo(server, live)
+    assert merge_branch(live, "main", MergeSettings(grace=GRACE, yields=0.0)).end is MergeEnd.MERGED
+    clock.now += 120.0
+    drop_due(live)
+    assert list(server.rows_of(old).values()) == [3, 4, 6]
+    assert [one.possible for one in check_undo(live, "main")] == [True]
+    clock.now += GRACE
+    drop_due(live)
+    assert (leftovers(live, server), journal(live)) == (set(), [])
+
+
+@pytest.mark.parametrize("seed", at_depth(short=(21, 24, 27), deep=range(40)))
+def test_nothing_is_dropped_before_its_grace_in_any_order(
+    live: LiveRepository, server: LakeFsServer, clock: QuietClock, seed: int
+) -> None:
+    """Writes, merges with long and short graces, undoing, commits and cleaning: what a merge has replaced has all its
+    rows until the grace of every merge that replaced it is over, and what the branch shows never changes by ours.
+    """
+    chosen = random.Random(seed)
+    until: dict[str, tuple[float, int]] = {}
+    server.put_sealed(*LAYERS)
+    for step in range(16):
+        shown = server.listed()
+        match chosen.choice(["write", "merge", "merge", "undo", "undo", "clean", "wait", "commit"]):
+            case "write":
+                keys = chosen.sample("abcdeno", 3)
+                server.put_sealed({key: chosen.choice([None, f"{key} {step}"]) for key in keys}, {"z": f"z {step}"})
+                shown = server.listed()
+            case "merge":
+                grace = chosen.choice([60.0, 3_600.0, GRACE])
+                before = server.branch().sealed_tokens
+                outcome = merge_branch(live, "main", MergeSettings(grace=grace, yields=0.0))
+                if outcome.end is MergeEnd.MERGED:
+                    for token in before:
+                        count = server.rows_of([token])[token]
+                        until[token] = (max(until.get(token, (0.0, 0))[0], clock.now + grace), count)
+            case "undo":
+                undo(server, live)
+            case "clean":
+                recover(live)
+                drop_due(live)
+            case "commit" if chosen.random() < 0.2:
+                for token in server.branch().sealed_tokens:
+                    until.pop(token, None)  # what it commits, the server drops itself
+                with contextlib.suppress(NoChangesError):
+                    server.commit()
+                shown = server.listed()
+            case _:
+                clock.now += chosen.choice([30.0, 90.0, 4_000.0])
+        assert server.listed() == shown
+        for token, (time, rows) in until.items():
+            assert clock.now >= time or server.rows_of([token])[token] == rows, f"step {step}: {token}"
+    clock.now += 2 * GRACE
+    recover(live)
+    drop_due(live)
+    assert leftovers(live, server) == set()
 
 
 ENDS: dict[str, Callable[[LakeFsServer], object]] = {

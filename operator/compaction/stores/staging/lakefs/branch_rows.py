@@ -1,7 +1,8 @@
 """Rows of branches that a lakeFS server wrote: read with all that is in them, and changed in one field only.
 
-A message that is encoded again is not always the same bytes, and fields that this version does not know must stay: so a
-row is cut into its fields, and only those of the tokens are replaced.
+A message that is encoded again is not always the same bytes: so a row is cut into its fields, and only those of the
+tokens are replaced. A row with fields that this version does not know is refused: something else than the commit may
+lie below its tokens then, as a compaction of the servers' own would record it, and a merge would be wrong beside it.
 """
 
 from __future__ import annotations
@@ -37,13 +38,6 @@ class BranchRow:
         """The sealed tokens, the newest first."""
         return self.data.sealed_tokens
 
-    @property
-    def foreign(self) -> bool:
-        """Whether there are fields that this version does not know: something else than the commit may lie below the
-        tokens then.
-        """
-        return bool(self.data.unknown)
-
     def with_sealed(self, tokens: Sequence[str]) -> bytes:
         """The row with other sealed tokens and nothing else changed, byte for byte."""
         return _edited(self.raw, tokens, None)
@@ -58,10 +52,16 @@ class BranchRow:
 
 
 def read_branch_row(raw: bytes, *, name: str, repository: str) -> BranchRow:
-    """Raises CorruptMessageError, and LiveStoreRefusedError for a row that no server of the known version writes."""
+    """Raises CorruptMessageError, and LiveStoreRefusedError for a row that no server of a known version writes."""
     where = f"branch {name} of repository {repository}"
     data = BranchData.decode(raw, name=where)
     counts = Counter(one.number for one in read_fields(raw))
+    strange = sorted(counts.keys() - _KNOWN)
+    if strange:
+        reason = (
+            f"its row has field {strange[0]}, which a newer lakeFS wrote; use a version of the compactor that knows it"
+        )
+        raise LiveStoreRefusedError(where, reason)
     twice = [number for number in _KNOWN - {_SEALED} if counts[number] > 1]
     tokens = (data.staging_token, *data.sealed_tokens)
     if twice:

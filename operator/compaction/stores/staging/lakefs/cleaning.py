@@ -11,7 +11,15 @@ from typing import Final
 
 from compaction.exceptions import PredicateFailedError
 from compaction.stores.staging.lakefs.control import holder_of, stopped_because
-from compaction.stores.staging.lakefs.journal import JournalRow, MergeState, entries, forget, moved, read_entry
+from compaction.stores.staging.lakefs.journal import (
+    JournalRow,
+    MergeEntry,
+    MergeState,
+    entries,
+    forget,
+    moved,
+    read_entry,
+)
 from compaction.stores.staging.lakefs.repository import LiveRepository
 
 LATE: Final = 3600.0
@@ -82,7 +90,9 @@ def recover(live: LiveRepository, *, branch: str = "", late: float = LATE) -> Re
 def drop_due(live: LiveRepository) -> Dropped:
     """Drop the old tokens of merges whose grace has ended, and discarded tokens that are left.
 
-    A token that a branch names is never dropped. Nothing is dropped while the kill switch is on.
+    A token that a branch names is never dropped, nor is one whose grace is over for this merge and not for another:
+    tokens that were put back and merged again have the longer grace of both. Nothing is dropped while the kill switch
+    is on.
     """
     live.check()
     tokens = rows = 0
@@ -90,18 +100,22 @@ def drop_due(live: LiveRepository) -> Dropped:
     waits: list[float] = []
     every = [] if stopped_because(live.kv) else list(entries(live))
     for row in every:
-        wait = row.entry.due / 1000 - live.clock()
         if row.entry.state == MergeState.WRITING:
             continue
-        if row.entry.state != MergeState.DROPPING and wait > 0:
-            waits.append(wait)
+        if not _is_due(live, row.entry):
+            waits.append(row.entry.due / 1000 - live.clock())
             continue
-        others = {token for one in every if one.entry.fresh != row.entry.fresh for token in one.entry.old}
+        kept = {
+            token
+            for one in every
+            if one.entry.fresh != row.entry.fresh and not _is_due(live, one.entry)
+            for token in (one.entry.fresh, *one.entry.old)
+        }
         used = _used(live, row)
         if used:
             in_use += used
             continue
-        dropped = _drop(live, row, keep=others)
+        dropped = _drop(live, row, keep=kept)
         tokens += dropped[0]
         rows += dropped[1]
     return Dropped(tokens, rows, tuple(in_use), min(waits, default=None))
@@ -117,6 +131,13 @@ def next_drop(live: LiveRepository) -> float | None:
     return min((entry.due / 1000 - live.clock() for entry in ended), default=None)
 
 
+def _is_due(live: LiveRepository, entry: MergeEntry) -> bool:
+    """Whether the tokens of a merge may go. One that has begun to drop them goes on."""
+    if entry.state == MergeState.WRITING:
+        return False
+    return entry.state == MergeState.DROPPING or entry.due / 1000 <= live.clock()
+
+
 def _used(live: LiveRepository, row: JournalRow) -> list[str]:
     """Tokens of the entry that must not go, because a branch names them."""
     entry = row.entry
@@ -126,7 +147,9 @@ def _used(live: LiveRepository, row: JournalRow) -> list[str]:
 
 
 def _drop(live: LiveRepository, row: JournalRow, *, keep: set[str]) -> tuple[int, int]:
-    """Drop the tokens of an entry, then the entry. `keep`: tokens that other merges answer for."""
+    """Drop the tokens of an entry, then the entry. `keep`: tokens that stay for another merge, which drops them at the
+    end of its own grace.
+    """
     if row.entry.state == MergeState.DISCARDED:
         count = live.tokens.drop(row.entry.fresh)
         forget(live, row.entry)
@@ -138,10 +161,10 @@ def _drop(live: LiveRepository, row: JournalRow, *, keep: set[str]) -> tuple[int
             return 0, 0  # another process decided
         if _used(live, row):
             return 0, 0
-    tokens = [*row.entry.old]
+    tokens = [token for token in row.entry.old if token not in keep]
     # A server that deletes a branch drops the tokens that it had read; when that was before the swap, not this one.
     if row.entry.fresh not in keep and row.entry.fresh not in live.used_tokens():
         tokens.append(row.entry.fresh)
     rows = sum(live.tokens.drop(token) for token in tokens)
     forget(live, row.entry)
-    return len(row.entry.old), rows
+    return len(set(row.entry.old) - keep), rows

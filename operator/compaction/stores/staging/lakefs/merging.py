@@ -17,7 +17,7 @@ from compaction.stores.staging.lakefs.claims import MergeWarrant
 from compaction.stores.staging.lakefs.cleaning import discard, recover
 from compaction.stores.staging.lakefs.control import MergeLease, busy, note, seal, stopped_because
 from compaction.stores.staging.lakefs.journal import JournalRow, MergeEntry, begin, swap
-from compaction.stores.staging.lakefs.planning import too_few, tree_below
+from compaction.stores.staging.lakefs.planning import too_few
 from compaction.stores.staging.lakefs.repository import LiveRepository
 from compaction.stores.staging.lakefs.scanning import TokenScan, kept_rows, shown
 from compaction.stores.staging.lakefs.settings import MergeSettings, MergeStep
@@ -123,7 +123,7 @@ class _Merge:
             row = self._settled()
         except TokenMergeStoppedError as error:
             return MergeOutcome(self._branch, MergeEnd.SKIPPED, error.reason)
-        tree = tree_below(self._live, row)
+        tree = self._live.head(row)
         entry = MergeEntry(
             fresh=new_token(self._live.name, self._branch),
             partition=self._live.partition,
@@ -188,7 +188,7 @@ class _Merge:
             reason = "another writer changed the branch before its staging token was sealed"
             raise TokenMergeStoppedError(self._branch, reason) from None
 
-    def _merged(self, row: BranchRow, tree: str | None, journal: JournalRow) -> MergeOutcome:
+    def _merged(self, row: BranchRow, tree: str, journal: JournalRow) -> MergeOutcome:
         first = TokenScan(self._live, journal.entry.old)
         written = idle = after = 0
         for batch in kept_rows(self._live.ranges, tree, first.merged()):
@@ -234,7 +234,7 @@ class _Merge:
             reason = "another writer changed the branch before the swap, or the merge was taken for dead"
             raise TokenMergeStoppedError(self._branch, reason) from None
 
-    def _proved(self, row: BranchRow, tree: str | None, journal: JournalRow, first: TokenScan, written: int) -> str:
+    def _proved(self, row: BranchRow, tree: str, journal: JournalRow, first: TokenScan, written: int) -> str:
         """Read back the result, then all tokens again: the last thing before the swap, so that a late write that came
         in since the first scan ends the merge.
         """

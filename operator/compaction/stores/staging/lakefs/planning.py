@@ -146,7 +146,7 @@ def plan_merge(live: LiveRepository, branch: str, settings: MergeSettings | None
     tokens = (row.data.staging_token, *row.sealed) if seals else row.sealed
     scan = TokenScan(live, tokens)
     after = deleted = idle = 0
-    for batch in kept_rows(live.ranges, tree_below(live, row), scan.merged()):
+    for batch in kept_rows(live.ranges, live.head(row), scan.merged()):
         after += len(batch.rows)
         deleted += batch.tombstones
         idle += batch.dropped
@@ -165,11 +165,6 @@ def plan_merge(live: LiveRepository, branch: str, settings: MergeSettings | None
         row_bytes_after=len(merged),
         reason=_why_not(live, row, len(tokens), settings),
     )
-
-
-def tree_below(live: LiveRepository, row: BranchRow) -> str | None:
-    """The tree of a branch's commit; None when something else may lie below its tokens: nothing is dropped then."""
-    return None if row.foreign else live.head(row)
 
 
 def too_few(tokens: int, least: int) -> str:

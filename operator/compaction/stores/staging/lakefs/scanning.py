@@ -65,8 +65,8 @@ class TokenScan:
             yield rows
 
 
-def kept_rows(ranges: RangeStorage, tree: str | None, merged: Iterable[RecordColumns]) -> Iterator[KeptRows]:
-    """All rows but tombstones of keys that the tree lacks. None for the tree keeps all.
+def kept_rows(ranges: RangeStorage, tree: str, merged: Iterable[RecordColumns]) -> Iterator[KeptRows]:
+    """All rows but tombstones of keys that the tree lacks.
 
     A value stays even if the tree has the same identity: its time and address are visible, and no identity covers them.
     """
@@ -74,7 +74,7 @@ def kept_rows(ranges: RangeStorage, tree: str | None, merged: Iterable[RecordCol
         changes = _changes(batch)
         deleted = tombstones(changes)
         kept = np.ones(len(batch), dtype=np.bool_)
-        if tree is not None and deleted.any():
+        if deleted.any():
             found = [one.keys for one in diff_changes(ranges, tree, [rows_where(changes, deleted)])]
             present = pa.chunked_array(found, type=batch.keys.type)
             kept = ~deleted | pc.is_in(batch.keys, value_set=present).to_numpy(zero_copy_only=False)
@@ -82,22 +82,22 @@ def kept_rows(ranges: RangeStorage, tree: str | None, merged: Iterable[RecordCol
         yield KeptRows(rows, int((kept & deleted).sum()), len(batch) - int(kept.sum()))
 
 
-def shown(ranges: RangeStorage, tree: str | None, merged: Iterable[RecordColumns]) -> str:
+def shown(ranges: RangeStorage, tree: str, merged: Iterable[RecordColumns]) -> str:
     """A fingerprint of what merged rows show over a tree: every value as its row, and how all of it differs from the
     tree (what lakeFS shows as uncommitted). Where two agree in it, so do their whole views: everything else is the
-    tree's. None for a tree that is not known: of all rows.
+    tree's.
     """
     values, differences = ContentFingerprint(), ContentFingerprint()
 
     def changes() -> Iterator[RecordColumns]:
         for batch in merged:
             found = _changes(batch)
-            live = ~tombstones(found) if tree is not None else np.ones(len(batch), dtype=np.bool_)
+            live = ~tombstones(found)
             if live.any():
                 values.add(rows_where(batch, live))
             yield found
 
-    for one in diff_changes(ranges, tree or "", changes()):
+    for one in diff_changes(ranges, tree, changes()):
         differences.add(one.changes)
     return f"{values.text()}/{differences.text()}"
 

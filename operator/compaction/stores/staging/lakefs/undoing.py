@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from compaction.stores.staging.lakefs.branch_rows import BranchRow, read_branch_row
 from compaction.stores.staging.lakefs.journal import MergeEntry, MergeState, entries
-from compaction.stores.staging.lakefs.planning import tree_below
 from compaction.stores.staging.lakefs.repository import LiveRepository
 from compaction.stores.staging.lakefs.scanning import TokenScan, shown
 
@@ -57,7 +56,7 @@ def _problems(live: LiveRepository, entry: MergeEntry, row: BranchRow | None) ->
     if row.data.commit_id != entry.commit_id:
         problems.append(f"the branch is on commit {row.data.commit_id[:16]}, it was merged on {entry.commit_id[:16]}")
     scan = TokenScan(live, entry.old)
-    tree = tree_below(live, row)
+    tree = live.head(row)
     before = shown(live.ranges, tree, scan.merged())
     pairs = zip(entry.old, entry.fingerprints, scan.fingerprints, strict=True)
     changed = [token for token, then, now in pairs if then != now]
