@@ -7,6 +7,11 @@ from enum import StrEnum
 from typing import Self
 
 
+def shown_bytes(raw: bytes, limit: int = 80) -> str:
+    """Bytes from outside as quoted text, cut to so many of them: `'tables/a.json'`; what is no text is written out."""
+    return ascii(raw[:limit].decode("utf-8", "backslashreplace"))
+
+
 class CompactionError(Exception):
     """Base of all errors that are meant for a person to read."""
 
@@ -1287,7 +1292,7 @@ class RangeRecordError(StagingStoreError):
         self.reason = reason
 
     def __str__(self) -> str:
-        shown = f"{self.key[:80]!a}{'...' if len(self.key) > 80 else ''}"
+        shown = f"{shown_bytes(self.key)}{'...' if len(self.key) > 80 else ''}"
         return f"record {shown}: {self.reason}; pass records in strictly ascending order of their keys' bytes"
 
 
@@ -1324,7 +1329,7 @@ class PredicateFailedError(StagingStoreError):
         self.key = key
 
     def __str__(self) -> str:
-        return f"{self.partition}: {self.key[:80]!a} was changed by another writer: nothing was written; retry"
+        return f"{self.partition}: {shown_bytes(self.key)} was changed by another writer: nothing was written; retry"
 
 
 class NoChangesError(StagingStoreError):
@@ -1339,7 +1344,7 @@ class MergeConflictError(StagingStoreError):
         self.keys = keys
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{key[:80]!a}" for key in self.keys)
+        shown = ", ".join(shown_bytes(key) for key in self.keys)
         return (
             f"both sides changed {shown} differently; resolve the conflict, or choose a strategy: source-wins, "
             "dest-wins"
@@ -1418,7 +1423,11 @@ class SchemaVersionError(StagingStoreError):
 
     def __str__(self) -> str:
         store, found, known = self.args
-        has = "has no layout of a staging area" if found is None else f"has version {found[:20]!a} of the layout"
+        has = (
+            "has no layout of a staging area"
+            if found is None
+            else f"has version {shown_bytes(found, 20)} of the layout"
+        )
         return f"{store} {has}, version {known} is known: name the store of a staging area of that version"
 
 
@@ -1453,7 +1462,7 @@ class ConditionFailedError(StagingStoreError):
 
     def __str__(self) -> str:
         key, expected = self.args
-        return f"{key[:80]!a}: {expected}: nothing was written"
+        return f"{shown_bytes(key)}: {expected}: nothing was written"
 
 
 class HookRefusedError(StagingStoreError):

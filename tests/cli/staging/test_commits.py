@@ -75,7 +75,7 @@ def test_conflicts_are_named_and_a_strategy_resolves_them(staging: StagingComman
         staging.does("put", branch, "a", "--text", f"of {branch}")
         staging.does("commit", branch, "-m", branch)
     line = staging.fails("merge", "etl", "main")
-    assert "b'a'" in line
+    assert "'a'" in line
     assert "source-wins, dest-wins" in line
     staging.does("merge", "etl", "main", "--strategy", "source-wins")
     assert staging.data("get", "main", "a")["value"] == "of etl"
@@ -121,6 +121,6 @@ def test_an_import_replaces_what_is_below_its_prefixes(staging: StagingCommands,
     assert staging.keys("etl") == ["p/1", "p/2", "p/old", "q"]
     (tmp_path / "records.jsonl").write_text(text + text)
     line = staging.fails("import", "etl", tmp_path / "records.jsonl")
-    assert line.startswith(f"error: {tmp_path}/records.jsonl: line 3: the key b'p/1' is not greater than b'p/2'")
+    assert line.startswith(f"error: {tmp_path}/records.jsonl: line 3: the key 'p/1' is not greater than 'p/2'")
     assert staging.run("import", "etl", "-", "--sst").exit_code == 2
     assert "No such file" in staging.fails("import", "etl", tmp_path / "nothing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,7 +158,31 @@ def test_a_branch_of_another_merger_is_left_to_it(
 ) -> None:
     assert MergeLease.acquire(open_live_repository(kv, server.name), "main", seconds=300)
     answer = lakefs.data("merge", "main", "--repo", server.name, *AT_ONCE, "--apply")["items"][0]
-    assert (answer["end"], answer["reason"]) == ("held", "another merger holds the lease of the branch")
+    assert (answer["end"], "holds the lease of the branch for another" in answer["reason"]) == ("held", True)
+    (main,) = lakefs.data("inspect")["items"]
+    assert "a merger that was killed holds it until then" in main["whyNot"]
+
+
+def test_many_branches_wait_for_their_quiet_periods_together(
+    lakefs: LakeFsCommands, server: LakeFsServer, kv: SqlKeyValueStore
+) -> None:
+    """Every one waits at the same time: none of them ends its wait before all have begun."""
+    for name in ("one", "two", "three"):
+        server.create_branch(name, server.branch().commit_id)
+        server.put_sealed({"a": name}, {"b": name}, branch=name)
+    started = time.monotonic()
+    items = lakefs.data("merge", "--repo", server.name, "--busy", "0s", "--quiet", "2s", "--apply")["items"]
+    assert [one["end"] for one in items] == ["merged"] * 4
+    # One after the other they would take four times the quiet period by the clock alone, whatever the machine does.
+    assert sum(one["seconds"] for one in items) > time.monotonic() - started
+
+
+def test_a_namespace_that_is_nowhere_here_keeps_no_inspection(lakefs: LakeFsCommands, kv: SqlKeyValueStore) -> None:
+    """`inspect` reads no object."""
+    ranges = RangeStorage(open_objects("memory-of-no-server"), rule=SMALL_RANGES)
+    LakeFsServer(kv, ranges, name="elsewhere").create({}, namespace="local://elsewhere")
+    (found,) = lakefs.data("inspect", "elsewhere")["items"]
+    assert (found["branch"], found["whyNot"]) == ("main", "it has 0 tokens to merge, 2 are the least")
 
 
 def test_objects_that_are_elsewhere_here(lakefs: LakeFsCommands, kv: SqlKeyValueStore, tmp_path: Path) -> None:
@@ -193,7 +218,7 @@ def test_what_is_no_live_lakefs_is_refused(
     assert "it is a repository of this project" in lakefs.fails("plan", "--repo", "ours")
     assert "nowhere" in lakefs.fails("merge", "--repo", "nowhere", "--apply")
     kv.set("kv-internal-metadata", b"kv/schema/version", b"5")
-    assert "version b'5'" in lakefs.fails("inspect")
+    assert "version '5'" in lakefs.fails("inspect")
     file = tmp_path / "kv.db"
     other = open_key_value_store(f"sqlite:///{file}")
     other.migrate()

@@ -161,7 +161,7 @@ def test_verify_finds_rows_that_are_damaged_and_commits_that_say_something_else(
         area.kv.set(area.repository.partition, key, row.replace(b"commit", b"COMMIT", 1))
     result = staged.run("verify")
     assert result.exit_code == 1
-    assert f"error: branch main: {token}: row b'n/1': not a StagedEntryData" in result.stderr
+    assert f"error: branch main: {token}: row 'n/1': not a StagedEntryData" in result.stderr
     assert f"error: commit {head[:16]}: what it says has the id" in result.stderr
     with staged.area() as area:
         area.kv.delete(area.repository.partition, key)

@@ -118,8 +118,8 @@ def test_a_value_may_be_written_as_its_parts_or_as_an_entry(staging: StagingComm
 @pytest.mark.parametrize(
     ("text", "number", "words"),
     [
-        (line(b"b") + line(b"a"), 2, "the key b'a' is not greater than b'b' before it"),
-        (line(b"a") + "\n" + line(b"a"), 3, "the key b'a' is there twice"),
+        (line(b"b") + line(b"a"), 2, "the key 'a' is not greater than 'b' before it"),
+        (line(b"a") + "\n" + line(b"a"), 3, "the key 'a' is there twice"),
         (line(b"a") + "{", 2, "the line is not JSON"),
         ("[]\n", 1, "the line is no JSON object"),
         ('{"key": "YQ=="}\n', 1, 'a record needs "value", or "identity" and "data", or "entry"'),

@@ -30,6 +30,14 @@ def test_urls_that_lead_to_no_database(url: str) -> None:
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
+def test_the_connection_strings_of_libpq_and_of_lakefs(postgres: PostgresServer) -> None:
+    url = postgres.url("postgres")
+    assert url.startswith("postgresql://")
+    database = Database.open(url.replace("postgresql://", "postgres://", 1))
+    assert database.read(lambda connection: connection.exec_driver_sql("SELECT 1").scalar()) == 1
+    database.close()
+
+
 def test_a_refused_login_is_no_reason_to_try_again(postgres: PostgresServer) -> None:
     wrong = postgres.url("postgres").replace(postgres.password, "hunter2")
     database = Database.open(wrong, sleep=lambda seconds: pytest.fail("it was tried again"))

@@ -20,10 +20,11 @@ from compaction.exceptions import (
     ObjectExistsError,
     ObjectMissingError,
     ObjectPathError,
+    ObjectStoreUrlError,
     ObjectTruncatedError,
 )
 from compaction.stores.objects import store as objects_module
-from compaction.stores.objects.store import NEAR_BYTES, ObjectStorage, coalesce
+from compaction.stores.objects.store import NEAR_BYTES, ObjectStorage, coalesce, open_objects
 
 DATA = bytes(range(256)) * 40
 
@@ -189,3 +190,31 @@ def test_coalesced_ranges_hold_all(ranges: list[tuple[int, int]]) -> None:
     for start, length in ranges:
         assert not length or any(one <= start and start + length <= one + size for one, size in spans)
     assert sum(size for _, size in spans) <= sum(length + NEAR_BYTES for _, length in ranges)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "wanted"),
+    [
+        ("https://acc.blob.core.windows.net/cont/a/b", {}, "az://cont/a/b"),
+        ("https://acc.blob.core.windows.net/cont", {}, "az://cont"),
+        ("https://acc.blob.core.chinacloudapi.cn/cont/p", {}, "az://cont/p"),
+    ],
+)
+def test_azure_as_its_own_tools_and_lakefs_name_it(url: str, options: dict[str, str], wanted: str) -> None:
+    assert open_objects(url, options={"account_key": "a2V5", **options}).url == wanted
+
+
+@pytest.mark.parametrize(
+    "url", ["https://example.org/x", "https://acc.blob.core.windows.net/", "http://h/x", "local://x"]
+)
+def test_other_urls_say_what_is_possible(url: str) -> None:
+    with pytest.raises(ObjectStoreUrlError, match=r"no such kind of object store; use s3, gs|local_path"):
+        open_objects(url)
+
+
+def test_a_local_namespace_is_below_the_folder_of_its_option(tmp_path: Path) -> None:
+    (tmp_path / "example").mkdir()
+    (tmp_path / "example" / "x").write_bytes(b"1")
+    assert open_objects("local://example", options={"local_path": str(tmp_path)}).get("x") == b"1"
+    with pytest.raises(ObjectStoreUrlError, match=r"blockstore\.local\.path"):
+        open_objects("local://../example", options={"local_path": str(tmp_path)})

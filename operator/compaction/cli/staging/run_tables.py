@@ -94,7 +94,12 @@ def summary(data: dict[str, Any], plan: Plan) -> str:
     staged = f"{format_bytes(debt['bytes'])} in {plural(debt['sources'], 'token')}"
     where = f"{staged} of {plural(debt['targets'], 'branch', 'branches')}"
     if not plan.jobs:
-        return f"nothing is due ({where} staged)" if debt["sources"] else "nothing is due, and nothing is staged"
+        held = sum(row["count"] for row in data["leftOut"])
+        if not debt["sources"] and held:
+            return f"nothing is planned; {plural(held, 'branch', 'branches')} would be, but for what is listed above"
+        return (
+            f"nothing is due ({where} staged)" if debt["sources"] else "nothing is due: no branch has tokens to compact"
+        )
     return f"{plural(len(plan.jobs), 'job')} would compact {format_bytes(plan.cost_bytes)}; staged: {where}"
 
 

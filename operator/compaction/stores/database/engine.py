@@ -164,6 +164,9 @@ _LIMITS: Final = text(
 
 
 def _engine(url: str, holds: str, lock_seconds: float) -> Engine:
+    # The form of libpq and of lakeFS's own connection strings.
+    if url.startswith("postgres://"):
+        url = url.replace("postgres", "postgresql", 1)
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):

@@ -22,6 +22,9 @@ CLIENT: Final = frozenset(
 TIMES: Final = {"connect_timeout": "5s", "read_timeout": "30s", "timeout": "15m"}
 """A server that falls silent is noticed by `read_timeout`; a large object may take longer than that altogether."""
 BULK_RETRIES: Final = 5
+PUBLIC_AZURE: Final = "blob.core.windows.net"
+LOCAL_PATH: Final = "local_path"
+"""Option of a URL local://...: the folder that it is below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +41,13 @@ class StorageConnection:
 def connect(url: str, options: Mapping[str, str]) -> StorageConnection:
     """See `open_objects`. Raises ObjectStoreUrlError."""
     parts = urllib.parse.urlsplit(url)
+    if parts.scheme == "local":
+        return _open_local(url, parts, options)
     if parts.scheme in {"", "file"}:
         return _open_folder(url, parts, options)
+    if parts.scheme == "https":
+        url, options = _azure(url, parts, options)
+        parts = urllib.parse.urlsplit(url)
     if parts.scheme not in REMOTE:
         raise ObjectStoreUrlError(f"{parts.scheme}: no such kind of object store; use s3, gs, az, file or a folder")
     if "@" in parts.netloc and parts.scheme not in {"abfs", "abfss"}:
@@ -60,6 +68,35 @@ def connect(url: str, options: Mapping[str, str]) -> StorageConnection:
         reason = f"option {known!r} is not one of this store" if known else "its options do not fit together"
         raise ObjectStoreUrlError(f"{parts.scheme}://{parts.netloc}{parts.path}: {reason}") from None
     return StorageConnection(url, Store.REMOTE, store, bulk)
+
+
+def _azure(url: str, parts: urllib.parse.SplitResult, options: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
+    """The URL of Azure's own tools, and of lakeFS: https://ACCOUNT.blob.core.windows.net/CONTAINER/PREFIX."""
+    account, _, domain = (parts.hostname or "").partition(".")
+    container, _, prefix = parts.path.strip("/").partition("/")
+    if not domain.startswith(("blob.core.", "dfs.core.")) or not account or not container or parts.query:
+        raise ObjectStoreUrlError(
+            f"{parts.scheme}://{parts.hostname}: no such kind of object store; use s3, gs, az, file or a folder, or "
+            "https://ACCOUNT.blob.core.windows.net/CONTAINER"
+        )
+    found = {"account_name": account, **options}
+    if domain != PUBLIC_AZURE:
+        found.setdefault("endpoint", f"https://{parts.netloc}")
+    return f"az://{container}/{prefix}".rstrip("/"), found
+
+
+def _open_local(url: str, parts: urllib.parse.SplitResult, options: Mapping[str, str]) -> StorageConnection:
+    """A namespace of a lakeFS with the block store `local`, whose folder no URL names."""
+    root = options.get(LOCAL_PATH, "")
+    below = f"{parts.netloc}{parts.path}".strip("/")
+    if not root or ".." in Path(below).parts:
+        raise ObjectStoreUrlError(
+            f"{url}: a folder of lakeFS servers with the block store local; set the option {LOCAL_PATH} to their "
+            "blockstore.local.path, as it is mounted here"
+        )
+    folder = Path(root).expanduser() / below
+    rest = {name: value for name, value in options.items() if name != LOCAL_PATH}
+    return _open_folder(str(folder), urllib.parse.urlsplit(str(folder)), rest)
 
 
 def _open_folder(url: str, parts: urllib.parse.SplitResult, options: Mapping[str, str]) -> StorageConnection:

@@ -9,13 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from compaction.exceptions import CompactionError, NoChangesError
-from compaction.stores.staging.lakefs.cleaning import LATE, Dropped, drop_due, recover
+from compaction.stores.staging.lakefs.cleaning import LATE, Dropped, drop_deleted, drop_due, recover
 from compaction.stores.staging.lakefs.control import MergeLease
-from compaction.stores.staging.lakefs.journal import MergeState, entries
+from compaction.stores.staging.lakefs.journal import MERGE_PARTITION, MergeState, entries
 from compaction.stores.staging.lakefs.merging import MergeEnd, merge_branch
 from compaction.stores.staging.lakefs.repository import LiveRepository
-from compaction.stores.staging.lakefs.settings import GRACE, MergeSettings
+from compaction.stores.staging.lakefs.settings import DROPS_PER_SECOND, GRACE, MergeSettings
 from compaction.stores.staging.lakefs.undoing import check_undo
+from compaction.stores.staging.refs.names import REPOSITORIES_PARTITION
 from stores.staging.lakefs.conftest import QuietClock, WatchedStore
 from stores.staging.lakefs.test_rules import LAYERS, journal, leftovers
 from support.depth import at_depth
@@ -188,6 +189,55 @@ def test_a_deletion_that_had_read_the_branch_before_the_swap(
     clock.now += GRACE + 1
     drop_due(live)
     assert (leftovers(live, server), journal(live)) == (set(), [])
+
+
+def test_a_discarded_merge_is_counted_once(
+    live: LiveRepository, server: LakeFsServer, store: WatchedStore, clock: QuietClock
+) -> None:
+    """Its entry stays for an hour, because its merger may write still."""
+    server.put_sealed(*LAYERS)
+    store.after["set_many"] = _die
+    with pytest.raises(Death):
+        merge_branch(live, "main")
+    clock.now += 1000
+    assert [recover(live).discarded for _ in range(3)] == [1, 0, 0]
+
+
+def test_cleaning_leaves_the_table_to_the_servers(
+    live: LiveRepository, server: LakeFsServer, clock: QuietClock
+) -> None:
+    server.put_sealed(*LAYERS)
+    merge_branch(live, "main")
+    clock.now += GRACE + 1
+    clock.pauses.clear()
+    assert drop_due(live).rows == 13
+    assert sum(clock.pauses) == pytest.approx(13 / DROPS_PER_SECOND)
+
+
+def test_merges_of_a_deleted_repository_end_with_their_grace(
+    live: LiveRepository, server: LakeFsServer, clock: QuietClock
+) -> None:
+    """No repository is left whose cleaning would do it. One that is only being deleted is not touched."""
+    other = LakeFsServer(server.kv, server.ranges, name="other").create({"a": "1"})
+    kept = other.put_sealed({"a": "2"}, {"b": "3"})
+    old = server.put_sealed(*LAYERS)
+    outcome = merge_branch(live, "main")
+
+    def clean() -> tuple[int, int]:
+        return drop_deleted(server.kv, clock=clock.time, sleep=clock.sleep)
+
+    clock.now += GRACE + 1
+    assert clean() == (0, 0)
+    server.kv.delete(REPOSITORIES_PARTITION, f"repos/{server.name}".encode())
+    assert clean() == (0, 0), "branches are left in its partition"
+    server.kv.delete(server.partition, b"branches/main")
+    clock.now -= GRACE
+    assert clean() == (0, 0), "the grace goes on"
+    clock.now += GRACE
+    assert clean() == (4, 19)
+    assert server.rows_of([*old, outcome.fresh]) == dict.fromkeys([*old, outcome.fresh], 0)
+    assert list(server.kv.scan(MERGE_PARTITION)) == []
+    assert list(other.rows_of(kept).values()) == [1, 1]
 
 
 # -- undo --------------------------------------------------------------------------------------------------------------

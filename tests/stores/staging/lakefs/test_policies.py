@@ -32,7 +32,7 @@ from compaction.stores.staging.adapter import open_adapter
 from compaction.stores.staging.kv.sql import SqlKeyValueStore
 from compaction.stores.staging.lakefs.adapter import LiveAdapter
 from compaction.stores.staging.lakefs.claims import read_claim
-from compaction.stores.staging.lakefs.control import MergeLease, allow_merging, stop_merging
+from compaction.stores.staging.lakefs.control import MergeLease, allow_merging, seal, stop_merging
 from compaction.stores.staging.lakefs.repository import LiveRepository
 from compaction.stores.staging.refs.names import METADATA_PARTITION, SCHEMA_KEY
 from compaction.stores.staging.tree.storage import RangeStorage
@@ -236,6 +236,39 @@ def test_a_branch_that_servers_use_rests_first(opted: Opted, server: LakeFsServe
     server.put_sealed({"c": "1"})
     opted.clock.now += 3600
     assert opted.sense().reading.candidates == (), "it has just changed"
+
+
+def test_a_branch_is_at_rest_or_not_when_its_row_is_read(opted: Opted, server: LakeFsServer) -> None:
+    """A scan that takes longer than the idle time proves nothing about the branches that it read first."""
+    server.put_sealed({"a": "new"}, {"b": None})
+    opted.sense()
+    server.put_sealed({"c": "1"})
+    opted.clock.now += 1
+    scan = SqlKeyValueStore.scan
+
+    def slow(*args: Any, **more: Any) -> Any:
+        opted.clock.now += 2 * IDLE
+        return scan(*args, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SqlKeyValueStore, "scan", slow)
+        assert opted.sense().reading.candidates == ()
+
+
+def test_a_staging_token_that_was_sealed_a_moment_ago_is_not_planned(opted: Opted, server: LakeFsServer) -> None:
+    """A merger seals a branch once a minute at most, and a job that names the staging token before that is refused."""
+    server.set("z", "staged")
+    row = opted.live.branch("main")
+    opted.use(leastTokens=2, dryRun=False, sealStaging=True, idle="1s")
+    assert seal(opted.live, row, 60.0) is not None
+    server.set("z", "staged again")
+    server.seal()
+    server.set("z", "and again")
+    opted.sense()
+    opted.clock.now += 5
+    assert opted.sense().reading.candidates == ()
+    opted.clock.now += 60
+    assert len(opted.sense().reading.candidates) == 1
 
 
 def test_the_kill_switch_ends_planning_and_holds_jobs(opted: Opted, server: LakeFsServer) -> None:

@@ -209,5 +209,5 @@ def test_what_cannot_be_counted(kv: SqlKeyValueStore, counters: TokenCounters) -
         with pytest.raises(KeyValueArgumentError):
             counters.count(token, writes=1)
     kv.set(PARTITION, b"t\0writer", b"\xff")
-    with pytest.raises(CorruptMessageError, match=r"staging-counters: row b't\\x00writer': not a staging counters"):
+    with pytest.raises(CorruptMessageError, match=r"staging-counters: row 't\\x00writer': not a staging counters"):
         counters.read(["t"])

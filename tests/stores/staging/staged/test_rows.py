@@ -89,10 +89,10 @@ def outcome(call: Callable[[], bytes]) -> bytes | str:
 )
 def test_damage_names_token_and_key(row: bytes, reason: str) -> None:
     good = (b"a", encode_row(b"a", frame_value(b"id", b"")))
-    with pytest.raises(CorruptMessageError, match="repo-main:7: row b'k': not a StagedEntryData") as caught:
+    with pytest.raises(CorruptMessageError, match="repo-main:7: row 'k': not a StagedEntryData") as caught:
         decode_rows("repo-main:7", [good, (b"k", row), (b"z", b"")])
     assert reason in str(caught.value)
-    with pytest.raises(CorruptMessageError, match="repo-main:7: row b'k'"):
+    with pytest.raises(CorruptMessageError, match="repo-main:7: row 'k'"):
         decode_row("repo-main:7", b"k", row)
 
 
@@ -109,11 +109,11 @@ def test_data_without_an_identity_is_a_tombstone() -> None:
 
 def test_a_value_without_an_identity_is_refused() -> None:
     nothing = frame_value(b"", b"data")
-    with pytest.raises(KeyValueArgumentError, match="b'k': a change without an identity"):
+    with pytest.raises(KeyValueArgumentError, match="'k': a change without an identity"):
         encode_row(b"k", nothing)
-    with pytest.raises(KeyValueArgumentError, match="b'k': a change without an identity"):
+    with pytest.raises(KeyValueArgumentError, match="'k': a change without an identity"):
         encode_rows(RecordColumns.of([(b"a", b""), (b"b", frame_value(b"1", b"")), (b"k", nothing)]))
-    with pytest.raises(KeyValueArgumentError, match="b'k': its value is not framed"):
+    with pytest.raises(KeyValueArgumentError, match="'k': its value is not framed"):
         encode_row(b"k", b"\x09")
-    with pytest.raises(RangeRecordError, match="b'k'"):
+    with pytest.raises(RangeRecordError, match="'k'"):
         encode_rows(RecordColumns.of([(b"a", b""), (b"k", b"\x09")]))

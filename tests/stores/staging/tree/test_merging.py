@@ -174,7 +174,7 @@ def test_a_conflict_names_the_first_keys_and_leaves_no_tree(storage: RangeStorag
         write_content(storage, dict.fromkeys(keys, valued(str(number)))) for number in range(3)
     )
     before = len(list(storage.objects.list()))
-    with pytest.raises(MergeConflictError, match="b'000', b'001'") as conflict:
+    with pytest.raises(MergeConflictError, match="'000', '001'") as conflict:
         merge(storage, base, source, destination)
     assert conflict.value.keys == tuple(keys[:10])
     assert len(list(storage.objects.list())) == before

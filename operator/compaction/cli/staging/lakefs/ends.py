@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, Final
 
 import click
@@ -10,7 +11,7 @@ from compaction.api.text.formatting import format_age, plural
 from compaction.cli.errors import EXIT_DATA_ERROR
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
 from compaction.cli.staging.lakefs.options import LivePlace, live_options
-from compaction.stores.staging.lakefs.cleaning import drop_due, recover
+from compaction.stores.staging.lakefs.cleaning import drop_deleted, drop_due, recover
 from compaction.stores.staging.lakefs.control import allow_merging, stop_merging, stopped_because
 from compaction.stores.staging.lakefs.repository import check_layout
 from compaction.stores.staging.lakefs.undoing import check_undo
@@ -69,9 +70,16 @@ def clean(*, place: LivePlace, output: OutputFormat) -> None:
     """End what merges began: results that were never swapped in, and old tokens whose grace is over.
 
     A merge that another process works on is not touched, and no token that a branch names is dropped. Nothing is
-    dropped while merging is stopped.
+    dropped while merging is stopped. Tokens of merges of repositories that have been deleted are dropped as well. At
+    most 20,000 rows are deleted in a second: servers use the same table meanwhile.
     """
     with place.kv() as kv:
+        check_layout(kv)
+        deleted = drop_deleted(kv, clock=time.time, sleep=time.sleep)
+        if deleted[0]:
+            click.echo(
+                f"deleted repositories: {plural(deleted[0], 'token')} with {plural(deleted[1], 'row')}", err=True
+            )
         live = place.repo(kv)
         found, dropped, stopped = recover(live), drop_due(live), stopped_because(kv)
     if output is not OutputFormat.TABLE:

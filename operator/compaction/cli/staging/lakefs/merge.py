@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ from compaction.stores.staging.lakefs.planning import MergePlan, plan_merge
 from compaction.stores.staging.lakefs.repository import LiveRepository
 from compaction.stores.staging.lakefs.settings import MergeSettings, MergeStep
 
+AT_ONCE: Final = 8
+"""Branches that are merged at a time; each has a connection of its own."""
 _PLANNED: Final = (
     Column("branch", "Branch"),
     Column("tokens", "Tokens", right=True),
@@ -82,9 +85,9 @@ def merge(
 ) -> None:
     """Merge the sealed tokens of branches into one each; without --apply this is `plan`.
 
-    Each branch waits for the quiet period first. A branch that changes meanwhile is left as it is, and named with the
-    reason; so is one that another merger works on. Old tokens are kept for the grace: `undo-check` says whether a merge
-    could be undone, `clean` ends it.
+    Each branch waits for the quiet period first, up to 8 branches at a time. A branch that changes meanwhile is left as
+    it is, and named with the reason; so is one that another merger works on. Old tokens are kept for the grace:
+    `undo-check` says whether a merge could be undone, `clean` ends it.
 
     Example: compactor staging lakefs merge main --repo example --seal-staging --apply
     """
@@ -122,13 +125,15 @@ def _plans(
 def _merges(
     live: LiveRepository, branches: tuple[str, ...], settings: MergeSettings
 ) -> tuple[list[dict[str, Any]], list[str]]:
+    """Several at a time: most of a merge is its quiet period."""
     items, problems = [], []
-    for name in branches or _every(live):
-        try:
-            with _progress(name, settings) as shown:
-                items.append(outcome_object(merge_branch(live, name, shown)))
-        except StagingStoreError as error:
-            problems.append(f"branch {name}: {error}")
+    names = branches or _every(live)
+    with _progress(len(names), settings) as of, ThreadPoolExecutor(max(1, min(AT_ONCE, len(names)))) as pool:
+        for name, running in [(name, pool.submit(merge_branch, live, name, of(name))) for name in names]:
+            try:
+                items.append(outcome_object(running.result()))
+            except StagingStoreError as error:
+                problems.append(f"branch {name}: {error}")
     return items, problems
 
 
@@ -137,15 +142,18 @@ def _every(live: LiveRepository) -> tuple[str, ...]:
 
 
 @contextmanager
-def _progress(branch: str, settings: MergeSettings) -> Iterator[MergeSettings]:
-    """The settings with a progress that is shown on standard error, when that is a terminal."""
+def _progress(branches: int, settings: MergeSettings) -> Iterator[Callable[[str], MergeSettings]]:
+    """The settings of a branch with a progress that is shown on standard error, when that is a terminal."""
     console = Console(stderr=True)
-    with console.status(f"{branch}: reading the branch") as status:
+    with console.status(f"merging {plural(branches, 'branch', 'branches')}") as status:
 
-        def show(step: MergeStep, rows: int) -> None:
-            status.update(f"{branch}: {step.value}" + (f" ({plural(rows, 'row')})" if rows else ""))
+        def of(branch: str) -> MergeSettings:
+            def show(step: MergeStep, rows: int) -> None:
+                status.update(f"{branch}: {step.value}" + (f" ({plural(rows, 'row')})" if rows else ""))
 
-        yield settings.shown_by(show)
+            return settings.shown_by(show)
+
+        yield of
 
 
 def plan_object(one: MergePlan) -> dict[str, Any]:

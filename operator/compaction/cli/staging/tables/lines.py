@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 from compaction.cli.histories.lines import object_of
 from compaction.cli.histories.texts import bytes_of_base64, quoted, text_fields
 from compaction.cli.staging.values import entry_from, entry_object, entry_of, entry_value
-from compaction.exceptions import CorruptMessageError, RecordLineError, RecordTextError
+from compaction.exceptions import CorruptMessageError, RecordLineError, RecordTextError, shown_bytes
 from compaction.stores.staging.format.columns import RecordColumns
 from compaction.stores.staging.format.framing import FramingError, frame_value, split_value
 from compaction.stores.staging.format.messages import RangeData
@@ -121,8 +121,8 @@ def _value(fields: Mapping[str, Any]) -> bytes:
 def _check_order(last: bytes | None, key: bytes) -> None:
     if last is None or last < key:
         return
-    wrong = "is there twice" if last == key else f"is not greater than {last[:80]!a} before it"
-    raise RecordTextError(f"the key {key[:80]!a} {wrong}: sort the records by the bytes of their keys")
+    wrong = "is there twice" if last == key else f"is not greater than {shown_bytes(last)} before it"
+    raise RecordTextError(f"the key {shown_bytes(key)} {wrong}: sort the records by the bytes of their keys")
 
 
 def _range_object(identity: bytes, data: RangeData) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Final, Protocol
 
-from compaction.exceptions import CorruptMessageError, CorruptRangeError, RangeRecordError
+from compaction.exceptions import CorruptMessageError, CorruptRangeError, RangeRecordError, shown_bytes
 from compaction.stores.staging.format.breaks import BreakRule, break_points
 from compaction.stores.staging.format.columns import EMPTY_COLUMNS, RecordColumns, concatenated
 from compaction.stores.staging.format.framing import FramingError, frame_value, split_value
@@ -186,10 +186,10 @@ def read_metarange(
                 identifier = identity.decode("ascii")
             except (FramingError, CorruptMessageError, UnicodeDecodeError) as error:
                 raise CorruptRangeError(
-                    name, 0, f"the record {key[:80]!a} lists no range ({type(error).__name__})"
+                    name, 0, f"the record {shown_bytes(key)} lists no range ({type(error).__name__})"
                 ) from None
             if info.max_key != key or info.min_key > key or (last is not None and info.min_key <= last):
-                raise CorruptRangeError(name, 0, f"the bounds of the range {key[:80]!a} contradict its neighbours")
+                raise CorruptRangeError(name, 0, f"the bounds of {shown_bytes(key)} contradict its neighbours")
             last = key
             yield RangeInfo(identifier, info.min_key, info.max_key, info.count, info.estimated_size)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compaction.exceptions import KeyValueArgumentError
+from compaction.exceptions import KeyValueArgumentError, shown_bytes
 from compaction.stores.staging.kv.port import MAX_KEY_BYTES, MAX_VALUE_BYTES
 
 
@@ -29,15 +29,15 @@ def check_row(partition: str, name: bytes, key: bytes, value: bytes) -> None:
     check_key(partition, key)
     if len(name) + len(key) > MAX_KEY_BYTES:
         raise KeyValueArgumentError(
-            f"{partition}: key {key[:80]!a}...: its {len(key)} bytes and the {len(name)} of the partition's name are "
-            f"more than the {MAX_KEY_BYTES} that a database can index; use a shorter key"
+            f"{partition}: key {shown_bytes(key)}...: its {len(key)} bytes and the {len(name)} of the partition's name "
+            f"are more than the {MAX_KEY_BYTES} that a database can index; use a shorter key"
         )
     if not isinstance(value, bytes):
         raise KeyValueArgumentError(
-            f"{partition}: key {key[:80]!a}: its value is a {type(value).__name__}; pass bytes, or delete the row"
+            f"{partition}: key {shown_bytes(key)}: its value is a {type(value).__name__}; pass bytes, or delete the row"
         )
     if len(value) > MAX_VALUE_BYTES:
         raise KeyValueArgumentError(
-            f"{partition}: key {key[:80]!a}: its value of {len(value)} bytes exceeds {MAX_VALUE_BYTES}; "
+            f"{partition}: key {shown_bytes(key)}: its value of {len(value)} bytes exceeds {MAX_VALUE_BYTES}; "
             "store it as an object"
         )

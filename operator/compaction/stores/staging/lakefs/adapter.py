@@ -40,14 +40,16 @@ from compaction.stores.staging.lakefs.claims import (
     read_claim,
     retire_job,
 )
-from compaction.stores.staging.lakefs.cleaning import drop_due, next_drop, recover
+from compaction.stores.staging.lakefs.cleaning import drop_deleted, drop_due, next_drop, recover
 from compaction.stores.staging.lakefs.control import stopped_because
-from compaction.stores.staging.lakefs.repository import LiveRepository, open_live_repository
+from compaction.stores.staging.lakefs.repository import LiveRepository, check_layout, open_live_repository
 from compaction.stores.staging.lakefs.sensing import LiveScan, LiveSensor
 from compaction.stores.staging.sensor import candidate_of, next_change
 from compaction.stores.staging.store import StagingConnection
 from compaction.stores.unreachable import explaining
 
+RESTED = 1.0
+"""Seconds until the next scan when a branch has come to rest meanwhile."""
 PATIENCE = 10.0
 """Seconds for which a scan or a claim waits for a database that is away: the next one is not far."""
 
@@ -112,7 +114,8 @@ class LiveAdapter:
             outdated=self._outdated(live, found, request.jobs),
         )
         due, changes = next_drop(live), next_change(scan.branches, self._spec, now=now)
-        wakes = [until - now for until in found.rests.values()] + ([] if changes is None else [changes])
+        # A rest that ended during a long scan is looked for soon, and not an interval later.
+        wakes = [max(until - now, RESTED) for until in found.rests.values()] + ([] if changes is None else [changes])
         return Sensed(
             reading,
             None if due is None else max(0.0, due),
@@ -138,6 +141,8 @@ class LiveAdapter:
     def sweep(self, *, active: frozenset[tuple[str, int]]) -> Swept:
         """See `StoreAdapter`. What an active attempt has written is in the journal, under its lease."""
         try:
+            with self._kv() as kv:
+                drop_deleted(kv, clock=self._wall, sleep=time.sleep)
             with self._live() as live:
                 discarded = recover(live).discarded
                 dropped = drop_due(live)
@@ -181,11 +186,20 @@ class LiveAdapter:
         self._opened.close()
 
     @contextmanager
+    def _kv(self) -> Iterator[SqlKeyValueStore]:
+        """The key-value store, whatever is in it. Raises SecretError, StagingStoreError."""
+        wanted = connection_of(self._spec.reference, self._secrets)
+        with self._opened.use(wanted) as kv, explaining(wanted.address()):
+            check_layout(kv)
+            yield kv
+
+    @contextmanager
     def _live(self) -> Iterator[LiveRepository]:
         """The repository, opened again when a Secret has changed. Raises SecretError, StagingStoreError."""
         wanted = connection_of(self._spec.reference, self._secrets)
         with self._opened.use(wanted) as kv, explaining(wanted.address()):
             live = open_live_repository(kv, self._spec.repository, options=wanted.options, clock=self._wall)
+            _ = live.ranges  # a namespace that a worker could not open either is said now, not by its attempts
             with explaining(wanted.address(live.namespace)):
                 yield replace(live, clock=self._wall)
 

@@ -6,21 +6,27 @@ rows that stay, never rows that are in use. docs/design/staging.md#live-lakefs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from compaction.exceptions import PredicateFailedError
-from compaction.stores.staging.lakefs.control import holder_of, stopped_because
+from compaction.stores.staging.kv.sql import SqlKeyValueStore
+from compaction.stores.staging.lakefs.control import forget_partition, holder_of, stopped_because
 from compaction.stores.staging.lakefs.journal import (
+    MERGE_PARTITION,
     JournalRow,
     MergeEntry,
     MergeState,
+    all_entries,
     entries,
     forget,
     moved,
     read_entry,
 )
-from compaction.stores.staging.lakefs.repository import LiveRepository
+from compaction.stores.staging.lakefs.repository import LiveRepository, is_deleted
+from compaction.stores.staging.lakefs.settings import DROPS_PER_SECOND
+from compaction.stores.staging.staged.tokens import StagedTokens
 
 LATE: Final = 3600.0
 """Seconds after which a discarded token is dropped once more: the merger that was taken for dead may still write."""
@@ -63,7 +69,7 @@ def discard(live: LiveRepository, row: JournalRow, *, late: float = 0.0) -> bool
     # No merger swaps it in from here on: the swap and the step of the entry are one transaction.
     if row.entry.fresh in live.used_tokens():
         return False
-    live.tokens.drop(row.entry.fresh)
+    drop_slowly(live, row.entry.fresh)
     if not late:
         forget(live, row.entry)
     return True
@@ -83,7 +89,8 @@ def recover(live: LiveRepository, *, branch: str = "", late: float = LATE) -> Re
         elif row.entry.state == MergeState.WRITING and holder_of(live, row.entry.branch) == row.entry.holder:
             running += 1
         else:
-            discarded += discard(live, row, late=late)
+            # One that was discarded before stays for a while, and is dropped once more: it is not counted again.
+            discarded += discard(live, row, late=late) and row.entry.state == MergeState.WRITING
     return Recovered(discarded, running, waiting)
 
 
@@ -121,6 +128,36 @@ def drop_due(live: LiveRepository) -> Dropped:
     return Dropped(tokens, rows, tuple(in_use), min(waits, default=None))
 
 
+def drop_deleted(
+    kv: SqlKeyValueStore, *, clock: Callable[[], float], sleep: Callable[[float], None]
+) -> tuple[int, int]:
+    """Drop the tokens of merges of repositories that have been deleted, once their grace is over, and what was written
+    down about them: no repository is left that would. Returns how many tokens and rows.
+
+    A partition that a repository has, or in which a branch is left, is not touched: lakeFS deletes a repository's rows
+    one after the other, its own record last.
+    """
+    if stopped_because(kv):
+        return 0, 0
+    tokens = rows = 0
+    gone: dict[str, bool] = {}
+    for row in list(all_entries(kv)):
+        entry = row.entry
+        if entry.partition not in gone:
+            gone[entry.partition] = is_deleted(kv, entry.partition)
+        if not gone[entry.partition] or entry.due / 1000 > clock():
+            continue
+        for token in (entry.fresh, *entry.old):
+            count = StagedTokens(kv).drop(token, pause=lambda rows: sleep(rows / DROPS_PER_SECOND))
+            tokens += bool(count)
+            rows += count
+        kv.delete(MERGE_PARTITION, entry.key)
+    for partition in (name for name, deleted in gone.items() if deleted):
+        if not any(row.entry.partition == partition for row in all_entries(kv)):
+            forget_partition(kv, partition)
+    return tokens, rows
+
+
 def next_drop(live: LiveRepository) -> float | None:
     """Seconds until tokens of a merge are due, negative when they have been for so long; None: none waits, or nothing
     may be dropped. Raises CorruptMessageError, DatabaseError.
@@ -129,6 +166,11 @@ def next_drop(live: LiveRepository) -> float | None:
         return None
     ended = (row.entry for row in entries(live) if row.entry.state != MergeState.WRITING)
     return min((entry.due / 1000 - live.clock() for entry in ended), default=None)
+
+
+def drop_slowly(live: LiveRepository, token: str) -> int:
+    """Delete the rows of a token at DROPS_PER_SECOND, and return how many; may be interrupted and repeated."""
+    return live.tokens.drop(token, pause=lambda rows: live.sleep(rows / DROPS_PER_SECOND))
 
 
 def _is_due(live: LiveRepository, entry: MergeEntry) -> bool:
@@ -151,7 +193,7 @@ def _drop(live: LiveRepository, row: JournalRow, *, keep: set[str]) -> tuple[int
     end of its own grace.
     """
     if row.entry.state == MergeState.DISCARDED:
-        count = live.tokens.drop(row.entry.fresh)
+        count = drop_slowly(live, row.entry.fresh)
         forget(live, row.entry)
         return (1 if count else 0), count
     if row.entry.state == MergeState.SWAPPED:
@@ -165,6 +207,6 @@ def _drop(live: LiveRepository, row: JournalRow, *, keep: set[str]) -> tuple[int
     # A server that deletes a branch drops the tokens that it had read; when that was before the swap, not this one.
     if row.entry.fresh not in keep and row.entry.fresh not in live.used_tokens():
         tokens.append(row.entry.fresh)
-    rows = sum(live.tokens.drop(token) for token in tokens)
+    rows = sum(drop_slowly(live, token) for token in tokens)
     forget(live, row.entry)
     return len(set(row.entry.old) - keep), rows

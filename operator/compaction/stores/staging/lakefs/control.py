@@ -6,6 +6,8 @@ None of it is needed for correctness: two mergers of one branch lose races, and 
 from __future__ import annotations
 
 import hashlib
+import os
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -53,7 +55,7 @@ class MergeLease:
     def __init__(
         self, live: LiveRepository, branch: str, seconds: float, stop: Callable[[], bool], holder: str
     ) -> None:
-        self.holder = holder or str(uuid4())
+        self.holder = holder or f"{socket.gethostname()}:{os.getpid()}/{uuid4()}"
         self._live, self._branch, self._seconds, self._stop = live, branch, seconds, stop
         self._row = b""
         self._until = 0.0
@@ -113,9 +115,26 @@ class MergeLease:
 
 def holder_of(live: LiveRepository, branch: str) -> str:
     """Who holds the lease of a branch now; empty when it is free."""
+    row = _held(live, branch)
+    return "" if row is None else row.holder
+
+
+def held_because(live: LiveRepository, branch: str) -> str:
+    """Why a merge has to wait for the lease of a branch; empty when it is free."""
+    row = _held(live, branch)
+    if row is None:
+        return ""
+    left = row.until / 1000 - live.clock()
+    return (
+        f"{row.holder.split('/')[0]} holds the lease of the branch for another {left:.0f} s, and longer while it "
+        "works; a merger that was killed holds it until then"
+    )
+
+
+def _held(live: LiveRepository, branch: str) -> _LeaseRow | None:
     raw = live.kv.get(MERGE_PARTITION, _lease_key(live, branch))
     row = None if raw is None else _LeaseRow.decode(raw, name=f"lease of {branch}")
-    return row.holder if row is not None and row.until > live.clock() * 1000 else ""
+    return row if row is not None and row.until > live.clock() * 1000 else None
 
 
 def _lease_key(live: LiveRepository, branch: str) -> bytes:
@@ -198,6 +217,15 @@ def _noted(live: LiveRepository, notes: BranchNotes, raw: bytes, tokens: int) ->
     now = int(live.clock() * 1000)
     since = notes.since if notes.digest == _digest(raw) else now
     return replace(notes, digest=_digest(raw), since=since, seen=now, tokens=tokens)
+
+
+def forget_partition(kv: KeyValueStore, partition: str) -> None:
+    """Delete leases, notes and claims of the branches of a repository that is gone."""
+    for what in ("lease", "notes", "claim"):
+        start = f"{what}/{partition}/".encode()
+        for page in kv.scan(MERGE_PARTITION, start, start[:-1] + b"0"):
+            for key, _ in page:
+                kv.delete(MERGE_PARTITION, key)
 
 
 def _notes_key(live: LiveRepository, branch: str) -> bytes:

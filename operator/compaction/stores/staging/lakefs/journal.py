@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import ClassVar, Final
 
 from compaction.stores.staging.format.messages import SIGNED, TEXT, TEXTS, StagingMessage, wire_at
-from compaction.stores.staging.kv.port import Expected, Presence
+from compaction.stores.staging.kv.port import Expected, KeyValueStore, Presence
 from compaction.stores.staging.lakefs.branch_rows import BranchRow
 from compaction.stores.staging.lakefs.repository import LiveRepository, branch_key
 
@@ -111,9 +111,17 @@ def swap(
 
 def entries(live: LiveRepository, branch: str = "") -> Iterator[JournalRow]:
     """The merges of a repository or of one of its branches that are not at their end."""
-    prefix = f"{_ENTRIES}{live.partition}/" + (f"{branch}/" if branch else "")
+    yield from _entries(live.kv, f"{_ENTRIES}{live.partition}/" + (f"{branch}/" if branch else ""))
+
+
+def all_entries(kv: KeyValueStore) -> Iterator[JournalRow]:
+    """Those of all repositories of the store, deleted ones too."""
+    yield from _entries(kv, _ENTRIES)
+
+
+def _entries(kv: KeyValueStore, prefix: str) -> Iterator[JournalRow]:
     start = prefix.encode()
-    for page in live.kv.scan(MERGE_PARTITION, start, start[:-1] + b"0"):
+    for page in kv.scan(MERGE_PARTITION, start, start[:-1] + b"0"):
         for key, raw in page:
             yield JournalRow(MergeEntry.decode(raw, name=f"merge {key.decode(errors='replace')}"), raw)
 

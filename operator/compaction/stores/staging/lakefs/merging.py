@@ -15,7 +15,7 @@ from compaction.exceptions import PredicateFailedError, TokenMergeProofError, To
 from compaction.stores.staging.lakefs.branch_rows import BranchRow, read_branch_row
 from compaction.stores.staging.lakefs.claims import MergeWarrant
 from compaction.stores.staging.lakefs.cleaning import discard, recover
-from compaction.stores.staging.lakefs.control import MergeLease, busy, note, seal, stopped_because
+from compaction.stores.staging.lakefs.control import MergeLease, busy, held_because, note, seal, stopped_because
 from compaction.stores.staging.lakefs.journal import JournalRow, MergeEntry, begin, swap
 from compaction.stores.staging.lakefs.planning import too_few
 from compaction.stores.staging.lakefs.repository import LiveRepository
@@ -91,7 +91,8 @@ def merge_branch(
         instead_of="" if warrant is None else f"{warrant.job}/",
     )
     if lease is None:
-        return MergeOutcome(branch, MergeEnd.HELD, "another merger holds the lease of the branch")
+        reason = held_because(live, branch) or "another merger had the lease of the branch a moment ago"
+        return MergeOutcome(branch, MergeEnd.HELD, reason)
     began = live.clock()
     try:
         recover(live, branch=branch)

@@ -9,7 +9,7 @@ from typing import Final
 from compaction.exceptions import StagingStoreError
 from compaction.stores.staging.changes import tombstones
 from compaction.stores.staging.lakefs.branch_rows import BranchRow, read_branch_row
-from compaction.stores.staging.lakefs.control import busy, stopped_because, unchanged_seconds
+from compaction.stores.staging.lakefs.control import busy, held_because, stopped_because, unchanged_seconds
 from compaction.stores.staging.lakefs.repository import LiveRepository
 from compaction.stores.staging.lakefs.scanning import TokenScan, kept_rows
 from compaction.stores.staging.lakefs.settings import MergeSettings
@@ -176,4 +176,5 @@ def _why_not(live: LiveRepository, row: BranchRow, tokens: int, settings: MergeS
     stopped = stopped_because(live.kv)
     if stopped:
         return f"merging is stopped ({stopped})"
-    return busy(live, row, settings.yields) or too_few(tokens, settings.least_tokens)
+    held = held_because(live, row.name)
+    return held or busy(live, row, settings.yields) or too_few(tokens, settings.least_tokens)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Final
 
@@ -51,17 +52,22 @@ _KNOWN_LAYOUT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LiveRepository:
-    """One repository that lakeFS servers work on. `partition`: of its branches and commits. `clock`: seconds since
-    1970; `sleep`: the quiet period.
+    """One repository that lakeFS servers work on. `partition`: of its branches and commits. `objects` opens its
+    storage namespace, once, when an object is first read. `clock`: seconds since 1970; `sleep`: the quiet period.
     """
 
     name: str
     partition: str
     namespace: str
     kv: SqlKeyValueStore
-    ranges: RangeStorage
+    objects: Callable[[], RangeStorage]
     clock: Callable[[], float]
     sleep: Callable[[float], None]
+
+    @property
+    def ranges(self) -> RangeStorage:
+        """Its ranges and metaranges. Raises ObjectStoreUrlError when the storage namespace cannot be opened here."""
+        return self.objects()
 
     @property
     def tokens(self) -> StagedTokens:
@@ -129,17 +135,17 @@ def open_live_repository(
 ) -> LiveRepository:
     """A repository of a live lakeFS, after all checks of store and repository.
 
-    `ranges`: its objects, for a namespace that has another URL here (lakeFS's `local://`, for instance); without it the
-    namespace that the repository names is opened with `options`.
+    `ranges`: its objects, for a namespace that has another URL here; without it the namespace that the repository names
+    is opened with `options` when the first object is read.
 
     Raises:
         LiveStoreRefusedError: no PostgreSQL, another layout of the table, a repository of this project.
-        SchemaVersionError, UnknownRefError, RepositoryReadOnlyError, StagingNameError, ObjectStoreUrlError
+        SchemaVersionError, UnknownRefError, RepositoryReadOnlyError, StagingNameError
     """
     check_layout(kv)
     Repositories(kv).check_version()
     data = read_repository(kv, name)
-    objects = ranges or RangeStorage(open_objects(data.storage_namespace, options=options))
+    objects = cache(lambda: ranges or RangeStorage(open_objects(data.storage_namespace, options=options)))
     return LiveRepository(name, _partition(name, data), data.storage_namespace, kv, objects, clock, sleep)
 
 
@@ -156,6 +162,17 @@ def live_repositories(kv: SqlKeyValueStore) -> Iterator[str]:
             name = key.decode(errors="replace").removeprefix(REPOSITORY_KEYS)
             if not RepositoryRecord.decode(raw, name=f"repository {name}").compactable:
                 yield name
+
+
+def is_deleted(kv: SqlKeyValueStore, partition: str) -> bool:
+    """Whether no repository has this partition, and no branch is left in it."""
+    start, stop = REPOSITORY_KEYS.encode(), REPOSITORY_KEYS[:-1].encode() + b"0"
+    for page in kv.scan(REPOSITORIES_PARTITION, start, stop):
+        for key, raw in page:
+            name = key.decode(errors="replace").removeprefix(REPOSITORY_KEYS)
+            if _partition(name, RepositoryRecord.decode(raw, name=f"repository {name}")) == partition:
+                return False
+    return not any(kv.scan(partition, BRANCH_KEYS.encode(), BRANCH_KEYS[:-1].encode() + b"0", page=1))
 
 
 def check_layout(kv: SqlKeyValueStore) -> None:

@@ -19,6 +19,7 @@ from compaction.stores.staging.lakefs.branch_rows import BranchRow, read_branch_
 from compaction.stores.staging.lakefs.claims import LiveClaim, read_claim, record_of
 from compaction.stores.staging.lakefs.control import holder_of, note, read_notes
 from compaction.stores.staging.lakefs.repository import LiveRepository
+from compaction.stores.staging.lakefs.settings import MergeSettings
 from compaction.stores.staging.refs.names import COMMIT_KEYS
 from compaction.stores.staging.sensor import BranchDebt, BranchScan, selected
 from compaction.stores.staging.staged.counters import Counts
@@ -32,7 +33,9 @@ _REMEMBERED: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class LiveScan:
-    """All branches that the policy selects. `rests`: until when (epoch seconds) a branch is left alone, by its name."""
+    """All branches that the policy selects. `rests`: until when (epoch seconds) a branch is left alone, by its name, of
+    those that were not at rest when their row was read: a scan may take longer than the idle time.
+    """
 
     scan: BranchScan
     rests: dict[str, float]
@@ -62,16 +65,24 @@ class LiveSensor:
                 if not chosen(name) or row.data.hidden:
                     continue
                 claim, _ = read_claim(live, name)
-                rests[name] = self._rests_until(live, row, claim)
+                read_at, until = live.clock(), self._rests_until(live, row, claim)
                 if noted:
                     note(live, row)
-                debts.append(self._debt(live, row, claim))
+                debt = self._debt(live, row, claim)
+                if debt.work is not None and row.data.staging_token in debt.work.tokens:
+                    until = max(until, self._sealed_until(live, row))
+                if until > read_at:
+                    rests[name] = until
+                debts.append(debt)
             except StagingStoreError as error:
                 if chosen(name):
                     damaged.append((name, error))
-        now = live.clock()
-        resting = {name: until for name, until in rests.items() if until > now}
-        return LiveScan(BranchScan(tuple(debts), tuple(damaged), frozenset(tokens)), resting)
+        return LiveScan(BranchScan(tuple(debts), tuple(damaged), frozenset(tokens)), rests)
+
+    def _sealed_until(self, live: LiveRepository, row: BranchRow) -> float:
+        """From when on the staging token may be sealed again; a merge that names it before that is refused."""
+        notes, _ = read_notes(live, row.name)
+        return notes.sealed / 1000 + MergeSettings().seal_every if notes.sealed else 0.0
 
     def _rests_until(self, live: LiveRepository, row: BranchRow, claim: LiveClaim) -> float:
         """When the branch will have been as it is for the idle time; it is never merged while another merger has it."""

@@ -13,6 +13,10 @@ collection that misses rows deletes objects. Longer than the longest of both.
 """
 
 
+DROPS_PER_SECOND: Final = 20_000
+"""Rows that cleaning deletes in a second at most: servers use the same table meanwhile."""
+
+
 class MergeStep(Enum):
     """What a merge does at the moment."""
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 from uuid import uuid4
 
-from compaction.exceptions import DatabaseError, PredicateFailedError
+from compaction.exceptions import DatabaseError, PredicateFailedError, shown_bytes
 from compaction.stores.staging.changes import tombstones
 from compaction.stores.staging.format.messages import StagingMessage, count_field
 from compaction.stores.staging.kv.arguments import check_row, partition_bytes
@@ -187,7 +187,7 @@ class TokenCounters:
             for key, value in self._stored(first, last):
                 token = key.rpartition(b"\0")[0].decode(errors="surrogateescape")
                 if token in inside:
-                    counts = Counts.decode(value, name=f"{PARTITION}: row {key[:200]!a}")
+                    counts = Counts.decode(value, name=f"{PARTITION}: row {shown_bytes(key, 200)}")
                     found[token] = found.get(token, Counts()) + counts
         return found
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compaction.exceptions import CorruptMessageError, KeyValueArgumentError
+from compaction.exceptions import CorruptMessageError, KeyValueArgumentError, shown_bytes
 from compaction.stores.staging.changes import TOMBSTONE, rows_where, tombstones
 from compaction.stores.staging.format.columns import (
     BINARY,
@@ -55,7 +55,7 @@ def encode_row(key: bytes, value: bytes) -> bytes:
         identity, data = split_value(value) if value else (b"", b"")
     except FramingError as error:
         raise KeyValueArgumentError(
-            f"{key[:80]!a}: its value is not framed: {error}; frame identity and data"
+            f"{shown_bytes(key)}: its value is not framed: {error}; frame identity and data"
         ) from None
     if value and not identity:
         raise _no_identity(key)
@@ -64,7 +64,7 @@ def encode_row(key: bytes, value: bytes) -> bytes:
 
 def decode_row(token: str, key: bytes, row: bytes) -> bytes:
     """The framed value in a row, b"" for a tombstone. CorruptMessageError names token and key."""
-    name = f"{token}: row {key[:80]!a}"
+    name = f"{token}: row {shown_bytes(key)}"
     entry = StagedEntryData.decode(row, name=name)
     if entry.key != key:
         raise CorruptMessageError(name, StagedEntryData.NAME, 0, f"its message is of another key, {entry.key[:80]!a}")
@@ -104,7 +104,9 @@ def _fields(tag: bytes, values: Any) -> Any:
 
 
 def _no_identity(key: bytes) -> KeyValueArgumentError:
-    return KeyValueArgumentError(f"{key[:80]!a}: a change without an identity; pass an identity, or set a tombstone")
+    return KeyValueArgumentError(
+        f"{shown_bytes(key)}: a change without an identity; pass an identity, or set a tombstone"
+    )
 
 
 def decode_rows(token: str, rows: Sequence[Pair]) -> RecordColumns:

@@ -102,11 +102,13 @@ class StagedTokens:
         for rows in self.kv.scan(token, start, stop, page=page):
             yield decode_rows(token, rows)
 
-    def drop(self, token: str) -> int:
-        """Delete all rows of a token, page by page, and return how many; may be interrupted and repeated."""
-        return self.drop_prefix(token, b"")
+    def drop(self, token: str, *, pause: Callable[[int], object] = lambda _: None) -> int:
+        """Delete all rows of a token, page by page, and return how many; may be interrupted and repeated. `pause` is
+        called with the rows of each page, to go slowly.
+        """
+        return self.drop_prefix(token, b"", pause=pause)
 
-    def drop_prefix(self, token: str, prefix: bytes) -> int:
+    def drop_prefix(self, token: str, prefix: bytes, *, pause: Callable[[int], object] = lambda _: None) -> int:
         """Delete the rows whose key has a prefix, as `drop` does."""
         dropped = 0
         while True:
@@ -114,6 +116,7 @@ class StagedTokens:
             for rows in self.kv.scan(token, prefix, after_prefix(prefix)):
                 self.kv.delete_many(token, [key for key, _ in rows])
                 dropped += len(rows)
+                pause(len(rows))
             # A writer that is slow may have come in behind the scan.
             if dropped == before:
                 return dropped
