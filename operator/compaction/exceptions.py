@@ -1286,6 +1286,10 @@ class UnsupportedRangeError(StagingStoreError):
         )
 
 
+class UnexpectedRangeError(StagingStoreError):
+    """A part of a branch that this program fails on for a reason that no code expects: a defect of ours."""
+
+
 class RangeRecordError(StagingStoreError):
     """A record that no range can hold; nothing of its batch was written. `key` is quoted in part."""
 

@@ -11,7 +11,11 @@ import traceback
 from pathlib import Path
 from typing import Final
 
+from compaction.exceptions import CompactionError
+
 log = logging.getLogger(__name__)
+# Where no log is set up, as in most commands, Python itself would write warnings on standard error.
+log.addHandler(logging.NullHandler())
 
 _PACKAGE: Final = Path(__file__).parent
 
@@ -19,8 +23,11 @@ _PACKAGE: Final = Path(__file__).parent
 def defect(error: Exception, of: str) -> str:
     """Log an exception that nothing expected, with its traceback; returns what users read of it. `of`: the member.
 
-    The text of the exception is in the log only: libraries quote what they read, and what they were opened with.
+    An error of ours says itself what it is, wherever it comes. The text of any other is in the log only: libraries
+    quote what they read, and what they were opened with.
     """
+    if isinstance(error, CompactionError):
+        return str(error)
     log.warning("unexpected failure of %s", of, exc_info=error)
     return f"an unexpected {type(error).__name__} at {_place(error)}; this is a defect: please report it"
 

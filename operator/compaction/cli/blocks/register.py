@@ -113,8 +113,8 @@ def register(
     escape_tenant(tenant)
     if place.folder is not None and not place.folder.is_dir():
         raise NoBlockStoreError(f"{place.folder}: folder not found: blocks are registered in place")
-    # Without a handler, warnings of the log would come on standard error by themselves.
-    logging.getLogger("compaction").addHandler(logging.StreamHandler() if verbose else logging.NullHandler())
+    if verbose:
+        logging.basicConfig(level=logging.INFO)
     known: dict[str, Any] = {
         "tenant": tenant,
         "shard": shard,
