@@ -191,6 +191,17 @@ def test_verify_names_each_difference_and_goes_on(blocks: BlockCommands) -> None
     assert lines[2].endswith("there is no such object")
 
 
+def test_verify_names_a_block_on_which_the_code_fails_and_goes_on(
+    blocks: BlockCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks.add(1, 2)
+    plain = blocks_verify.read_back
+    monkeypatch.setattr(blocks_verify, "read_back", lambda path, file: [][3] if block(1) in path else plain(path, file))
+    line = blocks.fails("verify")
+    assert line.startswith(f"error: block {block(1)}: an unexpected IndexError at cli/blocks/verify.py:")
+    assert "2 blocks read, 1 equal to the index, 1 not" in blocks.run("verify").stdout
+
+
 def test_a_block_that_ends_while_others_are_verified_is_no_difference(
     blocks: BlockCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from compaction.stores.blocks.index.schemas import read_schemas
 from compaction.stores.blocks.index.tables import BLOCKS, SCHEMAS
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.planning.rules import BlockReason
+from compaction.stores.blocks.schema import book
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.secrets import GivenSecrets
 from support.stores.block_index import block_id
@@ -304,3 +305,14 @@ def test_rows_that_no_job_can_name_park_themselves(connection: BlockStoreConnect
         ground.store.set_aside({block_id(0): Fault("Asked", "to be dropped")})
         assert len(ground.look().reading.problems) == 2
         assert "passes over 1 block:" in ground.look().reading.problems[0].message
+
+
+def test_a_block_on_which_the_code_fails_tells_no_schema_and_stops_no_scan(
+    connection: BlockStoreConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Ground(connection)) as ground:
+        fill_units(ground.store, range(6))
+        forget_schemas(ground.store)
+        plain, bad = book.read_footer, block_path("acme", 0, block_id(0))
+        monkeypatch.setattr(book, "read_footer", lambda objects, path: [][3] if path == bad else plain(objects, path))
+        assert ground.look().reading.problem is None

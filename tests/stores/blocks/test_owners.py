@@ -142,7 +142,7 @@ def test_what_may_not_be_listed_counts_below_the_root_only(
     )
     assert FolderOwners(block_store.objects).of(["lake/x.parquet"]) == {}
     denied.append(f"{root}/lake")
-    with pytest.raises(ObjectAccessError, match="whose its files are cannot be told"):
+    with pytest.raises(ObjectAccessError, match="its owner is not known"):
         FolderOwners(block_store.objects).of(["lake/x.parquet"])
 
 

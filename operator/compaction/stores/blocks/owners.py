@@ -106,7 +106,7 @@ def owner_by_footer(metadata: Mapping[bytes, bytes], columns: Iterable[str]) -> 
 
 class FolderOwners:
     """The owners of a store's folders. What was found is believed for `keep` seconds; without it, as long as this
-    object lives: whoever deletes makes a new one. Safe for threads.
+    object lives: each deletion makes a new one. Safe for threads.
     """
 
     def __init__(
@@ -173,9 +173,9 @@ class FolderOwners:
             above = folder != self._root and not folder.startswith(f"{self._root}/") and bool(self._root)
             if above:
                 return None
-            raise ObjectAccessError(folder, "access denied: whose its files are cannot be told") from None
+            raise ObjectAccessError(folder, "access denied: its owner is not known") from None
         except OSError as error:
-            raise ObjectError(folder, f"whose its files are cannot be told: {error.strerror}") from None
+            raise ObjectError(folder, f"its owner is not known: {error.strerror}") from None
 
     def _remote(self, folder: str) -> Iterator[Sign]:
         """One request for each sign; most folders have none, and their other objects are not listed."""

@@ -23,6 +23,7 @@ from compaction.stores.blocks.index.tables import HEAD, BlockState
 from compaction.stores.blocks.model import BlockKey
 from compaction.stores.blocks.owners import IDENTITY_PATH
 from compaction.stores.blocks.rebuild import found
+from compaction.stores.blocks.rebuild import found as found_module
 from compaction.stores.blocks.rebuild import index as module
 from compaction.stores.blocks.rebuild.found import Lake
 from compaction.stores.blocks.rebuild.index import RebuildProgress, rebuild_index
@@ -263,6 +264,17 @@ def test_what_cannot_be_read_is_named_and_no_reason_to_stop(
     store.objects.put(IDENTITY_PATH, store.objects.get(IDENTITY_PATH))
     assert find_orphans(store.objects, fresh).waiting == 3, "a person has a week to look at them"
     assert collect_orphans(store.objects, fresh, now=LATER).objects == 0
+
+
+def test_a_block_on_which_the_code_fails_is_named_and_the_others_found(
+    block_store: BlockStore, fresh: IndexDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(block_store, [1, 2, 3])
+    bad, plain = block_store.live().blocks[1].path, found_module.said_of
+    monkeypatch.setattr(found_module, "said_of", lambda footer: [][3] if footer.info.path == bad else plain(footer))
+    result = rebuild_index(block_store.objects, fresh, now=LATER)
+    assert (result.blocks, list(result.unreadable)) == (2, [bad])
+    assert "an unexpected IndexError at stores/blocks/rebuild/found.py:" in result.unreadable[bad]
 
 
 def test_files_of_a_lake_that_were_registered_where_they_lay(block_store: BlockStore, fresh: IndexDatabase) -> None:
