@@ -12,7 +12,7 @@ from compaction.cli.blocks import register as register_command
 from compaction.stores.blocks.format.footer import BlockFooter
 from compaction.stores.blocks.registration.describe import Described
 from compaction.stores.objects.store import ObjectStorage
-from support.stores.block_commands import BlockCommands
+from support.stores.block_commands import BlockCommands, in_folder
 from support.stores.blocks import parquet, rows
 
 
@@ -27,6 +27,22 @@ def test_files_of_a_table_are_named_by_folder_and_the_others_registered(blocks: 
     assert blocks.data("list")["items"] == []
     blocks.fails(*args, "--skip-bad")
     assert [one["path"] for one in blocks.data("list")["items"]] == ["lake/a.parquet"]
+
+
+def test_no_store_begins_in_the_folder_of_a_table_and_nothing_is_written_there(tmp_path: Path) -> None:
+    """Nor inside another store: a merge there would delete what is live in the outer one."""
+    outer = in_folder(tmp_path / "outer")
+    outer.add(1)
+    table = tmp_path / "table"
+    (table / "_delta_log").mkdir(parents=True)
+    (table / "region=eu").mkdir()
+    for folder, what in ((table, "a Delta Lake table"), (table / "region=eu", "a Delta Lake table"),
+                         (tmp_path / "outer/acme", "another block store")):  # fmt: skip
+        before = sorted(folder.rglob("*"))
+        for command in (("register", "x.parquet", "--tenant", "t"), ("rebuild-index",)):
+            line = in_folder(folder).fails(*command)
+            assert line.startswith(f"error: {folder}: no store can begin in this folder: it belongs to {what}")
+        assert sorted(folder.rglob("*")) == before
 
 
 def test_a_column_that_only_the_path_holds_is_lost_on_demand_only(blocks: BlockCommands) -> None:
@@ -75,7 +91,7 @@ def test_what_a_folder_holds_besides_is_said_and_our_own_outputs_are_no_news(blo
     first = blocks.run(*args)
     assert first.stderr.splitlines()[:2] == [
         "skipped: 2 files not named *.parquet; name it to take it: lake/C.PARQUET, lake/d",
-        "skipped: 1 file in hidden folders (. or _): lake/_tmp/e.parquet",
+        "skipped: 1 file under names that begin with . or _: lake/_tmp/e.parquet",
     ]
     assert "note: the store owns these files now" in first.stderr
     assert "2 blocks registered" in first.stdout

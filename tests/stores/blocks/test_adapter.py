@@ -24,6 +24,8 @@ from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.planning.rules import BlockReason
 from compaction.stores.blocks.schema import book
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.stores.blocks.sweep import cleaner
+from compaction.stores.blocks.sweep.cleaning import Cleaned
 from compaction.stores.secrets import GivenSecrets
 from support.stores.block_index import block_id
 from support.stores.block_stores import fill, fill_units
@@ -316,3 +318,17 @@ def test_a_block_on_which_the_code_fails_tells_no_schema_and_stops_no_scan(
         plain, bad = book.read_footer, block_path("acme", 0, block_id(0))
         monkeypatch.setattr(book, "read_footer", lambda objects, path: [][3] if path == bad else plain(objects, path))
         assert ground.look().reading.problem is None
+
+
+def test_deletions_that_a_store_refuses_are_one_problem_for_each_reason(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand in a request: the status has room for a few."""
+    monkeypatch.setattr(
+        cleaner, "sweep", lambda *args, **known: Cleaned(0, 0, {"A": "denied", "B": "denied", "C": "away"}, None, False)
+    )
+    swept = ground.adapter.sweep(active=frozenset())
+    assert [(one.target, one.message) for one in swept.problems] == [
+        ("A", "block A and 1 more could not be deleted: denied"),
+        ("C", "block C could not be deleted: away"),
+    ]

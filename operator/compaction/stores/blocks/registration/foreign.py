@@ -23,6 +23,7 @@ from compaction.stores.objects.store import ObjectInfo
 
 OWN_FOLDER: Final = "_compaction/"
 """What lies here is ours, and no block."""
+HIDDEN: Final = "under names that begin with . or _"
 EXAMPLES: Final = 3
 _TAIL_BYTES: Final = 10
 _TIME_BYTES: Final = 6
@@ -64,19 +65,20 @@ def parquet_among(infos: Iterable[ObjectInfo], skipped: SkippedFiles) -> Iterato
         if is_parquet(info.path):
             yield info
         elif not info.path.startswith(OWN_FOLDER):
-            named = info.path.endswith(SUFFIX)
-            skipped.add(
-                info.path, "in hidden folders (. or _)" if named else f"not named *{SUFFIX}; name it to take it"
-            )
+            skipped.add(info.path, HIDDEN if _is_hidden(info.path) else f"not named *{SUFFIX}; name it to take it")
 
 
 def is_parquet(path: str) -> bool:
     """Whether a path is that of a Parquet file that another program has finished, and none of ours."""
     if not path.endswith(SUFFIX) or path.startswith(OWN_FOLDER):
         return False
-    # What other writers have not finished lies in folders such as _temporary; a tenant may begin with _ too.
-    hidden = any(part.startswith((".", "_")) for part in path.split("/"))
-    return not hidden or parse_block_path(path) is not None
+    # A tenant may begin with _ too.
+    return not _is_hidden(path) or parse_block_path(path) is not None
+
+
+def _is_hidden(path: str) -> bool:
+    """What other writers have not finished lies in folders such as _temporary, and beside it lies `_SUCCESS`."""
+    return any(part.startswith((".", "_")) for part in path.split("/"))
 
 
 def path_columns(path: str) -> dict[str, str]:
