@@ -39,6 +39,7 @@ SIGNS = {
     "metadata/00004-b10775b2.metadata.json": ICEBERG,
     "metadata/v3.gz.metadata.json": ICEBERG,
     "metadata/version-hint.text": ICEBERG,
+    "metadata/snap-7-1-b10775b2.avro": ICEBERG,
     "version-hint.text": ICEBERG,
     ".hoodie/hoodie.properties": HUDI,
     "_spark_metadata/0": SPARK_SINK,

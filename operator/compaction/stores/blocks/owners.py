@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -29,6 +30,8 @@ from compaction.stores.objects.paths import check_path
 from compaction.stores.objects.store import ObjectInfo, ObjectStorage
 
 ASKED_AT_ONCE: Final = 8
+MOST_KNOWN: Final = 100_000
+"""Folders, about 30 MB: those that clients of an endpoint name have no end."""
 _METADATA: Final = "metadata"
 _HINT: Final = "version-hint.text"
 IDENTITY_PATH: Final = "_compaction/identity"
@@ -86,7 +89,8 @@ def sign_of_path(path: str) -> Sign | None:
         if folder in _FOLDERS:
             return Sign(_FOLDERS[folder], "/".join(folders[:number]), "/".join(folders[: number + 1]))
     inside = folders[-1:] == [_METADATA]
-    if name == _HINT or (inside and name.endswith((".metadata.json", ".metadata.json.gz"))):
+    list_of_manifests = name.startswith("snap-") and name.endswith(".avro")
+    if name == _HINT or (inside and (name.endswith((".metadata.json", ".metadata.json.gz")) or list_of_manifests)):
         return Sign(ICEBERG, "/".join(folders[:-1] if inside else folders), path)
     if "/".join((*folders[-1:], name)) == IDENTITY_PATH:
         return Sign(BLOCK_STORE, "/".join(folders[:-1]), path)
@@ -113,8 +117,6 @@ class FolderOwners:
         self, objects: ObjectStorage, *, keep: float | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._objects, self._keep, self._clock = objects, keep, clock
-        self._top, self._root = objects.from_top()
-        self._roots = {self._root} if objects.folder is None else {self._root, str(objects.folder.resolve()).strip("/")}
         self._known: dict[str, tuple[float, Sign | None]] = {}
         self._shown: dict[str, Sign] = {}
         self._listed: list[str] = []
@@ -129,14 +131,17 @@ class FolderOwners:
         found = {path: sign for path, place in wanted.items() if (sign := sign_of_path(place)) and self._counts(sign)}
         chains = {path: _around(place) for path, place in wanted.items() if path not in found}
         now = self._clock()
-        fresh = {one for one, (at, _) in tuple(self._known.items()) if self._keep is None or now - at < self._keep}
+        if len(self._known) > MOST_KNOWN:
+            self._known = {}
+        known = self._known
+        fresh = {one for one, (at, _) in tuple(known.items()) if self._keep is None or now - at < self._keep}
         asked = sorted({folder for chain in chains.values() for folder in chain} - fresh)
         with ThreadPoolExecutor(max(1, min(ASKED_AT_ONCE, len(asked)))) as pool:
-            self._known.update(zip(asked, ((now, sign) for sign in pool.map(self._ask, asked)), strict=True))
+            known.update(zip(asked, ((now, sign) for sign in pool.map(self._ask, asked)), strict=True))
         for path, chain in chains.items():
-            if (sign := next((sign for one in chain if (sign := self._known[one][1])), None)) is not None:
+            if (sign := next((sign for one in chain if (sign := known[one][1])), None)) is not None:
                 found[path] = sign
-        where = "" if self._objects.folder is not None else self._top.url.rstrip("/")
+        where = "" if self._objects.folder is not None or not found else self._top.url.rstrip("/")
         return {path: sign._replace(evidence=f"{where}/{sign.evidence}") for path, sign in found.items()}
 
     def refuse_new_store(self) -> None:
@@ -154,12 +159,27 @@ class FolderOwners:
         if self._objects.folder is None:  # a local folder may hold an empty `_delta_log`, which no listing shows
             self._listed.append(self._from_top(folder))
 
+    @cached_property
+    def _place(self) -> tuple[ObjectStorage, str]:
+        """All of the bucket, which costs as much to open as the store, and the store's root in it."""
+        return self._objects.from_top()
+
+    @property
+    def _top(self) -> ObjectStorage:
+        return self._place[0]
+
+    @property
+    def _root(self) -> str:
+        return self._place[1]
+
     def _from_top(self, path: str) -> str:
         return "/".join(filter(None, (self._root, path)))
 
     def _counts(self, sign: Sign) -> bool:
-        """The store is not another one than itself."""
-        return sign.owner is not BLOCK_STORE or sign.folder not in self._roots
+        """The store is not another one than itself, by whatever name its folder is reached."""
+        folder = self._objects.folder
+        own = sign.folder == self._root or (folder is not None and sign.folder == str(folder.resolve()).strip("/"))
+        return sign.owner is not BLOCK_STORE or not own
 
     def _ask(self, folder: str) -> Sign | None:
         if folder in self._shown:
