@@ -13,7 +13,7 @@ from mutation.defects import DEFECTS
 from mutation.hunt import Found, Verdict
 from mutation.tree import ORIGINAL, Run
 
-AREAS = {"commit", "recovery", "fence", "sweep", "plan", "proof", "index", "cleanup", "retention", "orphans"} | {
+AREAS = {"commit", "recovery", "fence", "sweep", "plan", "proof", "index", "cleanup", "retention", "orphans", "registration"} | {
     "election", "leases", "tokens", "scheduler", "jobs"
 } | {
     "layers", "reading", "diff", "swap", "writing", "commits", "merges", "resets", "format", "claims",
