@@ -13,8 +13,8 @@ from mutation.defects import DEFECTS
 from mutation.hunt import Found, Verdict
 from mutation.tree import ORIGINAL, Run
 
-AREAS = {"commit", "recovery", "fence", "sweep", "plan", "proof", "index", "cleanup", "retention", "orphans", "registration"} | {
-    "election", "leases", "tokens", "scheduler", "jobs"
+AREAS = {"commit", "recovery", "fence", "sweep", "plan", "proof", "index", "cleanup", "retention", "orphans"} | {
+    "registration", "election", "leases", "tokens", "scheduler", "jobs"
 } | {
     "layers", "reading", "diff", "swap", "writing", "commits", "merges", "resets", "format", "claims",
     "receipts", "rewrite", "sensor", "sweep of tokens", "sweep of objects", "lakefs",
