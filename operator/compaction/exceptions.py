@@ -1028,6 +1028,14 @@ class UnsuitableBlockError(BlockFormatError):
     """A sound Parquet file that cannot be a block: no time column, a name twice, encrypted, too large a footer."""
 
 
+class UnexpectedBlockError(UnsuitableBlockError):
+    """A file that this program fails on for a reason that no code expects: a defect of ours, not of the store."""
+
+
+class ForeignFileError(UnsuitableBlockError):
+    """A file that belongs to a table format or to another block store: its owner compacts and deletes it, never we."""
+
+
 class NoBlockIdError(UnsuitableBlockError):
     """A file whose name is not that of a block, so that it needs an id of its own."""
 
@@ -1281,6 +1289,10 @@ class UnsupportedRangeError(StagingStoreError):
             f"{self.path}: not a range or metarange of a staging area (byte {self.offset}: {self.reason}); "
             "name an object that lakeFS or this project wrote"
         )
+
+
+class UnexpectedRangeError(StagingStoreError):
+    """A part of a branch that this program fails on for a reason that no code expects: a defect of ours."""
 
 
 class RangeRecordError(StagingStoreError):

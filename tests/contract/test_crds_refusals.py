@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from compaction.local.cluster.admin import Answer
+from compaction.stores.blocks.paths import place_problem
 from support.cluster.manifests import (
+    BLOCK_1,
     WRONG_BLOCK_JOBS,
     WRONG_BLOCK_POLICIES,
     WRONG_JOBS,
@@ -67,6 +69,21 @@ def test_a_wrong_job_of_blocks(dry_run: DryRun, wrong: Wrong) -> None:
     message = refusal(dry_run, wrong.applied_to(block_job_object()))
     assert f"{wrong.field}: " in message
     assert wrong.advice in message
+
+
+@pytest.mark.parametrize(
+    "tenant",
+    [
+        "acme", "x" * 200, "x" * 201, "ü" * 33, "ü" * 33 + "xx", "ü" * 33 + "xxx", ".", "..", "." + "x" * 197,
+        "." + "x" * 198, "a.b" * 66, "a\nb", "b\n", "a\x7fb", "a\u0085b", "a\u202eb", "a\u2028b", "\U0001f600" * 16,
+        "t=1", "日本/x y",
+    ],
+)  # fmt: skip
+def test_a_tenant_is_taken_by_the_server_when_a_path_can_hold_it(dry_run: DryRun, tenant: str) -> None:
+    """One rule, in two languages: CEL here, Python at every other entrance."""
+    document = block_job_object()
+    document["spec"]["sources"]["blocks"] |= {"tenant": tenant, "batch": f"{tenant}/0/L0/{BLOCK_1}"}
+    assert (dry_run(document).status < 300) == (not place_problem(tenant, 0))
 
 
 @pytest.mark.parametrize("wrong", WRONG_STAGING_POLICIES, ids=str)

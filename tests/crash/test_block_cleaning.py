@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from compaction.exceptions import ObjectMissingError
-from compaction.stores.blocks.identity import IDENTITY_PATH
 from compaction.stores.blocks.index.retention import RetentionPeriods
 from compaction.stores.blocks.index.tables import BlockState
+from compaction.stores.blocks.owners import IDENTITY_PATH
 from compaction.stores.blocks.store import BlockStore
 from compaction.stores.blocks.sweep.cleaning import REMEMBERED, expire_all, housekeeping, sweep
 from compaction.stores.blocks.sweep.orphan_collector import collect_orphans

@@ -129,6 +129,10 @@ LAYERS = (
     # Of HTTP clients in every room.
     Layer("compaction.connector", ("kopf", "kubernetes", "compaction", *SPARK)),
     Layer("compaction.exceptions", ("compaction.api", *CLUSTER, *SPARK)),
+    # What every boundary says of an exception that nothing expects: it knows the errors only.
+    Layer(
+        "compaction.unexpected", (*CLUSTER, *SPARK, *CLOCKS, "compaction.api", "compaction.stores", "compaction.kinds")
+    ),
 )
 
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from compaction.ingest.service import RequestLimits
 from compaction.stores.blocks.format.metadata import BlockMetadata
-from compaction.stores.blocks.identity import IDENTITY_PATH
+from compaction.stores.blocks.owners import IDENTITY_PATH
 from compaction.stores.blocks.paths import block_path
+from compaction.stores.blocks.registration import describe as describe_module
 from compaction.stores.blocks.store import BlockStore
 from compaction.stores.blocks.sweep.orphan_collector import collect_orphans, find_orphans
 from support.depth import examples
@@ -82,6 +83,12 @@ def _bad(store: BlockStore, what: str) -> dict[str, Any]:
         case "truncated":
             data = store.objects.get(upload(store, 9))
             store.objects.put(path, data[: len(data) // 2])
+        case "of a table":
+            store.objects.put("table/_delta_log/0.json", b"{}")
+            return block(upload(store, 9, tenant="table"), tenant="table")
+        case "with a column in its path only":
+            path = "lake/region=eu/part-0.parquet"
+            store.objects.put(path, store.objects.get(upload(store, 9)))
         case "of another tenant by its own word":
             upload(store, 9, metadata=BlockMetadata(tenant="other"))
         case "of another tenant by its place":
@@ -106,6 +113,7 @@ def _bad(store: BlockStore, what: str) -> dict[str, Any]:
         ("missing", "ObjectMissing"), ("corrupt", "Corrupt"), ("truncated", "Corrupt"),
         ("of another tenant by its own word", "Unsuitable"), ("of another tenant by its place", "Unsuitable"),
         ("of another shard", "Unsuitable"), ("without a time", "Unsuitable"), ("without an id", "Unsuitable"),
+        ("of a table", "Unsuitable"), ("with a column in its path only", "Unsuitable"),
         ("outside of the store", "Invalid"), ("of a tenant that cannot be", "Invalid"),
     ],
 )  # fmt: skip
@@ -122,6 +130,25 @@ def test_one_that_cannot_be_a_block_keeps_all_out_and_is_named(
     assert answer.body["message"] == "1 of 3 blocks were refused, and none was registered"
     assert block_store.live().blocks == ()
     assert endpoint.register(*map(block, good)).status == 200
+
+
+def test_what_fails_for_no_known_reason_is_refused_and_not_to_be_repeated(
+    endpoint: Endpoint, block_store: BlockStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, bad = upload(block_store, 1), upload(block_store, 2)
+    plain = describe_module.describe_footer
+
+    def fails(objects: Any, footer: Any, *args: Any, **known: Any) -> Any:
+        return footer.nothing if footer.info.path == bad else plain(objects, footer, *args, **known)
+
+    monkeypatch.setattr(describe_module, "describe_footer", fails)
+    answer = endpoint.register(block(good), block(bad))
+    assert (answer.status, answer.outcomes()) == (422, [("NotRegistered", None), ("Refused", "Unsuitable")])
+    message = answer.body["blocks"][1]["message"]
+    assert "an unexpected AttributeError at " in message
+    assert "nothing" not in message
+    assert f"unexpected failure of {bad}" in caplog.text
+    assert "Traceback" in caplog.text
 
 
 def test_every_bad_block_is_named_not_only_the_first(endpoint: Endpoint, block_store: BlockStore) -> None:

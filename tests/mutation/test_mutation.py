@@ -14,7 +14,7 @@ from mutation.hunt import Found, Verdict
 from mutation.tree import ORIGINAL, Run
 
 AREAS = {"commit", "recovery", "fence", "sweep", "plan", "proof", "index", "cleanup", "retention", "orphans"} | {
-    "election", "leases", "tokens", "scheduler", "jobs"
+    "registration", "election", "leases", "tokens", "scheduler", "jobs"
 } | {
     "layers", "reading", "diff", "swap", "writing", "commits", "merges", "resets", "format", "claims",
     "receipts", "rewrite", "sensor", "sweep of tokens", "sweep of objects", "lakefs",

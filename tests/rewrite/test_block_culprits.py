@@ -14,6 +14,7 @@ import pytest
 from compaction.api.enums import JobReason
 from compaction.api.job.report import ReportOutcome
 from compaction.kinds.blocks.reasons import BlockJobReason
+from compaction.rewrite.blocks import examine, task
 from compaction.rewrite.blocks.culprits import Culprit, SourceFault
 from compaction.rewrite.blocks.task import of_culprit
 from compaction.stores.blocks.model import Block
@@ -252,3 +253,41 @@ def test_culprits_of_an_attempt_that_fails_for_another_reason_are_found_again(
 def test_a_source_that_does_not_fit_into_memory_is_not_called_corrupt() -> None:
     assert of_culprit(Culprit("a", SourceFault.TOO_LARGE, "large")).reason == BlockJobReason.MEMORY_TOO_SMALL
     assert of_culprit(Culprit("a", SourceFault.MISSING, "gone")).reason == JobReason.SOURCE_CORRUPT
+
+
+def test_a_source_on_which_the_code_fails_keeps_no_other_from_being_merged(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a library's bug would make it: by an exception that nothing expects."""
+    ids = sorted(fill(block_store, range(4)))
+    victim = next(block for block in block_store.live().blocks if block.id == ids[2])
+    plain_merge, plain_read = task.merge, examine.read_back
+
+    def merging(inputs: Any, *args: Any, **known: Any) -> Any:
+        return [][3] if victim.path in [one.name for one in inputs] else plain_merge(inputs, *args, **known)
+
+    def reading(path: str, *args: Any, **known: Any) -> Any:
+        return [][3] if path == victim.path else plain_read(path, *args, **known)
+
+    monkeypatch.setattr(task, "merge", merging)
+    monkeypatch.setattr(examine, "read_back", reading)
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
+    report = run(connection, job, engine)
+    assert (report.outcome, report.message) == (ReportOutcome.SUCCEEDED, "3 blocks merged into 1, 1 quarantined")
+    (skipped,) = report.skipped
+    assert (skipped.source, skipped.reason) == (victim.id, SourceFault.CORRUPT.value)
+    assert "an unexpected IndexError at rewrite/blocks/examine.py:" in skipped.message
+
+
+def test_a_defect_that_no_source_shows_by_itself_fails_the_job_by_name(
+    connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = fill(block_store, range(3))
+    monkeypatch.setattr(task, "merge", lambda *args, **known: [][3])
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
+    report = run(connection, job, engine)
+    assert (report.outcome, report.reason) == (ReportOutcome.FAILED, JobReason.INTERNAL_ERROR)
+    assert "an unexpected IndexError at rewrite/blocks/task.py:" in report.message
+    assert block_store.quarantined() == ()

@@ -115,7 +115,7 @@ def test_blocks_that_lie_elsewhere(
     connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
 ) -> None:
     """A lake keeps its own names; what is made of it has ours."""
-    paths = [f"lake/day={number}/part-0.parquet" for number in range(3)]
+    paths = [f"lake/{number}/part-0.parquet" for number in range(3)]
     for number, path in enumerate(paths):
         block_store.objects.put(path, parquet(rows(100, start=100 * number), sorted_by=["service", "time"]))
     names = {path: assigned_id(block_store.objects.head(path)) for path in paths}

@@ -9,8 +9,13 @@ from contextlib import closing
 
 import pytest
 
+from compaction.api.enums import JobReason
 from compaction.exceptions import LeaseLostError
+from compaction.rewrite.segments import task
 from compaction.rewrite.tasks import run_tasks, share_of
+from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.stores.segments.planning.plan import GroupRanges
+from compaction.stores.segments.snapshot.seq import LiveSet
 from support.processes.worker_ports import FakeLease, ThreadEngine
 
 
@@ -65,3 +70,15 @@ def test_a_lost_lease_leaves_no_task(engine: ThreadEngine) -> None:
 def test_what_runs_side_by_side_shares_the_bytes() -> None:
     assert share_of(None, parallel=4) is None
     assert (share_of(100, parallel=4), share_of(3, parallel=4), share_of(7, parallel=0)) == (25, 1, 7)
+
+
+def test_a_group_on_which_the_code_fails_is_a_result_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception would be tried again by the engine, and would end the groups beside it."""
+    monkeypatch.setattr(task, "rewrite_group", lambda *args, **known: [][3])
+    group = task.GroupTask(
+        "/log", "job", 1, ("0000000000000001.segment",), GroupRanges((), ()), LiveSet.empty(), SegmentLimits()
+    )
+    result = task.run_group(group)
+    assert isinstance(result, task.GroupFailure)
+    assert result.reason is JobReason.INTERNAL_ERROR
+    assert "an unexpected IndexError at rewrite/segments/task.py:" in result.message

@@ -57,6 +57,9 @@ def _advice(address: StoreAddress, error: ObjectStoreUnavailableError | ObjectAc
     if urllib.parse.urlsplit(address.url).scheme in {"", "file"}:
         return f"{error.reason}. Check the folder and its permissions."
     if isinstance(error, ObjectAccessError):
+        if error.reason.startswith("the region"):
+            where = f'"region" in {origin}' if origin else "the region"
+            return f"{error.reason}. Correct {where}."
         if error.reason.startswith("the bucket"):
             return f"{error.reason}. Create it or correct the URL."
         return f"{error.reason}. Check {f'the keys in {origin}' if origin else 'the identity'} and the bucket policy."

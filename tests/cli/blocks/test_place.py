@@ -223,6 +223,12 @@ def test_credentials_that_the_object_store_refuses_are_told_without_them(tmp_pat
     assert refused.exit_code == 1
     assert f"{environment['COMPACTION_STORE_URL']}: access denied (SignatureDoesNotMatch). " in refused.stderr
     assert f"Check the keys in {file} and the bucket policy." in refused.stderr
+    file.write_text(yaml.safe_dump(dict(s3.gateway.options()) | {"region": "eu-central-1"}))
+    elsewhere = run("register", "x.parquet", "--tenant", "t", **environment)
+    assert elsewhere.stderr == (
+        f"error: {environment['COMPACTION_STORE_URL']}: the region is not that of the bucket, which is in us-east-1. "
+        f'Correct "region" in {file}.\n'
+    )
     file.write_text(yaml.safe_dump(options | {"endpoint": "http://127.0.0.1:1"}))
     away = run("register", "x.parquet", "--tenant", "t", **environment)
     assert away.exit_code == 1

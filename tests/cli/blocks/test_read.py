@@ -84,9 +84,10 @@ def test_a_folder_needs_no_slash_and_one_without_files_is_an_error(blocks: Block
     paths = [blocks.write(1), blocks.write(2)]
     blocks.objects.put("text/notes.txt", b"mine")
     assert [one["path"] for one in blocks.data("register", "acme", "--tenant", "acme")["items"]] == paths
-    for folder in ("nofolder/", "text/"):
+    skipped = "; skipped: 1 file not named *.parquet; name it to take it: text/notes.txt"
+    for folder, passed in (("nofolder/", ""), ("text/", skipped)):
         line = blocks.fails("register", folder, paths[0], "--tenant", "acme")
-        assert line == f"error: {folder}: no Parquet file lies below this folder"
+        assert line == f"error: {folder}: no Parquet file lies below this folder{passed}"
     assert "there is no such object" in blocks.fails("register", "nofolder", "--tenant", "acme")
 
 
@@ -188,6 +189,17 @@ def test_verify_names_each_difference_and_goes_on(blocks: BlockCommands) -> None
     assert "content " in lines[0]
     assert "corrupt block" in lines[1]
     assert lines[2].endswith("there is no such object")
+
+
+def test_verify_names_a_block_on_which_the_code_fails_and_goes_on(
+    blocks: BlockCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks.add(1, 2)
+    plain = blocks_verify.read_back
+    monkeypatch.setattr(blocks_verify, "read_back", lambda path, file: [][3] if block(1) in path else plain(path, file))
+    line = blocks.fails("verify")
+    assert line.startswith(f"error: block {block(1)}: an unexpected IndexError at cli/blocks/verify.py:")
+    assert "2 blocks read, 1 equal to the index, 1 not" in blocks.run("verify").stdout
 
 
 def test_a_block_that_ends_while_others_are_verified_is_no_difference(

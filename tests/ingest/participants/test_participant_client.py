@@ -397,3 +397,16 @@ def test_limits_have_defaults_that_bound_everything() -> None:
     assert all(map(check, (limits.seconds, limits.connections, limits.round_seconds, limits.report_bytes)))
     assert (limits.round_seconds, limits.turn_seconds + limits.seconds) == (120.0, 120.0), "the last turn ends in time"
     assert AskLimits(seconds=200.0).turn_seconds == 200.0
+
+
+def test_a_participant_on_which_the_code_fails_is_one_failure_of_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = ParticipantClient.ask
+
+    async def ask(self: ParticipantClient, address: ParticipantAddress) -> Answer:
+        return [][3] if address.name == "node1" else await plain(self, address)
+
+    monkeypatch.setattr(ParticipantClient, "ask", ask)
+    with raw_server(says(report_answer(report(name="node0")))) as port:
+        found = run_round([at(port, "node0"), at(port, "node1")])
+    assert list(found.reports) == ["node0"]
+    assert "an unexpected IndexError at ingest/participants/round.py:" in found.failures["node1"].detail

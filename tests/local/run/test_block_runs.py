@@ -374,7 +374,7 @@ def test_the_commands_on_postgresql_and_s3(postgres: PostgresServer, s3: S3, tmp
     levels = [{"maxBlocks": 4, "maxAge": "1h"}, {"maxBlocks": 2, "maxAge": "1h"}]
     file = policy_file(tmp_path / "policy.yaml", blocks, levels=levels, spec={"workers": {"sparkMaster": "local[2]"}})
     assert blocks.data("debt")["items"][0]["blocks"] == 8
-    assert blocks.data("orphans") == {"protected": 0, "waiting": 0, "more": False, "items": []}
+    assert blocks.data("orphans") == {"protected": 0, "waiting": 0, "more": False, "items": [], "owned": []}
     assert blocks.data("retention", "--keep", "999999h")["blocks"] == 0
     planned = blocks.data("plan", "-f", file)
     assert [len(job["sources"]) for job in planned["jobs"]] == [4, 4]

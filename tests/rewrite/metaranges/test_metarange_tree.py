@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from compaction.exceptions import CorruptRangeError, LeaseLostError, RewriteProofError
+from compaction.exceptions import CorruptRangeError, LeaseLostError, RewriteProofError, UnexpectedRangeError
 from compaction.rewrite.metaranges import task
 from compaction.rewrite.metaranges.tree import TreeWriter, WrittenTree
 from compaction.rewrite.place import ObjectsPlace
@@ -164,3 +164,12 @@ class TestSpool:
 
     def test_no_changes_travel_as_nothing(self) -> None:
         assert list(decode_changes(encode_changes([]))) == []
+
+
+def test_a_defect_in_a_part_is_named_and_no_loss_of_the_engine(
+    branch: StagingRepo, folder: Path, engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = branch.put({"a": "1"}, sealed=[{"b": "2"}])
+    monkeypatch.setattr(task, "write_part", lambda *args, **known: [][3])
+    with pytest.raises(UnexpectedRangeError, match=r"an unexpected IndexError at rewrite/metaranges/task\.py:"):
+        write(branch, folder, engine, work_on("example", record, staged=True))

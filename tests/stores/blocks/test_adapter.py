@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, update
 
 from compaction.api.enums import PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
@@ -19,10 +19,13 @@ from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter, open_s
 from compaction.stores.blocks.index.quarantine import Fault
 from compaction.stores.blocks.index.replacing import BlockReplacement
 from compaction.stores.blocks.index.schemas import read_schemas
-from compaction.stores.blocks.index.tables import SCHEMAS
+from compaction.stores.blocks.index.tables import BLOCKS, SCHEMAS
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.planning.rules import BlockReason
+from compaction.stores.blocks.schema import book
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.stores.blocks.sweep import cleaner
+from compaction.stores.blocks.sweep.cleaning import Cleaned
 from compaction.stores.secrets import GivenSecrets
 from support.stores.block_index import block_id
 from support.stores.block_stores import fill, fill_units
@@ -284,3 +287,48 @@ def test_what_is_under_way_when_it_is_closed_goes_on_and_is_the_last_to_let_go(
     monkeypatch.setattr(BlockStore, "high_water", high_water)
     assert len(ground.look().reading.candidates) == 1, "a later call opens it anew"
     assert len(closed) == 2, "and lets go at its end"
+
+
+def test_rows_that_no_job_can_name_park_themselves(connection: BlockStoreConnection) -> None:
+    """Written by another program, or before there was a rule: they are named, and the others are planned."""
+    with closing(Ground(connection)) as ground:
+        fill(ground.store, range(9))
+        bad = {0: {"tenant": "a\nb"}, 1: {"tenant": "a\nb"}, 2: {"shard": 2**31}}
+        for number, values in bad.items():
+            changed = update(BLOCKS).where(BLOCKS.c.id == block_id(number)).values(**values)
+            ground.store.index.change(lambda change, changed=changed: change.connection.execute(changed))
+        reading = ground.look().reading
+        planned = {source for one in reading.candidates for group in one.groups for source in group.sources}
+        assert planned == {block_id(number) for number in range(3, 9)}
+        assert [(one.target, one.message.partition(":")[0]) for one in reading.problems] == [
+            ("a\\nb/0", "compaction passes over 2 blocks"),
+            (f"acme/{2**31}", "compaction passes over 1 block"),
+        ]
+        ground.store.set_aside({block_id(0): Fault("Asked", "to be dropped")})
+        assert len(ground.look().reading.problems) == 2
+        assert "passes over 1 block:" in ground.look().reading.problems[0].message
+
+
+def test_a_block_on_which_the_code_fails_tells_no_schema_and_stops_no_scan(
+    connection: BlockStoreConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Ground(connection)) as ground:
+        fill_units(ground.store, range(6))
+        forget_schemas(ground.store)
+        plain, bad = book.read_footer, block_path("acme", 0, block_id(0))
+        monkeypatch.setattr(book, "read_footer", lambda objects, path: [][3] if path == bad else plain(objects, path))
+        assert ground.look().reading.problem is None
+
+
+def test_deletions_that_a_store_refuses_are_one_problem_for_each_reason(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand in a request: the status has room for a few."""
+    monkeypatch.setattr(
+        cleaner, "sweep", lambda *args, **known: Cleaned(0, 0, {"A": "denied", "B": "denied", "C": "away"}, None, False)
+    )
+    swept = ground.adapter.sweep(active=frozenset())
+    assert [(one.target, one.message) for one in swept.problems] == [
+        ("A", "block A and 1 more could not be deleted: denied"),
+        ("C", "block C could not be deleted: away"),
+    ]

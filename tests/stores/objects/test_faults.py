@@ -11,6 +11,7 @@ import traceback
 from pathlib import Path
 
 import pytest
+from obstore.exceptions import GenericError
 
 from compaction.exceptions import (
     ObjectAccessError,
@@ -22,6 +23,7 @@ from compaction.exceptions import (
     ObjectStoreUrlError,
     ObjectTruncatedError,
 )
+from compaction.stores.objects.errors import Store, translate
 from compaction.stores.objects.store import ObjectStorage, Retrying, open_objects
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.stores.s3 import QUICK, S3
@@ -213,3 +215,21 @@ def test_a_folder_that_cannot_be_written_says_so_at_once(tmp_path: Path) -> None
     with pytest.raises(ObjectRefusedError, match="cannot be read"):
         store.put("o", tmp_path / "nothing", if_absent=True)
     assert pauses == []
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("Received redirect without LOCATION, this normally indicates an incorrectly configured region", ""),
+        (
+            "400: <Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-1</Region></Error>",
+            ", which is in eu-west-1",
+        ),
+        ("400: <Error><Code>IllegalLocationConstraintException</Code></Error>", ""),
+    ],
+)
+def test_a_wrong_region_is_called_one(text: str, place: str) -> None:
+    """It passes by no repetition, and is neither the keys' nor the network's fault."""
+    found = translate(GenericError(text), "a", Store.REMOTE)
+    assert isinstance(found, ObjectAccessError)
+    assert found.reason == f"the region is not that of the bucket{place}"

@@ -24,6 +24,7 @@ from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.rewrite.compact import compact_groups
 from compaction.stores.segments.snapshot.directories import write_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.store import SegmentLogStore
 from support.stores.ra_system import killed, running, stopped
 
 
@@ -174,3 +175,22 @@ def test_a_deletion_that_is_due_and_does_not_happen_is_overdue(tmp_path: Path) -
     assert 3590 < store.sense(request).overdue < 3700
     store.sweep(active=frozenset())
     assert store.sense(request).overdue == 0
+
+
+def test_a_log_on_which_a_sweep_fails_unexpectedly_is_named_and_the_others_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        generate_log(tmp_path / name, segments=3, entries_per_segment=16, payload_bytes=32, sync=False)
+        (tmp_path / name / "0000000000000001-0000000000000002.job.1.partial").write_bytes(b"half an output")
+    spec = {"store": {"segmentLogs": {"root": str(tmp_path)}}}
+    store = open_store(CompactionPolicySpec.model_validate(spec), holder="test")
+    store.sense(SenseRequest(number=1, generation=1, asked=0.0))
+    plain = SegmentLogStore.sweep
+    monkeypatch.setattr(
+        SegmentLogStore, "sweep", lambda self, log, **known: [][3] if log.endswith("/a") else plain(self, log, **known)
+    )
+    swept = store.sweep(active=frozenset())
+    (problem,) = swept.problems
+    assert (swept.deleted, problem.target, problem.reason) == (1, str(tmp_path / "a"), "SweepFailed")
+    assert "an unexpected IndexError at stores/segments/adapter.py:" in problem.message

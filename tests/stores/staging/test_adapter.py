@@ -25,7 +25,7 @@ from compaction.stores.staging.flows.committing import Committer, Draft
 from compaction.stores.staging.flows.swapping import seal
 from compaction.stores.staging.flows.writing import Writer
 from compaction.stores.staging.refs.records import RepositoryRecord
-from compaction.stores.staging.sensor import REST_SECONDS, selected
+from compaction.stores.staging.sensor import REST_SECONDS, BranchSensor, selected
 from compaction.stores.staging.staged.counters import PARTITION, TokenCounters
 from compaction.stores.staging.store import StagingConnection, StagingStore
 from support.cluster.staging_manifests import staging_area, staging_policy_object
@@ -255,3 +255,19 @@ def test_the_default_clock_is_that_of_the_machine() -> None:
 def _jobs(staged: Staged) -> list[tuple[str, Any]]:
     plan = planner_of(staged.policy, owner_uid="uid").plan(staged.scan().candidates, {}, JobInventory(), now=staged.now)
     return [(job.name, spec_of(job, staged.policy)) for job in plan.jobs]
+
+
+def test_a_branch_on_which_the_code_fails_stops_no_other(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("bad", "etl"):
+        staged.stage(name)
+    plain = BranchSensor._debt
+    monkeypatch.setattr(
+        BranchSensor,
+        "_debt",
+        lambda self, area, one, *rest: [][3] if one.name == "bad" else plain(self, area, one, *rest),
+    )
+    reading = staged.scan()
+    (problem,) = reading.problems
+    assert (problem.target, problem.reason) == ("lake/bad", PolicyReason.SENSE_FAILED)
+    assert "branch bad: an unexpected IndexError at stores/staging/sensor.py:" in problem.message
+    assert [one.target for one in reading.candidates] == ["lake/etl"]

@@ -399,6 +399,8 @@ WRONG_BLOCK_JOBS = (
     Wrong(f"{_JOB_BLOCKS}/blocks", [BLOCK_2, BLOCK_1], f"{_JOB_BLOCKS_FIELD}.blocks", "in ascending order"),
     Wrong(f"{_JOB_BLOCKS}/blocks", [BLOCK_1.lower()], f"{_JOB_BLOCKS_FIELD}.blocks[0]", "the id of a block, a ULID"),
     Wrong(f"{_JOB_BLOCKS}/tenant", "", f"{_JOB_BLOCKS_FIELD}.tenant", "at least 1 char"),
+    Wrong(f"{_JOB_BLOCKS}/tenant", "a\nb", f"{_JOB_BLOCKS_FIELD}.tenant", "must not contain control characters"),
+    Wrong(f"{_JOB_BLOCKS}/tenant", "ü" * 34, f"{_JOB_BLOCKS_FIELD}.tenant", "more than 200 bytes in paths"),
     Wrong(f"{_JOB_BLOCKS}/shard", -1, f"{_JOB_BLOCKS_FIELD}.shard", "greater than or equal to 0"),
     Wrong(f"{_JOB_BLOCKS}/shard", 2**31, f"{_JOB_BLOCKS_FIELD}.shard", "less than or equal to 2147483647"),
 )

@@ -18,10 +18,14 @@ from compaction.api.crd.hints import list_atomic, list_map, list_set
 from compaction.api.members import JobMember, SourcesModel, StoreMember, StoreModel
 from compaction.api.policy.values import LASTING, SECRET_KEY, SOME_BYTES, SecretName
 from compaction.api.rules import Checked, Rule
+from compaction.api.text.safe import UNPRINTABLE, printable
 from compaction.api.text.values import DURATION_PATTERN, Duration, Quantity, milliseconds_in_cel
 
 MAX_BLOCKS_PER_JOB: Final = 1000
-MAX_TENANT: Final = 256
+MAX_TENANT: Final = 200
+"""Bytes of a tenant's name in paths, where each byte but letters, digits, `_`, `-` and dots behind the first character
+takes three.
+"""
 MAX_SHARD: Final = 2**31 - 1
 BLOCK_REWRITE: Final = "BlockRewrite"
 _URL: Final = "^(s3|gs|az|file)://[^@?# ]+$"
@@ -39,7 +43,24 @@ STORE_URL: Final = (
         holds=lambda url: ".." not in url.split("/"),
     ),
 )
-TenantName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TENANT)]
+_PLAIN: Final = "[A-Za-z0-9_.-]"
+TENANT_NAME: Final = (
+    Rule(
+        cel=f"!self.matches('[{UNPRINTABLE}]')",
+        message="must not contain control characters or marks of direction: leave them out",
+        holds=lambda tenant: printable(tenant) == tenant,
+    ),
+    Rule(
+        cel=f"3 * size(bytes(self)) - 2 * (size(self.findAll('{_PLAIN}')) - (self.startsWith('.') ? 1 : 0)) "
+        f"<= {MAX_TENANT}",
+        message=f"must not take more than {MAX_TENANT} bytes in paths, where letters, digits, _, - and . take one "
+        "and all other bytes three: shorten it",
+        holds=lambda tenant: (
+            3 * len(tenant.encode()) - 2 * (len(re.findall(_PLAIN, tenant)) - tenant.startswith(".")) <= MAX_TENANT
+        ),
+    ),
+)
+TenantName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TENANT), Checked(*TENANT_NAME)]
 ColumnName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
@@ -170,11 +191,11 @@ BLOCK_ID: Final = Rule(
     holds=lambda block: re.fullmatch(_ULID, block) is not None,
 )
 
-_BATCH: Final = "^.+/(0|[1-9][0-9]{0,9})/L[0-9]{1,3}/[0-7][0-9A-HJKMNP-TV-Z]{25}$"
+_BATCH: Final = "(?s)^.+/(0|[1-9][0-9]{0,9})/L[0-9]{1,3}/[0-7][0-9A-HJKMNP-TV-Z]{25}$"
 BATCH_NAME: Final = Rule(
     cel=f"self.matches('{_BATCH}')",
     message="must be <tenant>/<shard>/L<level>/<id of a block>, such as t/0/L0/01ARZ3NDEKTSV4RRFFQ69G5FAV",
-    holds=lambda batch: re.fullmatch(_BATCH[1:-1], batch) is not None,
+    holds=lambda batch: re.fullmatch(_BATCH, batch) is not None,
 )
 BlockId = Annotated[str, StringConstraints(max_length=26), Checked(BLOCK_ID)]
 

@@ -25,6 +25,7 @@ from compaction.cli.output import OutputFormat, emit, output_option, print_table
 from compaction.stores.blocks.index.retention import Expired, RetentionPeriods, would_expire
 from compaction.stores.blocks.index.tombstones import standing, summary
 from compaction.stores.blocks.model import SECOND
+from compaction.stores.blocks.paths import escape_tenant
 from compaction.stores.blocks.store import BlockStore
 from compaction.stores.blocks.sweep.cleaning import Cleaned, expire_all, sweep
 
@@ -47,6 +48,7 @@ class TenantDuration(click.ParamType[tuple[str, Duration]]):
         tenant, sign, period = str(value).rpartition("=")
         if not sign or not tenant:
             self.fail("write TENANT=DURATION, such as acme=90d", param, ctx)
+        escape_tenant(tenant)
         return tenant, DurationParameter().convert(period, param, ctx)
 
 

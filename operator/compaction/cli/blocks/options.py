@@ -30,8 +30,9 @@ from compaction.cli.places import (
     refuse_password,
 )
 from compaction.exceptions import NoBlockStoreError
+from compaction.stores.blocks.owners import IDENTITY_PATH, FolderOwners
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from compaction.stores.objects.store import ObjectStorage
+from compaction.stores.objects.store import ObjectStorage, open_objects
 from compaction.stores.unreachable import explaining
 
 if TYPE_CHECKING:
@@ -87,7 +88,12 @@ class StorePlace:
                 tell_skipped(store.objects)
 
     def check(self) -> None:
-        """A mistyped folder must not become a store, nor a mistyped index an empty one. Raises NoBlockStoreError."""
+        """A mistyped folder must not become a store, nor a mistyped index an empty one.
+
+        Raises NoBlockStoreError; ForeignFileError, before anything is written, when a table or another store is there.
+        """
+        if self.may_be_new and self.folder is not None and not (self.folder / IDENTITY_PATH).exists():
+            FolderOwners(open_objects(self.url)).refuse_new_store()
         url = parsed(self.connection.index_url)
         if url is None or url.get_backend_name() != "sqlite" or not url.database:
             return

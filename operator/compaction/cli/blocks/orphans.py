@@ -71,6 +71,7 @@ def _show_found(found: OrphanSearch, output: OutputFormat) -> None:
     ]
     if output is not OutputFormat.TABLE:
         data = {"protected": found.protected, "waiting": found.waiting, "more": found.more, "items": rows}
+        data["owned"] = [{"path": path, "reason": reason} for path, reason in found.owned.items()]
         emit(data, output)
         return
     if rows:
@@ -80,6 +81,9 @@ def _show_found(found: OrphanSearch, output: OutputFormat) -> None:
     click.echo(f"{more}{plural(len(rows), 'orphan')} with {size}; nothing was changed (--delete does it)")
     if found.protected:
         click.echo(f"{plural(found.protected, 'object')} kept: an open job may still commit them")
+    if found.owned:
+        path, reason = next(iter(found.owned.items()))
+        click.echo(f"{plural(len(found.owned), 'object')} kept: {path}: {reason.removeprefix('it is kept: ')}")
     if found.waiting:
         click.echo(f"{plural(found.waiting, 'object')} kept for a week after the index was created: review them first")
 

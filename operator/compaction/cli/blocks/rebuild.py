@@ -53,10 +53,23 @@ class LakeParameter(click.ParamType[Lake]):
     help="Tenant of files below FOLDER that were registered in place.",
 )
 @click.option("--time-column", default="", metavar="NAME", help="The column of time of blocks whose footer names none.")
+@click.option(
+    "--drop-path-column",
+    "given_up",
+    metavar="NAME",
+    multiple=True,
+    help="A column that only paths hold (NAME=VALUE/), given up when the files were registered.",
+)
 @output_option()
 @click.pass_context
 def rebuild(
-    context: click.Context, *, place: StorePlace, lakes: Sequence[Lake], time_column: str, output: OutputFormat
+    context: click.Context,
+    *,
+    place: StorePlace,
+    lakes: Sequence[Lake],
+    time_column: str,
+    given_up: tuple[str, ...],
+    output: OutputFormat,
 ) -> None:
     """Rebuild a lost index from block footers, into an empty database. Only for a store whose index is lost.
 
@@ -82,7 +95,9 @@ def rebuild(
                 )
 
             now = BlockStore(objects, index).now()
-            result = rebuild_index(objects, index, now=now, lakes=lakes, time_column=time_column, report=show)
+            result = rebuild_index(
+                objects, index, now=now, lakes=lakes, time_column=time_column, given_up=given_up, report=show
+            )
     finally:
         index.close()
         tell_skipped(objects)

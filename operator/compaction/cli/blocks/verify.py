@@ -29,6 +29,7 @@ from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.store import BlockStore
 from compaction.stores.objects.store import ObjectStorage
+from compaction.unexpected import defect
 
 EQUAL, REPLACED, DIFFERENT, UNREADABLE = "equal", "replaced meanwhile", "DIFFERENT", "UNREADABLE"
 READ_AT_ONCE: Final = 4
@@ -93,6 +94,10 @@ def _verify(store: BlockStore, block: Block) -> dict[str, Any]:
         raise
     except (BlockFormatError, ObjectError, MergeError, UnsupportedColumnError) as error:
         differences, verified = [_words(error)], UNREADABLE
+    except CompactionError:
+        raise
+    except Exception as error:  # noqa: BLE001 - of one block: the others are read all the same
+        differences, verified = [defect(error, block.path)], UNREADABLE
     if differences and _ended(store, block):
         # Listed, then replaced, and its grace was over before it was its turn.
         differences, verified = [], REPLACED

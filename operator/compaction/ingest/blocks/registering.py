@@ -17,19 +17,23 @@ from compaction.exceptions import (
     BlockConflictError,
     CompactionError,
     CorruptBlockError,
+    ForeignFileError,
     InvalidBlockError,
     InvalidTenantError,
     ObjectChangedError,
     ObjectMissingError,
     ObjectPathError,
     ObjectTruncatedError,
+    UnexpectedBlockError,
     UnsuitableBlockError,
 )
 from compaction.ingest.access import Principal
 from compaction.ingest.blocks.messages import BlockResult, BlockToRegister, Problem, RegistrationOutcome
 from compaction.stores.blocks.model import Block
+from compaction.stores.blocks.owners import Sign
 from compaction.stores.blocks.paths import escape_tenant, parse_block_path
 from compaction.stores.blocks.store import BlockStore
+from compaction.unexpected import defect
 
 _PROBLEMS: Final[tuple[tuple[type[CompactionError], Problem], ...]] = (
     (ObjectMissingError, Problem.OBJECT_MISSING),
@@ -64,7 +68,8 @@ def register(
     """
     for one in wanted:
         principal.check(one.tenant)
-    looked = list(pool.map(lambda one: _look(store, one, principal), wanted))
+    owned = store.owners.of(one.path for one in wanted)
+    looked = list(pool.map(lambda one: _look(store, one, principal, owned.get(one.path)), wanted))
     blocks = [one for one in looked if isinstance(one, Block)]
     if len(blocks) < len(wanted):
         return _refused(wanted, [one if isinstance(one, BlockResult) else None for one in looked])
@@ -78,8 +83,10 @@ def register(
     return Registration(HTTPStatus.OK, tuple(_registered(block, new) for block in blocks))
 
 
-def _look(store: BlockStore, one: BlockToRegister, principal: Principal) -> Block | BlockResult:
+def _look(store: BlockStore, one: BlockToRegister, principal: Principal, sign: Sign | None) -> Block | BlockResult:
     try:
+        if sign is not None:
+            raise ForeignFileError(cut(one.path, 200), f"it belongs to {sign}")
         escape_tenant(one.tenant)  # or what the block is merged into could not be written
         if principal.allowed is not None and parse_block_path(one.path) is None:
             # Only such a path says whose object it is; any other may be another tenant's.
@@ -91,6 +98,10 @@ def _look(store: BlockStore, one: BlockToRegister, principal: Principal) -> Bloc
         )
     except REFUSALS as error:
         return _problem(one, error)
+    except CompactionError:
+        raise  # of the store or the index: it may pass, and the writer tries again
+    except Exception as error:  # noqa: BLE001 - one file must not keep its writer repeating for ever
+        return _problem(one, UnexpectedBlockError(one.path, defect(error, one.path)))
 
 
 def _problem(one: BlockToRegister, error: CompactionError) -> BlockResult:

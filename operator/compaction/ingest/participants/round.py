@@ -10,8 +10,9 @@ from typing import Final, TypeVar
 
 from compaction.catalogs.compaction.reasons import Reason
 from compaction.catalogs.compaction.round import Answer, Unanswered
-from compaction.exceptions import ParticipantConfigError, ParticipantError, ParticipantFailure
+from compaction.exceptions import CompactionError, ParticipantConfigError, ParticipantError, ParticipantFailure
 from compaction.ingest.participants.client import ParticipantAddress, ParticipantClient
+from compaction.unexpected import defect
 
 T = TypeVar("T")
 _REASONS: Final = {
@@ -86,6 +87,11 @@ async def _each(
                 return await call(address)
             except ParticipantError as error:
                 return error
+            except CompactionError:
+                raise  # of the round as a whole
+            except Exception as error:  # noqa: BLE001 - of one participant: the others are asked all the same
+                detail = defect(error, f"participant {address.name}")
+                return ParticipantError(address.name, address.url, ParticipantFailure.GARBAGE, detail)
 
     results = dict(
         zip((address.name for address in addresses), await asyncio.gather(*map(one, addresses)), strict=True)

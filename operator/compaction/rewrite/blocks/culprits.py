@@ -23,6 +23,7 @@ from compaction.exceptions import (
 from compaction.stores.blocks.format.footer import BlockFooter, read_footer
 from compaction.stores.blocks.model import Block
 from compaction.stores.objects.store import ObjectStorage
+from compaction.unexpected import defect
 
 
 class SourceFault(StrEnum):
@@ -74,10 +75,17 @@ def read_source_footer(objects: ObjectStorage, block: Block) -> BlockFooter | Cu
         if culprit is None:
             raise
         return culprit
+    except Exception as error:  # noqa: BLE001 - of one source, whatever it is
+        return broken(block, error)
     if (footer.info.size, footer.rows) != (block.bytes, block.rows):
         found = f"{footer.info.size} bytes and {footer.rows} rows"
         return foreign(block, f"it has {found}, not {block.bytes} bytes and {block.rows} rows")
     return footer
+
+
+def broken(block: Block, error: Exception) -> Culprit:
+    """For a source on which reading fails for a reason that no code expects."""
+    return Culprit(block.path, SourceFault.CORRUPT, f"{block.path}: cannot be read: {defect(error, block.path)}")
 
 
 def foreign(block: Block, detail: str) -> Culprit:

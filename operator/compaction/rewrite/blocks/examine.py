@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from compaction.exceptions import BlockStoreError, StorageError
-from compaction.rewrite.blocks.culprits import Culprit, foreign, read_source_footer
+from compaction.exceptions import BlockStoreError, CompactionError, StorageError
+from compaction.rewrite.blocks.culprits import Culprit, broken, foreign, read_source_footer
 from compaction.rewrite.blocks.task import MergeFailure, failure_of, of_culprit, opener
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.place import ObjectsPlace
@@ -53,6 +53,10 @@ def run_examination(task: ExamineTask) -> Examined:
         found = read_back(source.path, opener(objects, source.path, pace))
     except (BlockStoreError, StorageError) as error:
         return failure_of(error, "")
+    except CompactionError:
+        raise
+    except Exception as error:  # noqa: BLE001 - one source must not keep its siblings from being merged
+        return of_culprit(broken(source, error))
     if found != source.fingerprint:
         return of_culprit(foreign(source, f"its rows are {found}, not {source.fingerprint} (rows:content)"))
     return Sound()

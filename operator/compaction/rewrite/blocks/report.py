@@ -28,6 +28,7 @@ _WORST_FIRST: Final = (
     JobReason.VERIFICATION_FAILED,
     JobReason.STORE_UNREADABLE,
     JobReason.INVALID_JOB,
+    JobReason.INTERNAL_ERROR,
     BlockJobReason.SOURCES_DIFFER,
     BlockJobReason.MEMORY_TOO_SMALL,
     JobReason.SOURCE_CORRUPT,

@@ -123,8 +123,9 @@ class RewriteRounds:
     def _may_go_on(self, sources: Sequence[Source], work: BlockMerge, tag: str) -> bool:
         """Whether another merge may succeed: culprits were found, or a source gets its second chance."""
         named = {failure.culprit.path: failure.culprit for failure in self.failures if failure.culprit}
-        unproved = any(failure.reason == JobReason.VERIFICATION_FAILED for failure in self.failures)
-        if not named and not unproved:
+        reasons = {failure.reason for failure in self.failures}
+        unproved = JobReason.VERIFICATION_FAILED in reasons
+        if not named and not unproved and JobReason.INTERNAL_ERROR not in reasons:
             return False
         found = examine(
             [source.block for source in sources],
@@ -143,7 +144,7 @@ class RewriteRounds:
             if source.block.path in guilty:
                 self._accuse(source.block, guilty[source.block.path])
         self._suspects |= named.keys()
-        if not guilty and not named:
+        if unproved and not guilty and not named:
             self._keep_evidence(work)
         return bool(guilty or named)
 

@@ -1,8 +1,8 @@
 """What runs inside a Spark task for blocks: merge one range of keys, upload the output, prove it, answer plain data.
 
 Nothing but values crosses the boundary between the task and the driver. An error of the data or of the store is a
-`MergeFailure`, never an exception: Spark would turn that into text, retry it, and abort the siblings. Only a defect of
-ours leaves this module as an exception.
+`MergeFailure`, never an exception: Spark would turn that into text, retry it, and abort the siblings. A defect of ours
+is a failure too (`InternalError`): whichever source causes it is found by reading each by itself (`examine`).
 
 An upload under the output's id is not visible to anybody: the index knows it only when the driver commits.
 """
@@ -21,6 +21,7 @@ from compaction.exceptions import (
     BlockNotSortedError,
     BlockStoreError,
     BlockVerificationError,
+    CompactionError,
     DatabaseUnavailableError,
     ObjectStoreUnavailableError,
     SchemaConflictError,
@@ -41,6 +42,7 @@ from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, Mer
 from compaction.stores.blocks.model import Block
 from compaction.stores.objects.store import ObjectInfo, ObjectStorage
 from compaction.stores.pace import UNLIMITED, Pace, limited
+from compaction.unexpected import defect
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,10 @@ def run_merge(task: MergeTask) -> TaskResult:
         # Of the scratch directory; those of objects and of what is read are errors of ours by now.
         why = error.strerror or type(error).__name__
         return MergeFailure(task.output, JobReason.STORE_UNREADABLE, f"{task.output}: scratch space: {why}")
+    except CompactionError:
+        raise
+    except Exception as error:  # noqa: BLE001 - see above
+        return MergeFailure(task.output, JobReason.INTERNAL_ERROR, f"{task.output}: {defect(error, task.output)}")
 
 
 def failure_of(error: BlockStoreError | StorageError, output: str) -> MergeFailure:

@@ -26,6 +26,7 @@ from compaction.exceptions import (
     StaleTokenError,
     TokenMergeProofError,
     TooManyTriesError,
+    UnexpectedRangeError,
     UnknownRefError,
     UnsupportedRangeError,
     WorkOutdatedError,
@@ -50,6 +51,7 @@ _REASONS: Final[dict[type[CompactionError], JobReason]] = {
     UnsupportedRangeError: JobReason.SOURCE_CORRUPT,
     CorruptMessageError: JobReason.SOURCE_CORRUPT,
     RangeRecordError: JobReason.SOURCE_CORRUPT,
+    UnexpectedRangeError: JobReason.INTERNAL_ERROR,
 }
 """Anything else is that the store could not be read or written."""
 _PASSING: Final = (DatabaseUnavailableError, ObjectStoreUnavailableError, OutputSweptError, TooManyTriesError)

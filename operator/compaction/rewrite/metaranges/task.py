@@ -18,6 +18,7 @@ from compaction.exceptions import (
     ScratchSpaceError,
     StagingStoreError,
     StorageError,
+    UnexpectedRangeError,
 )
 from compaction.rewrite.place import ObjectsPlace
 from compaction.stores.pace import limited
@@ -30,6 +31,7 @@ from compaction.stores.staging.tree.applying import PartResult, read_back, write
 from compaction.stores.staging.tree.fingerprint import fingerprint
 from compaction.stores.staging.tree.storage import RangeStorage
 from compaction.stores.staging.tree.stretches import Part
+from compaction.unexpected import defect
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,10 @@ def write_proved(task: PartTask) -> WrittenPart:
         return WrittenPart(None, error=error)
     except OSError as error:  # of the temporary files; those of objects are errors of ours by now
         return WrittenPart(None, error=ScratchSpaceError(task.branch, error.strerror or type(error).__name__))
+    except CompactionError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a defect of ours is this part's failure, and no loss of the engine
+        return WrittenPart(None, error=UnexpectedRangeError(f"branch {task.branch}: {defect(error, task.branch)}"))
     if not shown == found == result.content:
         return WrittenPart(None, error=RewriteProofError(task.branch, shown, found))
     return WrittenPart(result, shown, found)

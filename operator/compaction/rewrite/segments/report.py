@@ -24,6 +24,7 @@ _WORST_FIRST = (
     SegmentReason.LIVE_SET_UNKNOWN,
     SegmentReason.LOG_NOT_APPENDABLE,
     JobReason.VERIFICATION_FAILED,
+    JobReason.INTERNAL_ERROR,
     JobReason.SOURCE_CORRUPT,
     JobReason.INVALID_JOB,
     JobReason.SOURCES_CHANGED,

@@ -43,6 +43,7 @@ from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import GroupRanges
 from compaction.stores.segments.rewrite.kernel import rewrite_group
 from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.unexpected import defect
 
 FENCE_LOOK_SECONDS = 1.0
 """How often a running task looks whether its attempt has been replaced."""
@@ -98,6 +99,9 @@ def run_group(task: GroupTask) -> GroupResult:
         return failure_of(error, task.sources)
     except OSError as error:
         return failure_of(storage_error(error, directory), task.sources)
+    except Exception as error:  # noqa: BLE001 - of one group: the others are rewritten all the same
+        message = f"{directory}: {task.sources[0]}: {defect(error, task.directory)}"
+        return GroupFailure(task.sources, JobReason.INTERNAL_ERROR, message)
 
 
 def failure_of(error: CompactionError, sources: tuple[str, ...]) -> GroupFailure:

@@ -18,6 +18,8 @@ import structlog
 from compaction.api.enums import PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.block_store import BlockStoreSpec as BlockStoreSpec
+from compaction.api.text.formatting import plural
+from compaction.api.text.safe import printable
 from compaction.exceptions import (
     BlockStoreError,
     DatabaseUnavailableError,
@@ -145,6 +147,14 @@ class BlockStoreAdapter:
                 Conflict(one.tenant, one.schemas, one.blocks, str(one), one.alone) for one in waiting.conflicts()
             ),
             left_out=offered.left_out,
+            problems=tuple(
+                TargetProblem(
+                    printable(f"{tenant}/{shard}"),
+                    PolicyReason.SENSE_FAILED,
+                    f"compaction passes over {plural(count, 'block')}: {why}; register the rows in new files",
+                )
+                for (tenant, shard), (why, count) in waiting.parked().items()
+            ),
         )
         upcoming = self._cleaner.upcoming(store)
         return Sensed(

@@ -15,10 +15,9 @@ from compaction.exceptions import IndexMismatchError, ObjectExistsError, ObjectM
 from compaction.stores.blocks.index.engine import IndexChange, IndexDatabase, head_version
 from compaction.stores.blocks.index.schema import ensure_schema
 from compaction.stores.blocks.index.tables import HEAD, METADATA
+from compaction.stores.blocks.owners import IDENTITY_PATH, FolderOwners
 from compaction.stores.objects.store import ObjectStorage
 
-IDENTITY_PATH: Final = "_compaction/identity"
-"""No path of a block: `_compaction/` has two parts, a block three (and a tenant may have this name)."""
 _LONGEST: Final = 100
 _AFTER: Final = "-after-"
 """In the identity of a rebuilt index: the index that it replaced."""
@@ -33,6 +32,7 @@ def bind(objects: ObjectStorage, index: IndexDatabase) -> str:
 
     Raises:
         IndexMismatchError: they do not belong together, or one of both was lost.
+        ForeignFileError: a new store would lie inside another one, or in the folder of a table.
         DatabaseSchemaError, DatabaseUnavailableError, DatabaseError, ObjectError
     """
     ours = ensure_schema(index, identity=str(ULID()))
@@ -45,6 +45,8 @@ def bind(objects: ObjectStorage, index: IndexDatabase) -> str:
                 f"the index has blocks, and there is no object {IDENTITY_PATH} in the store: correct the URL of one of "
                 f"both; if the object was deleted, write it again with the text {ours}",
             )
+        # A merge of the inner store would delete what is live in the outer one.
+        FolderOwners(objects).refuse_new_store()
         theirs = _write(objects, ours)
     if theirs != ours:
         empty = index.read(head_version) == 0
@@ -65,9 +67,13 @@ def begin_anew(objects: ObjectStorage, index: IndexDatabase) -> str:
 
     Raises:
         IndexMismatchError: the index is in use, of this store or of another: one that exists is never replaced.
+        ForeignFileError: see `bind`.
         DatabaseSchemaError, DatabaseUnavailableError, DatabaseError, ObjectError
     """
-    theirs = read_identity(objects) or _write(objects, str(ULID()))
+    theirs = read_identity(objects)
+    if theirs is None:
+        FolderOwners(objects).refuse_new_store()
+        theirs = _write(objects, str(ULID()))
     suffix = f"{_AFTER}{theirs[:_WORD]}"
     word = f"{ULID()}{suffix}"
     ours = ensure_schema(index, identity=word)

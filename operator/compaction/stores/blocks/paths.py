@@ -1,8 +1,8 @@
 """Where blocks lie: `<tenant>/<shard>/<ULID>.parquet` below the store's root, in every store alike.
 
-A tenant is any text. What is not a letter, a digit, `_` or `-` of ASCII (or a dot behind the first character) is
-written as `=` and two hexadecimal digits for each byte of UTF-8, so no name leaves its folder, and two names never
-share one.
+A tenant is any text of one line: without control characters and marks of direction. What is not a letter, a digit, `_`
+or `-` of ASCII (or a dot behind the first character) is written as `=` and two hexadecimal digits for each byte of
+UTF-8, so no name leaves its folder, and two names never share one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from compaction.api.text.safe import printable
 from compaction.exceptions import InvalidTenantError
 
 SUFFIX: Final = ".parquet"
@@ -46,7 +47,15 @@ def shard_prefix(tenant: str, shard: int) -> str:
 
 
 def escape_tenant(tenant: str) -> str:
-    """A tenant as one part of a path. Raises InvalidTenantError: empty, too long, or no text."""
+    """A tenant as one part of a path. Raises InvalidTenantError: empty, too long, or no text of one line.
+
+    This is the rule of every entrance: commands, HTTP, the index, and, in its own words, the resources
+    (`api/policy/block_store.py`).
+    """
+    if (shown := printable(tenant)) != tenant:
+        raise InvalidTenantError(
+            f"tenant {shown[:60]!r} holds control characters or marks of direction: leave them out"
+        )
     try:
         data = tenant.encode()
     except UnicodeEncodeError:
@@ -61,6 +70,15 @@ def escape_tenant(tenant: str) -> str:
             f"tenant {tenant[:40]!r} takes {len(escaped)} bytes of a path, allowed are 1 to {MAX_TENANT}"
         )
     return escaped
+
+
+def place_problem(tenant: str, shard: int) -> str:
+    """Why no block can be of this tenant and shard; empty when one can."""
+    try:
+        escape_tenant(tenant)
+    except InvalidTenantError as error:
+        return str(error)
+    return "" if 0 <= shard <= MAX_SHARD else f"shard {shard} is not in 0..{MAX_SHARD}"
 
 
 def unescape_tenant(part: str) -> str | None:

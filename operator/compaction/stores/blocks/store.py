@@ -14,7 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, Self
 
-from compaction.exceptions import BlockStoreError, StorageError
+from compaction.exceptions import BlockStoreError, ForeignFileError, StorageError
 from compaction.stores.blocks.identity import bind
 from compaction.stores.blocks.index import claims, listing, quarantine, registering, replacing
 from compaction.stores.blocks.index.engine import IndexDatabase
@@ -24,6 +24,7 @@ from compaction.stores.blocks.index.queue import QueueChanges, QueueReading, rea
 from compaction.stores.blocks.index.registering import Registered
 from compaction.stores.blocks.index.replacing import BlockReplacement, Replaced
 from compaction.stores.blocks.model import SECOND, Block
+from compaction.stores.blocks.owners import FolderOwners
 from compaction.stores.database.engine import DEFAULT_PATIENCE
 from compaction.stores.objects.store import ObjectStorage, open_objects
 from compaction.stores.processes import Holder
@@ -31,6 +32,8 @@ from compaction.stores.unreachable import StoreAddress
 
 DESCRIBED_AT_ONCE: Final = 8
 """Footers that are read beside one another when many blocks are registered."""
+OWNERS_KEPT: Final = 60.0
+"""Seconds. What comes after that is found before anything is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +56,17 @@ class BlockStoreConnection:
 
 @dataclass(frozen=True, slots=True)
 class BlockStore:
-    """The blocks below one URL with their index. `clock` gives epoch seconds."""
+    """The blocks below one URL with their index. `clock` gives epoch seconds. `owners`: of folders, as they were at
+    most a minute ago: a writer registers into the same few for ever.
+    """
 
     objects: ObjectStorage
     index: IndexDatabase
     clock: Callable[[], float] = time.time
+    owners: FolderOwners = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "owners", FolderOwners(self.objects, keep=OWNERS_KEPT))
 
     @classmethod
     def open(
@@ -72,6 +81,7 @@ class BlockStore:
         Raises:
             ObjectStoreUrlError, DatabaseUrlError: a URL or an option cannot be used.
             IndexMismatchError: objects and index do not belong together.
+            ForeignFileError: a new store would lie inside another one, or in the folder of a table.
             ObjectError, DatabaseError: one of both cannot be reached.
         """
         objects = open_objects(connection.url, options=connection.options)
@@ -131,9 +141,11 @@ class BlockStore:
     ) -> Registered:
         """Make uploaded blocks live and let them wait for compaction; all of them, or none. Repeating is harmless.
 
-        Raises BlockFormatError, ObjectError, InvalidBlockError, BlockConflictError, InvalidTenantError and errors of
-        the index.
+        Raises BlockFormatError (ForeignFileError: a table format or another store owns a file), ObjectError,
+        InvalidBlockError, BlockConflictError, InvalidTenantError and errors of the index.
         """
+        for path, sign in self.owners.of(paths).items():
+            raise ForeignFileError(path, f"it belongs to {sign}")
         one = partial(self.describe, tenant=tenant, shard=shard, level=level, time_column=time_column, verify=verify)
         with ThreadPoolExecutor(max(1, min(DESCRIBED_AT_ONCE, len(paths)))) as pool:
             blocks = list(pool.map(one, paths))

@@ -6,13 +6,15 @@ a job exists and has not succeeded, its blocks are in no other batch, whatever t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from compaction.planning.reading import HeldJob
 from compaction.stores.blocks.conflicts import SchemaConflict
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.queue import Density, QueueEntry, density, read_changes, read_queue
 from compaction.stores.blocks.model import SECOND
+from compaction.stores.blocks.paths import MAX_SHARD, place_problem
 from compaction.stores.blocks.planning.apart import kept_apart
 from compaction.stores.blocks.planning.queue import BlockQueue
 from compaction.stores.blocks.planning.rules import NO_ROWS, BlockRules, QueuedBlock
@@ -29,6 +31,8 @@ class WaitingBlocks:
         self._classes = BlockClasses(look_up)
         self._version: int | None = None
         self._held: dict[str, frozenset[str]] = {}
+        self._tenants: set[str] = set()
+        self._parked: dict[str, tuple[str, int]] = {}
         self._density: tuple[int | None, Density] = (None, Density(0, 0))
         self.queue = BlockQueue(rules)
 
@@ -39,23 +43,47 @@ class WaitingBlocks:
         """
         levels = len(self._rules.levels)
         changes = read_changes(self.index, self._version, levels=levels) if self._version is not None else None
-        if changes is None or not self._classes.learn(changes.entries):
+        # What comes out of quarantine has left its place and has a new one: out first, then in.
+        gone = [block for block, _ in changes.left] if changes is not None else []
+        for block in gone:
+            self._parked.pop(block, None)
+        entries = self._sound(changes.entries) if changes is not None else []
+        if changes is None or not self._classes.learn(entries):
             self._read_all(levels)
         else:
-            # What comes out of quarantine has left its place and has a new one: out first, then in.
-            self.queue.remove(block for block, _ in changes.left)
-            self.queue.push_all(map(self._queued, changes.entries))
+            self.queue.remove(gone)
+            self.queue.push_all(map(self._queued, entries))
             self._version = changes.version
         self._hold(jobs)
+
+    def parked(self) -> dict[tuple[str, int], tuple[str, int]]:
+        """Tenants and shards whose blocks wait for nothing, because no job can name them: why, and how many blocks."""
+        counts = Counter(self._parked.values())
+        return {place: (place_problem(*place), count) for place, count in sorted(counts.items())}
+
+    def _sound(self, entries: Sequence[QueueEntry]) -> Sequence[QueueEntry]:
+        """Those of a tenant and shard that a job can have. A row that another program wrote parks itself, never the
+        store.
+        """
+        tenants = {entry.tenant for entry in entries}
+        # Names, not places, are checked: a store has few of them, and up to half as many places as blocks.
+        doubtful = {one for one in tenants - self._tenants if place_problem(one, 0)}
+        self._tenants |= tenants - doubtful
+        if doubtful or any(not 0 <= entry.shard <= MAX_SHARD for entry in entries):
+            self._parked |= {one.id: (one.tenant, one.shard) for one in entries if place_problem(one.tenant, one.shard)}
+            return [entry for entry in entries if entry.id not in self._parked]
+        return entries
 
     def _read_all(self, levels: int) -> None:
         """The whole queue. Until that is done nothing counts as read, whatever fails meanwhile."""
         self._version = None
         reading, classes = read_queue(self.index, levels=levels), BlockClasses(self._look_up)
-        classes.learn(reading.entries)
+        self._parked = {}
+        entries = self._sound(reading.entries)
+        classes.learn(entries)
         self._classes = classes
         self.queue, self._held = BlockQueue(self._rules), {}
-        self.queue.push_all(map(self._queued, reading.entries))
+        self.queue.push_all(map(self._queued, entries))
         self._version = reading.version
 
     def density(self) -> Density:

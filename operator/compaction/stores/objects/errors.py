@@ -37,6 +37,9 @@ _STATUS: Final = re.compile(r"status(?: code)?:? (\d{3})|\b(\d{3}) (?:Service|In
 _CODE: Final = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
 _SYSTEM: Final = re.compile(r'code: (\d+),\s+kind: ([A-Za-z]+),\s+message: "([A-Za-z ,/-]{1,80})"')
 _RANGE: Final = re.compile(r"StartTooLarge|InvalidRange|range was invalid|RequestedRangeNotSatisfiable|status: 416")
+_REGIONS: Final = ("incorrectly configured region", "IllegalLocationConstraintException", "<Region>")
+"""What S3, and the library of a redirect that names no place, say to a request that was signed for another region."""
+_REGION: Final = re.compile(r"<Region>([a-z0-9-]{1,40})</Region>")
 _NO_PLACE: Final = {"NoSuchBucket", "InvalidBucketName"}
 _NO_ACCESS: Final = {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "ExpiredToken", "InvalidToken"}
 _CAUSES: Final = {
@@ -74,6 +77,9 @@ def translate(error: Exception, path: str, store: Store) -> ObjectError:
     text = str(error)
     code = found[1] if (found := _CODE.search(text)) else ""
     status = int(next(filter(None, found.groups()))) if (found := _STATUS.search(text)) else 0
+    if any(mark in text for mark in _REGIONS):
+        place = f", which is in {found[1]}" if (found := _REGION.search(text)) else ""
+        return ObjectAccessError(path, f"the region is not that of the bucket{place}")
     if code in _NO_PLACE:
         return ObjectAccessError(path, f"the bucket cannot be used ({code})")
     if isinstance(error, FileNotFoundError):

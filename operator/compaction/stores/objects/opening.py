@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,13 +30,18 @@ LOCAL_PATH: Final = "local_path"
 
 @dataclass(frozen=True, slots=True)
 class StorageConnection:
-    """A store of obstore: `store` never retries by itself, `bulk` does (parts of uploads). `folder`: a local one."""
+    """A store of obstore: `store` never retries by itself, `bulk` does (parts of uploads). `folder`: a local one.
+    `root`: its path below the top of the bucket, or of the file system; `top` opens all of a bucket of which it is a
+    part.
+    """
 
     url: str
     kind: Store
     store: Any
     bulk: Any
     folder: Path | None = None
+    root: str = ""
+    top: Callable[[], StorageConnection] | None = None
 
 
 def connect(url: str, options: Mapping[str, str]) -> StorageConnection:
@@ -67,7 +73,9 @@ def connect(url: str, options: Mapping[str, str]) -> StorageConnection:
         known = next((name for name in options if f"'{name}'" in str(error)), "")
         reason = f"option {known!r} is not one of this store" if known else "its options do not fit together"
         raise ObjectStoreUrlError(f"{parts.scheme}://{parts.netloc}{parts.path}: {reason}") from None
-    return StorageConnection(url, Store.REMOTE, store, bulk)
+    root = urllib.parse.unquote(parts.path).strip("/")
+    top = partial(connect, f"{parts.scheme}://{parts.netloc}", options) if root else None
+    return StorageConnection(url, Store.REMOTE, store, bulk, root=root, top=top)
 
 
 def _azure(url: str, parts: urllib.parse.SplitResult, options: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
@@ -111,4 +119,4 @@ def _open_folder(url: str, parts: urllib.parse.SplitResult, options: Mapping[str
     except (BaseError, OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise ObjectStoreUrlError(f"{folder}: cannot be used as an object store: {reason}") from None
-    return StorageConnection(str(folder), Store.FOLDER, store, store, folder)
+    return StorageConnection(str(folder), Store.FOLDER, store, store, folder, root=str(folder).strip("/"))

@@ -11,7 +11,7 @@ MAX_PATH: Final = 900
 """Bytes; S3 has 1024 for the root and the path together."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
-_STAGED: Final = re.compile(r"#[0-9]+$", re.ASCII)
+_STAGED: Final = re.compile(r"#[0-9]+\Z", re.ASCII)
 
 
 def is_staged(path: str) -> bool:

@@ -99,6 +99,7 @@ class ObjectStorage:
     def __init__(self, connection: StorageConnection, retrying: Retrying) -> None:
         """Use `open_objects`."""
         self.url = connection.url
+        self._connection = connection
         self._store, self._bulk, self._kind = connection.store, connection.bulk, connection.kind
         self._retrying, self._folder = retrying, connection.folder
         self.skipped: dict[str, str] = {}
@@ -111,6 +112,11 @@ class ObjectStorage:
     def folder(self) -> Path | None:
         """Where the objects are files; None when they are not."""
         return self._folder
+
+    def from_top(self) -> tuple[ObjectStorage, str]:
+        """All of the bucket and the path of this store in it; a folder itself, and its path without the first slash."""
+        top = self._connection.top
+        return self if top is None else ObjectStorage(top(), self._retrying), self._connection.root
 
     def get(self, path: str) -> bytes:
         """The whole object. Raises ObjectMissingError and other ObjectError."""

@@ -42,6 +42,7 @@ from compaction.stores.segments.planning.limits import IndexesMissing, SegmentLi
 from compaction.stores.segments.scan.problems import LogError, LogErrorReason
 from compaction.stores.segments.scan.sense import LogDebt, SenseResult, SenseSettings
 from compaction.stores.segments.store import SegmentLogStore
+from compaction.unexpected import defect
 
 
 class SegmentLogsAdapter:
@@ -127,6 +128,9 @@ class SegmentLogsAdapter:
                 continue  # somebody is at it: what looks half-done is being done
             except CompactionError as error:
                 problems.append(TargetProblem(str(log.path), "RecoveryFailed", str(error)))
+            except Exception as error:  # noqa: BLE001 - of one log, as below
+                message = f"{log.path}: {defect(error, str(log.path))}"
+                problems.append(TargetProblem(str(log.path), "RecoveryFailed", message))
         return recovered
 
     def _unreadable(self, request: SenseRequest, problem: TargetProblem) -> Sensed:
@@ -216,6 +220,9 @@ class SegmentLogsAdapter:
                 continue
             except CompactionError as error:
                 problems.append(TargetProblem(log, "SweepFailed", str(error)))
+                continue
+            except Exception as error:  # noqa: BLE001 - the other logs are swept all the same
+                problems.append(TargetProblem(log, "SweepFailed", f"{log}: {defect(error, log)}"))
                 continue
             deleted += len(report.deleted)
             freed += report.bytes_reclaimed

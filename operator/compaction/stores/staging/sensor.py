@@ -12,7 +12,7 @@ from fnmatch import translate
 from typing import Final
 
 from compaction.api.policy.staging_area import MAX_TOKENS_PER_JOB, StagingAreaSpec
-from compaction.exceptions import CorruptMessageError, StagingStoreError
+from compaction.exceptions import CompactionError, CorruptMessageError, StagingStoreError
 from compaction.kinds.staging.measures import (
     AGE_REACHED,
     BRANCHES,
@@ -30,6 +30,7 @@ from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.refs.branches import Branch
 from compaction.stores.staging.refs.records import BranchRecord
 from compaction.stores.staging.staged.counters import Counts
+from compaction.unexpected import defect
 
 REST_SECONDS: Final = 60.0
 """For so long after the start of a compaction a branch is left alone that a commit has come to since."""
@@ -120,6 +121,10 @@ class BranchSensor:
                 debts.append(self._debt(area, branch, counted, store))
             except StagingStoreError as error:
                 damaged.append((branch.name, error))
+            except CompactionError:
+                raise  # of the store as a whole
+            except Exception as error:  # noqa: BLE001 - of one branch: the others are scanned all the same
+                damaged.append((branch.name, StagingStoreError(f"branch {branch.name}: {defect(error, branch.name)}")))
         damaged = [(name, error) for name, error in damaged if chosen(name)]
         tokens = frozenset(token for one in every for token in one.record.tokens)
         return BranchScan(tuple(debts), tuple(damaged), tokens)

@@ -109,13 +109,13 @@ def test_what_cannot_be_a_block(index: IndexDatabase, fields: dict[str, Any], me
 
 def test_extreme_values_come_back_as_they_were(index: IndexDatabase) -> None:
     blocks = [
-        a_block(1, shard=2**63 - 1, level=2**15, bytes=2**63 - 1, min_time=1 - 2**63, max_time=2**63 - 1),
+        a_block(1, shard=2**31 - 1, level=2**15, bytes=2**63 - 1, min_time=1 - 2**63, max_time=2**63 - 1),
         a_block(2, fingerprint=RowFingerprint(2**63 - 1, 2**128 - 1), sort_key=()),
         a_block(
             3,
             fingerprint=RowFingerprint(0, 0),
             bytes=0,
-            tenant="ж" * 512,
+            tenant="ж" * 33,
             path="ю" * 512,
             sort_key=("ключ", 'a"b', "%(x)s"),
         ),

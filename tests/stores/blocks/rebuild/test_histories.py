@@ -12,9 +12,9 @@ from random import Random
 import pytest
 
 from compaction.exceptions import BlockClaimError, ObjectMissingError
-from compaction.stores.blocks.identity import IDENTITY_PATH
 from compaction.stores.blocks.index.claims import retire
 from compaction.stores.blocks.index.engine import IndexDatabase
+from compaction.stores.blocks.owners import IDENTITY_PATH
 from compaction.stores.blocks.rebuild.index import rebuild_index
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.blocks.sweep.cleaning import sweep

@@ -14,14 +14,16 @@ from compaction.exceptions import IndexMismatchError, ObjectStoreUnavailableErro
 from compaction.leases.tokens import MAX_TOKEN
 from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.format.metadata import BlockMetadata
-from compaction.stores.blocks.identity import IDENTITY_PATH, begin_anew, finish_anew, read_identity
+from compaction.stores.blocks.identity import begin_anew, finish_anew, read_identity
 from compaction.stores.blocks.index.claims import claim, high_water
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.listing import BlockFilter
 from compaction.stores.blocks.index.quarantine import Fault
 from compaction.stores.blocks.index.tables import HEAD, BlockState
 from compaction.stores.blocks.model import BlockKey
+from compaction.stores.blocks.owners import IDENTITY_PATH
 from compaction.stores.blocks.rebuild import found
+from compaction.stores.blocks.rebuild import found as found_module
 from compaction.stores.blocks.rebuild import index as module
 from compaction.stores.blocks.rebuild.found import Lake
 from compaction.stores.blocks.rebuild.index import RebuildProgress, rebuild_index
@@ -264,6 +266,17 @@ def test_what_cannot_be_read_is_named_and_no_reason_to_stop(
     assert collect_orphans(store.objects, fresh, now=LATER).objects == 0
 
 
+def test_a_block_on_which_the_code_fails_is_named_and_the_others_found(
+    block_store: BlockStore, fresh: IndexDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(block_store, [1, 2, 3])
+    bad, plain = block_store.live().blocks[1].path, found_module.said_of
+    monkeypatch.setattr(found_module, "said_of", lambda footer: [][3] if footer.info.path == bad else plain(footer))
+    result = rebuild_index(block_store.objects, fresh, now=LATER)
+    assert (result.blocks, list(result.unreadable)) == (2, [bad])
+    assert "an unexpected IndexError at stores/blocks/rebuild/found.py:" in result.unreadable[bad]
+
+
 def test_files_of_a_lake_that_were_registered_where_they_lay(block_store: BlockStore, fresh: IndexDatabase) -> None:
     """Neither tenant nor shard is in their paths: who makes the index anew says it, as at the registration."""
     store = block_store
@@ -272,7 +285,7 @@ def test_files_of_a_lake_that_were_registered_where_they_lay(block_store: BlockS
         store.objects.put(path, parquet(rows(50, start=100 * number), sorted_by=["service", "time"]))
     ids = [assigned_id(store.objects.head(path)) for path in paths]
     blocks = [
-        describe(store.objects, path, tenant="acme", shard=2, level=0, block=block)
+        describe(store.objects, path, tenant="acme", shard=2, level=0, block=block, given_up=["day"])
         for path, block in zip(paths, ids, strict=True)
     ]
     store.register_blocks(blocks)
@@ -283,7 +296,7 @@ def test_files_of_a_lake_that_were_registered_where_they_lay(block_store: BlockS
     before = content(store)
     store.objects.delete([paths[2]])
     lakes = [Lake("lake", "acme", 2), Lake("lake/other/", "else", 0), Lake("lak", "nobody", 0)]
-    result = rebuild_index(store.objects, fresh, now=LATER, lakes=lakes)
+    result = rebuild_index(store.objects, fresh, now=LATER, lakes=lakes, given_up=("day",))
     new = replace(store, index=fresh)
     live = {block.id: block for block in new.live().blocks}
     assert content(new, BlockFilter(tenant="acme")) == before

@@ -106,6 +106,8 @@ def test_an_outage_of_the_store_ends_the_sweep(s3: S3, proxy: FaultProxy, tmp_pa
     assert (done.blocks, len(done.failed)) == (0, 10)
     assert len(proxy.seen) < 50, "an outage is noticed, not proved ten times over"
     assert "503" in done.failed[block_id(0)]
+    later = sweep(direct.objects, direct.index, now=NOON + 1, grace=0)
+    assert (later.blocks, later.failed) == (0, done.failed), "until they are tried again, they have failed"
     assert sweep(direct.objects, direct.index, now=NOON + FIRST_PAUSE, grace=0).blocks == 10
     direct.close()
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import BlockConflictError, IndexMismatchError, ReplaceRefusedError
-from compaction.stores.blocks.identity import IDENTITY_PATH
 from compaction.stores.blocks.index.claims import retire
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.orphans import condemn
+from compaction.stores.blocks.owners import IDENTITY_PATH
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.blocks.sweep.orphan_collector import CLOCK_PATH, SAFETY_AGE, collect_orphans, find_orphans
 from support.faults.aged import DAY, Aging

@@ -304,3 +304,13 @@ def test_a_claim_does_not_change_what_a_plan_is_made_from(root: Path) -> None:
     assert store.sense() == before
     write_snapshot(root / "a", index=100, term=9, live=LiveSet.empty())
     assert store.sense() != before
+
+
+def test_a_log_on_which_the_code_fails_never_hides_its_siblings(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = sense.open_log
+    monkeypatch.setattr(sense, "open_log", lambda path: [][3] if path.name == "b" else plain(path))
+    result = sense.sense_root(root, SenseSettings())
+    assert [log.path.name for log in result.logs] == ["a", "c"]
+    (error,) = result.errors
+    assert (error.path.name, error.reason) == ("b", LogErrorReason.LOG_INVALID)
+    assert "an unexpected IndexError at stores/segments/scan/sense.py:" in error.message

@@ -34,6 +34,7 @@ from compaction.stores.staging.lakefs.adapter import LiveAdapter
 from compaction.stores.staging.lakefs.claims import read_claim
 from compaction.stores.staging.lakefs.control import MergeLease, allow_merging, seal, stop_merging
 from compaction.stores.staging.lakefs.repository import LiveRepository
+from compaction.stores.staging.lakefs.sensing import LiveSensor
 from compaction.stores.staging.refs.names import METADATA_PARTITION, SCHEMA_KEY
 from compaction.stores.staging.tree.storage import RangeStorage
 from stores.staging.lakefs.conftest import QuietClock, WatchedStore
@@ -453,6 +454,22 @@ def test_one_branch_that_cannot_be_read_is_a_problem_of_its_own(opted: Opted, se
     server.create_branch("bad", server.branch().commit_id)
     server.put_sealed({"a": "new"}, {"b": None})
     server.kv.set(server.partition, b"branches/bad", b"\xff\xff")
+    reading = opted.rested()
+    assert [one.target for one in reading.problems] == ["example/bad"]
+    assert [one.target for one in reading.candidates] == ["example/main"]
+
+
+def test_a_branch_on_which_the_code_fails_is_a_problem_of_its_own(
+    opted: Opted, server: LakeFsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.create_branch("bad", server.branch().commit_id)
+    server.put_sealed({"a": "new"}, {"b": None})
+    plain = LiveSensor._debt
+    monkeypatch.setattr(
+        LiveSensor,
+        "_debt",
+        lambda self, live, row, *rest: [][3] if row.name == "bad" else plain(self, live, row, *rest),
+    )
     reading = opted.rested()
     assert [one.target for one in reading.problems] == ["example/bad"]
     assert [one.target for one in reading.candidates] == ["example/main"]

@@ -52,7 +52,9 @@ def time_column_of(footer: BlockFooter, wanted: str = "") -> str:
         return str(times[0])
     if found := next((name for name in named if not times or name in times), None):
         return found
-    raise UnsuitableBlockError(path, f"which column is the time? Of timestamps there are: {cut(repr(times), 200)}")
+    there = f"of timestamps there are {cut(repr(times), 200)}" if times else "there is none of timestamps"
+    reason = f"which column is the time? {there[0].upper()}{there[1:]}: name it with --time-column (HTTP: timeColumn)"
+    raise UnsuitableBlockError(path, reason)
 
 
 def registered_time_column(block: Block, footer: BlockFooter, said: str = "") -> str | None:

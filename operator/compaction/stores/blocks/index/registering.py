@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import insert, select
+from sqlalchemy import Connection, insert, select
 
 from compaction.exceptions import BlockConflictError
 from compaction.stores.blocks.index.engine import IndexChange, IndexDatabase
@@ -28,6 +28,25 @@ class Registered:
 
     new: tuple[str, ...]
     known: tuple[str, ...]
+
+
+class KnownPath(NamedTuple):
+    """The block whose object lies at a path, in whatever state; `changed_at`: when the index last changed it."""
+
+    block: Block
+    state: BlockState
+    changed_at: int
+
+
+def known_paths(database: IndexDatabase, paths: Sequence[str]) -> dict[str, KnownPath]:
+    """Those of the paths that the index knows. Raises DatabaseUnavailableError, DatabaseError."""
+    query = select(*CONTENT, BLOCKS.c.state, BLOCKS.c.changed_at)
+
+    def body(connection: Connection) -> dict[str, KnownPath]:
+        rows = [row for part in chunks(paths) for row in connection.execute(query.where(BLOCKS.c.path.in_(part)))]
+        return {row.path: KnownPath(block_of(row), BlockState(row.state), row.changed_at) for row in rows}
+
+    return database.read(body)
 
 
 def register(database: IndexDatabase, blocks: Sequence[Block], *, now: int) -> Registered:

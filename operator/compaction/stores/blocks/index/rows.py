@@ -13,9 +13,10 @@ from typing import Any, Final, TypeVar
 
 from ulid import ULID
 
-from compaction.exceptions import InvalidBlockError
+from compaction.exceptions import InvalidBlockError, InvalidTenantError
 from compaction.stores.blocks.index.tables import BLOCKS
 from compaction.stores.blocks.model import Block, RowFingerprint
+from compaction.stores.blocks.paths import MAX_SHARD, escape_tenant
 
 T = TypeVar("T")
 
@@ -77,10 +78,14 @@ def _check(block: Block) -> None:
         value = block.sort_key[int(name[9:-1])] if name.startswith("sort_key") else getattr(block, name)
         if problem := text_problem(value):
             raise InvalidBlockError(block.id, f"{name} {problem}")
+    try:
+        escape_tenant(block.tenant)
+    except InvalidTenantError as error:
+        raise InvalidBlockError(block.id, str(error)) from None
     if len(json.dumps(block.sort_key)) > 16 * MAX_TEXT:
         raise InvalidBlockError(block.id, "sort_key is longer than the index can hold")
     for name in _NUMBERS:
-        limit = MAX_LEVEL if name == "level" else MAX_INTEGER
+        limit = {"level": MAX_LEVEL, "shard": MAX_SHARD}.get(name, MAX_INTEGER)
         if not 0 <= getattr(block, name) <= limit:
             raise InvalidBlockError(block.id, f"{name} is {getattr(block, name)}, which is not in 0..{limit}")
     if not -MAX_INTEGER <= block.min_time <= block.max_time <= MAX_INTEGER:

@@ -215,6 +215,13 @@ def failed(database: IndexDatabase, errors: Mapping[str, str], *, now: int) -> N
         database.change(body)
 
 
+def put_off(database: IndexDatabase, *, now: int, grace: int, limit: int = BATCH) -> dict[str, str]:
+    """Blocks whose grace has passed, and whose deletion has failed and is tried again later, with the reason."""
+    late = (TOMBSTONES.c.since <= now - grace) & (TOMBSTONES.c.not_before > now) & (TOMBSTONES.c.attempts > 0)
+    query = select(TOMBSTONES.c.block, TOMBSTONES.c.error).where(late).order_by(TOMBSTONES.c.since).limit(limit)
+    return database.read(lambda connection: {row.block: row.error or "" for row in connection.execute(query)})
+
+
 def next_due(database: IndexDatabase, *, grace: int) -> int | None:
     """When the next tombstone is due, epoch microseconds; None when nothing waits for its deletion. Those that wait for
     another one do not count: they are due at once when it is confirmed.

@@ -13,15 +13,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from compaction.exceptions import BlockFormatError, ObjectChangedError, ObjectMissingError, ObjectTruncatedError
+from compaction.exceptions import (
+    BlockFormatError,
+    BlockStoreError,
+    ObjectChangedError,
+    ObjectMissingError,
+    ObjectTruncatedError,
+    StorageError,
+)
 from compaction.stores.blocks.format.footer import BlockFooter, read_footer
 from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.model import Block
+from compaction.stores.blocks.owners import FolderOwners
 from compaction.stores.blocks.paths import BlockPlace, parse_block_path, shard_prefix
 from compaction.stores.blocks.rebuild.lineage import Made, Relative
 from compaction.stores.blocks.registration.describe import describe_footer, said_of
 from compaction.stores.blocks.registration.foreign import OWN_FOLDER, assigned_id, is_parquet
 from compaction.stores.objects.store import ObjectStorage
+from compaction.unexpected import defect
 
 READ_AT_ONCE: Final = 8
 EXAMPLES: Final = 100
@@ -42,6 +51,13 @@ class Lake(NamedTuple):
     folder: str
     tenant: str
     shard: int
+
+
+class Unsaid(NamedTuple):
+    """What no object says: the column of time of blocks that name none, and the columns of paths that may be lost."""
+
+    time_column: str = ""
+    given_up: tuple[str, ...] = ()
 
 
 class FoundBlock(NamedTuple):
@@ -65,10 +81,10 @@ class Survey:
     examples: list[str] = field(default_factory=list)
 
 
-def survey(objects: ObjectStorage, lakes: Sequence[Lake]) -> Survey:
-    """One listing of the whole store. Raises ObjectError."""
+def survey(objects: ObjectStorage, lakes: Sequence[Lake], owners: FolderOwners) -> Survey:
+    """One listing of the whole store, which `owners` sees too. Raises ObjectError."""
     found = Survey()
-    for info in objects.list():
+    for info in owners.noting("", objects.list()):
         place = parse_block_path(info.path)
         if place is not None:
             found.shards[place.tenant, place.shard] += 1
@@ -99,27 +115,27 @@ def places(objects: ObjectStorage, shard: Shard, files: Mapping[Shard, list[Plac
 
 
 def read_found(
-    objects: ObjectStorage, blocks: Sequence[Place], *, time_column: str, unreadable: Unreadable
+    objects: ObjectStorage, blocks: Sequence[Place], *, unsaid: Unsaid, unreadable: Unreadable
 ) -> list[FoundBlock]:
     """What the footers say; adds what cannot be read. Raises ObjectError for what is wrong with the store."""
 
     def one(path: str, place: BlockPlace) -> FoundBlock:
         footer = read_footer(objects, path)
         said = said_of(footer)
-        block = None if said.fingerprint is None else _describe(objects, footer, said, place, time_column)
+        block = None if said.fingerprint is None else _describe(objects, footer, said, place, unsaid)
         return FoundBlock(path, place, _relative(place, said, footer), block)
 
     return list(_each(one, blocks, unreadable))
 
 
 def describe_found(
-    objects: ObjectStorage, blocks: Sequence[Place], *, time_column: str, unreadable: Unreadable
+    objects: ObjectStorage, blocks: Sequence[Place], *, unsaid: Unsaid, unreadable: Unreadable
 ) -> list[Block]:
     """The blocks, however much of them has to be read for it. As `read_found`."""
 
     def one(path: str, place: BlockPlace) -> Block:
         footer = read_footer(objects, path)
-        return _describe(objects, footer, said_of(footer), place, time_column)
+        return _describe(objects, footer, said_of(footer), place, unsaid)
 
     return list(_each(one, blocks, unreadable))
 
@@ -132,6 +148,12 @@ def _each(call: Callable[[str, BlockPlace], T], blocks: Sequence[Place], unreada
             return None
         except (BlockFormatError, ObjectChangedError, ObjectTruncatedError) as error:
             return error.reason
+        except BlockStoreError as error:
+            return str(error)
+        except StorageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever one object does to the libraries, the others are read
+            return defect(error, item[0])
 
     with ThreadPoolExecutor(READ_AT_ONCE) as pool:
         for (path, _), answer in zip(blocks, pool.map(one, blocks), strict=True):
@@ -142,7 +164,7 @@ def _each(call: Callable[[str, BlockPlace], T], blocks: Sequence[Place], unreada
 
 
 def _describe(
-    objects: ObjectStorage, footer: BlockFooter, said: BlockMetadata, place: BlockPlace, time_column: str
+    objects: ObjectStorage, footer: BlockFooter, said: BlockMetadata, place: BlockPlace, unsaid: Unsaid
 ) -> Block:
     return describe_footer(
         objects,
@@ -152,7 +174,8 @@ def _describe(
         shard=place.shard,
         level=said.level or 0,
         block=place.id,
-        time_column=said.time_column or time_column,
+        time_column=said.time_column or unsaid.time_column,
+        given_up=unsaid.given_up,
     ).block
 
 

@@ -34,8 +34,9 @@ from compaction.stores.blocks.index.registering import register
 from compaction.stores.blocks.index.rows import chunks
 from compaction.stores.blocks.index.tables import HEAD
 from compaction.stores.blocks.model import SECOND, Block
+from compaction.stores.blocks.owners import FolderOwners
 from compaction.stores.blocks.paths import parse_block_path
-from compaction.stores.blocks.rebuild.found import FoundBlock, Lake, describe_found, places, read_found, survey
+from compaction.stores.blocks.rebuild.found import FoundBlock, Lake, Unsaid, describe_found, places, read_found, survey
 from compaction.stores.blocks.rebuild.lineage import decide
 from compaction.stores.objects.store import ObjectStorage
 
@@ -82,30 +83,37 @@ def rebuild_index(
     *,
     now: int,
     time_column: str = "",
+    given_up: tuple[str, ...] = (),
     lakes: Sequence[Lake] = (),
     report: Callable[[RebuildProgress], None] = lambda progress: None,
 ) -> Rebuilt:
     """Fill an empty index from the objects, and bind the store to it. Repeating after a crash begins again.
 
     `now`: epoch microseconds. `time_column`: for blocks that do not name theirs and have several (see `describe`).
+    `given_up`: columns that only paths hold, and that were given up when the files were registered.
     `lakes`: folders of files that were registered where they lay.
 
     Raises:
         IndexMismatchError: the index is not empty; one that exists is never replaced.
+        ForeignFileError: the store has no identity, and lies in a folder of others (`bind`).
         ObjectError, DatabaseUnavailableError, DatabaseError: begin again.
     """
     word = begin_anew(objects, index)
     _raise_tokens(index, now)
-    found = survey(objects, lakes)
+    owners, unsaid = FolderOwners(objects), Unsaid(time_column, given_up)
+    found = survey(objects, lakes, owners)
     result = Rebuilt(foreign=found.foreign, examples=found.examples)
     total, read = sum(found.shards.values()), 0
     for shard in sorted(found.shards):
         blocks: list[FoundBlock] = []
         for part in chunks(places(objects, shard, found.files), PAGE):
-            blocks += read_found(objects, part, time_column=time_column, unreadable=result.unreadable)
+            owned = owners.of(path for path, _ in part)
+            result.unreadable.update((path, f"it belongs to {sign}") for path, sign in owned.items())
+            ours = [one for one in part if one[0] not in owned]
+            blocks += read_found(objects, ours, unsaid=unsaid, unreadable=result.unreadable)
             read += len(part)
             report(RebuildProgress(read, total, *shard))
-        _enter(objects, index, blocks, time_column, now, result)
+        _enter(objects, index, blocks, unsaid, now, result)
     finish_anew(objects, index, word)
     return result
 
@@ -126,7 +134,7 @@ def _enter(
     objects: ObjectStorage,
     index: IndexDatabase,
     found: Sequence[FoundBlock],
-    time_column: str,
+    unsaid: Unsaid,
     now: int,
     result: Rebuilt,
 ) -> None:
@@ -142,7 +150,7 @@ def _enter(
         blocks = [one.block for one in part if one.block is not None]
         # Blocks of writers that count no fingerprint: only now is it known that their rows have to be read.
         rest = [(one.path, one.place) for one in part if one.block is None]
-        blocks += describe_found(objects, rest, time_column=time_column, unreadable=result.unreadable)
+        blocks += describe_found(objects, rest, unsaid=unsaid, unreadable=result.unreadable)
         for block in _register(index, sorted(blocks, key=lambda one: one.id), now, result):
             result.blocks += 1
             result.rows += block.rows

@@ -7,7 +7,7 @@ statistics. A block that says it is another one (id, tenant, shard, level) is re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from compaction.api.text.safe import cut
 from compaction.exceptions import (
     BlockStoreError,
     CorruptBlockError,
+    ForeignFileError,
     NoBlockIdError,
     StorageError,
     UnsuitableBlockError,
@@ -32,7 +33,9 @@ from compaction.stores.blocks.format.metadata import BlockMetadata, decode
 from compaction.stores.blocks.format.times import scale_of, time_column_of, times_of_footer
 from compaction.stores.blocks.merge.dictionaries import SteadyDictionaries, coded_texts, not_repeating
 from compaction.stores.blocks.model import Block, RowFingerprint
+from compaction.stores.blocks.owners import owner_by_footer
 from compaction.stores.blocks.paths import SUFFIX, ULID_TEXT, parse_block_path, shard_prefix
+from compaction.stores.blocks.registration.foreign import refuse_lost_columns
 from compaction.stores.blocks.registration.order import (
     FoundOrder,
     OrderCheck,
@@ -73,15 +76,16 @@ def described(
     time_column: str = "",
     sort_key: tuple[str, ...] = (),
     verify: bool = False,
+    given_up: Collection[str] = (),
 ) -> Described:
     """The block that lies at `path`. Its id is the one its path says, or `block` for a path of another layout.
 
     `time_column`: else the one the block names, else its only column of timestamps, else one named timestamp, time or
     ts of 64-bit integers, which are microseconds. `sort_key`: the order that the store is to have; rows that declare
-    no other are compared by it.
+    no other are compared by it. `given_up`: columns of the path alone (`region=eu/`) that a merge may lose.
 
-    Raises CorruptBlockError, UnsuitableBlockError (also when it says it is of another tenant, shard or level), and the
-    errors of objects.
+    Raises CorruptBlockError, UnsuitableBlockError (also when it says it is of another tenant, shard or level),
+    ForeignFileError, and the errors of objects.
     """
     footer = read_footer(objects, path)
     return describe_footer(
@@ -95,6 +99,7 @@ def described(
         time_column=time_column,
         sort_key=sort_key,
         verify=verify,
+        given_up=given_up,
     )
 
 
@@ -118,9 +123,14 @@ def describe_footer(
     time_column: str = "",
     sort_key: tuple[str, ...] = (),
     verify: bool = False,
+    given_up: Collection[str] = (),
 ) -> Described:
     """The same for a footer that was read already."""
     path = footer.info.path
+    if (owned := owner_by_footer(footer.parquet.metadata or {}, footer.schema.names)) is not None:
+        owner, shown_by = owned
+        raise ForeignFileError(path, f"it belongs to {owner.what} ({shown_by}): {owner.remedy}")
+    refuse_lost_columns(path, footer.schema.names, given_up)
     identity = _identity(path, said, tenant=tenant, shard=shard, level=level, block=block)
     column = time_column_of(footer, time_column or said.time_column or "")
     times = times_of_footer(footer, column) if footer.rows else _times_of_id(identity)

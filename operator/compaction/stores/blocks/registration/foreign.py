@@ -1,4 +1,5 @@
-"""Parquet files that other programs have written: where they are in a store, and the id that such a file gets.
+"""Parquet files that other programs have written: where they are in a store, which of them it knows already, which it
+cannot take, and the id that such a file gets.
 
 The id is made of the path and of the time of the object, so registering a file again finds it registered.
 """
@@ -6,19 +7,46 @@ The id is made of the path and of the time of the object, so registering a file 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import urllib.parse
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from ulid import ULID
 
+from compaction.api.text.formatting import plural
+from compaction.exceptions import UnsuitableBlockError
+from compaction.stores.blocks.index.registering import KnownPath
+from compaction.stores.blocks.model import SECOND
 from compaction.stores.blocks.paths import SUFFIX, ULID_TEXT, parse_block_path
-from compaction.stores.objects.paths import check_path
-from compaction.stores.objects.store import ObjectInfo, ObjectStorage
+from compaction.stores.objects.store import ObjectInfo
 
 OWN_FOLDER: Final = "_compaction/"
 """What lies here is ours, and no block."""
+HIDDEN: Final = "under names that begin with . or _"
+EXAMPLES: Final = 3
 _TAIL_BYTES: Final = 10
 _TIME_BYTES: Final = 6
+
+
+@dataclass(slots=True)
+class SkippedFiles:
+    """What a listing has passed over: how many files for each reason, and the first of them."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, path: str, reason: str) -> None:
+        """One more."""
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+        if self.counts[reason] <= EXAMPLES:
+            self.examples.setdefault(reason, []).append(path)
+
+    def __iter__(self) -> Iterator[str]:
+        """A line for each reason."""
+        for reason, count in self.counts.items():
+            shown = ", ".join(self.examples[reason]) + (", ..." if count > EXAMPLES else "")
+            yield f"{plural(count, 'file')} {reason}: {shown}"
 
 
 def assigned_id(info: ObjectInfo) -> str:
@@ -31,16 +59,72 @@ def assigned_id(info: ObjectInfo) -> str:
     return str(ULID.from_bytes(milliseconds.to_bytes(_TIME_BYTES, "big") + tail))
 
 
-def parquet_files(objects: ObjectStorage, folder: str) -> Iterator[ObjectInfo]:
-    """All Parquet files below a folder of the store ("" for all of it), without what is ours. Raises ObjectError."""
-    check_path(folder, folder=True)
-    return (info for info in objects.list(folder) if is_parquet(info.path))
+def parquet_among(infos: Iterable[ObjectInfo], skipped: SkippedFiles) -> Iterator[ObjectInfo]:
+    """The Parquet files of a listing that other programs have finished; the others are noted in `skipped`."""
+    for info in infos:
+        if is_parquet(info.path):
+            yield info
+        elif not info.path.startswith(OWN_FOLDER):
+            skipped.add(info.path, HIDDEN if _is_hidden(info.path) else f"not named *{SUFFIX}; name it to take it")
 
 
 def is_parquet(path: str) -> bool:
     """Whether a path is that of a Parquet file that another program has finished, and none of ours."""
     if not path.endswith(SUFFIX) or path.startswith(OWN_FOLDER):
         return False
-    # What other writers have not finished lies in folders such as _temporary; a tenant may begin with _ too.
-    hidden = any(part.startswith((".", "_")) for part in path.split("/"))
-    return not hidden or parse_block_path(path) is not None
+    # A tenant may begin with _ too.
+    return not _is_hidden(path) or parse_block_path(path) is not None
+
+
+def _is_hidden(path: str) -> bool:
+    """What other writers have not finished lies in folders such as _temporary, and beside it lies `_SUCCESS`."""
+    return any(part.startswith((".", "_")) for part in path.split("/"))
+
+
+def path_columns(path: str) -> dict[str, str]:
+    """The columns that only the folders of a file hold, `region=eu/` as Hive, Spark and DuckDB write them: name and
+    value. A tenant's folder may hold `=` as well, but not in the paths that blocks have.
+    """
+    if parse_block_path(path) is not None:
+        return {}
+    pairs = (folder.partition("=") for folder in path.split("/")[:-1])
+    return {urllib.parse.unquote(name): urllib.parse.unquote(value) for name, sign, value in pairs if sign and name}
+
+
+def refuse_lost_columns(path: str, columns: Iterable[str], given_up: Collection[str] = ()) -> None:
+    """Raise UnsuitableBlockError when a merge would lose a column of the path, because the file does not hold it.
+    `given_up`: columns that may be lost.
+    """
+    # Names of partitions are compared without case, as Hive and Spark do.
+    held = {name.casefold() for name in (*columns, *given_up)}
+    lost = {name: value for name, value in path_columns(path).items() if name.casefold() not in held}
+    if lost:
+        name, value = next(iter(lost.items()))
+        raise UnsuitableBlockError(
+            path,
+            f"the column {name[:100]!r} ({value[:100]!r}) is in its path only, and no merge would keep it: write the "
+            f"file with that column, or give the column up with --drop-path-column {name[:100]}",
+        )
+
+
+def known_files(
+    infos: Iterable[ObjectInfo], known: Mapping[str, KnownPath], ids: Mapping[str, str]
+) -> tuple[dict[str, KnownPath], dict[str, str]]:
+    """Of the objects, those that need not be read: the ones that the index knows, and, with the reason, those that were
+    overwritten. `ids`: by path, the id that a file would get, where that is known without its footer.
+
+    The same object has the id and size that are registered, and was not written since the index last changed the block.
+    """
+    same: dict[str, KnownPath] = {}
+    overwritten: dict[str, str] = {}
+    for info in infos:
+        if (one := known.get(info.path)) is None:
+            continue
+        if one.block.bytes != info.size or ids.get(info.path, one.block.id) != one.block.id:
+            overwritten[info.path] = (
+                f"it was overwritten since block {one.block.id} of {one.block.bytes} bytes was registered at this "
+                "path, and a block never changes: write the new rows to another path and register that"
+            )
+        elif int(info.modified.timestamp() * SECOND) <= one.changed_at:
+            same[info.path] = one
+    return same, overwritten

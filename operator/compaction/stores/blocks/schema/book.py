@@ -14,12 +14,19 @@ from typing import Final
 import pyarrow as pa
 import structlog
 
-from compaction.exceptions import BlockFormatError, ObjectChangedError, ObjectMissingError, ObjectTruncatedError
+from compaction.exceptions import (
+    BlockFormatError,
+    CompactionError,
+    ObjectChangedError,
+    ObjectMissingError,
+    ObjectTruncatedError,
+)
 from compaction.stores.blocks.format.footer import read_footer
 from compaction.stores.blocks.index.listing import inspect
 from compaction.stores.blocks.index.schemas import add_schemas, read_schemas
 from compaction.stores.blocks.schema.classes import schema_of_text, schema_text
 from compaction.stores.blocks.store import BlockStore
+from compaction.unexpected import defect
 
 log = structlog.get_logger(__name__)
 
@@ -73,6 +80,11 @@ class SchemaBook:
                 footer = read_footer(self.store.objects, record.block.path)
             except _OF_THE_OBJECT as error:
                 log.info("a footer tells no schema", block=block, error=str(error))
+                continue
+            except CompactionError:
+                raise
+            except Exception as error:  # noqa: BLE001 - one block must not keep the store from being scanned
+                log.info("a footer tells no schema", block=block, error=defect(error, record.block.path))
                 continue
             if footer.schema_id == name:
                 return footer.schema

@@ -6,7 +6,7 @@ Every part is tried at every run that finds it due; one that fails is said, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -96,14 +96,14 @@ class BlockCleaner:
         cleaned = sweep(store.objects, store.index, now=store.now(), grace=self._grace)
         done.deleted += cleaned.blocks
         done.bytes += cleaned.bytes
-        done.failures.update(cleaned.failed)
+        done.failures |= _said(cleaned.failed, "block ")
 
     def _collect(self, store: BlockStore, done: CleanupResult) -> None:
         collected = collect_orphans(store.objects, store.index, now=store.now())
         housekeeping(store.index, now=store.now())
         done.deleted += collected.objects
         done.bytes += collected.bytes
-        done.failures.update(collected.failed)
+        done.failures |= _said(collected.failed, "")
         # The limit ended the search: the next run continues at once instead of after the interval.
         if not collected.more:
             self._orphans_due = self._clock() + ORPHANS_EVERY
@@ -114,3 +114,16 @@ class BlockCleaner:
             part(store, done)
         except (BlockStoreError, StorageError) as error:
             done.failures[store.objects.url] = str(error)
+
+
+def _said(failed: Mapping[str, str], noun: str) -> dict[str, str]:
+    """What could not be deleted, by the first of all that failed for the same reason: a store that refuses deletions
+    refuses a thousand in a request.
+    """
+    alike: dict[str, list[str]] = {}
+    for one, reason in failed.items():
+        alike.setdefault(reason, []).append(one)
+    return {
+        ones[0]: f"{noun}{ones[0]}{f' and {len(ones) - 1} more' if ones[1:] else ''} could not be deleted: {reason}"
+        for reason, ones in alike.items()
+    }

@@ -6,6 +6,8 @@ Invariants:
 * An object is deleted only while its tombstone stands, and the tombstone is dropped only after the store has said that
   the object is gone. A crash in between means that the object is deleted once more.
 * The object of a replaced block is deleted only while what it was made into is in the store (`survivors`).
+* Nothing is deleted from a folder that shows signs of a table format or of another store (`owners`), whenever they came
+  there: a folder may have been made a table since its files were registered.
 * What cannot be deleted is tried again later, each time later, and keeps nothing waiting but what may be made of it
   (`index.tombstones`).
 * Nothing here waits for anything else: no jobs, no writers, no plans.
@@ -15,16 +17,27 @@ Objects that the index does not know are another matter: `orphan_collector`. Tim
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from compaction.exceptions import ObjectError
 from compaction.stores.blocks.index.claims import forget_jobs
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.orphans import forget_gone
 from compaction.stores.blocks.index.retention import Expired, RetentionPeriods, expire
-from compaction.stores.blocks.index.tombstones import BATCH, confirm, due, failed, forget_blocks, next_due
+from compaction.stores.blocks.index.tombstones import (
+    BATCH,
+    BlockTombstone,
+    confirm,
+    due,
+    failed,
+    forget_blocks,
+    next_due,
+    put_off,
+)
 from compaction.stores.blocks.model import SECOND
+from compaction.stores.blocks.owners import FolderOwners
 from compaction.stores.blocks.sweep.survivors import without_survivors
 from compaction.stores.objects.store import ObjectStorage
 
@@ -36,8 +49,9 @@ REMEMBERED: Final = 7 * 86_400 * SECOND
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What a sweep did: `blocks` deleted and their `bytes`; `failed`: ids of those that could not be, and why. `next`:
-    when something is due again, None when nothing waits. `more`: the limit ended it, call again at once.
+    """What a sweep did: `blocks` deleted and their `bytes`; `failed`: ids of those that could not be, now or by an
+    earlier sweep, and why. `next`: when something is due again, None when nothing waits. `more`: the limit ended it,
+    call again at once.
     """
 
     blocks: int
@@ -55,11 +69,12 @@ def sweep(objects: ObjectStorage, index: IndexDatabase, *, now: int, grace: int,
     """
     count = size = 0
     problems: dict[str, str] = {}
+    owners = FolderOwners(objects)
     while count + len(problems) < limit:
         batch = due(index, now=now, grace=grace, limit=min(BATCH, limit - count - len(problems)))
         if not batch:
             break
-        kept = without_survivors(objects, index, batch)
+        kept = without_survivors(objects, index, batch) | _owned(owners, batch)
         free = [one for one in batch if one.block not in kept]
         refused = {path: error.reason for path, error in objects.delete(one.path for one in free)}
         gone = [one for one in free if one.path not in refused]
@@ -72,7 +87,19 @@ def sweep(objects: ObjectStorage, index: IndexDatabase, *, now: int, grace: int,
         if not gone:
             # The store refuses everything: whatever else is due would fail the same, and be put off for nothing.
             break
-    return Cleaned(count, size, problems, next_due(index, grace=grace), more=count + len(problems) >= limit)
+    more = count + len(problems) >= limit
+    # What an earlier sweep could not delete is not deleted now either, until its time has come.
+    problems |= put_off(index, now=now, grace=grace)
+    return Cleaned(count, size, problems, next_due(index, grace=grace), more=more)
+
+
+def _owned(owners: FolderOwners, batch: Sequence[BlockTombstone]) -> dict[str, str]:
+    """Those of the batch whose folder belongs to others by now, by id; all of them when the store does not say."""
+    try:
+        signs = owners.of(one.path for one in batch)
+    except ObjectError as error:
+        return {one.block: f"it is kept: {error}" for one in batch}
+    return {one.block: f"it is kept: it belongs to {signs[one.path]}" for one in batch if one.path in signs}
 
 
 def expire_all(index: IndexDatabase, rule: RetentionPeriods, *, now: int, limit: int = AT_ONCE) -> tuple[Expired, ...]:

@@ -10,6 +10,7 @@ Invariants:
   of a block and its registration is never longer.
 * What was there before index and store were bound to each other waits for a week after that: the index may have been
   rebuilt by rules whose result a user reviews first.
+* What lies in a folder that shows signs of a table format or of another store belongs to that (`owners`).
 * In a local folder, writes that never ended leave files that no listing shows (`name#1`); they go by the same age. What
   other stores keep of unfinished uploads cannot be listed through the library: a rule of the bucket has to end them.
 * An object is condemned first, so that it cannot become a block, then deleted, then that is confirmed
@@ -27,12 +28,13 @@ from typing import Final
 
 from compaction.exceptions import BlockFormatError, ObjectMissingError
 from compaction.stores.blocks.format.metadata import BlockMetadata, decode
-from compaction.stores.blocks.identity import IDENTITY_PATH, bind
+from compaction.stores.blocks.identity import bind
 from compaction.stores.blocks.index.claims import open_jobs
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.blocks.index.orphans import condemn, condemned, confirm_gone, unknown_paths
 from compaction.stores.blocks.index.rows import chunks
 from compaction.stores.blocks.model import SECOND
+from compaction.stores.blocks.owners import IDENTITY_PATH, FolderOwners
 from compaction.stores.blocks.paths import parse_block_path
 from compaction.stores.objects.paths import is_staged
 from compaction.stores.objects.store import ObjectInfo, ObjectStorage
@@ -59,13 +61,15 @@ class Orphan:
 @dataclass(frozen=True, slots=True)
 class OrphanSearch:
     """`orphans` to collect; `protected`: how many objects belong to open claims; `waiting`: how many are old enough but
-    were there before the index was. `more`: the limit ended the search.
+    were there before the index was. `owned`: paths of objects that belong to others, and to whom. `more`: the limit
+    ended the search.
     """
 
     orphans: tuple[Orphan, ...]
     protected: int
     waiting: int
     more: bool
+    owned: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,9 @@ def find_orphans(
     bind(objects, index)
     now = _store_now(objects)
     bound = objects.head(IDENTITY_PATH).modified
+    owners = FolderOwners(objects)
     found: list[Orphan] = []
+    owned: dict[str, str] = {}
     protected = waiting = 0
     for page in _pages(_old_blocks(objects, now, older_than)):
         infos = {info.path: info for info in page}
@@ -102,11 +108,19 @@ def find_orphans(
         waiting += len(unknown) - len(settled)
         free = _not_claimed(objects, index, settled)
         protected += len(settled) - len(free)
-        found += [Orphan(info.path, info.size, _micros(info.modified, now)) for info in free]
+        orphans = [Orphan(info.path, info.size, _micros(info.modified, now)) for info in free]
+        found += _not_owned(owners, orphans, owned)
         if len(found) >= limit:
             break
-    found += _unfinished(objects, now, older_than)
-    return OrphanSearch(tuple(found[:limit]), protected, waiting, more=len(found) >= limit)
+    found += _not_owned(owners, tuple(_unfinished(objects, now, older_than)), owned)
+    return OrphanSearch(tuple(found[:limit]), protected, waiting, more=len(found) >= limit, owned=owned)
+
+
+def _not_owned(owners: FolderOwners, orphans: Sequence[Orphan], owned: dict[str, str]) -> list[Orphan]:
+    """Those that lie in no folder of others; adds the rest to `owned`."""
+    signs = owners.of(one.path for one in orphans)
+    owned |= {path: f"it is kept: it belongs to {sign}" for path, sign in signs.items()}
+    return [one for one in orphans if one.path not in signs]
 
 
 def collect_orphans(
@@ -125,6 +139,7 @@ def collect_orphans(
     count, failed = _delete(objects, index, earlier, now)
     search = find_orphans(objects, index, older_than=older_than, limit=limit)
     new = {one.path: one for one in search.orphans if one.path not in failed and not is_staged(one.path)}
+    failed |= search.owned
     size = 0
     for part in chunks(tuple(new), PAGE):
         # Only what the index still does not know is condemned: a registration may have come between the listing and
@@ -148,8 +163,11 @@ def collect_orphans(
 def _delete(objects: ObjectStorage, index: IndexDatabase, paths: Sequence[str], now: int) -> tuple[int, dict[str, str]]:
     count = 0
     failed: dict[str, str] = {}
+    owners = FolderOwners(objects)
     for part in chunks(paths, PAGE):
-        refused = {path: error.reason for path, error in objects.delete(part)}
+        refused = {path: f"it is kept: it belongs to {sign}" for path, sign in owners.of(part).items()}
+        free = [path for path in part if path not in refused]
+        refused |= {path: error.reason for path, error in objects.delete(free)}
         confirm_gone(index, [path for path in part if path not in refused], now=now)
         count += len(part) - len(refused)
         failed |= refused

@@ -28,8 +28,9 @@ from compaction.stores.segments.reading.missing import NOTHING_MISSING, Missing,
 from compaction.stores.segments.reading.view import LogState, open_log
 from compaction.stores.segments.scan.changes import VERIFY_LOOKS, State, Trust, state_of
 from compaction.stores.segments.scan.find import FoundLog, LogFinder
-from compaction.stores.segments.scan.problems import LogError, log_error
+from compaction.stores.segments.scan.problems import LogError, LogErrorReason, log_error
 from compaction.stores.segments.snapshot.directories import DATA_FILE, INDEXES_FILE, SNAPSHOTS
+from compaction.unexpected import defect
 
 _NONE: Final[frozenset[str]] = frozenset()
 # Of the year 9999: file systems hold times that no calendar has.
@@ -208,6 +209,10 @@ def sense_root(
             logs[found.path] = cache.debt_of(found, quarantined.get(found.path, _NONE))
         except (SegmentLogError, OSError) as error:
             errors.append(log_error(found.path, error))
+            continue
+        except Exception as error:  # noqa: BLE001 - of one log: its siblings are read all the same
+            message = f"{found.path}: {defect(error, str(found.path))}"
+            errors.append(LogError(found.path, LogErrorReason.LOG_INVALID, message))
             continue
         signs = _signs_of(found, owners)
         if settings.ownership is Ownership.DETECT and (doubt := signs.doubt()):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from compaction.api.policy.staging_area import MAX_TOKENS_PER_JOB, LakeFsMergeSpec, StagingAreaSpec
-from compaction.exceptions import LiveStoreRefusedError, StagingStoreError
+from compaction.exceptions import CompactionError, LiveStoreRefusedError, StagingStoreError
 from compaction.stores.staging.changes import tombstones
 from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.format.messages import CommitData
@@ -24,6 +24,7 @@ from compaction.stores.staging.refs.names import COMMIT_KEYS
 from compaction.stores.staging.sensor import BranchDebt, BranchScan, selected
 from compaction.stores.staging.staged.counters import Counts
 from compaction.stores.staging.staged.rows import decode_rows
+from compaction.unexpected import defect
 
 COUNTED: Final = 10_000
 """Rows of a token that are counted at most."""
@@ -77,6 +78,10 @@ class LiveSensor:
             except StagingStoreError as error:
                 if chosen(name):
                     damaged.append((name, error))
+            except CompactionError:
+                raise  # of the store as a whole
+            except Exception as error:  # noqa: BLE001 - of one branch: the others are scanned all the same
+                damaged.append((name, StagingStoreError(f"branch {name}: {defect(error, name)}")))
         return LiveScan(BranchScan(tuple(debts), tuple(damaged), frozenset(tokens)), rests)
 
     def _sealed_until(self, live: LiveRepository, row: BranchRow) -> float:

@@ -1,0 +1,41 @@
+"""Exceptions that no code expects, at the boundary of one member: a file, a block, a branch, a log, a participant.
+
+There, whatever goes wrong is the failure of that member, by name, and its siblings go on. What is expected has a class
+in `exceptions`; the rest is a defect, so its traceback goes to the log, and users read its place in one line.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from pathlib import Path
+from typing import Final
+
+from compaction.exceptions import CompactionError
+
+log = logging.getLogger(__name__)
+# Where no log is set up, as in most commands, Python itself would write warnings on standard error.
+log.addHandler(logging.NullHandler())
+
+_PACKAGE: Final = Path(__file__).parent
+
+
+def defect(error: Exception, of: str) -> str:
+    """Log an exception that nothing expected, with its traceback; returns what users read of it. `of`: the member.
+
+    An error of ours says itself what it is, wherever it comes. The text of any other is in the log only: libraries
+    quote what they read, and what they were opened with.
+    """
+    if isinstance(error, CompactionError):
+        return str(error)
+    log.warning("unexpected failure of %s", of, exc_info=error)
+    return f"an unexpected {type(error).__name__} at {_place(error)}; this is a defect: please report it"
+
+
+def _place(error: Exception) -> str:
+    """The innermost line of ours that the exception came through, such as `stores/blocks/reader.py:20`."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_relative_to(_PACKAGE):
+            return f"{file.relative_to(_PACKAGE)}:{frame.lineno}"
+    return "an unknown place"

@@ -1,0 +1,133 @@
+"""`compactor blocks register` on folders as other programs leave them: what it takes, what it refuses, what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction.cli.blocks import register as register_command
+from compaction.stores.blocks.format.footer import BlockFooter
+from compaction.stores.blocks.registration.describe import Described
+from compaction.stores.objects.store import ObjectStorage
+from support.stores.block_commands import BlockCommands, in_folder
+from support.stores.blocks import parquet, rows
+
+
+def test_files_of_a_table_are_named_by_folder_and_the_others_registered(blocks: BlockCommands) -> None:
+    for path in ("lake/a.parquet", "wh/t/data/x.parquet", "wh/t/data/y.parquet"):
+        blocks.objects.put(path, parquet(rows(5)))
+    blocks.objects.put("wh/t/metadata/v2.metadata.json", b"{}")
+    args = ("register", "--tenant", "acme", "--assign-ids", f"{blocks.connection.url}/")
+    line = blocks.fails(*args)
+    assert line.startswith("error: wh/t/data/x.parquet and 1 other file: belongs to an Apache Iceberg table (/")
+    assert "/wh/t/metadata/v2.metadata.json): Iceberg itself compacts it: rewrite_data_files, then" in line
+    assert blocks.data("list")["items"] == []
+    blocks.fails(*args, "--skip-bad")
+    assert [one["path"] for one in blocks.data("list")["items"]] == ["lake/a.parquet"]
+
+
+def test_no_store_begins_in_the_folder_of_a_table_and_nothing_is_written_there(tmp_path: Path) -> None:
+    """Nor inside another store: a merge there would delete what is live in the outer one."""
+    outer = in_folder(tmp_path / "outer")
+    outer.add(1)
+    table = tmp_path / "table"
+    (table / "_delta_log").mkdir(parents=True)
+    (table / "region=eu").mkdir()
+    for folder, what in ((table, "a Delta Lake table"), (table / "region=eu", "a Delta Lake table"),
+                         (tmp_path / "outer/acme", "another block store")):  # fmt: skip
+        before = sorted(folder.rglob("*"))
+        for command in (("register", "x.parquet", "--tenant", "t"), ("rebuild-index",)):
+            line = in_folder(folder).fails(*command)
+            assert line.startswith(f"error: {folder}: no store can begin in this folder: it belongs to {what}")
+        assert sorted(folder.rglob("*")) == before
+
+
+def test_a_column_that_only_the_path_holds_is_lost_on_demand_only(blocks: BlockCommands) -> None:
+    """Unless the file has it, or the folder is that of a tenant."""
+    table = rows(5)
+    blocks.objects.put("lake/region=eu/a.parquet", parquet(table))
+    blocks.objects.put("lake/Service=s0/b.parquet", parquet(table))
+    args = ("register", "--tenant", "t=1", "--assign-ids")
+    line = blocks.fails(*args, "lake/")
+    assert line.startswith("error: lake/region=eu/a.parquet: the column 'region' ('eu') is in its path only")
+    assert line.endswith("or give the column up with --drop-path-column region")
+    paths = ["lake/Service=s0/b.parquet", "lake/region=eu/a.parquet"]
+    found = blocks.data(*args, "lake/", "--drop-path-column", "region")["items"]
+    assert [one["path"] for one in found] == paths
+    blocks.add(1, tenant="t=1")
+    lake = ("rebuild-index", "--lake", "lake=t=1/0")
+    for file in Path(blocks.connection.url).glob("_compaction/index.db*"):
+        file.unlink()
+    assert "'region' ('eu') is in its path only" in blocks.fails(*lake)
+    for file in Path(blocks.connection.url).glob("_compaction/index.db*"):
+        file.unlink()
+    assert blocks.data(*lake, "--drop-path-column", "region")["blocks"] == 3
+
+
+def test_a_file_that_fails_for_no_known_reason_is_named_and_the_others_registered(
+    blocks: BlockCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = blocks.write(1), blocks.write(2)
+    plain = register_command.describe_footer
+
+    def fails(objects: ObjectStorage, footer: BlockFooter, *args: Any, **known: Any) -> Described:
+        return footer.nothing if footer.info.path == bad else plain(objects, footer, *args, **known)  # type: ignore
+
+    monkeypatch.setattr(register_command, "describe_footer", fails)
+    line = blocks.fails("register", good, bad, "--tenant", "acme", "--skip-bad")
+    assert line.startswith(f"error: {bad}: an unexpected AttributeError at cli/blocks/register.py:")
+    assert [one["path"] for one in blocks.data("list")["items"]] == [good]
+    assert "Traceback" not in blocks.run("register", bad, "--tenant", "acme").output
+
+
+def test_what_a_folder_holds_besides_is_said_and_our_own_outputs_are_no_news(blocks: BlockCommands) -> None:
+    for name in ("lake/a.parquet", "lake/b.parquet", "lake/C.PARQUET", "lake/d", "lake/_tmp/e.parquet"):
+        blocks.objects.put(name, parquet(rows(5)))
+    root = f"{blocks.connection.url}/"
+    args = ("register", "--tenant", "acme", "--assign-ids", root)
+    first = blocks.run(*args)
+    assert first.stderr.splitlines()[:2] == [
+        "skipped: 2 files not named *.parquet; name it to take it: lake/C.PARQUET, lake/d",
+        "skipped: 1 file under names that begin with . or _: lake/_tmp/e.parquet",
+    ]
+    assert "note: the store owns these files now" in first.stderr
+    assert "2 blocks registered" in first.stdout
+    blocks.run("compact", "--all", "--grace", "0s")
+    again = blocks.run(*args)
+    assert (again.exit_code, again.stdout) == (0, "0 blocks registered\n")
+    assert "skipped: 1 file written by compactions of this store: acme/0/" in again.stderr
+    assert "note:" not in again.stderr
+    named = blocks.data("register", "--tenant", "acme", "--assign-ids", "lake/C.PARQUET", "lake/d")["items"]
+    assert [one["outcome"] for one in named] == ["registered"] * 2
+
+
+def test_known_files_are_looked_up_and_an_overwritten_one_keeps_no_other_out(
+    blocks: BlockCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        blocks.objects.put(f"lake/{number}.parquet", parquet(rows(5, start=10 * number)))
+    args = ("register", "--tenant", "acme", "--assign-ids", "lake/")
+    blocks.data(*args)
+    plain, read = register_command.read_footer, list[str]()
+
+    def counted(objects: ObjectStorage, path: str) -> BlockFooter:
+        read.append(path)
+        return plain(objects, path)
+
+    monkeypatch.setattr(register_command, "read_footer", counted)
+    assert {one["outcome"] for one in blocks.data(*args)["items"]} == {"known before"}
+    assert read == []
+    blocks.objects.put("lake/1.parquet", parquet(rows(9)))
+    blocks.objects.put("lake/3.parquet", parquet(rows(5)))
+    result = blocks.run(*args, "-o", "json")
+    found = json.loads(result.stdout)
+    assert [(one["path"], one["outcome"]) for one in found["items"]] == [
+        ("lake/0.parquet", "known before"), ("lake/2.parquet", "known before"), ("lake/3.parquet", "registered"),
+    ]  # fmt: skip
+    assert [one.partition(" was overwritten since block ")[0] for one in found["failures"]] == ["lake/1.parquet: it"]
+    assert (result.exit_code, read) == (1, ["lake/3.parquet"])
+    assert blocks.run(*args, "--verify", "--skip-bad").exit_code == 1
+    assert sorted(read[1:]) == [f"lake/{number}.parquet" for number in range(4)]
