@@ -633,13 +633,33 @@ class RewriteStoppedError(CompactionError):
 
 
 class OwnerRunningError(LogPathError):
-    """A log must not be compacted now: its owner runs, or nothing says that it is stopped; `reason` says which."""
+    """A log must not be compacted now: its owner runs, or nothing says that it is stopped; `reason` says which.
+
+    `hazard`: what an owner would lose by starting now, and what comes before; empty when it may be started.
+    """
+
+    def __init__(self, path: str, reason: str, hazard: str = "") -> None:
+        super().__init__(path, reason)
+        self.args = (path, reason, hazard)  # what it is pickled with
+        self.hazard = hazard
 
     def __str__(self) -> str:
+        if self.hazard:
+            return (
+                f"{self.path}: {self.reason}. Stop the owner if it runs, and do not start it: {self.hazard}. Once it "
+                f"is stopped, say so: --owner-stopped, in a policy ownership: Stopped"
+            )
         return (
             f"{self.path}: {self.reason}. Stop the owner (one that was killed: start it and stop it), or say that "
             f"it is stopped: --owner-stopped, in a policy ownership: Stopped"
         )
+
+
+class ServerRunningError(OwnerRunningError):
+    """A system of logs must not be opened: a Ra server has its files open for writing."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}. Stop it: one process at a time writes a system of logs"
 
 
 class LiveEntriesMissingError(LogPathError):
@@ -853,17 +873,26 @@ class ShippedFilesError(CompactionError):
 
 
 class RecoveryNeededError(SegmentLogError):
-    """A log with a half-done compaction: it is settled before anything is planned. `outlook`: what recovery will do."""
+    """A log with a half-done compaction: it is settled before anything is planned. `outlook`: what recovery will do.
 
-    def __init__(self, path: str, outlook: tuple[str, ...] = ()) -> None:
-        super().__init__(path, outlook)
+    `doubt`: why the log's owner is not known to be stopped; empty when it is.
+    """
+
+    def __init__(self, path: str, outlook: tuple[str, ...] = (), doubt: str = "") -> None:
+        super().__init__(path, outlook, doubt)
         self.path = path
         self.outlook = outlook
+        self.doubt = doubt
 
     def __str__(self) -> str:
         outlook = f" ({'; '.join(self.outlook)})" if self.outlook else ""
-        command = f"`compactor segments recover {self.path}`"
-        return f"{self.path}: a compaction died half-way here; run {command} first{outlook}"
+        said = f"{self.path}: a compaction died half-way here"
+        if self.doubt:
+            return (
+                f"{said}, and {self.doubt}. Stop the owner if it runs, do not start it, and run "
+                f"`compactor segments recover {self.path} --owner-stopped` first{outlook}"
+            )
+        return f"{said}; run `compactor segments recover {self.path}` first{outlook}"
 
 
 class RecoveryBlockedError(SegmentLogError):

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cli.commands import Run
-from compaction.stores.segments.commit import fence
+from compaction.stores.segments.commit import fence, recovery
+from compaction.stores.segments.format import etf
 from compaction.stores.segments.format.writer import LogWriter
 from compaction.stores.segments.generate import corrupt_entry, generate_log
 from compaction.stores.segments.model import segment_name
+from compaction.stores.segments.scan.sense import SenseSettings, sense_root
 from compaction.stores.segments.snapshot.directories import write_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
+from support.faults.sudden_death import DyingFilesystem, SuddenDeath
+from support.stores.ra_owner import RaOwner
 from support.stores.ra_system import META, WAL, killed, running, stopped
-from support.stores.segment_logs import content, regular
+from support.stores.segment_logs import VARIED_LIMITS, compact_log, content, regular
 
 
 @pytest.fixture
@@ -66,6 +74,73 @@ def test_recover_settles_nothing_under_a_running_server(run: Run, log: Path) -> 
     assert "or was killed" in run("recover", log).stderr
     assert half_done.is_symlink()
     assert run("recover", log, "--owner-stopped").stdout == "removed: 0000000000000001.link\n"
+
+
+def marker_alone(log: Path) -> None:
+    """Killed between its marker and the copy."""
+    members = [segment_name(number).encode() for number in range(1, 9)]
+    (log / "0000000000000001.compaction_group").write_bytes(etf.encode([*members]))
+
+
+def marker_and_copy(log: Path) -> None:
+    marker_alone(log)
+    (log / "0000000000000001.compacting").write_bytes(b"RASG")
+
+
+def our_commit(log: Path) -> None:
+    """Killed behind the commit point: the lowest name is the output, the higher ones are their own files still."""
+    with DyingFilesystem() as counter:
+        compact_log(Path(shutil.copytree(log, log.parent.parent / "copy")), VARIED_LIMITS, job="dying", now=0.0)
+    at = next(number for number, call in enumerate(counter.calls) if call.startswith("symlink"))
+    with DyingFilesystem(at=at), pytest.raises(SuddenDeath):
+        compact_log(log, VARIED_LIMITS, job="dying", now=0.0)
+    assert recovery.is_needed(log)
+
+
+def our_partial(log: Path) -> None:
+    (log / "0000000000000002-0000000000000003.job.1.partial").write_bytes(b"RASG")
+
+
+@pytest.mark.parametrize("died", [marker_alone, marker_and_copy, our_commit, our_partial])
+def test_what_the_message_says_about_a_killed_server_loses_nothing(
+    run: Run, log: Path, died: Callable[[Path], None]
+) -> None:
+    """A start would believe the marker; so no message says to start it before what it says to run has been run."""
+    before = content(log)
+    died(log)
+    killed(log.parent)
+    said = [run("compact", log).stderr, run("inspect", log).stdout]
+    said += [run("plan", log).stderr, run("recover", log).stderr] if recovery.is_needed(log) else []
+    said += [run("verify", log).stderr] if died is not our_partial else []
+    (refused,) = sense_root(log.parent, SenseSettings()).errors
+    said.append(refused.message)
+    for text in said:
+        assert "start it and stop it" not in text
+        assert "do not start" in text
+    (command,) = {found for text in said for found in re.findall(r"`compactor segments (recover [^`]*)`", text)}
+    assert run(*shlex.split(command)).exit_code == 0
+    RaOwner(log).start()
+    assert content(log) == before
+
+
+def test_a_start_that_no_message_asks_for_loses_keys(log: Path) -> None:
+    """Else the test above would show nothing."""
+    before = content(log)
+    marker_alone(log)
+    RaOwner(log).start()
+    assert content(log) != before
+
+
+def test_no_message_says_to_start_a_server_that_takes_an_unknown_live_set_for_an_empty_one(run: Run, log: Path) -> None:
+    (snapshot,) = (log / "snapshots").iterdir()
+    indexes = (snapshot / "indexes").read_bytes()
+    (snapshot / "indexes").unlink()
+    killed(log.parent)
+    said = run("compact", log).stderr
+    assert f"do not start it: snapshots/{snapshot.name} has no `indexes`: restore it first" in said
+    assert "say what is live with --live" in run("clump", log, "--owner-stopped").stderr
+    (snapshot / "indexes").write_bytes(indexes)
+    assert "start it and stop it" in run("compact", log).stderr
 
 
 def test_inspect_says_what_is_known_of_the_owner(run: Run, log: Path) -> None:

@@ -34,6 +34,7 @@ from compaction.stores.segments.clump.plan import (
 from compaction.stores.segments.clump.run import ClumpResult, clump_log, require_stopped_owner
 from compaction.stores.segments.commit import fence, recovery
 from compaction.stores.segments.directory.faults import storage_errors
+from compaction.stores.segments.directory.owner import doubt_of, look_for_owner
 from compaction.stores.segments.format.names import moves_name
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.reading.view import open_log
@@ -140,7 +141,7 @@ def clump(
 
 def _show_plan(directory: Path, request: ClumpOptions, limits: SegmentLimits, output: OutputFormat) -> None:
     if recovery.is_needed(directory):
-        raise RecoveryNeededError(str(directory))
+        raise RecoveryNeededError(str(directory), doubt=doubt_of(look_for_owner(directory)))
     with storage_errors(directory):
         log = open_log(directory)
         plan = plan_clump(log, request, limits)

@@ -28,7 +28,7 @@ from compaction.cli.segments.shapes import outlook_words
 from compaction.exceptions import CompactionError, CorruptEntryError, CorruptIndexesError, LiveSetUnknownError
 from compaction.stores.segments.clump.plan import mean_run
 from compaction.stores.segments.commit import recovery
-from compaction.stores.segments.directory.owner import OwnerSigns, doubt_of, look_for_owner
+from compaction.stores.segments.directory.owner import OwnerSigns, doubt_of, hazard_in, look_for_owner
 from compaction.stores.segments.model import SegmentIndex
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import plan_log
@@ -198,18 +198,20 @@ def _describe(
         "verified": verified,
         "snapshot": _snapshot(log, given=snapshot_given),
         "live": live and live | {"missing": missing.entries},
-        "owner": _owner(signs),
+        "owner": _owner(signs, log.directory),
         "debt": _debt(scan),
         "rejectedSnapshots": [describe(error) for error in log.rejected_snapshots],
         "errors": [describe(error) for error in errors],
     }
 
 
-def _owner(signs: OwnerSigns) -> dict[str, Any] | None:
+def _owner(signs: OwnerSigns, directory: Path) -> dict[str, Any] | None:
     """None where nothing speaks of a Ra system."""
     if not signs.is_ra_system:
         return None
     doubt = doubt_of(signs)
+    if doubt and (hazard := hazard_in(directory)):
+        doubt = f"{doubt}; do not start it: {hazard}"
     return {"stopped": not doubt, "reason": doubt or None}
 
 
@@ -226,8 +228,7 @@ def _segment_rows(scan: LogScan, errors: list[CompactionError], *, verified: boo
         file = getattr(error, "file", None)
         if isinstance(file, str) and file.endswith(".segment"):
             known.setdefault(Path(file).name, _blank_row(Path(file).name, ""))["state"] = "Corrupt"
-    rows = list(known.values())
-    return sorted(rows, key=lambda row: str(row["name"]))
+    return sorted(known.values(), key=lambda row: str(row["name"]))
 
 
 def _segment_row(log: LogState, segment: SegmentIndex, ref: SegmentRef | None, *, verified: bool) -> dict[str, Any]:

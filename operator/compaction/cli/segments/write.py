@@ -85,7 +85,8 @@ def plan(*, directory: Path, snapshot: int | None, live: LiveSet | None, output:
     Example: compactor segments plan /data/ra/LOG --snapshot 120 --live 1-5,9
     """
     if recovery.is_needed(directory):
-        raise RecoveryNeededError(str(directory), tuple(outlook_words(recovery.outlook(directory))))
+        outlook = tuple(outlook_words(recovery.outlook(directory)))
+        raise RecoveryNeededError(str(directory), outlook, doubt_of(look_for_owner(directory)))
     require_snapshot_for_live(directory, snapshot, live)
     planned = plan_now(directory, _request(snapshot, live, options))
     doubt = doubt_of(look_for_owner(directory))

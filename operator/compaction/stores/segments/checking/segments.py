@@ -10,9 +10,7 @@ from compaction.stores.segments.checking.facts import LogFacts
 from compaction.stores.segments.checking.rules import Problem, Rule, Window
 from compaction.stores.segments.format import names
 from compaction.stores.segments.format.codec import torn_from
-from compaction.stores.segments.model import HEADER_BYTES, SEGMENT_NAME, SegmentIndex, segment_number
-
-_RECOVER = "stop the owner and run `compactor segments recover`"
+from compaction.stores.segments.model import HEADER_BYTES, SEGMENT_NAME, SegmentIndex, segment_name, segment_number
 
 
 def names_and_headers(log: LogFacts) -> Iterator[Problem]:
@@ -34,7 +32,7 @@ def names_and_headers(log: LogFacts) -> Iterator[Problem]:
 def _named(path: str) -> str:
     stem = Path(path).stem
     if stem.isdecimal() and len(stem) == 8:
-        return "start the owner, which renames files of 8 digits, or write 16 digits and .segment"
+        return f"rename it to {segment_name(int(stem))} while its owner is stopped"
     return "write 16 digits and .segment, or move the file out of the log's directory"
 
 
@@ -83,6 +81,8 @@ def links(log: LogFacts) -> Iterator[Problem]:
 def half_done(log: LogFacts) -> Iterator[Problem]:
     """What a compaction that died has left: of the compactor here, or of Ra's own."""
     markers = [name for name in log.half_done if names.parse_ra_marker(name)]
+    # The flag: a server that was killed does not look stopped, and without it the command refuses.
+    recover = f"run `compactor segments recover {log.directory} --owner-stopped`"
     for marker in markers:
         path, leader = str(log.directory / marker), names.parse_ra_marker(marker)
         assert leader is not None
@@ -97,14 +97,16 @@ def half_done(log: LogFacts) -> Iterator[Problem]:
                 "a marker without its copy: a Ra server takes the group for committed when it starts, and may lose it"
             )
             window = Window.W1
-        yield Problem(Rule.HALF_DONE, path, what, f"do not start the owner; {_RECOVER} first", window)
+        remedy = f"stop the owner if it runs, do not start it, and {recover} first"
+        yield Problem(Rule.HALF_DONE, path, what, remedy, window)
     for text in log.blocked:
         yield Problem(Rule.HALF_DONE, str(log.directory), text, "restore what is missing, or move the file away")
     known = {names.ra_compacting_name(leader) for marker in markers if (leader := names.parse_ra_marker(marker))}
     for name in log.half_done:
         if name not in markers and name not in known and not any(text.startswith(name) for text in log.blocked):
             what = "a compaction is under way, or died; every live entry is readable all the same"
-            yield Problem(Rule.HALF_DONE, str(log.directory / name), what, f"if it died: {_RECOVER}", note=True)
+            remedy = f"if it died: stop the owner if it runs, do not start it, and {recover} first"
+            yield Problem(Rule.HALF_DONE, str(log.directory / name), what, remedy, note=True)
 
 
 def cut(log: LogFacts) -> Iterator[Problem]:

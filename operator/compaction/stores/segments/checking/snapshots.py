@@ -40,7 +40,7 @@ def live_indexes(log: LogFacts) -> Iterator[Problem]:
             yield Problem(Rule.LIVE_INDEXES, path, str(snapshot.live_error), "its owner computes it from the state")
         elif snapshot.live is None:
             what = f"the snapshot at index {snapshot.index} has no `indexes`: what is live is unknown, not empty"
-            remedy = "let the owner compute it from the state, or state it with --live or `whenIndexesMissing`"
+            remedy = "restore the file from a copy, or state what is live with --live or `whenIndexesMissing`"
             yield Problem(Rule.LIVE_INDEXES, path, what, remedy, Window.W2)
 
 

@@ -30,7 +30,7 @@ from compaction.stores.segments.commit import recovery
 from compaction.stores.segments.directory import lock
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.directory.marker import Marker
-from compaction.stores.segments.directory.owner import WAL_SUFFIX, Writers, doubt_of, look_for_owner
+from compaction.stores.segments.directory.owner import WAL_SUFFIX, Writers, doubt_of, hazard_in, look_for_owner
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.reading.view import LogState, open_log
 from compaction.stores.segments.snapshot.directories import DATA_FILE, read_members
@@ -125,14 +125,17 @@ def require_stopped_owner(log: LogState, *, owner_stopped: bool) -> None:
         raise ClumpRefusedError(path, doubt_of(signs))
     if signs.marker is Marker.FOLLOWS:
         _require_free(signs.system, path)
+    # Whoever follows the advice to start the owner must not lose entries by it.
+    hazard = hazard_in(log.directory)
     if not log.segment(log.newest).identity.size:
-        reason = f"its owner was about to begin {log.newest}, which is empty: start and stop the owner once"
-        raise ClumpRefusedError(path, reason)
+        remedy = f"do not start it: {hazard}" if hazard else "start and stop the owner once"
+        raise ClumpRefusedError(path, f"its owner was about to begin {log.newest}, which is empty: {remedy}")
     if wal := _waiting_in(log.directory):
+        remedy = "start the owner, let it write them to segments, and stop it again"
         raise ClumpRefusedError(
             path,
-            f"entries of it may still wait in {wal}, under indexes that the copies would take: start the owner, let "
-            f"it write them to segments, and stop it again",
+            f"entries of it may still wait in {wal}, under indexes that the copies would take: "
+            f"{f'do not start the owner: {hazard}' if hazard else remedy}",
         )
     if log.snapshot is None:
         return

@@ -19,7 +19,7 @@ from compaction.api.policy.segment_logs import Ownership
 from compaction.exceptions import OwnerRunningError, SegmentLogError
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.commit.recovery import TEMPORARIES
-from compaction.stores.segments.directory.owner import OwnerSigns, look_for_owner, signs_in
+from compaction.stores.segments.directory.owner import OwnerSigns, hazard_in, look_for_owner, signs_in
 from compaction.stores.segments.format import names
 from compaction.stores.segments.model import SEGMENT_NAME
 from compaction.stores.segments.planning.limits import IndexesMissing, SegmentLimits
@@ -212,7 +212,7 @@ def sense_root(
         signs = _signs_of(found, owners)
         if settings.ownership is Ownership.DETECT and (doubt := signs.doubt()):
             running.add(found.path)
-            errors.append(log_error(found.path, OwnerRunningError(str(found.path), doubt)))
+            errors.append(log_error(found.path, OwnerRunningError(str(found.path), doubt, hazard_in(found.path))))
         elif logs[found.path].missing and not signs.wals:
             errors.append(log_error(found.path, missing_error(found.path, logs[found.path].missing)))
     cache.keep_only(logs.keys())
