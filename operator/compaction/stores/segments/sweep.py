@@ -28,7 +28,8 @@ from compaction.stores.segments.format.names import clump_name, job_key, parse_p
 from compaction.stores.segments.model import FileIdentity
 from compaction.stores.segments.planning.limits import IndexesMissing
 from compaction.stores.segments.planning.unreferenced import DeadSegment, dead_segments
-from compaction.stores.segments.snapshot.directories import DATA_FILE, newest_snapshot
+from compaction.stores.segments.snapshot.data_file import DATA_FILE
+from compaction.stores.segments.snapshot.directories import newest_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 
 UNKNOWN_ATTEMPT_SECONDS: Final = 600.0

@@ -8,10 +8,12 @@ both before and after must have been there all the time.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from compaction.exceptions import (
     CompactionError,
@@ -29,12 +31,13 @@ from compaction.stores.segments.commit import fence, recovery
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.directory.listing import regular_identity, regular_segments
 from compaction.stores.segments.directory.marker import read_marker
-from compaction.stores.segments.directory.owner import WAL_SUFFIX, system_of
-from compaction.stores.segments.format import names
+from compaction.stores.segments.directory.owner import WAL_SUFFIX, is_ra_directory, system_of
+from compaction.stores.segments.format import etf, names
 from compaction.stores.segments.format.codec import torn_from
 from compaction.stores.segments.model import HEADER_BYTES, SegmentIndex
 from compaction.stores.segments.reading.files import SegmentFiles, read_segments
 from compaction.stores.segments.reading.view import LogState, is_log_directory, limit_refs
+from compaction.stores.segments.snapshot.data_file import NO_CLUSTER, read_origin
 from compaction.stores.segments.snapshot.directories import (
     SNAPSHOTS,
     LogSnapshot,
@@ -45,6 +48,10 @@ from compaction.stores.segments.snapshot.directories import (
 )
 from compaction.stores.segments.system.cut import LogCut, read_cut
 from compaction.stores.segments.system.row import LogRow
+
+CONFIG_FILE: Final = "config"
+_ATOM: Final = rb"('(?:[^'\\]|\\.)*'|[a-z][\w@]*)"
+_SERVER_ID: Final = re.compile(rb"\bid\s*=>\s*\{\s*" + _ATOM + rb"\s*,\s*" + _ATOM + rb"\s*\}")
 
 
 def is_log(directory: Path) -> bool:
@@ -170,7 +177,27 @@ def _log(
         compactor_errors=errors,
         cut=None if cut[0] is None else cut[0].above(state.snapshot_index),
         cut_error=cut[1],
+        stranger=_stranger(log, snapshots[-1]) if snapshots and given is None else "",
     )
+
+
+def _stranger(log: Path, newest: LogSnapshot) -> str:
+    """See `LogFacts`. The log's `config` is Ra's, text that says which server this is; one without it says nothing."""
+    if not is_ra_directory(system_of(log)):
+        return ""
+    try:
+        origin = read_origin(newest.data)
+    except CorruptSnapshotError:
+        # Being replaced: the next reading names what is damaged.
+        return ""
+    found = _SERVER_ID.search((log / CONFIG_FILE).read_bytes()) if (log / CONFIG_FILE).is_file() else None
+    own = found and tuple(etf.Atom(part.decode(errors="replace").strip("'")) for part in found.groups())
+    members = origin.members if origin is not None else None
+    if not members or (origin == NO_CLUSTER and own not in members):
+        return "it names no cluster and no machine version of this log's Ra server"
+    if own is not None and own not in members:
+        return f"the server's own id, {own[0].name} on {own[1].name}, is not in the cluster that it names"
+    return ""
 
 
 def _cut(log: Path) -> tuple[LogCut | None, InvalidCutError | None]:

@@ -19,8 +19,11 @@ _COPY = "restore the log from a copy or from another member"
 
 
 def files(log: LogFacts) -> Iterator[Problem]:
-    """Newer snapshots than the one in force that are not valid."""
+    """Newer snapshots than the one in force that are not valid, and one in force that is of another cluster."""
     force = log.snapshots[-1] if log.snapshots else None
+    if force is not None and log.stranger:
+        remedy = "do not start the server before the snapshot is restored from a copy or from another member"
+        yield Problem(Rule.SNAPSHOT_FILES, str(force.data), log.stranger, remedy)
     for error in log.rejected:
         what = str(error)
         remedy = f"the one at index {force.index} is in force: delete the newer" if force else "restore it from a copy"

@@ -33,7 +33,7 @@ from compaction.stores.segments.directory.marker import Marker
 from compaction.stores.segments.directory.owner import WAL_SUFFIX, Writers, doubt_of, hazard_in, look_for_owner
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.reading.view import LogState, open_log
-from compaction.stores.segments.snapshot.directories import DATA_FILE, read_members
+from compaction.stores.segments.snapshot.data_file import read_origin
 
 _CHUNK: Final = 1 << 20
 
@@ -139,9 +139,10 @@ def require_stopped_owner(log: LogState, *, owner_stopped: bool) -> None:
         )
     if log.snapshot is None:
         return
-    members = read_members(log.snapshot.path / DATA_FILE)
-    if members != 1:
-        known = "an unknown number of members" if members is None else f"{members} members"
+    origin = read_origin(log.snapshot.data)
+    members = origin.members if origin is not None else None
+    if members is None or len(members) != 1:
+        known = "an unknown number of members" if members is None else f"{len(members)} members"
         raise ClumpRefusedError(
             path,
             f"its snapshot names {known}: what is appended to one member's log only, the others do not hold. Let the "

@@ -119,6 +119,11 @@ def system_of(directory: Path) -> Path:
     return Path(os.path.realpath(directory)).parent
 
 
+def is_ra_directory(system: Path) -> bool:
+    """Whether a Ra server has used this data directory: it creates both files before anything else."""
+    return any(os.path.lexists(system / name) for name in (META_FILE, NAMES_FILE))
+
+
 def look_for_owner(directory: Path) -> OwnerSigns:
     """The signs of life beside a log."""
     system = system_of(directory)

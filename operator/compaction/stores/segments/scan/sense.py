@@ -29,7 +29,8 @@ from compaction.stores.segments.reading.view import LogState, open_log
 from compaction.stores.segments.scan.changes import VERIFY_LOOKS, State, Trust, state_of
 from compaction.stores.segments.scan.find import FoundLog, LogFinder
 from compaction.stores.segments.scan.problems import LogError, log_error
-from compaction.stores.segments.snapshot.directories import DATA_FILE, INDEXES_FILE, SNAPSHOTS
+from compaction.stores.segments.snapshot.data_file import DATA_FILE
+from compaction.stores.segments.snapshot.directories import INDEXES_FILE, SNAPSHOTS
 
 _NONE: Final[frozenset[str]] = frozenset()
 # Of the year 9999: file systems hold times that no calendar has.
