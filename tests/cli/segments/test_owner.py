@@ -16,13 +16,15 @@ from compaction.stores.segments.commit import fence, recovery
 from compaction.stores.segments.format import etf
 from compaction.stores.segments.format.writer import LogWriter
 from compaction.stores.segments.generate import corrupt_entry, generate_log
+from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.model import segment_name
 from compaction.stores.segments.scan.sense import SenseSettings, sense_root
 from compaction.stores.segments.snapshot.directories import write_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath
+from support.stores.log_systems import write_wal
 from support.stores.ra_owner import RaOwner
-from support.stores.ra_system import META, WAL, killed, running, stopped
+from support.stores.ra_system import META, killed, running, stopped
 from support.stores.segment_logs import VARIED_LIMITS, compact_log, content, regular
 
 
@@ -178,7 +180,7 @@ def holey(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", [("inspect", "--verify"), ("entries", "--live-only")])
-def test_entries_that_no_segment_holds_are_an_error_or_may_wait_in_a_write_ahead_log(
+def test_entries_that_no_segment_holds_are_an_error_or_wait_in_a_write_ahead_log(
     run: Run, holey: Path, command: tuple[str, str]
 ) -> None:
     verb, option = command
@@ -188,8 +190,11 @@ def test_entries_that_no_segment_holds_are_an_error_or_may_wait_in_a_write_ahead
     assert f"error: {holey}: {said}, and no write-ahead log lies beside the log" in result.stderr
     stopped(holey.parent)
     result = run(verb, holey, option)
-    assert result.exit_code == 0
-    assert f"warning: {holey}: {said}; they may wait in {holey.parent / WAL}" in result.stderr
+    assert result.exit_code == 1
+    assert f"{said}, nor in the write-ahead log (1 file in {holey.parent})" in result.stderr
+    write_wal(holey.parent, 2, [(holey.name.encode(), LogEntry(index, 1, b"waits")) for index in (12, 13)])
+    result = run(verb, holey, option)
+    assert (result.exit_code, result.stderr) == (0, "")
 
 
 def test_inspect_counts_them_without_reading_payloads(run: Run, holey: Path) -> None:

@@ -24,10 +24,12 @@ from compaction.stores.segments.format import codec, names
 from compaction.stores.segments.format import writer as segment_files
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import MemTable
+from compaction.stores.segments.reading import view
 from compaction.stores.segments.rewrite import kernel, outputs
 from compaction.stores.segments.snapshot import directories
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system import log as log_module
+from compaction.stores.segments.system import segments as segment_view
 from compaction.stores.segments.system import snapshots
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.wal import current
@@ -144,7 +146,10 @@ def _missing_entries_are_dead() -> list[Patch]:
             except MissingLiveIndexError as error:
                 live = live.without(LiveSet.from_indexes([error.index]))
 
-    return [(kernel, "_pick", lenient)]
+    def none(*_: Any) -> LiveSet:
+        return LiveSet.empty()
+
+    return [(kernel, "_pick", lenient), (view, "in_no_segment", none), (segment_view, "in_no_segment", none)]
 
 
 def _nothing_is_cut() -> list[Patch]:

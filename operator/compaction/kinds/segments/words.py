@@ -114,6 +114,16 @@ LEFT_ALONE_WORDS: Final[Mapping[str, Meaning]] = {
         "It becomes a candidate when the owner has repaired the newest one, which it does when it starts.",
         "Start the log's owner.",
     ),
+    "LiveEntriesMissing": Meaning(
+        "Live entries of the log are in no segment and in no write-ahead log, so nothing of it is replaced or deleted.",
+        "Every scan looks for them again.",
+        "Restore the log from a copy or from another member: the message in status.targetErrors names the first one.",
+    ),
+    "Damaged": Meaning(
+        "The records of the segment do not account for all of the file, so it may hold what nothing shows.",
+        "It becomes a candidate when the file is replaced.",
+        "Restore the segment from a copy or from another member: compactor segments inspect DIR names the damage.",
+    ),
     "AboveSnapshot": Meaning(
         "The segment reaches above the snapshot, where everything is live.",
         "It becomes a candidate when a later snapshot covers it.",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import CorruptMovesError, LiveSetUnknownError
+from compaction.exceptions import CorruptMovesError, LiveEntriesMissingError, LiveSetUnknownError
 from compaction.stores.segments.clump.moves import load_moves, moves_files
 from compaction.stores.segments.commit import fence, recovery
 from compaction.stores.segments.commit.records import FenceRecord, SegmentTombstone, TombstoneKind
@@ -106,13 +106,20 @@ def sweep(
         now = held.now() if now is None else now
         record = _caught_up(directory, fence.read(directory), now, held=held)
         due = [t for t in record.tombstones if t.since + grace_seconds <= now]
-        dead: dict[str, DeadSegment] | None = {}
-        if any(t.kind is TombstoneKind.UNREFERENCED for t in due):
-            dead = _dead_now(directory, snapshot_index=snapshot_index, live=live, indexes_missing=indexes_missing)
-        verdicts = judge(directory, due, dead)
-        orphans = _orphan_partials(directory, record, active=active, now=now, grace_seconds=grace_seconds)
-        maps = _obsolete_maps(directory, now=now, grace_seconds=grace_seconds)
-        deleted = delete(directory, (*verdicts.delete, *orphans, *maps), held=held)
+        partials = _orphan_partials(directory, record, active=active, now=now, grace_seconds=grace_seconds)
+        leftovers = (*partials, *_obsolete_maps(directory, now=now, grace_seconds=grace_seconds))
+        dead: dict[str, DeadSegment] = {}
+        unknown = ""
+        # Names are links: whatever becomes of the log, no entry goes with one.
+        if leftovers or any(t.kind is TombstoneKind.UNREFERENCED for t in due):
+            dead, unknown = _dead_now(
+                directory, snapshot_index=snapshot_index, live=live, indexes_missing=indexes_missing
+            )
+        verdicts = judge(directory, due, dead, unknown)
+        if unknown and leftovers:
+            kept = tuple(Blocked(item.name, unknown) for item in leftovers)
+            verdicts, leftovers = replace(verdicts, blocked=(*verdicts.blocked, *kept)), ()
+        deleted = delete(directory, (*verdicts.delete, *leftovers), held=held)
         record = settle(directory, record, verdicts, held=held)
         left = [t.since + grace_seconds for t in record.tombstones]
         return SweepReport(
@@ -160,16 +167,21 @@ def _adopt_links(directory: Path, record: FenceRecord, now: float) -> FenceRecor
 
 def _dead_now(
     directory: Path, *, snapshot_index: int | None, live: LiveSet | None, indexes_missing: IndexesMissing
-) -> dict[str, DeadSegment] | None:
-    """What is dead in the log as it is now; None when it is unknown."""
+) -> tuple[dict[str, DeadSegment], str]:
+    """What is dead in the log as it is now, or why that is unknown."""
     try:
-        return dead_segments(directory, snapshot_index=snapshot_index, live=live, indexes_missing=indexes_missing)
+        found = dead_segments(directory, snapshot_index=snapshot_index, live=live, indexes_missing=indexes_missing)
     except LiveSetUnknownError:
-        return None
+        return {}, "the snapshot does not say what is live (its `indexes` file is missing)"
+    except LiveEntriesMissingError as error:
+        return {}, error.reason
+    return found, ""
 
 
-def judge(directory: Path, due: list[SegmentTombstone], dead: dict[str, DeadSegment] | None) -> Verdicts:
-    """What to delete, which tombstones no longer stand for anything, and what must wait."""
+def judge(directory: Path, due: list[SegmentTombstone], dead: dict[str, DeadSegment], unknown: str = "") -> Verdicts:
+    """What to delete, which tombstones no longer stand for anything, and what must wait. `unknown`: why it is not known
+    what is dead.
+    """
     delete: list[Deleted] = []
     forget: list[str] = []
     blocked: list[Blocked] = []
@@ -185,8 +197,8 @@ def judge(directory: Path, due: list[SegmentTombstone], dead: dict[str, DeadSegm
             (delete.append(Deleted(name, 0)) if still else forget.append(name))
         elif FileIdentity.of(found) != tombstone.identity:
             forget.append(name)
-        elif dead is None:
-            blocked.append(Blocked(name, "the snapshot does not say what is live (its `indexes` file is missing)"))
+        elif unknown:
+            blocked.append(Blocked(name, unknown))
         elif name not in dead:
             blocked.append(Blocked(name, "something in it is needed, or it became the newest segment"))
         else:

@@ -111,7 +111,7 @@ def test_unchanged_logs_are_not_read_again(root: Path, monkeypatch: pytest.Monke
     first = store.sense()
     read: list[Path] = []
     original = sense.open_log
-    monkeypatch.setattr(sense, "open_log", lambda path: read.append(path) or original(path))
+    monkeypatch.setattr(sense, "open_log", lambda path, **how: read.append(path) or original(path, **how))
     assert store.sense() == first
     assert read == []
     held = {root / "a": frozenset({"0000000000000001.segment"})}

@@ -33,8 +33,7 @@ from compaction.stores.segments.directory.listing import regular_identity, regul
 from compaction.stores.segments.directory.marker import read_marker
 from compaction.stores.segments.directory.owner import WAL_SUFFIX, is_ra_directory, system_of
 from compaction.stores.segments.format import etf, names
-from compaction.stores.segments.format.codec import torn_from
-from compaction.stores.segments.model import HEADER_BYTES, SegmentIndex
+from compaction.stores.segments.model import HEADER_BYTES, SegmentIndex, torn_from
 from compaction.stores.segments.reading.files import SegmentFiles, read_segments
 from compaction.stores.segments.reading.view import LogState, is_log_directory, limit_refs
 from compaction.stores.segments.snapshot.data_file import NO_CLUSTER, read_origin
@@ -222,6 +221,8 @@ def _without_torn_end(
     """
     newest = segments[-1] if segments else None
     row = None if newest is None else torn_from(newest)
+    if newest is not None and row is None and newest.is_holed:
+        row = newest.count
     if newest is None or row is None or not covered:
         return segments, None
     whole = replace(
@@ -231,6 +232,7 @@ def _without_torn_end(
         offset=newest.offset[:row],
         length=newest.length[:row],
         crc=newest.crc[:row],
+        behind_hole=newest.behind_hole[:0],
     )
     return (*segments[:-1], whole), newest
 

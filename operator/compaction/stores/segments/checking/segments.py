@@ -9,8 +9,13 @@ from compaction.exceptions import MissingSegmentHeaderError, SegmentNameError
 from compaction.stores.segments.checking.facts import LogFacts
 from compaction.stores.segments.checking.rules import Problem, Rule, Window
 from compaction.stores.segments.format import names
-from compaction.stores.segments.format.codec import torn_from
-from compaction.stores.segments.model import HEADER_BYTES, SEGMENT_NAME, SegmentIndex, segment_name, segment_number
+from compaction.stores.segments.model import (
+    SEGMENT_NAME,
+    SegmentIndex,
+    segment_name,
+    segment_number,
+    torn_from,
+)
 
 
 def names_and_headers(log: LogFacts) -> Iterator[Problem]:
@@ -37,26 +42,31 @@ def _named(path: str) -> str:
 
 
 def records(log: LogFacts) -> Iterator[Problem]:
-    """Payloads without a gap. The end of the newest segment may be torn while the write-ahead log has its entries."""
-    for segment in (*log.state.segments, *([] if log.torn is None else [log.torn])):
-        row = torn_from(segment)
-        if row is None:
-            continue
-        offset = HEADER_BYTES + row * segment.slot_bytes
-        what = f"the index slot at offset {offset} (index {segment.idx[row]}) does not continue the payloads before it"
-        if segment is log.torn and not _only_here(log, segment, row):
-            remedy = "the owner clears it at its next start: its entries are in the write-ahead log"
-            yield Problem(Rule.SEGMENT_RECORDS, str(segment.path), what, remedy, note=True)
-        else:
-            remedy = "restore the segment from a copy or from another member"
-            yield Problem(Rule.SEGMENT_RECORDS, str(segment.path), what, remedy)
+    """Payloads without a gap, and nothing else in the file. The end of the newest segment may be torn while the
+    write-ahead log has its entries.
+    """
+    for segment in log.state.segments:
+        # What an interrupted flush leaves behind the end of the newest is no record yet, and waits in the log.
+        grows = segment.name == log.state.newest and not segment.is_holed and torn_from(segment) is None
+        if segment.damage and not (grows and log.covered):
+            remedy = "restore the segment from a copy or from another member: entries of it may be lost"
+            yield Problem(Rule.SEGMENT_RECORDS, str(segment.path), segment.damage, remedy, note=grows)
+    if log.torn is not None:
+        alone = _only_here(log, log.torn)
+        remedy = "the owner clears it at its next start: its entries are in the write-ahead log"
+        if alone:
+            remedy = "restore the segment from a copy or from another member: entries of it may be lost"
+        yield Problem(Rule.SEGMENT_RECORDS, str(log.torn.path), log.torn.damage, remedy, note=not alone)
 
 
-def _only_here(log: LogFacts, segment: SegmentIndex, row: int) -> bool:
-    """Whether a whole record behind a torn slot is of an entry that the log needs, below those that wait."""
+def _only_here(log: LogFacts, segment: SegmentIndex) -> bool:
+    """Whether a whole record behind a torn or empty slot is of an entry that the log needs, below those that wait."""
+    torn = torn_from(segment)
+    row = segment.count if torn is None else torn
     whole = segment.inside[row:] & (segment.length[row:] > 0)
     first = min(log.waiting or (), default=None)
-    behind = [index for index in segment.idx[row:][whole].tolist() if log.counts(index) and log.row.needs(index)]
+    found = (*segment.idx[row:][whole].tolist(), *segment.behind_hole.tolist())
+    behind = [index for index in found if log.counts(index) and log.row.needs(index)]
     return bool(behind) and (first is None or min(behind) < first)
 
 

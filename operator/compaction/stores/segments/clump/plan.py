@@ -159,13 +159,15 @@ def plan_clump(log: LogState, request: ClumpOptions, limits: SegmentLimits) -> C
 
     Raises:
         ClumpRefusedError: no snapshot of its own, so nothing below one could be replaced; or no index is left.
-        LiveSetUnknownError: the snapshot does not say what is live.
+        LiveSetUnknownError: the snapshot does not say what is live. LiveEntriesMissingError: some of it is lost.
     """
     snapshot = log.snapshot
     if snapshot is None or snapshot.index != log.snapshot_index:
         raise ClumpRefusedError(str(log.directory), "it has no valid snapshot, so every entry is where it must be")
     if log.live is None:
         raise log.live_unknown()
+    if log.missing:
+        raise log.entries_missing()
     live, head = log.live, log_head(log)
     entries = _gather(log, live)
     run, reasons = _judge(entries, live, request, limits)

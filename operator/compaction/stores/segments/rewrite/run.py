@@ -18,9 +18,10 @@ from compaction.stores.segments.commit.records import GroupReceipt, SegmentTombs
 from compaction.stores.segments.directory import lock
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.directory.owner import require_stopped
+from compaction.stores.segments.planning.group_check import GroupCheck
 from compaction.stores.segments.planning.limits import IndexesMissing, SegmentLimits
-from compaction.stores.segments.planning.plan import GroupCheck, LogPlan, plan_log
-from compaction.stores.segments.planning.unreferenced import known_live
+from compaction.stores.segments.planning.plan import LogPlan, plan_log
+from compaction.stores.segments.planning.unreferenced import damage_of, known_live
 from compaction.stores.segments.reading.view import LogState, open_log
 from compaction.stores.segments.rewrite.compact import compact_groups
 from compaction.stores.segments.snapshot.seq import LiveSet
@@ -49,7 +50,9 @@ class CompactionRequest:
 
 @dataclass(frozen=True, slots=True)
 class LogCompaction:
-    """What a compaction did: the groups it committed, the errors of those it did not, the segments it marked."""
+    """What a compaction did: the groups it committed, the segments it marked. `failures`: of groups that it did not
+    commit, of damaged segments, and that live entries are missing.
+    """
 
     job: str
     recovered: recovery.RecoveryReport
@@ -97,7 +100,9 @@ def compact_log(
     try:
         done = _rewrite(directory, request, planned, job=job, token=token, should_stop=should_stop)
         receipts = tuple(outcome for outcome in done if isinstance(outcome, GroupReceipt))
-        failures = tuple(outcome for outcome in done if isinstance(outcome, SegmentLogError))
+        missing = [planned.log.entries_missing()] if planned.log.missing else []
+        failed = [outcome for outcome in done if isinstance(outcome, SegmentLogError)]
+        failures = (*missing, *damage_of(planned.log), *failed)
         marked = _mark(directory, request, planned, job=job, token=token)
     finally:
         fence.retire(directory, job, timeout=request.timeout)

@@ -25,6 +25,7 @@ from compaction.stores.segments.planning.due import CompactionFacts, Due, DueRul
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import plan_log
 from compaction.stores.segments.rewrite.run import CompactionRequest, LogCompaction, compact_log
+from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.phase_one import OWNER, delete_dead
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.system.segment_list import SegmentList
@@ -68,6 +69,10 @@ class CompactedLog(Protocol):
     @property
     def segments(self) -> SegmentList:
         """Its list of segments."""
+
+    @property
+    def waiting(self) -> LiveSet:
+        """What its mem tables hold now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,7 @@ class Compactions:
         """
         try:
             if self._rules.phase_one:
-                delete_dead(log.segments, log.row, timeout=_LOCK_SECONDS)
+                delete_dead(log.segments, log.row, waiting=lambda: log.waiting, timeout=_LOCK_SECONDS)
             self._ask(log)
         except (SegmentLogError, OSError) as error:
             _logger.warning("%s: dead segments cannot be deleted now: %s", log.directory, error)
@@ -143,10 +148,10 @@ class Compactions:
 
     def _ask(self, log: CompactedLog) -> None:
         """Put a log into the queue if it is due now."""
-        rules, row, view = self._rules, log.row, log.segments.view
+        rules, row, waiting, view = self._rules, log.row, log.waiting, log.segments.view
         if rules.due == DueRules() or row.live is None or not view.segments:
             return
-        state = view.state(row)
+        state = view.state(row, waiting)
         awaiting = frozenset(tombstone.name for tombstone in fence.read(log.directory).tombstones)
         facts = CompactionFacts.of(state, plan_log(state, rules.limits, awaiting_deletion=awaiting))
         now = self._clock()
@@ -233,7 +238,9 @@ class Compactions:
         )
         try:
             done = compact_log(log.directory, request, should_stop=lambda: self._closed)
-            deleted = delete_dead(log.segments, log.row, timeout=request.timeout) if rules.phase_one else ()
+            deleted: tuple[str, ...] = ()
+            if rules.phase_one:
+                deleted = delete_dead(log.segments, log.row, waiting=lambda: log.waiting, timeout=request.timeout)
             swept = sweep.sweep(log.directory, grace_seconds=rules.grace, ownership=said, holder=OWNER)
         finally:
             log.segments.refresh()
