@@ -669,6 +669,16 @@ class LiveEntriesMissingError(LogPathError):
         return f"{self.path}: {self.reason}"
 
 
+class EntriesHiddenError(LogPathError):
+    """A segment (`path`) hides entries that the log needs and that no leader has dropped."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.reason}. If it is an old file under a new name, move it out of the log's directory; "
+            f"else restore the log from a copy or another member"
+        )
+
+
 class ClumpRefusedError(LogPathError):
     """Live entries of a log must not, or cannot, be re-written at its head now; says why and what to do."""
 

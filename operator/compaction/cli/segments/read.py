@@ -33,6 +33,7 @@ from compaction.stores.segments.model import SegmentIndex
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import plan_log
 from compaction.stores.segments.planning.unreferenced import damage_of
+from compaction.stores.segments.reading.hidden import hidden_errors
 from compaction.stores.segments.reading.reader import iter_entries, read_batches
 from compaction.stores.segments.reading.view import LogScan, LogState, SegmentRef, scan_log
 from compaction.stores.segments.snapshot.seq import LiveSet
@@ -86,8 +87,9 @@ def inspect(
         for _ in read_batches(scan.log, on_corrupt=errors.append):
             pass
     half_done = _half_done(directory, errors)
-    if verify and scan.log.missing:
-        errors.append(scan.log.entries_missing())
+    if verify:
+        errors += [scan.log.entries_missing()] if scan.log.missing else []
+        errors += hidden_errors(scan.log)
     given = {"snapshot_given": snapshot is not None, "live_given": live is not None}
     result = _describe(scan, errors, look_for_owner(directory), **given, verified=verify)
     result["halfDone"] = half_done

@@ -24,6 +24,7 @@ _LOG_CHECKS = (
     snapshots.only_shrinks,
     snapshots.live_entries,
     snapshots.entries_above,
+    snapshots.hidden,
     wal_files.same_entry,
 )
 _SYSTEM_CHECKS = (wal_files.files, wal_files.records, wal_files.writers, wal_files.marker)
