@@ -679,6 +679,13 @@ class EntriesHiddenError(LogPathError):
         )
 
 
+class UnexpectedLogError(LogPathError):
+    """An error of the program at one log, which is left out; the others go on."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}, which is an error of this program: report it with the log's files"
+
+
 class ClumpRefusedError(LogPathError):
     """Live entries of a log must not, or cannot, be re-written at its head now; says why and what to do."""
 

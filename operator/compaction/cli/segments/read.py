@@ -71,6 +71,7 @@ def inspect(
     directory: Path,
     snapshot: int | None,
     live: LiveSet | None,
+    wal_dir: Path | None,
     verify: bool,
     output: OutputFormat,
 ) -> None:
@@ -79,7 +80,7 @@ def inspect(
     Corrupt files are named and the others still shown; the exit code is then 1.
     """
     require_snapshot_for_live(directory, snapshot, live)
-    scan = scan_log(directory, snapshot_index=snapshot, live=live)
+    scan = scan_log(directory, snapshot_index=snapshot, live=live, wal_directory=wal_dir)
     torn = {error.file: error for error in _torn_records(scan.log)}
     damaged = [error for error in damage_of(scan.log) if error.file not in torn]
     errors: list[CompactionError] = [*scan.errors, *torn.values(), *damaged]
@@ -116,6 +117,7 @@ def entries(
     directory: Path,
     snapshot: int | None,
     live: LiveSet | None,
+    wal_dir: Path | None,
     live_only: bool,
     output: OutputFormat,
 ) -> None:
@@ -124,7 +126,7 @@ def entries(
     An entry that cannot be read is named on stderr, the others are still printed; the exit code is then 1.
     """
     require_snapshot_for_live(directory, snapshot, live)
-    scan = scan_log(directory, snapshot_index=snapshot, live=live)
+    scan = scan_log(directory, snapshot_index=snapshot, live=live, wal_directory=wal_dir)
     for fatal in scan.errors:
         if not scan.log.segments or (live_only and isinstance(fatal, CorruptIndexesError)):
             raise fatal

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,6 +88,7 @@ def sweep(
     snapshot_index: int | None = None,
     live: LiveSet | None = None,
     indexes_missing: IndexesMissing = IndexesMissing.REFUSE,
+    wal_directory: Path | None = None,
     ownership: Ownership = Ownership.DETECT,
     holder: str = "sweeper",
     timeout: float = lock.DEFAULT_TIMEOUT,
@@ -113,7 +115,13 @@ def sweep(
         # Names are links: whatever becomes of the log, no entry goes with one.
         if leftovers or any(t.kind is TombstoneKind.UNREFERENCED for t in due):
             dead, unknown = _dead_now(
-                directory, snapshot_index=snapshot_index, live=live, indexes_missing=indexes_missing
+                lambda: dead_segments(
+                    directory,
+                    snapshot_index=snapshot_index,
+                    live=live,
+                    indexes_missing=indexes_missing,
+                    wal_directory=wal_directory,
+                )
             )
         verdicts = judge(directory, due, dead, unknown)
         if unknown and leftovers:
@@ -165,12 +173,10 @@ def _adopt_links(directory: Path, record: FenceRecord, now: float) -> FenceRecor
     return fence.with_tombstones(fence.without_tombstones(record, (t.name for t in new)), new)
 
 
-def _dead_now(
-    directory: Path, *, snapshot_index: int | None, live: LiveSet | None, indexes_missing: IndexesMissing
-) -> tuple[dict[str, DeadSegment], str]:
+def _dead_now(read: Callable[[], dict[str, DeadSegment]]) -> tuple[dict[str, DeadSegment], str]:
     """What is dead in the log as it is now, or why that is unknown."""
     try:
-        found = dead_segments(directory, snapshot_index=snapshot_index, live=live, indexes_missing=indexes_missing)
+        found = read()
     except LiveSetUnknownError:
         return {}, "the snapshot does not say what is live (its `indexes` file is missing)"
     except LiveEntriesMissingError as error:

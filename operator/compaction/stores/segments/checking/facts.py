@@ -141,7 +141,11 @@ class LogFacts:
 
 @dataclass(frozen=True, slots=True)
 class SystemFacts:
-    """A system of logs, or one log of it (`wal` then has the files beside it, as they concern the log)."""
+    """A system of logs, or one log of it (`wal` then has the files beside it, as they concern the log).
+
+    `is_stopped`: a Ra server has closed its files, and no process has them open. `wal_lost`: a Ra server has been here,
+    and no write-ahead log file is.
+    """
 
     directory: Path
     logs: tuple[LogFacts, ...]
@@ -149,3 +153,5 @@ class SystemFacts:
     wal_names: tuple[str, ...] = ()
     marker: Marker = Marker.ABSENT
     marker_fault: str = ""
+    is_stopped: bool = False
+    wal_lost: bool = False

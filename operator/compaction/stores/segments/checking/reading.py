@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -28,10 +28,10 @@ from compaction.stores.segments.checking.facts import LogFacts, SystemFacts
 from compaction.stores.segments.checking.wal import WaitingEntries, read_wal_files
 from compaction.stores.segments.clump.moves import read_moves
 from compaction.stores.segments.commit import fence, recovery
-from compaction.stores.segments.directory.faults import storage_errors
+from compaction.stores.segments.directory.faults import fault_of, storage_errors
 from compaction.stores.segments.directory.listing import regular_identity, regular_segments
 from compaction.stores.segments.directory.marker import read_marker
-from compaction.stores.segments.directory.owner import WAL_SUFFIX, is_ra_directory, system_of
+from compaction.stores.segments.directory.owner import WAL_SUFFIX, Mark, Writers, is_ra_directory, signs_in, system_of
 from compaction.stores.segments.format import etf, names
 from compaction.stores.segments.model import HEADER_BYTES, SegmentIndex, torn_from
 from compaction.stores.segments.reading.files import SegmentFiles, read_segments
@@ -59,12 +59,17 @@ def is_log(directory: Path) -> bool:
 
 
 def read_facts(
-    directory: Path, before: SystemFacts | None = None, *, described: LogSnapshot | None = None
+    directory: Path,
+    before: SystemFacts | None = None,
+    *,
+    described: LogSnapshot | None = None,
+    wal_directory: Path | None = None,
 ) -> SystemFacts:
     """The facts of a system of logs, or of one log; of a log in a system also what the system's files hold of it.
 
     `before`: an earlier reading of the same directory; what did not change is not read again. `described`: counts as
-    the snapshot of the one log, whatever its directory holds.
+    the snapshot of the one log, whatever its directory holds. `wal_directory`: where the write-ahead log lies, if
+    not in the system's directory.
 
     Raises:
         NotALogDirectoryError: neither a log nor a system of logs.
@@ -74,7 +79,7 @@ def read_facts(
     with storage_errors(directory):
         if is_log(directory):
             given = {} if described is None else {directory: SnapshotSearch(newest=described, rejected=())}
-            return _read(directory, [directory], system_of(directory), before, given)
+            return _read(directory, [directory], system_of(directory), before, given, wal_directory)
         if not directory.is_dir():
             raise NotALogDirectoryError(str(directory), "it is not a directory")
         found = _wal_names(directory)
@@ -82,7 +87,7 @@ def read_facts(
         if not found and not any(is_log(log) for log in logs):
             reason = "it holds no segment, no write-ahead log (*.wal), and no directory with segments"
             raise NotALogDirectoryError(str(directory), reason)
-        return _read(directory, logs, directory, before, {})
+        return _read(directory, logs, directory, before, {}, wal_directory)
 
 
 def _log_directories(directory: Path) -> list[Path]:
@@ -103,28 +108,52 @@ def _read(
     system: Path,
     before: SystemFacts | None,
     given: Mapping[Path, SnapshotSearch],
+    wal_directory: Path | None,
 ) -> SystemFacts:
-    searches = {log: given.get(log) or _search(log) for log in logs}
+    searches: dict[Path, SnapshotSearch] = {}
+    cuts: dict[Path, tuple[LogCut | None, InvalidCutError | None]] = {}
+    failed: dict[Path, LogFacts] = {}
+    for log in logs:
+        with _bounded(log, failed, alone=log == directory):
+            searches[log], cuts[log] = given.get(log) or _search(log), _cut(log)
     rows = {os.fsencode(log.name): LogRow.of(search.newest) for log, search in searches.items()}
-    cuts = {log: _cut(log) for log in searches}
     valid = {os.fsencode(log.name): cut for log, (cut, _) in cuts.items() if cut is not None}
     waiting = WaitingEntries(rows, {uid: cut.above(rows[uid].snapshot_index) for uid, cut in valid.items()})
     known = {wal.path.name: wal for wal in before.wal} if before is not None else {}
-    wal = read_wal_files(system, on_record=waiting.add, before=known)
+    beside = wal_directory or system
+    wal = read_wal_files(beside, on_record=waiting.add, before=known)
     old = {log.name: log for log in before.logs} if before is not None else {}
+    found: dict[Path, LogFacts] = {}
+    for log, search in searches.items():
+        with _bounded(log, failed, alone=log == directory):
+            facts = _log(log, search, waiting, old.get(log.name), given.get(log), cuts[log])
+            if facts is not None:
+                found[log] = facts
     marker, fault = read_marker(system)
+    signs = signs_in(system, wals=())
+    names = _wal_names(beside)
     return SystemFacts(
         directory=directory,
-        logs=tuple(
-            facts
-            for log, search in searches.items()
-            if (facts := _log(log, search, waiting, old.get(log.name), given.get(log), cuts[log])) is not None
-        ),
+        logs=tuple(facts for _, facts in sorted((found | failed).items())),
         wal=wal,
-        wal_names=_wal_names(system),
+        wal_names=names,
         marker=marker,
         marker_fault=fault,
+        is_stopped=signs.mark is Mark.CLOSED and signs.writers is Writers.NONE,
+        wal_lost=signs.mark is not Mark.ABSENT and not names,
     )
+
+
+@contextmanager
+def _bounded(log: Path, failed: dict[Path, LogFacts], *, alone: bool) -> Iterator[None]:
+    """Whatever one log of several raises is that log's error, and its siblings are read."""
+    try:
+        yield
+    except Exception as error:
+        if alone:
+            raise
+        state = LogState(log, segments=(), links={}, refs=(), orphans=(), snapshot_index=None, live=None)
+        failed[log] = LogFacts(state, errors=(fault_of(error, log),))
 
 
 def _log(

@@ -16,6 +16,7 @@ from compaction.stores.segments.model import (
     segment_number,
     torn_from,
 )
+from compaction.stores.segments.system.cut import CUT_FILE
 
 
 def names_and_headers(log: LogFacts) -> Iterator[Problem]:
@@ -134,3 +135,16 @@ def compactor_files(log: LogFacts) -> Iterator[Problem]:
         if names.parse_moves(Path(path).name) is not None:
             remedy = "restore it from a copy: the owner needs it until its next snapshot"
         yield Problem(Rule.COMPACTOR_FILES, path, str(error), remedy)
+
+
+def for_ra(log: LogFacts) -> Iterator[Problem]:
+    """Notes of what a Ra server that gets the directory would read otherwise than its owner."""
+    first = min((*(ref.first for ref in log.state.refs), *(log.waiting or ())), default=None)
+    if first == 1 and not log.snapshots:
+        what = "the log begins at index 1 without a snapshot; that of a Ra server begins at index 0"
+        remedy = "let its owner take a snapshot before a Ra server gets the directory"
+        yield Problem(Rule.ENTRIES_ABOVE, str(log.directory), what, remedy, note=True)
+    if log.cut is not None:
+        what = f"entries from index {log.cut.first} on do not count, which a Ra server does not read in this file"
+        remedy = "let its owner write on, until it removes the file, before a Ra server gets the directory"
+        yield Problem(Rule.LOG_CUT, str(log.directory / CUT_FILE), what, remedy, note=True)

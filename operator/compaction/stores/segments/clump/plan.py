@@ -34,12 +34,14 @@ DEFAULT_MAX_BYTES: Final = 1 << 30
 @dataclass(frozen=True, slots=True)
 class ClumpOptions:
     """What to re-write: runs of fewer than `shorter_than` live neighbours, if that makes the live set at least
-    `min_ranges` ranges shorter, and at most `max_bytes` of payload. InvalidGroupError when out of range.
+    `min_ranges` ranges shorter, and at most `max_bytes` of payload. `owner_reads_maps`: the owner of a log
+    in a Ra system finds what was moved, which Ra does not. InvalidGroupError when out of range.
     """
 
     shorter_than: int = DEFAULT_SHORTER_THAN
     min_ranges: int = DEFAULT_MIN_RANGES
     max_bytes: int = DEFAULT_MAX_BYTES
+    owner_reads_maps: bool = False
 
     def __post_init__(self) -> None:
         if self.shorter_than < 2:

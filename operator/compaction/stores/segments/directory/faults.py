@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from compaction.exceptions import LogNotReadableError, LogNotWritableError, SegmentLogError, StoreIOError
+from compaction.exceptions import (
+    LogNotReadableError,
+    LogNotWritableError,
+    SegmentLogError,
+    StoreIOError,
+    UnexpectedLogError,
+)
 
+_logger = logging.getLogger(__name__)
 _REFUSED = frozenset({errno.EACCES, errno.EPERM})
 
 
@@ -48,3 +56,17 @@ def storage_errors(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise storage_error(error, directory) from error
+
+
+def fault_of(error: Exception, directory: Path) -> SegmentLogError:
+    """The error of one log, whatever was raised: what is unexpected is logged with its place. At the boundary of one
+    log of several, so that the others go on.
+    """
+    match error:
+        case SegmentLogError():
+            return error
+        case OSError():
+            return storage_error(error, directory)
+        case _:
+            _logger.error("%s: unexpected error", directory, exc_info=error)
+            return UnexpectedLogError(str(directory), f"{type(error).__name__}: {error}")

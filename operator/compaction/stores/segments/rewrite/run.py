@@ -33,7 +33,7 @@ class CompactionRequest:
 
     `snapshot_index`, `live`: win over the log's own snapshot. `rewriting` False: dead segments are marked only;
     `marking` False: groups are rewritten only. `bytes_per_second`: what the rewrites of its groups may read and write
-    together.
+    together. `wal_directory`: where the write-ahead log lies; None for beside the log.
     """
 
     holder: str
@@ -41,6 +41,7 @@ class CompactionRequest:
     snapshot_index: int | None = None
     live: LiveSet | None = None
     indexes_missing: IndexesMissing = IndexesMissing.REFUSE
+    wal_directory: Path | None = None
     ownership: Ownership = Ownership.DETECT
     rewriting: bool = True
     marking: bool = True
@@ -73,7 +74,9 @@ class PlannedLog:
 def plan_now(directory: Path, request: CompactionRequest) -> PlannedLog:
     """The plan of the log as it is now. Errors as `open_log`, LiveSetUnknownError."""
     with storage_errors(directory):
-        log = open_log(directory, snapshot_index=request.snapshot_index, live=request.live)
+        log = open_log(
+            directory, snapshot_index=request.snapshot_index, live=request.live, wal_directory=request.wal_directory
+        )
     awaiting = frozenset(tombstone.name for tombstone in fence.read(directory).tombstones)
     plan = plan_log(log, request.limits, awaiting_deletion=awaiting, indexes_missing=request.indexes_missing)
     return PlannedLog(log, known_live(log, request.indexes_missing), plan)
@@ -153,6 +156,7 @@ def _mark(
         snapshot_index=request.snapshot_index,
         live=request.live,
         indexes_missing=request.indexes_missing,
+        wal_directory=request.wal_directory,
         ownership=request.ownership,
         timeout=request.timeout,
     )

@@ -19,6 +19,7 @@ from compaction.api.policy.segment_logs import Ownership
 from compaction.exceptions import OwnerRunningError, SegmentLogError
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.commit.recovery import TEMPORARIES
+from compaction.stores.segments.directory.faults import fault_of
 from compaction.stores.segments.directory.owner import OwnerSigns, hazard_in, look_for_owner, signs_in
 from compaction.stores.segments.format import names
 from compaction.stores.segments.model import SEGMENT_NAME
@@ -212,6 +213,9 @@ def sense_root(
             logs[found.path] = cache.debt_of(found, quarantined.get(found.path, _NONE))
         except (SegmentLogError, OSError) as error:
             errors.append(log_error(found.path, error))
+            continue
+        except Exception as error:  # noqa: BLE001 - of the program, at one log: its siblings go on
+            errors.append(log_error(found.path, fault_of(error, found.path)))
             continue
         signs = _signs_of(found, owners)
         if settings.ownership is Ownership.DETECT and (doubt := signs.doubt()):

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import CompactionError, LogClosedError, SegmentLogError
+from compaction.exceptions import CompactionError, LogClosedError
 from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.commit.recovery import RecoveryReport
+from compaction.stores.segments.directory.faults import fault_of
 from compaction.stores.segments.planning.due import CompactionFacts, Due, DueRules, due, seconds_left
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import plan_log
@@ -126,8 +127,10 @@ class Compactions:
             if self._rules.phase_one:
                 delete_dead(log.segments, log.row, waiting=lambda: log.waiting, timeout=_LOCK_SECONDS)
             self._ask(log)
-        except (SegmentLogError, OSError) as error:
-            _logger.warning("%s: dead segments cannot be deleted now: %s", log.directory, error)
+        except Exception as error:  # noqa: BLE001 - no future is read here, so what is not named is never known
+            _logger.warning(
+                "%s: dead segments cannot be deleted now: %s", log.directory, fault_of(error, log.directory)
+            )
 
     def request(self, log: CompactedLog, *, bytes_per_second: int | None = None) -> Future[OwnCompaction]:
         """Compact a log as soon as those before it are done, at this rate instead of that of the rules.
@@ -203,8 +206,9 @@ class Compactions:
         try:
             log.segments.refresh()
             self._ask(log)
-        except (SegmentLogError, OSError) as error:
-            _logger.warning("%s: whether it is to be compacted cannot be found out: %s", log.directory, error)
+        except Exception as error:  # noqa: BLE001 - the thread goes on with the other logs
+            fault = fault_of(error, log.directory)
+            _logger.warning("%s: whether it is to be compacted cannot be found out: %s", log.directory, fault)
         with self._changed:
             # Whatever came of it: the next time is one period later.
             self._compacted_at[log.name] = self._clock()
