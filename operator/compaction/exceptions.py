@@ -1354,6 +1354,21 @@ class CorruptMessageError(StagingStoreError):
         )
 
 
+class RowMissingError(StagingStoreError):
+    """A row of the key-value store is missing that a repository must have, so what is garbage is unknown."""
+
+    def __init__(self, repository: str, row: str) -> None:
+        super().__init__(repository, row)
+        self.repository = repository
+        self.row = row
+
+    def __str__(self) -> str:
+        return (
+            f"repository {self.repository}: the row of {self.row} is missing, so no object is known to be garbage and "
+            "none is deleted; restore the row from a backup of the key-value store"
+        )
+
+
 # --- staging areas: key-value store, tree ---------------------------------------------------------------------------
 
 
