@@ -135,6 +135,9 @@ def require_stopped_owner(log: LogState, *, owner_stopped: bool, owner_reads_map
             "(in a job: ownerStopped: true); a running owner has to append the copies itself",
         )
     signs = look_for_owner(log.directory)
+    if signs.writers is Writers.SOME:
+        # Not overruled by what somebody says: what an owner appends next would take the copies' indexes.
+        raise ClumpRefusedError(path, doubt_of(signs))
     if is_ra_directory(signs.system) and not owner_reads_maps:
         raise ClumpRefusedError(
             path,
@@ -142,9 +145,6 @@ def require_stopped_owner(log: LogState, *, owner_stopped: bool, owner_reads_map
             "its new index. If this one does read them, confirm it with --owner-reads-maps (in a job: ownerReadsMaps: "
             "true)",
         )
-    if signs.writers is Writers.SOME:
-        # Not overruled by what somebody says: what an owner appends next would take the copies' indexes.
-        raise ClumpRefusedError(path, doubt_of(signs))
     if signs.marker is Marker.FOLLOWS:
         _require_free(signs.system, path)
     # Whoever follows the advice to start the owner must not lose entries by it.
