@@ -71,14 +71,14 @@ def reachable(area: Area) -> frozenset[str]:
     branches = {branch.name: branch.record.commit_id for branch in area.branches.every()}
     if area.repository.default_branch not in branches:
         raise RowMissingError(area.repository.name, f"branch {area.repository.default_branch}")
-    trees, there, named = set(pinned(area)), set[str](), set(branches.values())
+    trees, there, named = set[str](), set[str](), set(branches.values())
     for commit in area.commits.every():
         trees.add(commit.meta_range_id)
         there.add(commit.id)
         named.update(commit.parents)
     if missing := named - there:
         raise RowMissingError(area.repository.name, f"commit {min(missing)}")
-    trees |= {branch.record.compacted_base for branch in area.branches.every()}
+    trees |= pinned(area) | {branch.record.compacted_base for branch in area.branches.every()}
     return frozenset(_with_ranges(area, trees - {""}))
 
 
