@@ -78,7 +78,8 @@ def reachable(area: Area) -> frozenset[str]:
         named.update(commit.parents)
     if missing := named - there:
         raise RowMissingError(area.repository.name, f"commit {min(missing)}")
-    trees |= pinned(area) | {branch.record.compacted_base for branch in area.branches.every()}
+    trees |= pinned(area)
+    trees |= {branch.record.compacted_base for branch in area.branches.every()}
     return frozenset(_with_ranges(area, trees - {""}))
 
 
