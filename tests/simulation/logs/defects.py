@@ -73,8 +73,9 @@ def _missing_indexes_are_empty() -> list[Patch]:
     """B2: `indexes` is written after the snapshot is visible, and a snapshot without it has no live index."""
     write, search = snapshots.write_durably, directories._search
 
-    def late(directory: Path, *, index: int, term: int, state: bytes, live: LiveSet) -> Any:
-        snapshot = write(directory, index=index, term=term, state=state, live=live)
+    def late(directory: Path, **snapshot_of: Any) -> Any:
+        live = snapshot_of["live"]
+        snapshot = write(directory, **snapshot_of)
         fs.unlink(snapshot.path / directories.INDEXES_FILE)
         return snapshots.write_indexes(snapshot, live)
 
@@ -149,7 +150,9 @@ def _missing_entries_are_dead() -> list[Patch]:
     def none(*_: Any) -> LiveSet:
         return LiveSet.empty()
 
-    return [(kernel, "_pick", lenient), (view, "in_no_segment", none), (segment_view, "in_no_segment", none)]
+    # What would keep such a segment from being rewritten at all.
+    unseen = [(view, "in_no_segment", none), (segment_view, "in_no_segment", none)]
+    return [(kernel, "_pick", lenient), *unseen, (model.SegmentIndex, "_find_damage", lambda _: "")]
 
 
 def _nothing_is_cut() -> list[Patch]:
@@ -189,7 +192,7 @@ FOUND_BY: dict[str, int] = {
     "B1: absence is taken for a commit": 14,
     "B2: missing live indexes are taken for none": 3,
     "B4: two half-done commits block a log": 47,
-    "B7: missing entries are taken for dead": 21,
+    "B7: missing entries are taken for dead": 36,
 }
 """The seed that found a defect before, with which the search begins; 0 where none is named."""
 
