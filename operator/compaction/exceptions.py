@@ -638,17 +638,54 @@ class RewriteStoppedError(CompactionError):
 
 
 class OwnerRunningError(LogPathError):
-    """A log must not be compacted now: its owner runs, or nothing says that it is stopped; `reason` says which."""
+    """A log must not be compacted now: its owner runs, or nothing says that it is stopped; `reason` says which.
+
+    `hazard`: what an owner would lose by starting now, and what comes before; empty when it may be started.
+    """
+
+    def __init__(self, path: str, reason: str, hazard: str = "") -> None:
+        super().__init__(path, reason)
+        self.args = (path, reason, hazard)  # what it is pickled with
+        self.hazard = hazard
 
     def __str__(self) -> str:
+        if self.hazard:
+            return (
+                f"{self.path}: {self.reason}. Stop the owner if it runs, and do not start it: {self.hazard}. Once it "
+                f"is stopped, say so: --owner-stopped, in a policy ownership: Stopped"
+            )
         return (
             f"{self.path}: {self.reason}. Stop the owner (one that was killed: start it and stop it), or say that "
             f"it is stopped: --owner-stopped, in a policy ownership: Stopped"
         )
 
 
+class ServerRunningError(OwnerRunningError):
+    """A system of logs must not be opened: a Ra server has its files open for writing."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}. Stop it: one process at a time writes a system of logs"
+
+
 class LiveEntriesMissingError(LogPathError):
     """Live indexes of a log are in no segment that can be read, and no write-ahead log lies beside it."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class EntriesHiddenError(LogPathError):
+    """A segment (`path`) hides entries that the log needs and that no leader has dropped."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.reason}. If it is an old file under a new name, move it out of the log's directory; "
+            f"else restore the log from a copy or another member"
+        )
+
+
+class UnexpectedLogError(LogPathError):
+    """An error of the program at one log, which is left out; the others go on."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
@@ -858,17 +895,26 @@ class ShippedFilesError(CompactionError):
 
 
 class RecoveryNeededError(SegmentLogError):
-    """A log with a half-done compaction: it is settled before anything is planned. `outlook`: what recovery will do."""
+    """A log with a half-done compaction: it is settled before anything is planned. `outlook`: what recovery will do.
 
-    def __init__(self, path: str, outlook: tuple[str, ...] = ()) -> None:
-        super().__init__(path, outlook)
+    `doubt`: why the log's owner is not known to be stopped; empty when it is.
+    """
+
+    def __init__(self, path: str, outlook: tuple[str, ...] = (), doubt: str = "") -> None:
+        super().__init__(path, outlook, doubt)
         self.path = path
         self.outlook = outlook
+        self.doubt = doubt
 
     def __str__(self) -> str:
         outlook = f" ({'; '.join(self.outlook)})" if self.outlook else ""
-        command = f"`compactor segments recover {self.path}`"
-        return f"{self.path}: a compaction died half-way here; run {command} first{outlook}"
+        said = f"{self.path}: a compaction died half-way here"
+        if self.doubt:
+            return (
+                f"{said}, and {self.doubt}. Stop the owner if it runs, do not start it, and run "
+                f"`compactor segments recover {self.path} --owner-stopped` first{outlook}"
+            )
+        return f"{said}; run `compactor segments recover {self.path}` first{outlook}"
 
 
 class RecoveryBlockedError(SegmentLogError):
@@ -1322,6 +1368,21 @@ class CorruptMessageError(StagingStoreError):
         return (
             f"{self.name}: not a {self.message} (byte {self.offset}: {self.reason}); restore the row from a backup of "
             "the key-value store"
+        )
+
+
+class RowMissingError(StagingStoreError):
+    """A row of the key-value store is missing that a repository must have, so what is garbage is unknown."""
+
+    def __init__(self, repository: str, row: str) -> None:
+        super().__init__(repository, row)
+        self.repository = repository
+        self.row = row
+
+    def __str__(self) -> str:
+        return (
+            f"repository {self.repository}: the row of {self.row} is missing, so no object is known to be garbage and "
+            "none is deleted; restore the row from a backup of the key-value store"
         )
 
 

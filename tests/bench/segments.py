@@ -26,8 +26,9 @@ from compaction.stores.segments.format.codec import encode_header, encode_record
 from compaction.stores.segments.format.names import group_key
 from compaction.stores.segments.generate import generate_log
 from compaction.stores.segments.model import data_start
+from compaction.stores.segments.planning.group_check import GroupCheck
 from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import GroupCheck, plan_log
+from compaction.stores.segments.planning.plan import plan_log
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.rewrite.compact import compact_groups
 

@@ -18,6 +18,7 @@ from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.unreferenced import DeadSegment
 from compaction.stores.segments.reading.view import is_log_directory
 from compaction.stores.segments.rewrite.run import CompactionRequest, compact_log
+from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system import phase_one
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.system.segments import SegmentView
@@ -80,9 +81,11 @@ def test_a_compactor_that_comes_first_loses_nothing(tmp_path: Path, monkeypatch:
     assert tried * each > len(recorder.calls)
 
 
-def everything_below_the_snapshot(view: SegmentView, row: LogRow) -> dict[str, DeadSegment]:
+def everything_below_the_snapshot(view: SegmentView, row: LogRow, waiting: LiveSet) -> dict[str, DeadSegment]:
     """A phase 1 that forgets what is live."""
-    return phase_one.find_dead(view.state(row), row.live.clip(0, 0)) if row.live is not None and view.segments else {}
+    if row.live is None or not view.segments:
+        return {}
+    return phase_one.find_dead(view.state(row, waiting), row.live.clip(0, 0))
 
 
 def test_a_phase_one_that_forgets_what_is_live_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ import pytest
 
 from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import fence, recovery
-from compaction.stores.segments.reading.missing import missing_entries
 from compaction.stores.segments.reading.reader import iter_entries
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.system.system import LogSystem
@@ -171,7 +170,7 @@ def check_all(trio: Trio) -> None:
         log = open_log(directory)
         assert log.snapshot_index == model.snapshot.index
         assert log.live == model.snapshot.live
-        assert not missing_entries(log)
+        assert not log.missing
         found = {e.index: e for e in iter_entries(log, live_only=True)}
         assert {index: e.term for index, e in found.items()} == model.needed()
         assert [e for e in found.values() if e.payload != payload(name, e.index, e.term)] == []

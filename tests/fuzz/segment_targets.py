@@ -27,7 +27,7 @@ from compaction.stores.segments.format import etf, names
 from compaction.stores.segments.format.codec import decode_segment, encode_header, encode_records
 from compaction.stores.segments.format.writer import LogWriter
 from compaction.stores.segments.model import HEADER_BYTES, FileIdentity, segment_name
-from compaction.stores.segments.snapshot.directories import encode_snapshot, read_snapshot_meta
+from compaction.stores.segments.snapshot.data_file import encode_snapshot, read_snapshot_meta
 from compaction.stores.segments.snapshot.seq import (
     LiveSet,
     decode_indexes,

@@ -51,6 +51,22 @@ SEGMENT_DEFECTS: Final = (
         ),
     ),
     Defect(
+        name="plan: a damaged segment is dead",
+        promise=_DELETING,
+        file="stores/segments/planning/unreferenced.py",
+        old="        if name not in stranded and name not in damaged\n",
+        new="        if name not in stranded\n",
+        killers=("stores/segments/planning/test_damage.py::test_damage_is_never_dead",),
+    ),
+    Defect(
+        name="plan: segments are dead while live entries are missing",
+        promise=_DELETING,
+        file="stores/segments/planning/unreferenced.py",
+        old="    if log.snapshot_index is None or log.missing or torn_newest(log):",
+        new="    if log.snapshot_index is None or torn_newest(log):",
+        killers=("stores/segments/planning/test_damage.py",),
+    ),
+    Defect(
         name="fence: an attempt with an older token commits",
         promise=_FENCING,
         file="stores/segments/commit/fence.py",

@@ -17,9 +17,9 @@ from typing import Final
 from compaction.exceptions import EntryMissingError
 from compaction.stores.segments.install.driver import SnapshotReceiver
 from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.snapshot.data_file import read_state
 from compaction.stores.segments.snapshot.directories import LogSnapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.snapshot.state import read_state
 from compaction.stores.segments.system.pending import Acknowledgement
 from compaction.stores.segments.system.system import LogSystem, SystemLimits
 from compaction.stores.segments.wal.current import WalLimits
@@ -86,7 +86,7 @@ class Replica:
         try:
             self._promise = PromiseFile(self.directory)
             self.log = self.system.open_log(
-                log_id(self.name), rebuild_live=lambda snapshot: KeyIndex.load(read_state(snapshot)).live()
+                log_id(self.name), rebuild_live=lambda snapshot: KeyIndex.load(read_state(snapshot.data)).live()
             )
             self.commit = self.applied = self.applied_term = self.installed = 0
             self.keys = KeyIndex()
@@ -284,7 +284,7 @@ class Replica:
 
     def _load(self, snapshot: LogSnapshot | None) -> None:
         if snapshot is not None:
-            self.keys = KeyIndex.load(read_state(snapshot))
+            self.keys = KeyIndex.load(read_state(snapshot.data))
             self.applied, self.applied_term = snapshot.index, snapshot.term
             self.commit = max(self.commit, snapshot.index)
 

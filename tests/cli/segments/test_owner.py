@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cli.commands import Run
-from compaction.stores.segments.commit import fence
+from compaction.stores.segments.checking import reading, segments
+from compaction.stores.segments.checking import run as checking_run
+from compaction.stores.segments.checking.facts import LogFacts
+from compaction.stores.segments.checking.rules import Problem
+from compaction.stores.segments.commit import fence, recovery
+from compaction.stores.segments.format import etf
 from compaction.stores.segments.format.writer import LogWriter
 from compaction.stores.segments.generate import corrupt_entry, generate_log
+from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.model import segment_name
-from compaction.stores.segments.snapshot.directories import write_snapshot
+from compaction.stores.segments.scan import sense
+from compaction.stores.segments.scan.sense import SenseSettings, sense_root
+from compaction.stores.segments.snapshot.data_file import SnapshotOrigin
+from compaction.stores.segments.snapshot.directories import newest_snapshot, write_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
-from support.stores.ra_system import META, WAL, killed, running, stopped
-from support.stores.segment_logs import content, regular
+from compaction.stores.segments.system.cut import LogCut, write_cut
+from support.faults.sudden_death import DyingFilesystem, SuddenDeath
+from support.stores.log_systems import write_wal
+from support.stores.ra_owner import RaOwner
+from support.stores.ra_system import META, dets_header, killed, running, stopped
+from support.stores.segment_logs import VARIED_LIMITS, compact_log, content, regular
 
 
 @pytest.fixture
@@ -68,6 +85,73 @@ def test_recover_settles_nothing_under_a_running_server(run: Run, log: Path) -> 
     assert run("recover", log, "--owner-stopped").stdout == "removed: 0000000000000001.link\n"
 
 
+def marker_alone(log: Path) -> None:
+    """Killed between its marker and the copy."""
+    members = [segment_name(number).encode() for number in range(1, 9)]
+    (log / "0000000000000001.compaction_group").write_bytes(etf.encode([*members]))
+
+
+def marker_and_copy(log: Path) -> None:
+    marker_alone(log)
+    (log / "0000000000000001.compacting").write_bytes(b"RASG")
+
+
+def our_commit(log: Path) -> None:
+    """Killed behind the commit point: the lowest name is the output, the higher ones are their own files still."""
+    with DyingFilesystem() as counter:
+        compact_log(Path(shutil.copytree(log, log.parent.parent / "copy")), VARIED_LIMITS, job="dying", now=0.0)
+    at = next(number for number, call in enumerate(counter.calls) if call.startswith("symlink"))
+    with DyingFilesystem(at=at), pytest.raises(SuddenDeath):
+        compact_log(log, VARIED_LIMITS, job="dying", now=0.0)
+    assert recovery.is_needed(log)
+
+
+def our_partial(log: Path) -> None:
+    (log / "0000000000000002-0000000000000003.job.1.partial").write_bytes(b"RASG")
+
+
+@pytest.mark.parametrize("died", [marker_alone, marker_and_copy, our_commit, our_partial])
+def test_what_the_message_says_about_a_killed_server_loses_nothing(
+    run: Run, log: Path, died: Callable[[Path], None]
+) -> None:
+    """A start would believe the marker; so no message says to start it before what it says to run has been run."""
+    before = content(log)
+    died(log)
+    killed(log.parent)
+    said = [run("compact", log).stderr, run("inspect", log).stdout]
+    said += [run("plan", log).stderr, run("recover", log).stderr] if recovery.is_needed(log) else []
+    said += [run("verify", log).stderr] if died is not our_partial else []
+    (refused,) = sense_root(log.parent, SenseSettings()).errors
+    said.append(refused.message)
+    for text in said:
+        assert "start it and stop it" not in text
+        assert "do not start" in text
+    (command,) = {found for text in said for found in re.findall(r"`compactor segments (recover [^`]*)`", text)}
+    assert run(*shlex.split(command)).exit_code == 0
+    RaOwner(log).start()
+    assert content(log) == before
+
+
+def test_a_start_that_no_message_asks_for_loses_keys(log: Path) -> None:
+    """Else the test above would show nothing."""
+    before = content(log)
+    marker_alone(log)
+    RaOwner(log).start()
+    assert content(log) != before
+
+
+def test_no_message_says_to_start_a_server_that_takes_an_unknown_live_set_for_an_empty_one(run: Run, log: Path) -> None:
+    (snapshot,) = (log / "snapshots").iterdir()
+    indexes = (snapshot / "indexes").read_bytes()
+    (snapshot / "indexes").unlink()
+    killed(log.parent)
+    said = run("compact", log).stderr
+    assert f"do not start it: snapshots/{snapshot.name} has no `indexes`: restore it first" in said
+    assert "say what is live with --live" in run("clump", log, "--owner-stopped", "--owner-reads-maps").stderr
+    (snapshot / "indexes").write_bytes(indexes)
+    assert "start it and stop it" in run("compact", log).stderr
+
+
 def test_inspect_says_what_is_known_of_the_owner(run: Run, log: Path) -> None:
     assert json.loads(run("inspect", log, "-o", "json").stdout)["owner"] is None
     assert "Owner:" not in run("inspect", log).stdout
@@ -103,7 +187,7 @@ def holey(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", [("inspect", "--verify"), ("entries", "--live-only")])
-def test_entries_that_no_segment_holds_are_an_error_or_may_wait_in_a_write_ahead_log(
+def test_entries_that_no_segment_holds_are_an_error_or_wait_in_a_write_ahead_log(
     run: Run, holey: Path, command: tuple[str, str]
 ) -> None:
     verb, option = command
@@ -113,8 +197,11 @@ def test_entries_that_no_segment_holds_are_an_error_or_may_wait_in_a_write_ahead
     assert f"error: {holey}: {said}, and no write-ahead log lies beside the log" in result.stderr
     stopped(holey.parent)
     result = run(verb, holey, option)
-    assert result.exit_code == 0
-    assert f"warning: {holey}: {said}; they may wait in {holey.parent / WAL}" in result.stderr
+    assert result.exit_code == 1
+    assert f"{said}, nor in the write-ahead log (1 file in {holey.parent})" in result.stderr
+    write_wal(holey.parent, 2, [(holey.name.encode(), LogEntry(index, 1, b"waits")) for index in (12, 13)])
+    result = run(verb, holey, option)
+    assert (result.exit_code, result.stderr) == (0, "")
 
 
 def test_inspect_counts_them_without_reading_payloads(run: Run, holey: Path) -> None:
@@ -122,3 +209,103 @@ def test_inspect_counts_them_without_reading_payloads(run: Run, holey: Path) -> 
     assert result.exit_code == 0
     assert "Missing:   2 live entries in no readable segment" in result.stdout
     assert json.loads(run("inspect", holey, "-o", "json").stdout)["live"]["missing"] == 2
+
+
+def of_a_cluster(log: Path) -> None:
+    """The snapshot as the log's Ra server would have written it."""
+    found = newest_snapshot(log)
+    assert found is not None
+    origin = SnapshotOrigin.of_members((("kv", "ra@host"),), 1)
+    write_snapshot(log, index=found.index, term=found.term, live=found.live, origin=origin)
+
+
+def test_a_write_ahead_log_elsewhere_is_named(run: Run, holey: Path, tmp_path: Path) -> None:
+    of_a_cluster(holey)
+    stopped(holey.parent, wal=False)
+    elsewhere = tmp_path / "wal"
+    elsewhere.mkdir()
+    write_wal(elsewhere, 1, [(holey.name.encode(), LogEntry(index, 1, b"waits")) for index in (12, 13)])
+    where = ("--wal-dir", elsewhere)
+    for verb, *options in (("verify",), ("conformance",), ("inspect", "--verify"), ("entries", "--live-only")):
+        lost = run(verb, holey, *options)
+        assert lost.exit_code == 1
+        assert "is lost, or elsewhere" in lost.output
+        assert "--wal-dir" in lost.output
+        assert run(verb, holey, *options, *where).exit_code == 0, verb
+    assert "LiveEntriesMissing" in run("plan", holey).stdout
+    assert "LiveEntriesMissing" not in run("plan", holey, *where).stdout
+    assert run("compact", holey, "--sweep", "--grace", "0").exit_code == 1
+    # A group of which the entry waits elsewhere fails by name; what is dead goes.
+    assert "first index 12" not in run("compact", holey, "--sweep", "--grace", "0", *where).output
+
+
+def test_re_writing_at_the_head_of_a_ra_log_needs_its_own_confirmation(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "data" / "LOG"
+    generate_log(log, segments=3, entries_per_segment=64, payload_bytes=64, sync=False)
+    stopped(log.parent)
+    before = regular(log)
+    said = run("clump", log, "--owner-stopped")
+    assert said.exit_code == 1
+    assert "a Ra server, which does not read the maps" in said.stderr
+    assert regular(log) == before
+    assert "but it would be refused now" in run("clump", log, "--plan").stdout
+    assert run("clump", log, "--owner-stopped", "--owner-reads-maps").exit_code == 0
+    assert regular(log) != before
+
+
+def test_a_torn_record_after_a_clean_stop_is_damage(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "LOG"
+    generate_log(log, segments=2, entries_per_segment=8, payload_bytes=64, sync=False)
+    of_a_cluster(log)
+    stopped(tmp_path, wal=False)
+    path = write_wal(tmp_path, 1, [(b"LOG", LogEntry(17, 1, b"whole")), (b"LOG", LogEntry(18, 1, b"torn"))])
+    assert run("verify", tmp_path).exit_code == 0
+    path.write_bytes(path.read_bytes()[:-1])
+    result = run("verify", tmp_path)
+    assert result.exit_code == 1
+    assert "is torn" in result.stderr
+    (tmp_path / META).write_bytes(dets_header(0))
+    assert run("verify", tmp_path).exit_code == 0, "killed while it wrote"
+
+
+def test_conformance_notes_what_a_ra_server_would_read_otherwise(run: Run, tmp_path: Path) -> None:
+    with LogWriter(tmp_path / "LOG", sync=False) as writer:
+        writer.append(1, 1, b"x")
+    assert "begins at index 1 without a snapshot" in run("conformance", tmp_path).stdout
+    write_cut(tmp_path / "LOG", LogCut(2, None))
+    write_snapshot(tmp_path / "LOG", index=1, term=1, live=LiveSet.empty())
+    said = run("conformance", tmp_path)
+    assert said.exit_code == 0
+    assert "begins at index 1" not in said.stdout
+    assert "log.cut: entries from index 2 on do not count" in said.stdout
+
+
+def test_what_fails_at_one_log_is_named_and_its_siblings_go_on(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the program: in the reading, and in a check."""
+    for name in ("a", "b", "c"):
+        generate_log(tmp_path / name, segments=2, entries_per_segment=8, payload_bytes=64, sync=False)
+    read, check = reading._cut, segments.links
+
+    def broken(log: Path) -> object:
+        return 1 / 0 if log.name == "a" else read(log)
+
+    def broken_check(log: LogFacts) -> Iterator[Problem]:
+        return iter([1 // 0]) if log.name == "b" else check(log)
+
+    monkeypatch.setattr(reading, "_cut", broken)
+    monkeypatch.setattr(checking_run, "_LOG_CHECKS", (segments.names_and_headers, broken_check))
+    result = run("verify", tmp_path)
+    assert result.exit_code == 1
+    rows = dict(line.split()[:2] for line in result.stdout.splitlines()[1:4])
+    assert rows == {"a": "WRONG", "b": "WRONG", "c": "right"}
+    assert f"{tmp_path / 'a'}: ZeroDivisionError: division by zero, which is an error of this program" in result.stderr
+    monkeypatch.undo()
+    original = sense.sense_log
+    monkeypatch.setattr(
+        sense, "sense_log", lambda path, *a, **k: 1 / 0 if path.name == "a" else original(path, *a, **k)
+    )
+    found = sense_root(tmp_path, SenseSettings())
+    assert [log.path.name for log in found.logs] == ["b", "c"]
+    assert [(error.path.name, "ZeroDivisionError" in error.message) for error in found.errors] == [("a", True)]

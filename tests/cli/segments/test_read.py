@@ -17,6 +17,8 @@ from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import plan_log
 from compaction.stores.segments.reading.reader import iter_entries
 from compaction.stores.segments.reading.view import open_log
+from compaction.stores.segments.snapshot.directories import write_snapshot
+from compaction.stores.segments.snapshot.seq import LiveSet
 
 
 @pytest.fixture
@@ -42,6 +44,9 @@ def inspect(run: Run, *args: str | Path, code: int = 0) -> dict[str, Any]:
 def test_inspect_shows_every_fact(run: Run, log: Path) -> None:
     (log / segment_name(2)).rename(log / "away")
     (log / segment_name(2)).symlink_to(segment_name(1))
+    live = open_log(log).live
+    assert live is not None
+    write_snapshot(log, index=128, term=1, live=live.without(LiveSet.parse("33-64")))
     found = inspect(run, log)
     first, link, *_, newest = found["segments"]
     assert first == {
@@ -65,7 +70,7 @@ def test_inspect_shows_every_fact(run: Run, log: Path) -> None:
     assert found["snapshot"]["index"] == 128
     assert found["snapshot"]["source"] == "directory"
     assert found["live"]["ranges"].startswith("1,5,9,")
-    assert found["live"]["entries"] == 32
+    assert (found["live"]["entries"], found["live"]["missing"]) == (24, 0)
     assert found["errors"] == []
     plan = plan_log(open_log(log), SegmentLimits())
     assert found["debt"]["bytes"] == plan.debt_bytes > 0

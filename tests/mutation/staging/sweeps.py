@@ -168,11 +168,8 @@ SWEEP_DEFECTS: Final = (
         name="sweep of objects: only the trees of branches count, not those of older commits",
         promise=f"{_PAGE}#sweep",
         file="stores/staging/sweep/objects.py",
-        old="    trees = {commit.meta_range_id for commit in area.commits.every()} | pinned(area)",
-        new=(
-            "    heads = [area.commits.get(branch.record.commit_id) for branch in area.branches.every()]\n"
-            "    trees = {commit.meta_range_id for commit in heads} | pinned(area)"
-        ),
+        old="        trees.add(commit.meta_range_id)\n",
+        new="        trees |= {commit.meta_range_id} if commit.id in branches.values() else set()\n",
         killers=_SWEEP,
     ),
     Defect(

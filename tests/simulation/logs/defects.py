@@ -24,10 +24,12 @@ from compaction.stores.segments.format import codec, names
 from compaction.stores.segments.format import writer as segment_files
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import MemTable
+from compaction.stores.segments.reading import view
 from compaction.stores.segments.rewrite import kernel, outputs
 from compaction.stores.segments.snapshot import directories
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system import log as log_module
+from compaction.stores.segments.system import segments as segment_view
 from compaction.stores.segments.system import snapshots
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.wal import current
@@ -71,8 +73,9 @@ def _missing_indexes_are_empty() -> list[Patch]:
     """B2: `indexes` is written after the snapshot is visible, and a snapshot without it has no live index."""
     write, search = snapshots.write_durably, directories._search
 
-    def late(directory: Path, *, index: int, term: int, state: bytes, live: LiveSet) -> Any:
-        snapshot = write(directory, index=index, term=term, state=state, live=live)
+    def late(directory: Path, **snapshot_of: Any) -> Any:
+        live = snapshot_of["live"]
+        snapshot = write(directory, **snapshot_of)
         fs.unlink(snapshot.path / directories.INDEXES_FILE)
         return snapshots.write_indexes(snapshot, live)
 
@@ -144,7 +147,12 @@ def _missing_entries_are_dead() -> list[Patch]:
             except MissingLiveIndexError as error:
                 live = live.without(LiveSet.from_indexes([error.index]))
 
-    return [(kernel, "_pick", lenient)]
+    def none(*_: Any) -> LiveSet:
+        return LiveSet.empty()
+
+    # What would keep such a segment from being rewritten at all.
+    unseen = [(view, "in_no_segment", none), (segment_view, "in_no_segment", none)]
+    return [(kernel, "_pick", lenient), *unseen, (model.SegmentIndex, "_find_damage", lambda _: "")]
 
 
 def _nothing_is_cut() -> list[Patch]:
@@ -184,7 +192,7 @@ FOUND_BY: dict[str, int] = {
     "B1: absence is taken for a commit": 14,
     "B2: missing live indexes are taken for none": 3,
     "B4: two half-done commits block a log": 47,
-    "B7: missing entries are taken for dead": 21,
+    "B7: missing entries are taken for dead": 36,
 }
 """The seed that found a defect before, with which the search begins; 0 where none is named."""
 

@@ -18,8 +18,9 @@ from compaction.stores.segments.commit import fence
 from compaction.stores.segments.commit.records import GroupReceipt
 from compaction.stores.segments.directory import lock
 from compaction.stores.segments.generate import generate_log
+from compaction.stores.segments.planning.group_check import GroupCheck
 from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import GroupCheck, plan_log
+from compaction.stores.segments.planning.plan import plan_log
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.rewrite.compact import compact_groups
 from compaction.stores.segments.snapshot.directories import write_snapshot
@@ -55,10 +56,9 @@ def test_an_orphaned_output_does_not_wait_for_a_grace_that_begins_anew_with_ever
 
 
 def test_logs_of_a_running_owner_are_named_and_neither_planned_nor_recovered_nor_swept(tmp_path: Path) -> None:
-    """And what is in no segment of theirs is counted all the same."""
     log = tmp_path / "data" / "a"
     generated = generate_log(log, segments=5, entries_per_segment=16, payload_bytes=32, sync=False)
-    write_snapshot(log, index=generated.snapshot_index, term=2, live=LiveSet.parse("0,1,5"))
+    write_snapshot(log, index=generated.snapshot_index, term=2, live=LiveSet.parse("1,5"))
     spec = {"store": {"segmentLogs": {"root": str(tmp_path)}}, "cleanup": {"delay": "0s"}}
     store = open_store(CompactionPolicySpec.model_validate(spec), holder="test")
     fence.claim(log, job="job", token=2, holder="test")
@@ -81,7 +81,7 @@ def test_logs_of_a_running_owner_are_named_and_neither_planned_nor_recovered_nor
     stopped(log.parent)
     sensed = store.sense(SenseRequest(number=2, generation=1, asked=1.0))
     assert (sensed.reading.problems, sensed.reading.left_out, sensed.sweep_in) == ((), (), 0.0)
-    assert sensed.reading.measures["missingLiveEntries"] == 1
+    assert sensed.reading.measures["missingLiveEntries"] == 0
     assert [one.target for one in sensed.reading.candidates] == [str(log)]
     assert not half_done.is_symlink()
     killed(log.parent)
@@ -92,6 +92,18 @@ def test_logs_of_a_running_owner_are_named_and_neither_planned_nor_recovered_nor
     vouched = open_store(CompactionPolicySpec.model_validate(said), holder="test")
     assert len(vouched.sense(SenseRequest(number=1, generation=2, asked=2.0)).reading.candidates) == 1
     assert vouched.sweep(active=frozenset()).deleted == 1
+
+
+def test_nothing_of_a_log_whose_live_entries_are_missing_is_planned(tmp_path: Path) -> None:
+    log = tmp_path / "a"
+    generated = generate_log(log, segments=5, entries_per_segment=16, payload_bytes=32, sync=False)
+    write_snapshot(log, index=generated.snapshot_index, term=2, live=LiveSet.parse("0,1,5"))
+    spec = {"store": {"segmentLogs": {"root": str(tmp_path)}}}
+    store = open_store(CompactionPolicySpec.model_validate(spec), holder="test")
+    reading = store.sense(SenseRequest(number=1, generation=1, asked=0.0)).reading
+    assert [(one.target, one.reason) for one in reading.problems] == [(str(log), "LiveEntriesMissing")]
+    assert reading.measures["missingLiveEntries"] == 1
+    assert not any(one.groups or one.obsolete for one in reading.candidates)
 
 
 def test_a_job_is_claimed_by_what_it_was_told_of_the_owner(tmp_path: Path) -> None:

@@ -18,12 +18,8 @@ from compaction.stores.segments.format import etf
 from compaction.stores.segments.format.writer import LogWriter
 from compaction.stores.segments.reading.reader import iter_entries
 from compaction.stores.segments.reading.view import is_log_directory, open_log
-from compaction.stores.segments.snapshot.directories import (
-    DATA_FILE,
-    find_snapshots,
-    parse_snapshot_name,
-    write_snapshot,
-)
+from compaction.stores.segments.snapshot.data_file import DATA_FILE
+from compaction.stores.segments.snapshot.directories import find_snapshots, parse_snapshot_name, write_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 
 PUT, DELETE, COPIES = b"P", b"D", b"C"

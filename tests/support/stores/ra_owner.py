@@ -13,9 +13,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
+from compaction.stores.segments.format import etf
 from compaction.stores.segments.format.codec import CURRENT_VERSION, encode_header, encode_records, read_segment
 from compaction.stores.segments.format.names import link_name, ra_compacting_name
 from compaction.stores.segments.model import (
@@ -71,8 +73,12 @@ class RaOwner:
     max_size: int = DEFAULT_MAX_SIZE
 
     def start(self) -> None:
-        """Open the log: dangling links go, and so do files that newer ones hide wholly."""
+        """Open the log: dangling links go, its own half-done compaction is settled by its marker, then files that newer
+        ones hide wholly go.
+        """
         self._purge_dangling()
+        for marker in sorted(self.directory.glob("*.compaction_group")):
+            self._believe(marker)
         refs = self._refs()
         kept = {ref.name for ref in refs}
         for name in self._regular():
@@ -168,6 +174,18 @@ class RaOwner:
             temporary.unlink(missing_ok=True)
             temporary.symlink_to((self.directory / leader).absolute())
             os.rename(temporary, self.directory / name)
+
+    def _believe(self, marker: Path) -> None:
+        """No copy beside the marker of several members: so they were committed, and become links (window W1)."""
+        leader, *members = (os.fsdecode(name) for name in cast(list[bytes], etf.decode(marker.read_bytes())))
+        compacting = self.directory / ra_compacting_name(leader)
+        if compacting.exists():
+            compacting.unlink()
+        else:
+            for name in members:
+                (self.directory / name).unlink(missing_ok=True)
+                (self.directory / name).symlink_to((self.directory / leader).absolute())
+        marker.unlink()
 
     def _purge_dangling(self) -> None:
         for path in sorted(self.directory.glob("*.segment")):

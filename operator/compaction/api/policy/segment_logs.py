@@ -146,6 +146,9 @@ class ClumpRequest(ApiModel):
     owner_stopped: bool
     """Whether the process that owns the log is stopped and stays so until the job has ended. Nothing but true is
     accepted: entries cannot be appended behind the back of a running owner."""
+    owner_reads_maps: bool = False
+    """Whether the owner of a log in a Ra system reads the maps of moved entries. Ra itself does not, and would find
+    none of the moved entries: without this, such a log is refused."""
     shorter_than: Annotated[int, Field(ge=2, le=2**31 - 1)] = 8
     """Runs of fewer live neighbours than this are re-written."""
     min_ranges: Annotated[int, Field(ge=1, le=2**63 - 1)] = 16

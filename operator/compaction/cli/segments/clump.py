@@ -34,6 +34,7 @@ from compaction.stores.segments.clump.plan import (
 from compaction.stores.segments.clump.run import ClumpResult, clump_log, require_stopped_owner
 from compaction.stores.segments.commit import fence, recovery
 from compaction.stores.segments.directory.faults import storage_errors
+from compaction.stores.segments.directory.owner import doubt_of, look_for_owner
 from compaction.stores.segments.format.names import moves_name
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.reading.view import open_log
@@ -64,6 +65,11 @@ RECEIPT_COLUMNS = (
 )
 @owner_stopped_option
 @click.option(
+    "--owner-reads-maps",
+    is_flag=True,
+    help="The owner of a log in a Ra system reads the maps of moved entries, which Ra itself does not.",
+)
+@click.option(
     "--shorter-than",
     type=click.IntRange(2),
     default=DEFAULT_SHORTER_THAN,
@@ -93,6 +99,7 @@ def clump(
     directory: Path,
     planning: bool,
     owner_stopped: bool,
+    owner_reads_maps: bool,
     shorter_than: int,
     min_ranges: int,
     budget: int,
@@ -109,14 +116,16 @@ def clump(
 
     Example: compactor segments clump /data/ra/LOG --plan
     """
-    request = ClumpOptions(shorter_than=shorter_than, min_ranges=min_ranges, max_bytes=budget)
+    request = ClumpOptions(
+        shorter_than=shorter_than, min_ranges=min_ranges, max_bytes=budget, owner_reads_maps=owner_reads_maps
+    )
     limits = SegmentLimits(max_entries=max_entries, max_bytes=max_bytes)
     if planning:
         _show_plan(directory, request, limits, output)
         return
     with storage_errors(directory):
         # Also checked behind the claim; but who is refused has not changed a byte.
-        require_stopped_owner(open_log(directory), owner_stopped=owner_stopped)
+        require_stopped_owner(open_log(directory), owner_stopped=owner_stopped, owner_reads_maps=owner_reads_maps)
     job = f"{HOLDER}-{secrets.token_hex(5)}"
     token = fence.claim_next(directory, job=job, holder=HOLDER)
     try:
@@ -140,12 +149,12 @@ def clump(
 
 def _show_plan(directory: Path, request: ClumpOptions, limits: SegmentLimits, output: OutputFormat) -> None:
     if recovery.is_needed(directory):
-        raise RecoveryNeededError(str(directory))
+        raise RecoveryNeededError(str(directory), doubt=doubt_of(look_for_owner(directory)))
     with storage_errors(directory):
         log = open_log(directory)
         plan = plan_clump(log, request, limits)
         try:
-            require_stopped_owner(log, owner_stopped=True)
+            require_stopped_owner(log, owner_stopped=True, owner_reads_maps=request.owner_reads_maps)
             refused = None
         except ClumpRefusedError as error:
             refused = describe(error)

@@ -50,6 +50,7 @@ def conformance_command(
     directory: Path,
     snapshot: int | None,
     live: LiveSet | None,
+    wal_dir: Path | None,
     duration: Duration | None,
     every: Duration,
     output: OutputFormat,
@@ -64,7 +65,7 @@ def conformance_command(
     """
     with storage_errors(directory):
         described = described_snapshot(directory, snapshot, live)
-        read = partial(read_facts, directory, described=described)
+        read = partial(read_facts, directory, described=described, wal_directory=wal_dir)
         readings, problems = _watched(read, duration, every)
         results = list(verdicts(readings, problems))
     if output is not OutputFormat.TABLE:

@@ -68,7 +68,14 @@ class LiveSetParameter(click.ParamType[LiveSet]):
 
 
 def log_options(command: Command) -> Command:
-    """Argument DIR, options --snapshot and --live, passed as `directory`, `snapshot`, `live` (None when not given)."""
+    """Argument DIR, options --snapshot, --live and --wal-dir, passed as `directory`, `snapshot`, `live`, `wal_dir`
+    (None when not given).
+    """
+    wal_dir = click.option(
+        "--wal-dir",
+        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        help="Directory of the write-ahead log, if it is not the one above the log (Ra's wal_data_dir).",
+    )
     live = click.option(
         "--live",
         type=LiveSetParameter(),
@@ -84,7 +91,7 @@ def log_options(command: Command) -> Command:
     directory = click.argument(
         "directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True)
     )
-    return directory(snapshot(live(command)))
+    return directory(snapshot(live(wal_dir(command))))
 
 
 def described_snapshot(directory: Path, snapshot: int | None, live: LiveSet | None) -> LogSnapshot | None:

@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from compaction.api.text.formatting import format_bytes, plural
-from compaction.cli.errors import EXIT_DATA_ERROR, describe, report, warn
+from compaction.cli.errors import EXIT_DATA_ERROR, describe, report
 from compaction.cli.output import (
     Column,
     OutputFormat,
@@ -28,11 +28,12 @@ from compaction.cli.segments.shapes import outlook_words
 from compaction.exceptions import CompactionError, CorruptEntryError, CorruptIndexesError, LiveSetUnknownError
 from compaction.stores.segments.clump.plan import mean_run
 from compaction.stores.segments.commit import recovery
-from compaction.stores.segments.directory.owner import OwnerSigns, doubt_of, look_for_owner
+from compaction.stores.segments.directory.owner import OwnerSigns, doubt_of, hazard_in, look_for_owner
 from compaction.stores.segments.model import SegmentIndex
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading.missing import Missing, missing_entries, missing_error
+from compaction.stores.segments.planning.unreferenced import damage_of
+from compaction.stores.segments.reading.hidden import hidden_errors
 from compaction.stores.segments.reading.reader import iter_entries, read_batches
 from compaction.stores.segments.reading.view import LogScan, LogState, SegmentRef, scan_log
 from compaction.stores.segments.snapshot.seq import LiveSet
@@ -70,6 +71,7 @@ def inspect(
     directory: Path,
     snapshot: int | None,
     live: LiveSet | None,
+    wal_dir: Path | None,
     verify: bool,
     output: OutputFormat,
 ) -> None:
@@ -78,18 +80,19 @@ def inspect(
     Corrupt files are named and the others still shown; the exit code is then 1.
     """
     require_snapshot_for_live(directory, snapshot, live)
-    scan = scan_log(directory, snapshot_index=snapshot, live=live)
-    errors: list[CompactionError] = [*scan.errors, *_torn_records(scan.log)]
+    scan = scan_log(directory, snapshot_index=snapshot, live=live, wal_directory=wal_dir)
+    torn = {error.file: error for error in _torn_records(scan.log)}
+    damaged = [error for error in damage_of(scan.log) if error.file not in torn]
+    errors: list[CompactionError] = [*scan.errors, *torn.values(), *damaged]
     if verify:
         for _ in read_batches(scan.log, on_corrupt=errors.append):
             pass
     half_done = _half_done(directory, errors)
-    signs, missing = look_for_owner(directory), missing_entries(scan.log)
-    if verify and missing:
-        _report_missing(directory, signs, missing, errors)
-    result = _describe(
-        scan, errors, signs, missing, snapshot_given=snapshot is not None, live_given=live is not None, verified=verify
-    )
+    if verify:
+        errors += [scan.log.entries_missing()] if scan.log.missing else []
+        errors += hidden_errors(scan.log)
+    given = {"snapshot_given": snapshot is not None, "live_given": live is not None}
+    result = _describe(scan, errors, look_for_owner(directory), **given, verified=verify)
     result["halfDone"] = half_done
     if output is OutputFormat.TABLE:
         _print(result)
@@ -114,6 +117,7 @@ def entries(
     directory: Path,
     snapshot: int | None,
     live: LiveSet | None,
+    wal_dir: Path | None,
     live_only: bool,
     output: OutputFormat,
 ) -> None:
@@ -122,27 +126,18 @@ def entries(
     An entry that cannot be read is named on stderr, the others are still printed; the exit code is then 1.
     """
     require_snapshot_for_live(directory, snapshot, live)
-    scan = scan_log(directory, snapshot_index=snapshot, live=live)
+    scan = scan_log(directory, snapshot_index=snapshot, live=live, wal_directory=wal_dir)
     for fatal in scan.errors:
         if not scan.log.segments or (live_only and isinstance(fatal, CorruptIndexesError)):
             raise fatal
     errors: list[CompactionError] = list(scan.errors)
     stream(_entry_rows(scan.log, errors, live_only=live_only), output, columns=ENTRY_COLUMNS)
-    if live_only and (missing := missing_entries(scan.log)):
-        _report_missing(directory, look_for_owner(directory), missing, errors)
+    if live_only and scan.log.missing:
+        errors.append(scan.log.entries_missing())
     for error in errors:
         report(error)
     if errors:
         context.exit(EXIT_DATA_ERROR)
-
-
-def _report_missing(directory: Path, signs: OwnerSigns, missing: Missing, errors: list[CompactionError]) -> None:
-    """An error when nothing but the segments could hold the entries; a warning while a write-ahead log could."""
-    if not signs.wals:
-        errors.append(missing_error(directory, missing))
-        return
-    where = signs.system / signs.wals[0]
-    warn(f"{directory}: {missing}; they may wait in {where}, which the log's owner writes to segments when it starts")
 
 
 def _entry_rows(log: LogState, errors: list[CompactionError], *, live_only: bool) -> Iterator[dict[str, Any]]:
@@ -184,7 +179,6 @@ def _describe(
     scan: LogScan,
     errors: list[CompactionError],
     signs: OwnerSigns,
-    missing: Missing,
     *,
     snapshot_given: bool,
     live_given: bool,
@@ -197,19 +191,21 @@ def _describe(
         "segments": _segment_rows(scan, errors, verified=verified),
         "verified": verified,
         "snapshot": _snapshot(log, given=snapshot_given),
-        "live": live and live | {"missing": missing.entries},
-        "owner": _owner(signs),
+        "live": live and live | {"missing": len(log.missing)},
+        "owner": _owner(signs, log.directory),
         "debt": _debt(scan),
         "rejectedSnapshots": [describe(error) for error in log.rejected_snapshots],
         "errors": [describe(error) for error in errors],
     }
 
 
-def _owner(signs: OwnerSigns) -> dict[str, Any] | None:
+def _owner(signs: OwnerSigns, directory: Path) -> dict[str, Any] | None:
     """None where nothing speaks of a Ra system."""
     if not signs.is_ra_system:
         return None
     doubt = doubt_of(signs)
+    if doubt and (hazard := hazard_in(directory)):
+        doubt = f"{doubt}; do not start it: {hazard}"
     return {"stopped": not doubt, "reason": doubt or None}
 
 
@@ -226,8 +222,7 @@ def _segment_rows(scan: LogScan, errors: list[CompactionError], *, verified: boo
         file = getattr(error, "file", None)
         if isinstance(file, str) and file.endswith(".segment"):
             known.setdefault(Path(file).name, _blank_row(Path(file).name, ""))["state"] = "Corrupt"
-    rows = list(known.values())
-    return sorted(rows, key=lambda row: str(row["name"]))
+    return sorted(known.values(), key=lambda row: str(row["name"]))
 
 
 def _segment_row(log: LogState, segment: SegmentIndex, ref: SegmentRef | None, *, verified: bool) -> dict[str, Any]:

@@ -43,6 +43,7 @@ def verify(
     directory: Path,
     snapshot: int | None,
     live: LiveSet | None,
+    wal_dir: Path | None,
     output: OutputFormat,
 ) -> None:
     """Read everything of the log, or of the system of logs, in DIR: the checksum of every payload, every live entry,
@@ -55,7 +56,7 @@ def verify(
     """
     described = described_snapshot(directory, snapshot, live)
     with storage_errors(directory), ProgressBar("logs") as bar:
-        facts = read_facts(directory, described=described)
+        facts = read_facts(directory, described=described, wal_directory=wal_dir)
         rows, problems = _verified(facts, bar)
     hard = [problem for problem in problems if not problem.note]
     if output is not OutputFormat.TABLE:

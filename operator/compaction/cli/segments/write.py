@@ -79,15 +79,24 @@ def planning_options(command: Command) -> Command:
 @log_options
 @planning_options
 @output_option()
-def plan(*, directory: Path, snapshot: int | None, live: LiveSet | None, output: OutputFormat, **options: Any) -> None:
+def plan(
+    *,
+    directory: Path,
+    snapshot: int | None,
+    live: LiveSet | None,
+    wal_dir: Path | None,
+    output: OutputFormat,
+    **options: Any,
+) -> None:
     """Say what compacting the log in DIR would do, and for every segment left alone, why. Changes nothing.
 
     Example: compactor segments plan /data/ra/LOG --snapshot 120 --live 1-5,9
     """
     if recovery.is_needed(directory):
-        raise RecoveryNeededError(str(directory), tuple(outlook_words(recovery.outlook(directory))))
+        outlook = tuple(outlook_words(recovery.outlook(directory)))
+        raise RecoveryNeededError(str(directory), outlook, doubt_of(look_for_owner(directory)))
     require_snapshot_for_live(directory, snapshot, live)
-    planned = plan_now(directory, _request(snapshot, live, options))
+    planned = plan_now(directory, _request(snapshot, live, wal_dir, options))
     doubt = doubt_of(look_for_owner(directory))
     if output is not OutputFormat.TABLE:
         emit({**plan_object(planned.log, planned.plan), "refused": doubt or None}, output)
@@ -124,6 +133,7 @@ def compact(
     directory: Path,
     snapshot: int | None,
     live: LiveSet | None,
+    wal_dir: Path | None,
     phase: str | None,
     sweeping: bool,
     grace: float,
@@ -142,7 +152,7 @@ def compact(
     """
     require_snapshot_for_live(directory, snapshot, live)
     request = replace(
-        _request(snapshot, live, options),
+        _request(snapshot, live, wal_dir, options),
         ownership=ownership_of(owner_stopped=owner_stopped),
         rewriting=phase != "1",
         marking=phase != "3",
@@ -190,12 +200,14 @@ def recover(context: click.Context, *, directory: Path, owner_stopped: bool, out
         context.exit(EXIT_DATA_ERROR)
 
 
-def _request(snapshot: int | None, live: LiveSet | None, options: dict[str, Any]) -> CompactionRequest:
+def _request(
+    snapshot: int | None, live: LiveSet | None, wal_dir: Path | None, options: dict[str, Any]
+) -> CompactionRequest:
     limits = SegmentLimits(
         max_entries=options["max_entries"], max_bytes=options["max_bytes"], max_sources=options["max_sources"]
     )
     missing = IndexesMissing(options["when_indexes_missing"])
-    return CompactionRequest(HOLDER, limits, snapshot, live, missing)
+    return CompactionRequest(HOLDER, limits, snapshot, live, missing, wal_directory=wal_dir)
 
 
 def _sweep(directory: Path, request: CompactionRequest, grace: float) -> sweep.SweepReport:
@@ -205,6 +217,7 @@ def _sweep(directory: Path, request: CompactionRequest, grace: float) -> sweep.S
         snapshot_index=request.snapshot_index,
         live=request.live,
         indexes_missing=request.indexes_missing,
+        wal_directory=request.wal_directory,
         ownership=request.ownership,
         holder=HOLDER,
     )

@@ -30,8 +30,8 @@ JOB_WORDS: Final[Mapping[str, Meaning]] = {
     SegmentReason.OWNER_RUNNING: Meaning(
         "The server that owns the log runs, was killed, or is not known to be stopped; nothing was committed.",
         "The attempt does not count; the job waits until the server is stopped cleanly.",
-        "If it was started while the job ran and a group had been committed, restart it at once, before its next "
-        "snapshot: it does not know the new segments. Then stop it for the rest of the job.",
+        "Do as the message says. If the server was started while the job ran and a group had been committed, stop it "
+        "at once, before its next snapshot: it does not know the new segments. Start it when the job has ended.",
     ),
     SegmentReason.LOG_NOT_APPENDABLE: Meaning(
         "Entries cannot be appended to the log from outside, so its live entries were not re-written at the head.",
@@ -72,8 +72,8 @@ POLICY_WORDS: Final[Mapping[str, PolicyWord]] = {
             "compacted.",
             "Every scan checks them again; they are planned once the server is stopped cleanly.",
             "Stop the server, or exclude its logs; if it is stopped and cannot be observed, set ownership:  "
-            f"Stopped: {_EDIT}. Should a log have been compacted while its server ran: restart the server at once, "
-            "before its next snapshot.",
+            f"Stopped: {_EDIT}. Should a log have been compacted while its server ran: stop the server at once, before "
+            "its next snapshot, run compactor segments recover on the log, then start it.",
         ),
     ),
 }
@@ -113,6 +113,16 @@ LEFT_ALONE_WORDS: Final[Mapping[str, Meaning]] = {
         "The power failed while the newest segment was written, so it may hide what older ones hold.",
         "It becomes a candidate when the owner has repaired the newest one, which it does when it starts.",
         "Start the log's owner.",
+    ),
+    "LiveEntriesMissing": Meaning(
+        "Live entries of the log are in no segment and in no write-ahead log, so nothing of it is replaced or deleted.",
+        "Every scan looks for them again.",
+        "Restore the log from a copy or from another member: the message in status.targetErrors names the first one.",
+    ),
+    "Damaged": Meaning(
+        "The records of the segment do not account for all of the file, so it may hold what nothing shows.",
+        "It becomes a candidate when the file is replaced.",
+        "Restore the segment from a copy or from another member: compactor segments inspect DIR names the damage.",
     ),
     "AboveSnapshot": Meaning(
         "The segment reaches above the snapshot, where everything is live.",

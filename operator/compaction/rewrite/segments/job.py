@@ -79,4 +79,4 @@ def _clump(source: SegmentLogSources) -> ClumpOptions | None:
     wanted = source.clump
     if wanted is None:
         return None
-    return ClumpOptions(shorter_than=wanted.shorter_than, min_ranges=wanted.min_ranges, max_bytes=wanted.max_bytes)
+    return ClumpOptions(wanted.shorter_than, wanted.min_ranges, wanted.max_bytes, wanted.owner_reads_maps)

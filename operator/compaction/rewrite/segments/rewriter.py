@@ -39,7 +39,7 @@ from compaction.stores.segments.commit.records import GroupReceipt, RewrittenGro
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.directory.lock import DEFAULT_TIMEOUT
 from compaction.stores.segments.format.names import group_key, partial_name
-from compaction.stores.segments.planning.plan import GroupRanges
+from compaction.stores.segments.planning.group_check import GroupRanges
 from compaction.stores.segments.scan.sense import SenseSettings
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.store import PreparedJob, SegmentLogStore

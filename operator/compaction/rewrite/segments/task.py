@@ -39,8 +39,8 @@ from compaction.stores.pace import Pace
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.commit.records import RewrittenGroup
 from compaction.stores.segments.directory.faults import storage_error
+from compaction.stores.segments.planning.group_check import GroupRanges
 from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import GroupRanges
 from compaction.stores.segments.rewrite.kernel import rewrite_group
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.unexpected import defect

@@ -37,12 +37,12 @@ from compaction.planning.candidates import (
 from compaction.planning.planner import LeftOut
 from compaction.planning.reading import ScanResult, TargetProblem
 from compaction.stores.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
+from compaction.stores.segments.directory.faults import fault_of
 from compaction.stores.segments.model import FileIdentity
 from compaction.stores.segments.planning.limits import IndexesMissing, SegmentLimits
 from compaction.stores.segments.scan.problems import LogError, LogErrorReason
 from compaction.stores.segments.scan.sense import LogDebt, SenseResult, SenseSettings
 from compaction.stores.segments.store import SegmentLogStore
-from compaction.unexpected import defect
 
 
 class SegmentLogsAdapter:
@@ -128,9 +128,8 @@ class SegmentLogsAdapter:
                 continue  # somebody is at it: what looks half-done is being done
             except CompactionError as error:
                 problems.append(TargetProblem(str(log.path), "RecoveryFailed", str(error)))
-            except Exception as error:  # noqa: BLE001 - of one log, as below
-                message = f"{log.path}: {defect(error, str(log.path))}"
-                problems.append(TargetProblem(str(log.path), "RecoveryFailed", message))
+            except Exception as error:  # noqa: BLE001 - at one log: its siblings are recovered
+                problems.append(TargetProblem(str(log.path), "RecoveryFailed", str(fault_of(error, log.path))))
         return recovered
 
     def _unreadable(self, request: SenseRequest, problem: TargetProblem) -> Sensed:
@@ -221,8 +220,8 @@ class SegmentLogsAdapter:
             except CompactionError as error:
                 problems.append(TargetProblem(log, "SweepFailed", str(error)))
                 continue
-            except Exception as error:  # noqa: BLE001 - the other logs are swept all the same
-                problems.append(TargetProblem(log, "SweepFailed", f"{log}: {defect(error, log)}"))
+            except Exception as error:  # noqa: BLE001 - at one log: its siblings are swept
+                problems.append(TargetProblem(log, "SweepFailed", str(fault_of(error, Path(log)))))
                 continue
             deleted += len(report.deleted)
             freed += report.bytes_reclaimed

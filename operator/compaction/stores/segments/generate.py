@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from compaction.exceptions import InvalidEntryError, SegmentLogError
+from compaction.stores.segments.directory.owner import is_ra_directory
 from compaction.stores.segments.format.codec import read_segment
 from compaction.stores.segments.format.writer import LogWriter
 from compaction.stores.segments.model import DEFAULT_MAX_SIZE, segment_name
@@ -79,6 +80,8 @@ def generate_log(
         raise ValueError(f"a log needs segments >= 1, payload_bytes > {_HEAD_BYTES}, live_fraction 0..1")
     if directory.exists() and any(directory.glob("*.segment")):
         raise SegmentLogError(f"{directory}: it already holds segments; generate into an empty directory")
+    if is_ra_directory(directory.parent):
+        raise SegmentLogError(f"{directory}: it lies in the data directory of a Ra server; generate into another one")
     total = segments * entries_per_segment
     rng = np.random.default_rng(seed)
     max_size = max(DEFAULT_MAX_SIZE, entries_per_segment * payload_bytes)

@@ -94,7 +94,8 @@ class SegmentIndex:
     """The parsed index of one segment file, all records in file order, dead ones included.
 
     `idx`, `term`, `offset` (absolute in the file) are u64, `length` (payload bytes) and `crc` (0 = unchecked) u32.
-    Offsets and lengths are as stored: a torn or hostile record may point outside the file; see `inside`.
+    Offsets and lengths are as stored: a torn or hostile record may point outside the file; see `inside`. `behind_hole`:
+    the indexes of slots behind the first empty one, where the index ends.
     """
 
     path: Path
@@ -106,7 +107,9 @@ class SegmentIndex:
     offset: U64Array
     length: U32Array
     crc: U32Array
+    behind_hole: U64Array = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
     effective: BoolArray = field(init=False)
+    _damage: list[str] = field(init=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "effective", effective_records(self.idx))
@@ -120,6 +123,11 @@ class SegmentIndex:
     @property
     def slot_bytes(self) -> int:
         return SLOT_BYTES[self.version]
+
+    @property
+    def is_holed(self) -> bool:
+        """An index slot is empty, and others behind it are not."""
+        return self.behind_hole.size > 0
 
     @property
     def count(self) -> int:
@@ -158,6 +166,29 @@ class SegmentIndex:
         return int(self.idx[-1]) if self.count else -1
 
     @property
+    def damage(self) -> str:
+        """What is wrong with the file if its owner has closed it, in words; empty when its records account for all of
+        it. What they do not account for may be needed.
+        """
+        # Found once: an index is kept for as long as its file stays as it is, and asked at every plan.
+        if not self._damage:
+            self._damage.append(self._find_damage())
+        return self._damage[0]
+
+    def _find_damage(self) -> str:
+        size = self.identity.size
+        if HEADER_BYTES < size < self.data_start:
+            return f"its index area of {self.data_start} bytes is cut off after {size}"
+        if self.is_holed:
+            return f"index slot {self.count + 1} is empty, and others behind it are not"
+        if (row := torn_from(self)) is not None:
+            offset = HEADER_BYTES + row * self.slot_bytes
+            return f"the index slot at offset {offset} (index {self.idx[row]}) does not continue the payloads before it"
+        if size > HEADER_BYTES and size != self.end_of_data:
+            return f"its last record ends at {self.end_of_data}, and no record accounts for what follows up to {size}"
+        return ""
+
+    @property
     def mark(self) -> str:
         """A mark of the content: CRC-32 of header and index (which holds a checksum of each payload), 8 hex digits.
 
@@ -182,3 +213,13 @@ class SegmentIndex:
         fits = self.offset <= size
         room = np.where(fits, size - np.minimum(self.offset, size), np.uint64(0))
         return fits & (self.offset >= start) & (self.length.astype(np.uint64) <= room)
+
+
+def torn_from(segment: SegmentIndex) -> int | None:
+    """Row of the first record that no writer wrote like that: payloads follow each other without gap, none is empty,
+    and all lie in the file. None when every record is right.
+    """
+    lengths = segment.length.astype(np.uint64)
+    expected = np.uint64(segment.data_start) + np.cumsum(lengths, dtype=np.uint64) - lengths
+    torn = (segment.offset != expected) | (segment.length == 0) | ~segment.inside
+    return int(np.argmax(torn)) if torn.any() else None

@@ -24,7 +24,8 @@ from compaction.stores.segments.directory import lock
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.directory.owner import require_stopped
 from compaction.stores.segments.format.names import group_key
-from compaction.stores.segments.planning.plan import GroupCheck, GroupRanges, LogPlan, plan_log
+from compaction.stores.segments.planning.group_check import GroupCheck, GroupRanges
+from compaction.stores.segments.planning.plan import LogPlan, plan_log
 from compaction.stores.segments.planning.unreferenced import known_live
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.rewrite import kernel

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import CorruptMovesError, LiveSetUnknownError
+from compaction.exceptions import CorruptMovesError, LiveEntriesMissingError, LiveSetUnknownError
 from compaction.stores.segments.clump.moves import load_moves, moves_files
 from compaction.stores.segments.commit import fence, recovery
 from compaction.stores.segments.commit.records import FenceRecord, SegmentTombstone, TombstoneKind
@@ -28,7 +29,8 @@ from compaction.stores.segments.format.names import clump_name, job_key, parse_p
 from compaction.stores.segments.model import FileIdentity
 from compaction.stores.segments.planning.limits import IndexesMissing
 from compaction.stores.segments.planning.unreferenced import DeadSegment, dead_segments
-from compaction.stores.segments.snapshot.directories import DATA_FILE, newest_snapshot
+from compaction.stores.segments.snapshot.data_file import DATA_FILE
+from compaction.stores.segments.snapshot.directories import newest_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 
 UNKNOWN_ATTEMPT_SECONDS: Final = 600.0
@@ -86,6 +88,7 @@ def sweep(
     snapshot_index: int | None = None,
     live: LiveSet | None = None,
     indexes_missing: IndexesMissing = IndexesMissing.REFUSE,
+    wal_directory: Path | None = None,
     ownership: Ownership = Ownership.DETECT,
     holder: str = "sweeper",
     timeout: float = lock.DEFAULT_TIMEOUT,
@@ -105,13 +108,26 @@ def sweep(
         now = held.now() if now is None else now
         record = _caught_up(directory, fence.read(directory), now, held=held)
         due = [t for t in record.tombstones if t.since + grace_seconds <= now]
-        dead: dict[str, DeadSegment] | None = {}
-        if any(t.kind is TombstoneKind.UNREFERENCED for t in due):
-            dead = _dead_now(directory, snapshot_index=snapshot_index, live=live, indexes_missing=indexes_missing)
-        verdicts = judge(directory, due, dead)
-        orphans = _orphan_partials(directory, record, active=active, now=now, grace_seconds=grace_seconds)
-        maps = _obsolete_maps(directory, now=now, grace_seconds=grace_seconds)
-        deleted = delete(directory, (*verdicts.delete, *orphans, *maps), held=held)
+        partials = _orphan_partials(directory, record, active=active, now=now, grace_seconds=grace_seconds)
+        leftovers = (*partials, *_obsolete_maps(directory, now=now, grace_seconds=grace_seconds))
+        dead: dict[str, DeadSegment] = {}
+        unknown = ""
+        # Names are links: whatever becomes of the log, no entry goes with one.
+        if leftovers or any(t.kind is TombstoneKind.UNREFERENCED for t in due):
+            dead, unknown = _dead_now(
+                lambda: dead_segments(
+                    directory,
+                    snapshot_index=snapshot_index,
+                    live=live,
+                    indexes_missing=indexes_missing,
+                    wal_directory=wal_directory,
+                )
+            )
+        verdicts = judge(directory, due, dead, unknown)
+        if unknown and leftovers:
+            kept = tuple(Blocked(item.name, unknown) for item in leftovers)
+            verdicts, leftovers = replace(verdicts, blocked=(*verdicts.blocked, *kept)), ()
+        deleted = delete(directory, (*verdicts.delete, *leftovers), held=held)
         record = settle(directory, record, verdicts, held=held)
         left = [t.since + grace_seconds for t in record.tombstones]
         return SweepReport(
@@ -157,18 +173,21 @@ def _adopt_links(directory: Path, record: FenceRecord, now: float) -> FenceRecor
     return fence.with_tombstones(fence.without_tombstones(record, (t.name for t in new)), new)
 
 
-def _dead_now(
-    directory: Path, *, snapshot_index: int | None, live: LiveSet | None, indexes_missing: IndexesMissing
-) -> dict[str, DeadSegment] | None:
-    """What is dead in the log as it is now; None when it is unknown."""
+def _dead_now(read: Callable[[], dict[str, DeadSegment]]) -> tuple[dict[str, DeadSegment], str]:
+    """What is dead in the log as it is now, or why that is unknown."""
     try:
-        return dead_segments(directory, snapshot_index=snapshot_index, live=live, indexes_missing=indexes_missing)
+        found = read()
     except LiveSetUnknownError:
-        return None
+        return {}, "the snapshot does not say what is live (its `indexes` file is missing)"
+    except LiveEntriesMissingError as error:
+        return {}, error.reason
+    return found, ""
 
 
-def judge(directory: Path, due: list[SegmentTombstone], dead: dict[str, DeadSegment] | None) -> Verdicts:
-    """What to delete, which tombstones no longer stand for anything, and what must wait."""
+def judge(directory: Path, due: list[SegmentTombstone], dead: dict[str, DeadSegment], unknown: str = "") -> Verdicts:
+    """What to delete, which tombstones no longer stand for anything, and what must wait. `unknown`: why it is not known
+    what is dead.
+    """
     delete: list[Deleted] = []
     forget: list[str] = []
     blocked: list[Blocked] = []
@@ -184,8 +203,8 @@ def judge(directory: Path, due: list[SegmentTombstone], dead: dict[str, DeadSegm
             (delete.append(Deleted(name, 0)) if still else forget.append(name))
         elif FileIdentity.of(found) != tombstone.identity:
             forget.append(name)
-        elif dead is None:
-            blocked.append(Blocked(name, "the snapshot does not say what is live (its `indexes` file is missing)"))
+        elif unknown:
+            blocked.append(Blocked(name, unknown))
         elif name not in dead:
             blocked.append(Blocked(name, "something in it is needed, or it became the newest segment"))
         else:

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from compaction.exceptions import ClumpRefusedError, InvalidGroupError, LiveSetUnknownError
 from compaction.stores.segments.clump.plan import ClumpOptions, ClumpPlan, StaysReason, mean_run, plan_clump
 from compaction.stores.segments.format.writer import LogWriter
+from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.snapshot.directories import write_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 from support.depth import examples
+from support.stores.log_systems import write_wal
 
 REQUEST = ClumpOptions(shorter_than=3, min_ranges=1)
 
@@ -67,6 +69,9 @@ def test_short_runs_are_moved_behind_the_head_and_long_ones_stay(log: Path) -> N
 def test_each_reason_to_stay(
     log: Path, live: str, request_: ClumpOptions, limits: SegmentLimits | None, reason: StaysReason, stays: int
 ) -> None:
+    if reason is StaysReason.NOT_READABLE:
+        # Else it would be missing, and nothing of the log re-written.
+        write_wal(log.parent, 1, [(log.name.encode(), LogEntry(stays, 1, b"waits"))])
     plan = _plan(log, live, request_, limits)
     (left,) = plan.left_out
     assert (left.reason, left.first) == (reason, stays)

@@ -36,7 +36,8 @@ from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import plan_log
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.rewrite import kernel
-from compaction.stores.segments.snapshot.directories import encode_snapshot, write_snapshot
+from compaction.stores.segments.snapshot.data_file import SnapshotOrigin, encode_snapshot
+from compaction.stores.segments.snapshot.directories import write_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 from support.stores.log_owner import live_payloads, under_the_maps
 from support.stores.segment_logs import leftovers
@@ -310,7 +311,9 @@ def test_entries_that_wait_in_a_wal_are_not_overtaken(log: Path) -> None:
 def test_a_log_of_several_members_is_refused(log: Path, members: int) -> None:
     (snapshot,) = (log / "snapshots").iterdir()
     cluster = tuple((f"log{number}", "node@host") for number in range(members))
-    (snapshot / "snapshot.dat").write_bytes(encode_snapshot(index=320, term=1, state=b"\x83j", cluster=cluster))
+    (snapshot / "snapshot.dat").write_bytes(
+        encode_snapshot(index=320, term=1, state=b"\x83j", origin=SnapshotOrigin.of_members(cluster, 0))
+    )
     with pytest.raises(ClumpRefusedError, match=f"{members} members"):
         _clump(log)
 

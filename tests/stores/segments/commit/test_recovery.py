@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from compaction.exceptions import (
     CorruptEntryError,
+    LiveEntriesMissingError,
     LiveSetUnknownError,
     MissingLiveIndexError,
     StoreIOError,
@@ -25,6 +27,8 @@ from compaction.stores.segments.commit.ra_recovery import RaOutcome
 from compaction.stores.segments.format import etf
 from compaction.stores.segments.format.codec import encode_header, encode_records, read_segment
 from compaction.stores.segments.format.writer import LogWriter
+from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.planning.group_check import group_ranges
 from compaction.stores.segments.planning.limits import IndexesMissing, SegmentLimits
 from compaction.stores.segments.planning.plan import plan_log
 from compaction.stores.segments.reading.view import open_log
@@ -32,6 +36,7 @@ from compaction.stores.segments.rewrite import kernel
 from compaction.stores.segments.snapshot.directories import write_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 from support.faults.sudden_death import DyingFilesystem
+from support.stores.log_systems import write_wal
 from support.stores.segment_logs import content, leftovers, live_set, restore
 
 FIXTURE = "04-crashed-compaction"
@@ -253,22 +258,30 @@ def test_b6_a_corrupt_payload_is_never_copied(log: Path) -> None:
 
 
 def test_b7_a_missing_live_index_fails_the_group_by_name(log: Path) -> None:
-    """Index 13 is live and in segment 2's range, but has no record there."""
+    """Index 13 is live and in segment 2's range, but has no record there. Without it in a write-ahead log nothing is
+    planned at all.
+    """
     path = log / "0000000000000002.segment"
     segment = read_segment(path)
     keep = segment.idx != 13
     data = path.read_bytes()
+    length = segment.length[keep]
     records = encode_records(
         idx=segment.idx[keep],
         term=segment.term[keep],
-        offset=segment.offset[keep],
-        length=segment.length[keep],
+        offset=segment.data_start + np.cumsum(length, dtype=np.uint64) - length,
+        length=length,
         crc=segment.crc[keep],
     )
     head = (encode_header(max_count=8) + records).ljust(segment.data_start, b"\0")
-    path.write_bytes(head + data[segment.data_start :])
+    spans = zip(segment.offset[keep].tolist(), length.tolist(), strict=True)
+    path.write_bytes(head + b"".join(data[begin : begin + size] for begin, size in spans))
     live = open_log(log).live
     assert live is not None
+    assert {left.reason for left in plan_log(open_log(log), SegmentLimits()).left_alone} == {"LiveEntriesMissing"}
+    with pytest.raises(LiveEntriesMissingError, match="first index 13"):
+        group_ranges(open_log(log), [path.name], live)
+    write_wal(log.parent, 1, [(log.name.encode(), LogEntry(13, 1, b"waits"))])
     plan = plan_log(open_log(log), SegmentLimits())
     with pytest.raises(MissingLiveIndexError, match="live index 13") as caught:
         kernel.rewrite_group(log, sources=plan.groups[0].sources, live=live, limits=SegmentLimits(), job="j", token=1)

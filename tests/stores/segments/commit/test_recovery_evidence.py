@@ -18,8 +18,9 @@ from compaction.stores.segments.commit.ra_recovery import RaOutcome
 from compaction.stores.segments.directory import fs, lock
 from compaction.stores.segments.format import etf, names
 from compaction.stores.segments.format.writer import LogWriter
+from compaction.stores.segments.planning.group_check import GroupRanges
 from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import GroupRanges, plan_log
+from compaction.stores.segments.planning.plan import plan_log
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.rewrite import kernel
 from compaction.stores.segments.snapshot.directories import write_snapshot

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import LockFileError, LockHeldError, LockLostError
+from compaction.stores.segments.commit import fence
 from compaction.stores.segments.directory import lock
+from compaction.stores.segments.generate import generate_log
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 
 
@@ -184,3 +187,18 @@ def test_a_lock_that_was_deleted_is_noticed(tmp_path: Path) -> None:
             held.verify()
         with lock.hold(tmp_path, holder="y", timeout=0), pytest.raises(LockLostError):
             held.verify()
+
+
+@pytest.mark.parametrize(("mode", "written"), [(0o755, 0o644), (0o775, 0o664), (0o1777, 0o644)])
+def test_lock_and_fence_belong_to_whom_the_directory_belongs(tmp_path: Path, mode: int, written: int) -> None:
+    """One run as root would else lock the log's owner out."""
+    log = tmp_path / "log"
+    generate_log(log, segments=2, entries_per_segment=8, payload_bytes=64, sync=False)
+    uid, gid = (999, 998) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+    os.chown(log, uid, gid)
+    log.chmod(mode)
+    (log / lock.LOCK_FILE).touch(0o644)
+    fence.claim(log, job="job", token=1, holder="test")
+    for name in (lock.LOCK_FILE, fence.FENCE_FILE):
+        found = (log / name).stat()
+        assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (uid, gid, written), name

@@ -26,10 +26,11 @@ from compaction.stores.segments.directory.owner import (
 )
 from compaction.stores.segments.format.writer import LogWriter
 from compaction.stores.segments.generate import generate_log
+from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.model import segment_name
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading.missing import missing_entries
+from compaction.stores.segments.reading.missing import Missing
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.rewrite import kernel
 from compaction.stores.segments.scan.problems import LogErrorReason
@@ -37,6 +38,7 @@ from compaction.stores.segments.scan.sense import SenseSettings, sense_root
 from compaction.stores.segments.snapshot.directories import write_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.store import SegmentLogStore
+from support.stores.log_systems import write_wal
 from support.stores.ra_system import META, WAL, dets_header, killed, running, stopped
 from support.stores.segment_logs import content, leftovers, regular
 
@@ -247,21 +249,29 @@ def holey(tmp_path: Path) -> Path:
 
 
 def test_live_entries_in_no_segment_are_counted(holey: Path, log: Path) -> None:
-    found = missing_entries(open_log(holey))
+    found = Missing.of(open_log(holey).missing)
     assert (found.entries, found.first) == (3, 12)
     assert str(found) == "3 live entries (first index 12) are in no segment that can be read"
-    assert missing_entries(open_log(holey, snapshot_index=32, live=LiveSet.parse("9,14,30"))).entries == 1
-    assert not missing_entries(open_log(holey, snapshot_index=32, live=LiveSet.empty()))
-    assert not missing_entries(open_log(log))
+    assert Missing.of(open_log(holey, snapshot_index=32, live=LiveSet.parse("9,14,30")).missing).entries == 1
+    assert not Missing.of(open_log(holey, snapshot_index=32, live=LiveSet.empty()).missing)
+    assert not Missing.of(open_log(log).missing)
 
 
-def test_missing_entries_are_an_error_where_no_write_ahead_log_can_hold_them(holey: Path) -> None:
+def test_missing_entries_are_an_error_where_no_write_ahead_log_holds_them(holey: Path) -> None:
     found = sense_root(holey.parent, SenseSettings())
     (error,) = found.errors
     assert error.reason is LogErrorReason.LIVE_ENTRIES_MISSING
     assert "3 live entries (first index 12)" in error.message
     assert found.running == frozenset()
-    stopped(holey.parent)
+    stopped(holey.parent, wal=False)
+    (error,) = sense_root(holey.parent, SenseSettings()).errors
+    assert f"no write-ahead log lies beside {holey.parent / META}: it is lost, or elsewhere" in error.message
+    lost = [(b"another", 12, b"x"), (holey.name.encode(), 13, b"x")]
+    write_wal(holey.parent, 1, [(uid, LogEntry(index, 1, payload)) for uid, index, payload in lost])
+    (error,) = sense_root(holey.parent, SenseSettings()).errors
+    assert "2 live entries (first index 12)" in error.message
+    assert f"nor in the write-ahead log (1 file in {holey.parent})" in error.message
+    write_wal(holey.parent, 2, [(holey.name.encode(), LogEntry(index, 1, b"x")) for index in (12, 30)])
     found = sense_root(holey.parent, SenseSettings())
     assert found.errors == ()
-    assert [one.missing.entries for one in found.logs] == [3]
+    assert [one.missing.entries for one in found.logs] == [0]

@@ -8,8 +8,9 @@ import pytest
 
 from compaction.exceptions import InvalidGroupError, SourcesChangedError
 from compaction.stores.segments.format.writer import LogWriter
+from compaction.stores.segments.planning.group_check import group_ranges
 from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import LogPlan, group_ranges, plan_log
+from compaction.stores.segments.planning.plan import LogPlan, plan_log
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.snapshot.seq import LiveSet
 

@@ -15,8 +15,9 @@ from compaction.exceptions import SourcesChangedError
 from compaction.stores.segments.format.codec import encode_records
 from compaction.stores.segments.format.writer import LogWriter
 from compaction.stores.segments.model import HEADER_BYTES, SLOT_BYTES, segment_name
+from compaction.stores.segments.planning.group_check import GroupCheck
 from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import GroupCheck, LeftAloneReason, plan_log
+from compaction.stores.segments.planning.plan import LeftAloneReason, plan_log
 from compaction.stores.segments.planning.unreferenced import dead_segments
 from compaction.stores.segments.reading.reader import iter_entries
 from compaction.stores.segments.reading.view import open_log

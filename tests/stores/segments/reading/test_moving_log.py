@@ -15,8 +15,9 @@ from compaction.stores.segments.commit import commit, fence
 from compaction.stores.segments.format import codec
 from compaction.stores.segments.format.writer import LogWriter
 from compaction.stores.segments.model import segment_name
+from compaction.stores.segments.planning.group_check import GroupCheck, group_ranges
 from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import GroupCheck, LeftAloneReason, group_ranges, plan_log
+from compaction.stores.segments.planning.plan import LeftAloneReason, plan_log
 from compaction.stores.segments.reading import files
 from compaction.stores.segments.reading.reader import iter_entries, log_fingerprint
 from compaction.stores.segments.reading.view import open_log
@@ -192,7 +193,7 @@ def _sparse(tmp_path: Path) -> Path:
 def test_only_what_was_proved_dead_is_carried_along(tmp_path: Path) -> None:
     """A segment that its owner put back after the look belongs to no proof: the group is planned again."""
     log = _sparse(tmp_path)
-    write_snapshot(log, index=32, term=2, live=LiveSet.parse("1,9,17,25-32"))
+    write_snapshot(log, index=32, term=2, live=LiveSet.parse("1,17,25-32"))
     saved = (log / segment_name(2)).read_bytes()
     (log / segment_name(2)).unlink()
     state, sources = open_log(log), (segment_name(1), segment_name(3))

@@ -18,8 +18,9 @@ from compaction.stores.segments.commit.commit import GroupOutcome
 from compaction.stores.segments.commit.records import GroupReceipt, RewrittenGroup
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.generate import corrupt_entry, generate_log
+from compaction.stores.segments.planning.group_check import GroupCheck
 from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import GroupCheck, plan_log
+from compaction.stores.segments.planning.plan import plan_log
 from compaction.stores.segments.reading import reader
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.rewrite import compact

@@ -111,7 +111,7 @@ def test_unchanged_logs_are_not_read_again(root: Path, monkeypatch: pytest.Monke
     first = store.sense()
     read: list[Path] = []
     original = sense.open_log
-    monkeypatch.setattr(sense, "open_log", lambda path: read.append(path) or original(path))
+    monkeypatch.setattr(sense, "open_log", lambda path, **how: read.append(path) or original(path, **how))
     assert store.sense() == first
     assert read == []
     held = {root / "a": frozenset({"0000000000000001.segment"})}
@@ -308,7 +308,7 @@ def test_a_claim_does_not_change_what_a_plan_is_made_from(root: Path) -> None:
 
 def test_a_log_on_which_the_code_fails_never_hides_its_siblings(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = sense.open_log
-    monkeypatch.setattr(sense, "open_log", lambda path: [][3] if path.name == "b" else plain(path))
+    monkeypatch.setattr(sense, "open_log", lambda path, **more: [][3] if path.name == "b" else plain(path, **more))
     result = sense.sense_root(root, SenseSettings())
     assert [log.path.name for log in result.logs] == ["a", "c"]
     (error,) = result.errors

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from compaction.exceptions import CompactionError, CorruptIndexesError, CorruptSnapshotError
 from compaction.stores.segments.format import etf
+from compaction.stores.segments.snapshot.data_file import SnapshotOrigin, encode_snapshot, read_snapshot_meta
 from compaction.stores.segments.snapshot.directories import (
-    encode_snapshot,
     find_snapshots,
     newest_snapshot,
     parse_snapshot_name,
-    read_snapshot_meta,
     snapshot_name,
     write_snapshot,
 )
@@ -51,7 +50,8 @@ def with_meta(meta: bytes) -> bytes:
 
 def test_golden_snapshot_both_ways(tmp_path: Path) -> None:
     state = etf.encode((etf.Atom("fixture_state"), 1714))
-    assert encode_snapshot(index=1714, term=4, state=state, cluster=(("fix", "nonode@nohost"),)) == RA_SNAPSHOT
+    origin = SnapshotOrigin.of_members((("fix", "nonode@nohost"),), 0)
+    assert encode_snapshot(index=1714, term=4, state=state, origin=origin) == RA_SNAPSHOT
     write_raw(tmp_path, "0000000000000004_00000000000006B2", RA_SNAPSHOT)
     snapshot = newest_snapshot(tmp_path)
     assert snapshot is not None

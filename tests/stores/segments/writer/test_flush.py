@@ -9,11 +9,11 @@ import pytest
 
 from compaction.exceptions import CorruptSegmentError, EntryMissingError, SegmentLogError
 from compaction.stores.segments.directory import fs
-from compaction.stores.segments.format.codec import encode_header, read_segment, torn_from
+from compaction.stores.segments.format.codec import encode_header, read_segment
 from compaction.stores.segments.format.writer import LogWriter
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import LogEntry, MemTable
-from compaction.stores.segments.model import HEADER_BYTES, segment_name
+from compaction.stores.segments.model import HEADER_BYTES, segment_name, torn_from
 from compaction.stores.segments.reading.reader import iter_entries
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.snapshot.seq import LiveSet

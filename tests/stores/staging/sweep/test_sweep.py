@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import MissingRangeError
+from compaction.exceptions import MissingRangeError, RowMissingError
 from compaction.stores.staging.compaction.claims import claim, retire, swap_base
 from compaction.stores.staging.compaction.rewriting import rewrite
 from compaction.stores.staging.compaction.work import work_on
@@ -33,6 +33,22 @@ def compact(repo: StagingRepo, job: str = "job") -> None:
     work = work_on("example", record, staged=repo.area.tokens.has_rows(record.staging_token))
     claim(repo.area, work, job=job, token=1)
     swap_base(repo.area, work, rewrite(repo.area, work).tree, job=job, token=1)
+
+
+@pytest.mark.parametrize("lost", ["branch", "commit", "parent"])
+def test_a_row_that_must_be_there_stops_the_sweep(repo: StagingRepo, lost: str) -> None:
+    """A key-value store that lost rows, or an empty one, leads to nothing: that makes garbage of nothing."""
+    for name in ("a", "b"):
+        repo.set(name, "1")
+        repo.committer.commit("main", DRAFT)
+    head = repo.area.branches.get("main").record.commit_id
+    parent = repo.area.commits.get(head).parents[0]
+    key = {"branch": "branches/main", "commit": f"commits/{head}", "parent": f"commits/{parent}"}[lost]
+    stored = {one.path for one in repo.area.ranges.stored()}
+    repo.area.kv.delete(repo.area.repository.partition, key.encode())
+    with pytest.raises(RowMissingError, match="is missing, so no object is known to be garbage"):
+        sweep_objects(repo.area, grace=ALL_OLD)
+    assert {one.path for one in repo.area.ranges.stored()} == stored
 
 
 class TestTokens:

@@ -10,6 +10,7 @@ from compaction.cli.histories.fields import BASE64
 from compaction.exceptions import LiveSetSyntaxError, RecordTextError
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.model import MAX_INDEX
+from compaction.stores.segments.snapshot.data_file import SnapshotOrigin
 from compaction.stores.segments.snapshot.seq import LiveSet
 
 MAX_REPEATED: Final = 100_000
@@ -55,3 +56,15 @@ class Fields(fields.Fields):
         except LiveSetSyntaxError as error:
             raise RecordTextError(f'"{name}" of {self.what}: {error}') from None
         raise RecordTextError(f'{self.what} needs "{name}", indexes as "1-5,9" or as a list of numbers')
+
+    def origin(self) -> SnapshotOrigin | None:
+        """`cluster`, a list of members each with `name` and `node`, and `machine_version`; None without both."""
+        if not self.has("cluster") and not self.has("machine_version"):
+            return None
+        if not (self.has("cluster") and self.has("machine_version")):
+            raise RecordTextError(f'{self.what} has "cluster" and "machine_version", or neither')
+        each = [Fields(one, "a member of the cluster") for one in self.objects("cluster")]
+        for one in each:
+            one.check(("name", "node"))
+        members = tuple((one.text("name"), one.text("node")) for one in each)
+        return SnapshotOrigin.of_members(members, self.number("machine_version", most=MAX_INDEX))

@@ -120,7 +120,7 @@ def snapshot(session: Session, fields: Fields) -> Later:
     """Write a snapshot; the result comes when it is durable and in force."""
     name, index, term = fields.text("log"), fields.index("index"), fields.index("term")
     state, live = fields.data("state", b""), fields.indexes("live")
-    future = session.log(name).snapshot(index, term, state, live)
+    future = session.log(name).snapshot(index, term, state, live, origin=fields.origin())
     return Later(
         future, lambda made: {"index": made.index, "term": made.term, "live": len(live), "path": made.path.name}
     )
@@ -186,7 +186,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "read": Operation(read, ("log", "from", "to", "indexes", "amount")),
     "indexes": Operation(indexes, ("log", "from", "to")),
     "fold": Operation(fold, ("log", "from")),
-    "snapshot": Operation(snapshot, ("log", "index", "term", "live", "state")),
+    "snapshot": Operation(snapshot, ("log", "index", "term", "live", "state", "cluster", "machine_version")),
     "compact": Operation(compact, ("log",)),
     "install": Operation(install, ("log", "from", "term", "applied")),
     "roll": Operation(roll),

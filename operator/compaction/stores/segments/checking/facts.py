@@ -72,7 +72,8 @@ class LogFacts:
     `names`: all in the directory; `links`: the target of each segment's name that is a link, a base name unless it
     leads out of the log. `snapshots`: valid ones, oldest first, as they were after; `rejected`: the others. `waiting`:
     entries in the write-ahead log that the log needs, `covered`: whether any record there is of this log. `cut`: what
-    does not count, in segments from its first index on.
+    does not count, in segments from its first index on. `stranger`: why a Ra server that opens the log finds itself in
+    no cluster, or in another one, by its newest snapshot; empty when it does not, or owns no log here.
     """
 
     state: LogState
@@ -90,6 +91,7 @@ class LogFacts:
     compactor_errors: tuple[CompactionError, ...] = ()
     cut: LogCut | None = None
     cut_error: InvalidCutError | None = None
+    stranger: str = ""
 
     @property
     def directory(self) -> Path:
@@ -139,7 +141,11 @@ class LogFacts:
 
 @dataclass(frozen=True, slots=True)
 class SystemFacts:
-    """A system of logs, or one log of it (`wal` then has the files beside it, as they concern the log)."""
+    """A system of logs, or one log of it (`wal` then has the files beside it, as they concern the log).
+
+    `is_stopped`: a Ra server has closed its files, and no process has them open. `wal_lost`: a Ra server has been here,
+    and no write-ahead log file is.
+    """
 
     directory: Path
     logs: tuple[LogFacts, ...]
@@ -147,3 +153,5 @@ class SystemFacts:
     wal_names: tuple[str, ...] = ()
     marker: Marker = Marker.ABSENT
     marker_fault: str = ""
+    is_stopped: bool = False
+    wal_lost: bool = False

@@ -9,8 +9,7 @@ import numpy as np
 from compaction.stores.segments.checking import snapshots
 from compaction.stores.segments.checking.facts import Content, LogFacts, SystemFacts
 from compaction.stores.segments.checking.rules import Problem, Rule
-from compaction.stores.segments.format.codec import torn_from
-from compaction.stores.segments.model import SegmentIndex, segment_number
+from compaction.stores.segments.model import SegmentIndex, segment_number, torn_from
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.wal.files import wal_number
 

@@ -11,8 +11,7 @@ from compaction.exceptions import CorruptEntryError, LogChangedError, NotALogDir
 from compaction.stores.segments.checking.facts import LogFacts
 from compaction.stores.segments.checking.rules import Problem, Rule, Window
 from compaction.stores.segments.commit.fence import FENCE_FILE
-from compaction.stores.segments.format.codec import torn_from
-from compaction.stores.segments.model import FileIdentity, SegmentIndex
+from compaction.stores.segments.model import FileIdentity, SegmentIndex, torn_from
 from compaction.stores.segments.reading.files import read_segments
 from compaction.stores.segments.reading.reader import SegmentFile
 

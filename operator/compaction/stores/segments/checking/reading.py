@@ -8,10 +8,12 @@ both before and after must have been there all the time.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from compaction.exceptions import (
     CompactionError,
@@ -26,15 +28,15 @@ from compaction.stores.segments.checking.facts import LogFacts, SystemFacts
 from compaction.stores.segments.checking.wal import WaitingEntries, read_wal_files
 from compaction.stores.segments.clump.moves import read_moves
 from compaction.stores.segments.commit import fence, recovery
-from compaction.stores.segments.directory.faults import storage_errors
+from compaction.stores.segments.directory.faults import fault_of, storage_errors
 from compaction.stores.segments.directory.listing import regular_identity, regular_segments
 from compaction.stores.segments.directory.marker import read_marker
-from compaction.stores.segments.directory.owner import WAL_SUFFIX, system_of
-from compaction.stores.segments.format import names
-from compaction.stores.segments.format.codec import torn_from
-from compaction.stores.segments.model import HEADER_BYTES, SegmentIndex
+from compaction.stores.segments.directory.owner import WAL_SUFFIX, Mark, Writers, is_ra_directory, signs_in, system_of
+from compaction.stores.segments.format import etf, names
+from compaction.stores.segments.model import HEADER_BYTES, SegmentIndex, torn_from
 from compaction.stores.segments.reading.files import SegmentFiles, read_segments
 from compaction.stores.segments.reading.view import LogState, is_log_directory, limit_refs
+from compaction.stores.segments.snapshot.data_file import NO_CLUSTER, read_origin
 from compaction.stores.segments.snapshot.directories import (
     SNAPSHOTS,
     LogSnapshot,
@@ -46,6 +48,10 @@ from compaction.stores.segments.snapshot.directories import (
 from compaction.stores.segments.system.cut import LogCut, read_cut
 from compaction.stores.segments.system.row import LogRow
 
+CONFIG_FILE: Final = "config"
+_ATOM: Final = rb"('(?:[^'\\]|\\.)*'|[a-z][\w@]*)"
+_SERVER_ID: Final = re.compile(rb"\bid\s*=>\s*\{\s*" + _ATOM + rb"\s*,\s*" + _ATOM + rb"\s*\}")
+
 
 def is_log(directory: Path) -> bool:
     """Whether this is one log, not a system of logs, in which a log may have any name."""
@@ -53,12 +59,17 @@ def is_log(directory: Path) -> bool:
 
 
 def read_facts(
-    directory: Path, before: SystemFacts | None = None, *, described: LogSnapshot | None = None
+    directory: Path,
+    before: SystemFacts | None = None,
+    *,
+    described: LogSnapshot | None = None,
+    wal_directory: Path | None = None,
 ) -> SystemFacts:
     """The facts of a system of logs, or of one log; of a log in a system also what the system's files hold of it.
 
     `before`: an earlier reading of the same directory; what did not change is not read again. `described`: counts as
-    the snapshot of the one log, whatever its directory holds.
+    the snapshot of the one log, whatever its directory holds. `wal_directory`: where the write-ahead log lies, if
+    not in the system's directory.
 
     Raises:
         NotALogDirectoryError: neither a log nor a system of logs.
@@ -68,7 +79,7 @@ def read_facts(
     with storage_errors(directory):
         if is_log(directory):
             given = {} if described is None else {directory: SnapshotSearch(newest=described, rejected=())}
-            return _read(directory, [directory], system_of(directory), before, given)
+            return _read(directory, [directory], system_of(directory), before, given, wal_directory)
         if not directory.is_dir():
             raise NotALogDirectoryError(str(directory), "it is not a directory")
         found = _wal_names(directory)
@@ -76,7 +87,7 @@ def read_facts(
         if not found and not any(is_log(log) for log in logs):
             reason = "it holds no segment, no write-ahead log (*.wal), and no directory with segments"
             raise NotALogDirectoryError(str(directory), reason)
-        return _read(directory, logs, directory, before, {})
+        return _read(directory, logs, directory, before, {}, wal_directory)
 
 
 def _log_directories(directory: Path) -> list[Path]:
@@ -97,28 +108,52 @@ def _read(
     system: Path,
     before: SystemFacts | None,
     given: Mapping[Path, SnapshotSearch],
+    wal_directory: Path | None,
 ) -> SystemFacts:
-    searches = {log: given.get(log) or _search(log) for log in logs}
+    searches: dict[Path, SnapshotSearch] = {}
+    cuts: dict[Path, tuple[LogCut | None, InvalidCutError | None]] = {}
+    failed: dict[Path, LogFacts] = {}
+    for log in logs:
+        with _bounded(log, failed, alone=log == directory):
+            searches[log], cuts[log] = given.get(log) or _search(log), _cut(log)
     rows = {os.fsencode(log.name): LogRow.of(search.newest) for log, search in searches.items()}
-    cuts = {log: _cut(log) for log in searches}
     valid = {os.fsencode(log.name): cut for log, (cut, _) in cuts.items() if cut is not None}
     waiting = WaitingEntries(rows, {uid: cut.above(rows[uid].snapshot_index) for uid, cut in valid.items()})
     known = {wal.path.name: wal for wal in before.wal} if before is not None else {}
-    wal = read_wal_files(system, on_record=waiting.add, before=known)
+    beside = wal_directory or system
+    wal = read_wal_files(beside, on_record=waiting.add, before=known)
     old = {log.name: log for log in before.logs} if before is not None else {}
+    found: dict[Path, LogFacts] = {}
+    for log, search in searches.items():
+        with _bounded(log, failed, alone=log == directory):
+            facts = _log(log, search, waiting, old.get(log.name), given.get(log), cuts[log])
+            if facts is not None:
+                found[log] = facts
     marker, fault = read_marker(system)
+    signs = signs_in(system, wals=())
+    names = _wal_names(beside)
     return SystemFacts(
         directory=directory,
-        logs=tuple(
-            facts
-            for log, search in searches.items()
-            if (facts := _log(log, search, waiting, old.get(log.name), given.get(log), cuts[log])) is not None
-        ),
+        logs=tuple(facts for _, facts in sorted((found | failed).items())),
         wal=wal,
-        wal_names=_wal_names(system),
+        wal_names=names,
         marker=marker,
         marker_fault=fault,
+        is_stopped=signs.mark is Mark.CLOSED and signs.writers is Writers.NONE,
+        wal_lost=signs.mark is not Mark.ABSENT and not names,
     )
+
+
+@contextmanager
+def _bounded(log: Path, failed: dict[Path, LogFacts], *, alone: bool) -> Iterator[None]:
+    """Whatever one log of several raises is that log's error, and its siblings are read."""
+    try:
+        yield
+    except Exception as error:
+        if alone:
+            raise
+        state = LogState(log, segments=(), links={}, refs=(), orphans=(), snapshot_index=None, live=None)
+        failed[log] = LogFacts(state, errors=(fault_of(error, log),))
 
 
 def _log(
@@ -170,7 +205,27 @@ def _log(
         compactor_errors=errors,
         cut=None if cut[0] is None else cut[0].above(state.snapshot_index),
         cut_error=cut[1],
+        stranger=_stranger(log, snapshots[-1]) if snapshots and given is None else "",
     )
+
+
+def _stranger(log: Path, newest: LogSnapshot) -> str:
+    """See `LogFacts`. The log's `config` is Ra's, text that says which server this is; one without it says nothing."""
+    if not is_ra_directory(system_of(log)):
+        return ""
+    try:
+        origin = read_origin(newest.data)
+    except CorruptSnapshotError:
+        # Being replaced: the next reading names what is damaged.
+        return ""
+    found = _SERVER_ID.search((log / CONFIG_FILE).read_bytes()) if (log / CONFIG_FILE).is_file() else None
+    own = found and tuple(etf.Atom(part.decode(errors="replace").strip("'")) for part in found.groups())
+    members = origin.members if origin is not None else None
+    if not members or (origin == NO_CLUSTER and own not in members):
+        return "it names no cluster and no machine version of this log's Ra server"
+    if own is not None and own not in members:
+        return f"the server's own id, {own[0].name} on {own[1].name}, is not in the cluster that it names"
+    return ""
 
 
 def _cut(log: Path) -> tuple[LogCut | None, InvalidCutError | None]:
@@ -195,6 +250,8 @@ def _without_torn_end(
     """
     newest = segments[-1] if segments else None
     row = None if newest is None else torn_from(newest)
+    if newest is not None and row is None and newest.is_holed:
+        row = newest.count
     if newest is None or row is None or not covered:
         return segments, None
     whole = replace(
@@ -204,6 +261,7 @@ def _without_torn_end(
         offset=newest.offset[:row],
         length=newest.length[:row],
         crc=newest.crc[:row],
+        behind_hole=newest.behind_hole[:0],
     )
     return (*segments[:-1], whole), newest
 

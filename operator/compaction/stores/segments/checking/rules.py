@@ -80,7 +80,9 @@ CHECKLIST: Final[dict[Rule, RuleText]] = {
     Rule.SEGMENT_RECORDS: RuleText("payloads follow each other without a gap; none is empty, all lie in the file"),
     Rule.PAYLOAD_CHECKSUMS: RuleText("the CRC-32 in a record is that of its payload, or 0"),
     Rule.LINKS: RuleText("a link is the old name of a segment: it leads to a lower number in the same directory"),
-    Rule.SNAPSHOT_FILES: RuleText("a snapshot is whole: the name, index, term and checksum of snapshot.dat agree"),
+    Rule.SNAPSHOT_FILES: RuleText(
+        "a snapshot is whole, as its name and checksum say; in a Ra system it is of its server's cluster"
+    ),
     Rule.LIVE_INDEXES: RuleText("a snapshot says what is live, also if nothing is; nothing above its index"),
     Rule.LIVE_ONLY_SHRINKS: RuleText("what was dead below a snapshot stays dead"),
     Rule.LIVE_ENTRIES: RuleText("each live entry is in a segment or in the write-ahead log"),

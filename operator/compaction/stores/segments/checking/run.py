@@ -10,6 +10,7 @@ from compaction.stores.segments.checking import segments, snapshots, wal_files
 from compaction.stores.segments.checking.facts import LogFacts, SystemFacts
 from compaction.stores.segments.checking.payloads import OnBytes, damaged
 from compaction.stores.segments.checking.rules import CHECKLIST, Problem, Rule, Seen
+from compaction.stores.segments.directory.faults import fault_of
 from compaction.stores.segments.directory.marker import Marker
 
 _LOG_CHECKS = (
@@ -24,6 +25,7 @@ _LOG_CHECKS = (
     snapshots.only_shrinks,
     snapshots.live_entries,
     snapshots.entries_above,
+    snapshots.hidden,
     wal_files.same_entry,
 )
 _SYSTEM_CHECKS = (wal_files.files, wal_files.records, wal_files.writers, wal_files.marker)
@@ -56,10 +58,13 @@ def system_problems(system: SystemFacts) -> Iterator[Problem]:
 
 
 def log_problems(log: LogFacts, on_bytes: OnBytes = lambda _size: None) -> Iterator[Problem]:
-    """Of one log; reads every payload. Errors as `payloads.damaged`."""
-    for check in _LOG_CHECKS:
-        yield from check(log)
-    yield from damaged(log, on_bytes)
+    """Of one log; reads every payload. What a check raises is a problem of the log, and the others go on."""
+    for check in (*_LOG_CHECKS, lambda log: damaged(log, on_bytes)):
+        try:
+            yield from check(log)
+        except Exception as error:  # noqa: BLE001 - at one log, whatever it is: see `fault_of`
+            fault = fault_of(error, log.directory)
+            yield Problem(Rule.SEGMENT_RECORDS, str(log.directory), str(fault), "what it checks is unknown: run again")
 
 
 def problems_of(system: SystemFacts, on_bytes: OnBytes = lambda _size: None) -> Iterator[Problem]:
@@ -67,6 +72,7 @@ def problems_of(system: SystemFacts, on_bytes: OnBytes = lambda _size: None) -> 
     yield from system_problems(system)
     for log in system.logs:
         yield from log_problems(log, on_bytes)
+        yield from segments.for_ra(log)
 
 
 def payload_bytes(log: LogFacts) -> int:

@@ -9,10 +9,14 @@ from compaction.exceptions import MissingSegmentHeaderError, SegmentNameError
 from compaction.stores.segments.checking.facts import LogFacts
 from compaction.stores.segments.checking.rules import Problem, Rule, Window
 from compaction.stores.segments.format import names
-from compaction.stores.segments.format.codec import torn_from
-from compaction.stores.segments.model import HEADER_BYTES, SEGMENT_NAME, SegmentIndex, segment_number
-
-_RECOVER = "stop the owner and run `compactor segments recover`"
+from compaction.stores.segments.model import (
+    SEGMENT_NAME,
+    SegmentIndex,
+    segment_name,
+    segment_number,
+    torn_from,
+)
+from compaction.stores.segments.system.cut import CUT_FILE
 
 
 def names_and_headers(log: LogFacts) -> Iterator[Problem]:
@@ -34,31 +38,36 @@ def names_and_headers(log: LogFacts) -> Iterator[Problem]:
 def _named(path: str) -> str:
     stem = Path(path).stem
     if stem.isdecimal() and len(stem) == 8:
-        return "start the owner, which renames files of 8 digits, or write 16 digits and .segment"
+        return f"rename it to {segment_name(int(stem))} while its owner is stopped"
     return "write 16 digits and .segment, or move the file out of the log's directory"
 
 
 def records(log: LogFacts) -> Iterator[Problem]:
-    """Payloads without a gap. The end of the newest segment may be torn while the write-ahead log has its entries."""
-    for segment in (*log.state.segments, *([] if log.torn is None else [log.torn])):
-        row = torn_from(segment)
-        if row is None:
-            continue
-        offset = HEADER_BYTES + row * segment.slot_bytes
-        what = f"the index slot at offset {offset} (index {segment.idx[row]}) does not continue the payloads before it"
-        if segment is log.torn and not _only_here(log, segment, row):
-            remedy = "the owner clears it at its next start: its entries are in the write-ahead log"
-            yield Problem(Rule.SEGMENT_RECORDS, str(segment.path), what, remedy, note=True)
-        else:
-            remedy = "restore the segment from a copy or from another member"
-            yield Problem(Rule.SEGMENT_RECORDS, str(segment.path), what, remedy)
+    """Payloads without a gap, and nothing else in the file. The end of the newest segment may be torn while the
+    write-ahead log has its entries.
+    """
+    for segment in log.state.segments:
+        # What an interrupted flush leaves behind the end of the newest is no record yet, and waits in the log.
+        grows = segment.name == log.state.newest and not segment.is_holed and torn_from(segment) is None
+        if segment.damage and not (grows and log.covered):
+            remedy = "restore the segment from a copy or from another member: entries of it may be lost"
+            yield Problem(Rule.SEGMENT_RECORDS, str(segment.path), segment.damage, remedy, note=grows)
+    if log.torn is not None:
+        alone = _only_here(log, log.torn)
+        remedy = "the owner clears it at its next start: its entries are in the write-ahead log"
+        if alone:
+            remedy = "restore the segment from a copy or from another member: entries of it may be lost"
+        yield Problem(Rule.SEGMENT_RECORDS, str(log.torn.path), log.torn.damage, remedy, note=not alone)
 
 
-def _only_here(log: LogFacts, segment: SegmentIndex, row: int) -> bool:
-    """Whether a whole record behind a torn slot is of an entry that the log needs, below those that wait."""
+def _only_here(log: LogFacts, segment: SegmentIndex) -> bool:
+    """Whether a whole record behind a torn or empty slot is of an entry that the log needs, below those that wait."""
+    torn = torn_from(segment)
+    row = segment.count if torn is None else torn
     whole = segment.inside[row:] & (segment.length[row:] > 0)
     first = min(log.waiting or (), default=None)
-    behind = [index for index in segment.idx[row:][whole].tolist() if log.counts(index) and log.row.needs(index)]
+    found = (*segment.idx[row:][whole].tolist(), *segment.behind_hole.tolist())
+    behind = [index for index in found if log.counts(index) and log.row.needs(index)]
     return bool(behind) and (first is None or min(behind) < first)
 
 
@@ -83,6 +92,8 @@ def links(log: LogFacts) -> Iterator[Problem]:
 def half_done(log: LogFacts) -> Iterator[Problem]:
     """What a compaction that died has left: of the compactor here, or of Ra's own."""
     markers = [name for name in log.half_done if names.parse_ra_marker(name)]
+    # The flag: a server that was killed does not look stopped, and without it the command refuses.
+    recover = f"run `compactor segments recover {log.directory} --owner-stopped`"
     for marker in markers:
         path, leader = str(log.directory / marker), names.parse_ra_marker(marker)
         assert leader is not None
@@ -97,14 +108,16 @@ def half_done(log: LogFacts) -> Iterator[Problem]:
                 "a marker without its copy: a Ra server takes the group for committed when it starts, and may lose it"
             )
             window = Window.W1
-        yield Problem(Rule.HALF_DONE, path, what, f"do not start the owner; {_RECOVER} first", window)
+        remedy = f"stop the owner if it runs, do not start it, and {recover} first"
+        yield Problem(Rule.HALF_DONE, path, what, remedy, window)
     for text in log.blocked:
         yield Problem(Rule.HALF_DONE, str(log.directory), text, "restore what is missing, or move the file away")
     known = {names.ra_compacting_name(leader) for marker in markers if (leader := names.parse_ra_marker(marker))}
     for name in log.half_done:
         if name not in markers and name not in known and not any(text.startswith(name) for text in log.blocked):
             what = "a compaction is under way, or died; every live entry is readable all the same"
-            yield Problem(Rule.HALF_DONE, str(log.directory / name), what, f"if it died: {_RECOVER}", note=True)
+            remedy = f"if it died: stop the owner if it runs, do not start it, and {recover} first"
+            yield Problem(Rule.HALF_DONE, str(log.directory / name), what, remedy, note=True)
 
 
 def cut(log: LogFacts) -> Iterator[Problem]:
@@ -122,3 +135,16 @@ def compactor_files(log: LogFacts) -> Iterator[Problem]:
         if names.parse_moves(Path(path).name) is not None:
             remedy = "restore it from a copy: the owner needs it until its next snapshot"
         yield Problem(Rule.COMPACTOR_FILES, path, str(error), remedy)
+
+
+def for_ra(log: LogFacts) -> Iterator[Problem]:
+    """Notes of what a Ra server that gets the directory would read otherwise than its owner."""
+    first = min((*(ref.first for ref in log.state.refs), *(log.waiting or ())), default=None)
+    if first == 1 and not log.snapshots:
+        what = "the log begins at index 1 without a snapshot; that of a Ra server begins at index 0"
+        remedy = "let its owner take a snapshot before a Ra server gets the directory"
+        yield Problem(Rule.ENTRIES_ABOVE, str(log.directory), what, remedy, note=True)
+    if log.cut is not None:
+        what = f"entries from index {log.cut.first} on do not count, which a Ra server does not read in this file"
+        remedy = "let its owner write on, until it removes the file, before a Ra server gets the directory"
+        yield Problem(Rule.LOG_CUT, str(log.directory / CUT_FILE), what, remedy, note=True)

@@ -10,7 +10,10 @@ import numpy as np
 from compaction.stores.segments.checking.facts import LogFacts
 from compaction.stores.segments.checking.rules import Problem, Rule, Window
 from compaction.stores.segments.memtable.seq import Seq
-from compaction.stores.segments.model import SegmentIndex, segment_number
+from compaction.stores.segments.model import MAX_INDEX, BoolArray, SegmentIndex, U64Array, segment_number
+from compaction.stores.segments.planning.unreferenced import find_dead
+from compaction.stores.segments.reading.hidden import hidden_entries
+from compaction.stores.segments.reading.missing import in_no_segment
 from compaction.stores.segments.reading.view import SegmentRef
 from compaction.stores.segments.snapshot.directories import LogSnapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
@@ -19,8 +22,11 @@ _COPY = "restore the log from a copy or from another member"
 
 
 def files(log: LogFacts) -> Iterator[Problem]:
-    """Newer snapshots than the one in force that are not valid."""
+    """Newer snapshots than the one in force that are not valid, and one in force that is of another cluster."""
     force = log.snapshots[-1] if log.snapshots else None
+    if force is not None and log.stranger:
+        remedy = "do not start the server before the snapshot is restored from a copy or from another member"
+        yield Problem(Rule.SNAPSHOT_FILES, str(force.data), log.stranger, remedy)
     for error in log.rejected:
         what = str(error)
         remedy = f"the one at index {force.index} is in force: delete the newer" if force else "restore it from a copy"
@@ -40,7 +46,7 @@ def live_indexes(log: LogFacts) -> Iterator[Problem]:
             yield Problem(Rule.LIVE_INDEXES, path, str(snapshot.live_error), "its owner computes it from the state")
         elif snapshot.live is None:
             what = f"the snapshot at index {snapshot.index} has no `indexes`: what is live is unknown, not empty"
-            remedy = "let the owner compute it from the state, or state it with --live or `whenIndexesMissing`"
+            remedy = "restore the file from a copy, or state what is live with --live or `whenIndexesMissing`"
             yield Problem(Rule.LIVE_INDEXES, path, what, remedy, Window.W2)
 
 
@@ -87,11 +93,40 @@ def _held(segment: SegmentIndex, live: LiveSet) -> np.ndarray[tuple[int], np.dty
     return found
 
 
+def hidden(log: LogFacts) -> Iterator[Problem]:
+    """Entries that segments hold and no reader gets, though no leader has dropped them."""
+    bound = min(log.waiting or (), default=MAX_INDEX)
+    row, live = log.row, log.demanded
+    above = np.uint64(0 if row.snapshot_index is None else row.snapshot_index + 1)
+
+    def needed(indexes: U64Array) -> BoolArray:
+        # From the first one that waits on, a reader asks the write-ahead log; below the snapshot, what is live counts.
+        wanted = indexes >= above
+        if live is not None:
+            wanted |= live.mask(indexes)
+        end = bound if log.cut is None else min(bound, log.cut.first)
+        return wanted & (indexes < np.uint64(end))
+
+    state = log.state
+    lost = live is not None and in_no_segment(state.segments, live).without(LiveSet.from_indexes(log.waiting or ()))
+    dead = find_dead(state, state.live) if state.live is not None and not lost else {}
+    for one in hidden_entries(state, needed):
+        rule = Rule.SAME_ENTRY if one.replaced else Rule.ENTRIES_ABOVE
+        if not one.replaced and live is not None and one.indexes[0] < above:
+            rule = Rule.LIVE_ENTRIES
+        remedy = f"if {one.by} is an old file under a new name, move it out of the log's directory; else {_COPY}"
+        if one.by in dead:
+            remedy = "nothing of that file is needed: `compactor segments compact` deletes it after the grace"
+        yield Problem(rule, str(state.directory / one.by), str(one), remedy)
+
+
 def entries_above(log: LogFacts) -> Iterator[Problem]:
     """Indexes above the snapshot: a gap is the trace of a sparse write, unless a segment is missing there."""
     above = 0 if log.row.snapshot_index is None else log.row.snapshot_index + 1
     waiting = Seq.from_indexes(log.waiting or ())
     refs = [ref for ref in log.state.refs if log.counts(ref.first)]
+    for ref in refs:
+        yield from _holes(log, ref, above, waiting)
     for older, newer in pairwise(ref for ref in refs if ref.last >= above):
         if newer.first > older.last + 1 and not waiting.overlaps(older.last + 1, newer.first - 1):
             yield _gap(log, older, newer)
@@ -103,6 +138,17 @@ def entries_above(log: LogFacts) -> Iterator[Problem]:
 
 
 _SPARSE = "that is right if the entry behind the gap was a sparse write, as of a snapshot's installation"
+
+
+def _holes(log: LogFacts, ref: SegmentRef, above: int, waiting: Seq) -> Iterator[Problem]:
+    """Indexes above the snapshot that one file steps over."""
+    indexes = log.state.segment(ref.name).idx[log.state.readable(ref)]
+    indexes = indexes[indexes >= np.uint64(max(above - 1, 0))]
+    for place in np.flatnonzero(indexes[1:] - indexes[:-1] > np.uint64(1)).tolist():
+        low, high = int(indexes[place]) + 1, int(indexes[place + 1]) - 1
+        if low >= above and log.counts(low) and not waiting.overlaps(low, high):
+            what = f"no entry of indexes {low}-{high}, above the snapshot, is there, between others of the file"
+            yield Problem(Rule.ENTRIES_ABOVE, str(log.directory / ref.name), what, _SPARSE, note=True)
 
 
 def _gap(log: LogFacts, older: SegmentRef, newer: SegmentRef) -> Problem:

@@ -9,11 +9,15 @@ from compaction.exceptions import DamagedWalError
 from compaction.stores.segments.checking.facts import LogFacts, SystemFacts
 from compaction.stores.segments.checking.rules import Problem, Rule
 from compaction.stores.segments.directory.marker import MARKER_FILE, Marker
+from compaction.stores.segments.directory.owner import META_FILE
 from compaction.stores.segments.wal.files import wal_number
 
 
 def files(system: SystemFacts) -> Iterator[Problem]:
     """Names, numbers, headers."""
+    if system.wal_lost:
+        what = f"{META_FILE} lies there, and no write-ahead log file: it is lost, or elsewhere (Ra's wal_data_dir)"
+        yield Problem(Rule.WAL_FILES, str(system.directory), what, "name its directory with --wal-dir, or restore it")
     read = {wal.path.name for wal in system.wal}
     parent = system.wal[0].path.parent if system.wal else system.directory
     for name in system.wal_names:
@@ -43,6 +47,10 @@ def records(system: SystemFacts) -> Iterator[Problem]:
     for wal in system.wal:
         if isinstance(wal.damage, DamagedWalError):
             yield Problem(Rule.WAL_RECORDS, str(wal.path), str(wal.damage), "no owner starts before that")
+        elif wal.tail is not None and system.is_stopped and wal is system.wal[-1]:
+            what = f"the record at offset {wal.tail.offset} is torn ({wal.tail.reason}), though its server was stopped"
+            remedy = "a server that stops leaves no torn record: check the disk, and compare with another member"
+            yield Problem(Rule.WAL_RECORDS, str(wal.path), what, remedy)
         elif wal.tail is not None:
             what = f"the record at offset {wal.tail.offset} does not count: {wal.tail.reason}"
             remedy = "it was being written when its owner stopped, or is now: nothing was acknowledged of it"

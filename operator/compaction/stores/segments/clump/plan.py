@@ -34,12 +34,14 @@ DEFAULT_MAX_BYTES: Final = 1 << 30
 @dataclass(frozen=True, slots=True)
 class ClumpOptions:
     """What to re-write: runs of fewer than `shorter_than` live neighbours, if that makes the live set at least
-    `min_ranges` ranges shorter, and at most `max_bytes` of payload. InvalidGroupError when out of range.
+    `min_ranges` ranges shorter, and at most `max_bytes` of payload. `owner_reads_maps`: the owner of a log
+    in a Ra system finds what was moved, which Ra does not. InvalidGroupError when out of range.
     """
 
     shorter_than: int = DEFAULT_SHORTER_THAN
     min_ranges: int = DEFAULT_MIN_RANGES
     max_bytes: int = DEFAULT_MAX_BYTES
+    owner_reads_maps: bool = False
 
     def __post_init__(self) -> None:
         if self.shorter_than < 2:
@@ -159,13 +161,15 @@ def plan_clump(log: LogState, request: ClumpOptions, limits: SegmentLimits) -> C
 
     Raises:
         ClumpRefusedError: no snapshot of its own, so nothing below one could be replaced; or no index is left.
-        LiveSetUnknownError: the snapshot does not say what is live.
+        LiveSetUnknownError: the snapshot does not say what is live. LiveEntriesMissingError: some of it is lost.
     """
     snapshot = log.snapshot
     if snapshot is None or snapshot.index != log.snapshot_index:
         raise ClumpRefusedError(str(log.directory), "it has no valid snapshot, so every entry is where it must be")
     if log.live is None:
         raise log.live_unknown()
+    if log.missing:
+        raise log.entries_missing()
     live, head = log.live, log_head(log)
     entries = _gather(log, live)
     run, reasons = _judge(entries, live, request, limits)

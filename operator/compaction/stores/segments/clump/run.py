@@ -30,10 +30,17 @@ from compaction.stores.segments.commit import recovery
 from compaction.stores.segments.directory import lock
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.directory.marker import Marker
-from compaction.stores.segments.directory.owner import WAL_SUFFIX, Writers, doubt_of, look_for_owner
+from compaction.stores.segments.directory.owner import (
+    WAL_SUFFIX,
+    Writers,
+    doubt_of,
+    hazard_in,
+    is_ra_directory,
+    look_for_owner,
+)
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.reading.view import LogState, open_log
-from compaction.stores.segments.snapshot.directories import DATA_FILE, read_members
+from compaction.stores.segments.snapshot.data_file import read_origin
 
 _CHUNK: Final = 1 << 20
 
@@ -66,7 +73,13 @@ def clump_log(
     `commit_clumps`; what was committed before stays.
     """
     prepared = prepare_clump(
-        directory, request=request, limits=limits, owner_stopped=owner_stopped, job=job, token=token, timeout=timeout
+        directory,
+        request=request,
+        limits=limits,
+        owner_stopped=owner_stopped,
+        job=job,
+        token=token,
+        timeout=timeout,
     )
     copied = copy_clumps(prepared.task, pace=Pace(bytes_per_second=bytes_per_second))
     receipts = commit_clumps(directory, job=job, token=token, clumps=copied, holder=holder, now=now, timeout=timeout)
@@ -98,7 +111,7 @@ def prepare_clump(
     earlier = receipts_of(directory, job)
     with storage_errors(directory):
         log = open_log(directory)
-        require_stopped_owner(log, owner_stopped=owner_stopped)
+        require_stopped_owner(log, owner_stopped=owner_stopped, owner_reads_maps=request.owner_reads_maps)
     left = request.max_bytes - sum(receipt.payload_bytes for receipt in earlier)
     plan = plan_clump(log, replace(request, max_bytes=max(1, left)), limits)
     return PreparedClump(plan=plan, task=task_of(log, plan, job=job, token=token), earlier=earlier)
@@ -110,8 +123,10 @@ def receipts_of(directory: Path, job: str) -> tuple[MoveReceipt, ...]:
     return tuple(receipt for receipt in receipts if receipt.job == job)
 
 
-def require_stopped_owner(log: LogState, *, owner_stopped: bool) -> None:
-    """ClumpRefusedError unless entries may be appended to the log from outside. OSError passes through."""
+def require_stopped_owner(log: LogState, *, owner_stopped: bool, owner_reads_maps: bool = False) -> None:
+    """ClumpRefusedError unless entries may be appended to the log from outside. `owner_reads_maps`: its owner, though
+    the files are of a Ra server, finds entries under their new indexes. OSError passes through.
+    """
     path = str(log.directory)
     if not owner_stopped:
         raise ClumpRefusedError(
@@ -123,22 +138,33 @@ def require_stopped_owner(log: LogState, *, owner_stopped: bool) -> None:
     if signs.writers is Writers.SOME:
         # Not overruled by what somebody says: what an owner appends next would take the copies' indexes.
         raise ClumpRefusedError(path, doubt_of(signs))
-    if signs.marker is Marker.FOLLOWS:
-        _require_free(signs.system, path)
-    if not log.segment(log.newest).identity.size:
-        reason = f"its owner was about to begin {log.newest}, which is empty: start and stop the owner once"
-        raise ClumpRefusedError(path, reason)
-    if wal := _waiting_in(log.directory):
+    if is_ra_directory(signs.system) and not owner_reads_maps:
         raise ClumpRefusedError(
             path,
-            f"entries of it may still wait in {wal}, under indexes that the copies would take: start the owner, let "
-            f"it write them to segments, and stop it again",
+            "its owner is a Ra server, which does not read the maps of moved entries: it would find none of them under "
+            "its new index. If this one does read them, confirm it with --owner-reads-maps (in a job: ownerReadsMaps: "
+            "true)",
+        )
+    if signs.marker is Marker.FOLLOWS:
+        _require_free(signs.system, path)
+    # Whoever follows the advice to start the owner must not lose entries by it.
+    hazard = hazard_in(log.directory)
+    if not log.segment(log.newest).identity.size:
+        remedy = f"do not start it: {hazard}" if hazard else "start and stop the owner once"
+        raise ClumpRefusedError(path, f"its owner was about to begin {log.newest}, which is empty: {remedy}")
+    if wal := _waiting_in(log.directory):
+        remedy = "start the owner, let it write them to segments, and stop it again"
+        raise ClumpRefusedError(
+            path,
+            f"entries of it may still wait in {wal}, under indexes that the copies would take: "
+            f"{f'do not start the owner: {hazard}' if hazard else remedy}",
         )
     if log.snapshot is None:
         return
-    members = read_members(log.snapshot.path / DATA_FILE)
-    if members != 1:
-        known = "an unknown number of members" if members is None else f"{members} members"
+    origin = read_origin(log.snapshot.data)
+    members = origin.members if origin is not None else None
+    if members is None or len(members) != 1:
+        known = "an unknown number of members" if members is None else f"{len(members)} members"
         raise ClumpRefusedError(
             path,
             f"its snapshot names {known}: what is appended to one member's log only, the others do not hold. Let the "

@@ -290,6 +290,7 @@ def commit_unreferenced(
     snapshot_index: int | None = None,
     live: LiveSet | None = None,
     indexes_missing: IndexesMissing = IndexesMissing.REFUSE,
+    wal_directory: Path | None = None,
     ownership: Ownership = Ownership.DETECT,
     timeout: float = lock.DEFAULT_TIMEOUT,
 ) -> tuple[SegmentTombstone, ...]:
@@ -317,7 +318,13 @@ def commit_unreferenced(
         done = {tombstone.name: tombstone for tombstone in claim.unreferenced}
         missing = [name for name in wanted if name not in done and status(directory / name) is not None]
         if missing:
-            dead = dead_segments(directory, snapshot_index=snapshot_index, live=live, indexes_missing=indexes_missing)
+            dead = dead_segments(
+                directory,
+                snapshot_index=snapshot_index,
+                live=live,
+                indexes_missing=indexes_missing,
+                wal_directory=wal_directory,
+            )
             for name in missing:
                 if name not in dead:
                     raise SourcesChangedError(f"{directory / name}: replaced, or something in it is needed (again)")

@@ -20,13 +20,14 @@ def covers(log: LogState, leader: str, member: str) -> bool:
     """Whether the segment `member` can become a link to `leader` without a loss.
 
     The leader holds everything that must survive of what is read from the member now: index, term, the same bytes.
-    False as well for what reaches above the snapshot, for the newest segment, and for a member that alone holds a live
-    entry which newer files hide. When the live set is unknown, everything is live.
+    False as well for what reaches above the snapshot, for the newest segment, for a damaged one, for a member that
+    alone holds a live entry which newer files hide, and while live entries are missing. When the live set is unknown,
+    everything is live.
     """
     present = {segment.name for segment in log.segments}
     if log.snapshot_index is None or not log.refs or member >= log.refs[-1].name or not {leader, member} <= present:
         return False
-    if _holds_stranded(log, member):
+    if log.missing or log.segment(member).damage or _holds_stranded(log, member):
         return False
     ref = log.ref(member)
     return ref is None or _holds_all(log, leader, ref, log.snapshot_index)

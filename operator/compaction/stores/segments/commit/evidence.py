@@ -219,10 +219,13 @@ def _needed(directory: Path, compacting: str, lowest: str, intent: PendingCommit
     candidate, other = status(path), status(directory / lowest)
     if candidate is None or (other is not None and os.path.samestat(candidate, other)):
         return ""
-    if intent is not None and intent.replaced and not changed_names(directory, intent):
+    missing = look.log is not None and look.log.missing
+    if intent is not None and intent.replaced and not missing and not changed_names(directory, intent):
         return ""
     segment = _parsed(path)
-    return "" if segment is None else why_needed(segment, look.log, look.error)
+    reason = "" if segment is None else why_needed(segment, look.log, look.error)
+    # A torn copy may be all that is left of what is missing.
+    return reason or (look.log.entries_missing().reason if look.log is not None and missing else "")
 
 
 def why_needed(segment: SegmentIndex, log: LogState | None, error: str = "") -> str:

@@ -38,7 +38,7 @@ def replace_file(
 ) -> None:
     """Put `data` under the name `target`, atomically and durably but for the directory, which the caller syncs.
 
-    `access`: the file whose owner, group and mode the new one gets; None for those of any new file. `held` is asked
+    `access`: the file whose owner, group and mode the new one gets; None for those of its directory. `held` is asked
     right before the name changes.
     OSError passes through: the old file, or none, then stands under the name.
     """
@@ -48,6 +48,8 @@ def replace_file(
         try:
             if access is not None:
                 inherit_access(fd, access)
+            else:
+                lock.give_to_owner(fd, target.parent)
             fs.write(fd, [data])
             fs.sync(fd)
         finally:

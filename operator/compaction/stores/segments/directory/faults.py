@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from compaction.exceptions import LogNotReadableError, LogNotWritableError, SegmentLogError, StoreIOError
+from compaction.exceptions import (
+    LogNotReadableError,
+    LogNotWritableError,
+    SegmentLogError,
+    StoreIOError,
+    UnexpectedLogError,
+)
+from compaction.unexpected import defect
 
 _REFUSED = frozenset({errno.EACCES, errno.EPERM})
 
@@ -48,3 +55,16 @@ def storage_errors(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise storage_error(error, directory) from error
+
+
+def fault_of(error: Exception, directory: Path) -> SegmentLogError:
+    """The error of one log, whatever was raised (`unexpected.defect`): at the boundary of one log of several, so that
+    the others go on.
+    """
+    match error:
+        case SegmentLogError():
+            return error
+        case OSError():
+            return storage_error(error, directory)
+        case _:
+            return UnexpectedLogError(str(directory), defect(error, str(directory)))

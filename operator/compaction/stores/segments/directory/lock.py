@@ -127,7 +127,28 @@ def _open(path: Path) -> int:
         os.close(fd)
         raise LockFileError(str(path), "it is not a regular file")
     _held.add(fd)
+    if os.fstat(fd).st_uid == os.geteuid():
+        give_to_owner(fd, path.parent)
     return fd
+
+
+def give_to_owner(fd: int, directory: Path) -> None:
+    """A new file in a log belongs to whom the directory belongs, and may be written by those who may write there: else
+    one run as root would lock the log's owner out. What takes a privilege that is not there is left out. OSError of
+    other kinds passes through.
+    """
+    model, mine = os.stat(directory), os.fstat(fd)
+    for uid in (model.st_uid, mine.st_uid):
+        if (mine.st_uid, mine.st_gid) == (uid, model.st_gid):
+            break
+        with suppress(PermissionError):
+            fs.set_owner(fd, uid=uid, gid=model.st_gid)
+            break
+    # Of a directory with the sticky bit, such as /tmp, every user may write to it, and none to the files of another.
+    writers = 0 if model.st_mode & stat.S_ISVTX else model.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if writers & ~mine.st_mode:
+        with suppress(PermissionError):
+            fs.set_mode(fd, stat.S_IMODE(mine.st_mode) | writers)
 
 
 def _release(fd: int) -> None:
@@ -162,6 +183,7 @@ def _unshared(path: Path, fd: int) -> int:
     try:
         fs.unlink_if_present(temporary)
         own = fs.create(temporary, mode=stat.S_IMODE(shared.st_mode) & 0o666)
+        give_to_owner(own, path.parent)
     except OSError:
         return fd
     _held.add(own)

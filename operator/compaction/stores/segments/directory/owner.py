@@ -34,6 +34,8 @@ from compaction.api.policy.segment_logs import Ownership
 from compaction.api.text.safe import printable
 from compaction.exceptions import OwnerRunningError
 from compaction.stores.segments.directory.marker import MARKER_FILE, Marker, read_marker
+from compaction.stores.segments.format import names
+from compaction.stores.segments.snapshot.directories import INDEXES_FILE, SNAPSHOTS, parse_snapshot_name
 
 META_FILE: Final = "meta.dets"
 NAMES_FILE: Final = "names.dets"
@@ -117,6 +119,11 @@ def system_of(directory: Path) -> Path:
     return Path(os.path.realpath(directory)).parent
 
 
+def is_ra_directory(system: Path) -> bool:
+    """Whether a Ra server has used this data directory: it creates both files before anything else."""
+    return any(os.path.lexists(system / name) for name in (META_FILE, NAMES_FILE))
+
+
 def look_for_owner(directory: Path) -> OwnerSigns:
     """The signs of life beside a log."""
     system = system_of(directory)
@@ -157,7 +164,24 @@ def require_stopped(directory: Path, ownership: Ownership) -> None:
     if ownership is Ownership.STOPPED:
         return
     if doubt := doubt_of(look_for_owner(directory)):
-        raise OwnerRunningError(str(directory), doubt)
+        raise OwnerRunningError(str(directory), doubt, hazard_in(directory))
+
+
+def hazard_in(directory: Path) -> str:
+    """What a Ra server would lose of a log by starting now, and what comes before; empty when it may be started.
+
+    To Ra, a marker without its copy means "committed", and a snapshot without `indexes` means that nothing is live
+    (docs/design/segment-commit.md#windows-of-the-reference, W1 and W2). Never raises.
+    """
+    with suppress(OSError):
+        if name := names.unfinished(os.listdir(directory)):
+            command = f"`compactor segments recover {directory} --owner-stopped`"
+            return f"{name} is of a compaction that is not finished: run {command} first"
+        snapshots = sorted(filter(parse_snapshot_name, os.listdir(directory / SNAPSHOTS)))
+        if snapshots and not os.path.lexists(directory / SNAPSHOTS / snapshots[-1] / INDEXES_FILE):
+            newest = f"{SNAPSHOTS}/{snapshots[-1]}"
+            return f"{newest} has no `indexes`: restore it first, unless the server's machine never has live indexes"
+    return ""
 
 
 def doubt_of(signs: OwnerSigns) -> str:

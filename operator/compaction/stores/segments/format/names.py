@@ -159,6 +159,14 @@ def parse_moves(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def unfinished(names: Sequence[str]) -> str:
+    """The first sign in a directory listing of a compaction that goes on or died, ours or Ra's own, its marker before
+    all else; empty without any.
+    """
+    signs = [n for n in names if needs_recovery([n]) or parse_partial(n)]
+    return min(signs, key=lambda name: (parse_ra_marker(name) is None, name), default="")
+
+
 def needs_recovery(names: Sequence[str]) -> bool:
     """Whether a directory listing shows a compaction, ours or Ra's own, that did not finish."""
     return any(parse_compacting(n) or parse_link(n) or parse_ra_marker(n) or parse_clump(n) for n in names)

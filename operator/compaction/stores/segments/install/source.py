@@ -11,7 +11,8 @@ from compaction.stores.segments.directory.faults import storage_error
 from compaction.stores.segments.install.needed import NeededEntries
 from compaction.stores.segments.install.sender import SendPlan
 from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.snapshot.directories import DATA_FILE, LogSnapshot
+from compaction.stores.segments.snapshot.data_file import DATA_FILE
+from compaction.stores.segments.snapshot.directories import LogSnapshot
 from compaction.stores.segments.snapshot.seq import encode_indexes
 from compaction.stores.segments.system.log import Log
 

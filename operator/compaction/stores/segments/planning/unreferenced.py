@@ -8,6 +8,9 @@ compacted, and
 * it has no entries at all, or
 * no live index is in the range that is read from it.
 
+A damaged segment is never dead, nor is one that a damaged one may hide: what a file holds is known from its records,
+and damage is that they do not account for all of it. While live entries are missing (`reading.missing`), none is dead.
+
 The newest segment, the newest one with entries, and everything that reaches above the snapshot are never dead. Nor is a
 segment with a *stranded* entry: a live index that newer files hide here and provide nowhere. Ra leaves such a log when
 it dies between linking a group around a dead segment and deleting that one: the compacted file then lies hidden behind
@@ -16,14 +19,15 @@ the dead segment. Once the dead segment is deleted, the stranded entries can be 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from compaction.exceptions import CorruptSegmentError
 from compaction.stores.segments.commit.records import SegmentTombstone, TombstoneKind, UnreferencedReason
-from compaction.stores.segments.format.codec import torn_from
-from compaction.stores.segments.model import FileIdentity, U64Array
+from compaction.stores.segments.model import FileIdentity, SegmentIndex, U64Array, torn_from
 from compaction.stores.segments.planning.limits import IndexesMissing
 from compaction.stores.segments.reading.view import LogState, SegmentRef, open_log
 from compaction.stores.segments.snapshot.seq import LiveSet
@@ -69,20 +73,29 @@ def known_live(log: LogState, indexes_missing: IndexesMissing) -> LiveSet:
     raise log.live_unknown()
 
 
+def damage_of(log: LogState) -> Iterator[CorruptSegmentError]:
+    """One error for each damaged segment that its owner has closed."""
+    for segment in log.segments[:-1]:
+        if segment.damage:
+            yield CorruptSegmentError(str(segment.path), segment.damage)
+
+
 def torn_newest(log: LogState) -> str:
     """Whether the newest segment with entries is as a power failure in a flush leaves it (docs/design/segment-wal.md),
     in words; empty when it is whole. Half a slot may name any smaller index, and hide what is needed above it.
     """
-    if not log.refs or torn_from(log.segment(log.refs[-1].name)) is None:
+    newest = log.segment(log.refs[-1].name) if log.refs else None
+    if newest is None or (torn_from(newest) is None and not newest.is_holed):
         return ""
     return f"the power failed while {log.refs[-1].name} was written: start the log's owner, which repairs it"
 
 
 def compactable_refs(log: LogState) -> tuple[SegmentRef, ...]:
     """The refs that a compaction may touch: all but the newest, if they end at or below the snapshot. None while the
-    newest segment is torn.
+    newest segment is torn, or live entries are missing: until it is known what took them, any file may be the only
+    trace of one.
     """
-    if log.snapshot_index is None or torn_newest(log):
+    if log.snapshot_index is None or log.missing or torn_newest(log):
         return ()
     end = 0
     for ref in log.refs[:-1]:
@@ -119,20 +132,36 @@ def find_dead(log: LogState, live: LiveSet, *, stranded: dict[str, int] | None =
         return {}
     reasons = {ref.name: UnreferencedReason.NO_LIVE_INDEX for ref in refs if not live.count_in(ref.first, ref.last)}
     orphans = frozenset(log.orphans)
+    damaged = {segment.name for segment in log.segments if segment.name <= refs[-1].name and segment.damage}
     for segment in log.segments:
         if segment.name > refs[-1].name:
             break
         if not segment.count:
             reasons[segment.name] = UnreferencedReason.NO_ENTRIES
-        elif segment.name in orphans:
+        elif segment.name in orphans and segment.name > max(damaged, default="") and not _drops(log, segment):
             reasons[segment.name] = UnreferencedReason.OVERWRITTEN
     if stranded is None:
         stranded = find_stranded(log, live)
     return {
         name: DeadSegment(name=name, reason=reason, identity=log.segment(name).identity)
         for name, reason in sorted(reasons.items())
-        if name not in stranded
+        if name not in stranded and name not in damaged
     }
+
+
+def _drops(log: LogState, orphan: SegmentIndex) -> bool:
+    """Whether newer files hide entries above the snapshot in it that are nowhere else, and none of them is of a later
+    term: no leader has dropped those, so what hides them is an old file under a new name.
+    """
+    assert log.snapshot_index is not None
+    rows = orphan.effective & (orphan.idx > np.uint64(log.snapshot_index))
+    if not rows.any():
+        return False
+    newer = [segment for segment in log.segments if segment.name > orphan.name and segment.count]
+    held = np.concatenate([segment.idx for segment in newer]) if newer else orphan.idx[:0]
+    lost = rows & ~np.isin(orphan.idx, held)
+    latest = max((int(segment.term.max()) for segment in newer), default=0)
+    return bool(np.any(orphan.term[lost] >= np.uint64(latest)))
 
 
 def dead_segments(
@@ -141,7 +170,12 @@ def dead_segments(
     snapshot_index: int | None = None,
     live: LiveSet | None = None,
     indexes_missing: IndexesMissing = IndexesMissing.REFUSE,
+    wal_directory: Path | None = None,
 ) -> dict[str, DeadSegment]:
-    """Dead segments of a log as it is on disk now. Errors as of `open_log`, and LiveSetUnknownError."""
-    log = open_log(directory, snapshot_index=snapshot_index, live=live)
+    """Dead segments of a log as it is on disk now. Errors as of `open_log`, LiveSetUnknownError, and
+    LiveEntriesMissingError: until they are found, none is known to be dead.
+    """
+    log = open_log(directory, snapshot_index=snapshot_index, live=live, wal_directory=wal_directory)
+    if log.missing:
+        raise log.entries_missing()
     return find_dead(log, known_live(log, indexes_missing))

@@ -14,13 +14,18 @@ import numpy as np
 
 from compaction.exceptions import (
     CorruptSnapshotError,
+    DamagedWalError,
+    InvalidWalFormatError,
+    LiveEntriesMissingError,
     LiveSetUnknownError,
     SegmentLogError,
 )
 from compaction.stores.segments.model import SEGMENT_NAME, BoolArray, RowArray, SegmentIndex, U64Array
 from compaction.stores.segments.reading.files import read_segments
+from compaction.stores.segments.reading.missing import in_no_segment, missing_error, waiting_in
 from compaction.stores.segments.snapshot.directories import LogSnapshot, SnapshotSearch, find_snapshots
 from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.wal.files import wal_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,8 @@ class LogState:
     `segments`: regular files in name order (= write order), header-only ones included. `orphans`: names of segments
     whose every record is hidden by newer files. `links`: symlink name -> target's base name.
     `snapshot_index` None: no snapshot, so nothing may be dropped. `live` None beside a snapshot: unknown.
-    `unreadable`: paths of files that `scan_log` left out.
+    `unreadable`: paths of files that `scan_log` left out. `missing`: what is live and neither in a segment nor in the
+    write-ahead log, which lies beside the log unless it was looked for in `wal_directory`.
 
     Memory: 33 bytes per record of every segment (overwritten and dead ones too), so 135 kB per full segment of 4096
     entries and 660 MB for 20 million entries; beside it the live set (24 bytes per range) and, while one segment is
@@ -56,6 +62,8 @@ class LogState:
     snapshot: LogSnapshot | None = None
     rejected_snapshots: tuple[CorruptSnapshotError, ...] = ()
     unreadable: frozenset[str] = frozenset()
+    missing: LiveSet = field(default_factory=LiveSet.empty)
+    wal_directory: Path | None = None
     _by_name: dict[str, SegmentIndex] = field(init=False, repr=False)
     _refs_by_name: dict[str, SegmentRef] = field(init=False, repr=False)
 
@@ -80,6 +88,10 @@ class LogState:
         """The error that says why the live set is unknown."""
         own = self.snapshot is not None and self.snapshot.index == self.snapshot_index
         return LiveSetUnknownError(str(self.directory), None if own else self.snapshot_index)
+
+    def entries_missing(self) -> LiveEntriesMissingError:
+        """The error that says which live entries are missing."""
+        return missing_error(self.directory, self.missing, self.wal_directory)
 
     def look_again(self) -> LogState:
         """The segments as they are now, under the same snapshot and live set; unchanged files are not read again.
@@ -146,24 +158,41 @@ def is_log_directory(path: Path) -> bool:
         return False
 
 
-def open_log(directory: Path, *, snapshot_index: int | None = None, live: LiveSet | None = None) -> LogState:
+def open_log(
+    directory: Path,
+    *,
+    snapshot_index: int | None = None,
+    live: LiveSet | None = None,
+    wal_directory: Path | None = None,
+    skim: bool = False,
+) -> LogState:
     """Parse every segment's index and the newest snapshot. Explicit values win over the snapshot directory.
 
     An explicit `snapshot_index` without `live` takes the live set of the directory's snapshot only if that is of the
     same index. The newest segment may have 0 bytes: its owner has created it and not yet written the header.
+    Live entries that no segment holds are looked for in the write-ahead log; `skim`: only those below the last index
+    that the segments hold, since the others wait there, unless it is not there at all.
 
     Raises:
         CorruptSegmentError, SegmentNameError: the first segment file that cannot be parsed.
         CorruptIndexesError, CorruptSnapshotError: the snapshot directory cannot be read, and no explicit values
         replace it. NotALogDirectoryError: no segment at all. LogChangedError: it never held still.
+        InvalidWalFormatError, DamagedWalError: live entries may wait in a write-ahead log file that cannot be read.
     """
-    scan = scan_log(directory, snapshot_index=snapshot_index, live=live)
+    scan = scan_log(directory, snapshot_index=snapshot_index, live=live, wal_directory=wal_directory, skim=skim)
     if scan.errors:
         raise scan.errors[0]
     return scan.log
 
 
-def scan_log(directory: Path, *, snapshot_index: int | None = None, live: LiveSet | None = None) -> LogScan:
+def scan_log(
+    directory: Path,
+    *,
+    snapshot_index: int | None = None,
+    live: LiveSet | None = None,
+    wal_directory: Path | None = None,
+    skim: bool = False,
+) -> LogScan:
     """As open_log, but what is corrupt is left out and named in `errors`: for looking, not for deciding.
 
     NotALogDirectoryError when there is no segment at all.
@@ -191,8 +220,28 @@ def scan_log(directory: Path, *, snapshot_index: int | None = None, live: LiveSe
         snapshot=search.newest,
         rejected_snapshots=search.rejected,
         unreadable=frozenset(error.file for error in files.errors),
+        wal_directory=wal_directory,
     )
+    try:
+        log = _with_missing(log, skim=skim)
+    except (DamagedWalError, InvalidWalFormatError) as error:
+        errors.append(error)
     return LogScan(log=log, errors=tuple(errors))
+
+
+def _with_missing(log: LogState, *, skim: bool) -> LogState:
+    missing = in_no_segment(log.segments, log.live) if log.live else LiveSet.empty()
+    if missing:
+        real = Path(os.path.realpath(log.directory))
+        system = log.wal_directory or real.parent
+        if skim and log.refs and wal_files(system):
+            missing = missing.clip(0, log.refs[-1].last)
+        if missing:
+            missing = missing.without(waiting_in(system, os.fsencode(real.name)))
+    if missing:
+        # The segment writer may have moved them since the segments were read.
+        missing = in_no_segment(log.look_again().segments, missing)
+    return replace(log, missing=missing)
 
 
 def _effective_snapshot(

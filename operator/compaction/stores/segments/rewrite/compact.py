@@ -29,8 +29,8 @@ from compaction.stores.segments.commit.commit import GroupOutcome
 from compaction.stores.segments.commit.records import RewrittenGroup
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.format.names import group_key, partial_name
+from compaction.stores.segments.planning.group_check import GroupCheck
 from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import GroupCheck
 from compaction.stores.segments.reading.buffers import Buffers
 from compaction.stores.segments.rewrite.kernel import rewrite_group
 from compaction.stores.segments.snapshot.seq import LiveSet

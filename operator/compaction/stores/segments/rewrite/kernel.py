@@ -36,8 +36,8 @@ from compaction.stores.segments.directory.listing import regular_identity, regul
 from compaction.stores.segments.format.codec import read_segment
 from compaction.stores.segments.format.names import group_key, partial_name
 from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex
+from compaction.stores.segments.planning.group_check import GroupRanges, IndexRange, group_ranges
 from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import GroupRanges, IndexRange, group_ranges
 from compaction.stores.segments.planning.unreferenced import DeadSegment
 from compaction.stores.segments.reading.buffers import Buffers
 from compaction.stores.segments.reading.reader import picked_batches

@@ -18,9 +18,10 @@ from compaction.stores.segments.commit.records import GroupReceipt, SegmentTombs
 from compaction.stores.segments.directory import lock
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.directory.owner import require_stopped
+from compaction.stores.segments.planning.group_check import GroupCheck
 from compaction.stores.segments.planning.limits import IndexesMissing, SegmentLimits
-from compaction.stores.segments.planning.plan import GroupCheck, LogPlan, plan_log
-from compaction.stores.segments.planning.unreferenced import known_live
+from compaction.stores.segments.planning.plan import LogPlan, plan_log
+from compaction.stores.segments.planning.unreferenced import damage_of, known_live
 from compaction.stores.segments.reading.view import LogState, open_log
 from compaction.stores.segments.rewrite.compact import compact_groups
 from compaction.stores.segments.snapshot.seq import LiveSet
@@ -32,7 +33,7 @@ class CompactionRequest:
 
     `snapshot_index`, `live`: win over the log's own snapshot. `rewriting` False: dead segments are marked only;
     `marking` False: groups are rewritten only. `bytes_per_second`: what the rewrites of its groups may read and write
-    together.
+    together. `wal_directory`: where the write-ahead log lies; None for beside the log.
     """
 
     holder: str
@@ -40,6 +41,7 @@ class CompactionRequest:
     snapshot_index: int | None = None
     live: LiveSet | None = None
     indexes_missing: IndexesMissing = IndexesMissing.REFUSE
+    wal_directory: Path | None = None
     ownership: Ownership = Ownership.DETECT
     rewriting: bool = True
     marking: bool = True
@@ -49,7 +51,9 @@ class CompactionRequest:
 
 @dataclass(frozen=True, slots=True)
 class LogCompaction:
-    """What a compaction did: the groups it committed, the errors of those it did not, the segments it marked."""
+    """What a compaction did: the groups it committed, the segments it marked. `failures`: of groups that it did not
+    commit, of damaged segments, and that live entries are missing.
+    """
 
     job: str
     recovered: recovery.RecoveryReport
@@ -70,7 +74,9 @@ class PlannedLog:
 def plan_now(directory: Path, request: CompactionRequest) -> PlannedLog:
     """The plan of the log as it is now. Errors as `open_log`, LiveSetUnknownError."""
     with storage_errors(directory):
-        log = open_log(directory, snapshot_index=request.snapshot_index, live=request.live)
+        log = open_log(
+            directory, snapshot_index=request.snapshot_index, live=request.live, wal_directory=request.wal_directory
+        )
     awaiting = frozenset(tombstone.name for tombstone in fence.read(directory).tombstones)
     plan = plan_log(log, request.limits, awaiting_deletion=awaiting, indexes_missing=request.indexes_missing)
     return PlannedLog(log, known_live(log, request.indexes_missing), plan)
@@ -97,7 +103,9 @@ def compact_log(
     try:
         done = _rewrite(directory, request, planned, job=job, token=token, should_stop=should_stop)
         receipts = tuple(outcome for outcome in done if isinstance(outcome, GroupReceipt))
-        failures = tuple(outcome for outcome in done if isinstance(outcome, SegmentLogError))
+        missing = [planned.log.entries_missing()] if planned.log.missing else []
+        failed = [outcome for outcome in done if isinstance(outcome, SegmentLogError)]
+        failures = (*missing, *damage_of(planned.log), *failed)
         marked = _mark(directory, request, planned, job=job, token=token)
     finally:
         fence.retire(directory, job, timeout=request.timeout)
@@ -148,6 +156,7 @@ def _mark(
         snapshot_index=request.snapshot_index,
         live=request.live,
         indexes_missing=request.indexes_missing,
+        wal_directory=request.wal_directory,
         ownership=request.ownership,
         timeout=request.timeout,
     )

@@ -19,18 +19,20 @@ from compaction.api.policy.segment_logs import Ownership
 from compaction.exceptions import OwnerRunningError, SegmentLogError
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.commit.recovery import TEMPORARIES
-from compaction.stores.segments.directory.owner import OwnerSigns, look_for_owner, signs_in
+from compaction.stores.segments.directory.faults import fault_of
+from compaction.stores.segments.directory.owner import OwnerSigns, hazard_in, look_for_owner, signs_in
 from compaction.stores.segments.format import names
 from compaction.stores.segments.model import SEGMENT_NAME
 from compaction.stores.segments.planning.limits import IndexesMissing, SegmentLimits
 from compaction.stores.segments.planning.plan import LogPlan, plan_log
-from compaction.stores.segments.reading.missing import NOTHING_MISSING, Missing, missing_entries, missing_error
+from compaction.stores.segments.planning.unreferenced import damage_of
+from compaction.stores.segments.reading.missing import NOTHING_MISSING, Missing
 from compaction.stores.segments.reading.view import LogState, open_log
 from compaction.stores.segments.scan.changes import VERIFY_LOOKS, State, Trust, state_of
 from compaction.stores.segments.scan.find import FoundLog, LogFinder
-from compaction.stores.segments.scan.problems import LogError, LogErrorReason, log_error
-from compaction.stores.segments.snapshot.directories import DATA_FILE, INDEXES_FILE, SNAPSHOTS
-from compaction.unexpected import defect
+from compaction.stores.segments.scan.problems import LogError, log_error
+from compaction.stores.segments.snapshot.data_file import DATA_FILE
+from compaction.stores.segments.snapshot.directories import INDEXES_FILE, SNAPSHOTS
 
 _NONE: Final[frozenset[str]] = frozenset()
 # Of the year 9999: file systems hold times that no calendar has.
@@ -69,6 +71,7 @@ class LogDebt:
     snapshot: Path | None = None
     is_whole: bool = False
     missing: Missing = NOTHING_MISSING
+    damage: tuple[LogError, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -164,7 +167,8 @@ class SenseCache:
         if not verified and known.trust.holds(states):
             return known.debt
         content = content_of(found.path)
-        if content != known.content:
+        # Where entries are missing, a write-ahead log that was restored shows in no file of the log itself.
+        if content != known.content or (verified and known.debt.missing):
             return self._read(found, held, content)
         if known.debt.is_whole:
             known.trust.was_read(states, asked=found.asked, now=self._clock())
@@ -210,16 +214,15 @@ def sense_root(
         except (SegmentLogError, OSError) as error:
             errors.append(log_error(found.path, error))
             continue
-        except Exception as error:  # noqa: BLE001 - of one log: its siblings are read all the same
-            message = f"{found.path}: {defect(error, str(found.path))}"
-            errors.append(LogError(found.path, LogErrorReason.LOG_INVALID, message))
+        except Exception as error:  # noqa: BLE001 - of the program, at one log: its siblings go on
+            errors.append(log_error(found.path, fault_of(error, found.path)))
             continue
         signs = _signs_of(found, owners)
         if settings.ownership is Ownership.DETECT and (doubt := signs.doubt()):
             running.add(found.path)
-            errors.append(log_error(found.path, OwnerRunningError(str(found.path), doubt)))
-        elif logs[found.path].missing and not signs.wals:
-            errors.append(log_error(found.path, missing_error(found.path, logs[found.path].missing)))
+            errors.append(log_error(found.path, OwnerRunningError(str(found.path), doubt, hazard_in(found.path))))
+        else:
+            errors += logs[found.path].damage
     cache.keep_only(logs.keys())
     return SenseResult(
         logs=tuple(sorted(logs.values(), key=lambda log: str(log.path))),
@@ -253,7 +256,7 @@ def sense_log(path: Path, settings: SenseSettings, *, quarantined: frozenset[str
             partials=partials,
             needs_recovery=True,
         )
-    log = open_log(path)
+    log = open_log(path, skim=True)
     plan = plan_log(
         log,
         settings.limits,
@@ -261,6 +264,7 @@ def sense_log(path: Path, settings: SenseSettings, *, quarantined: frozenset[str
         awaiting_deletion=frozenset(t.name for t in record.tombstones),
         indexes_missing=settings.indexes_missing,
     )
+    missing = [log.entries_missing()] if log.missing else []
     return LogDebt(
         path=path,
         plan=plan,
@@ -272,7 +276,8 @@ def sense_log(path: Path, settings: SenseSettings, *, quarantined: frozenset[str
         partials=partials,
         snapshot=log.snapshot.path if log.snapshot is not None else None,
         is_whole=_is_whole(log),
-        missing=missing_entries(log),
+        missing=Missing.of(log.missing),
+        damage=tuple(log_error(path, error) for error in (*missing, *damage_of(log))),
     )
 
 

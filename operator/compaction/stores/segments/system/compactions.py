@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import CompactionError, LogClosedError, SegmentLogError
+from compaction.exceptions import CompactionError, LogClosedError
 from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.commit.recovery import RecoveryReport
+from compaction.stores.segments.directory.faults import fault_of
 from compaction.stores.segments.planning.due import CompactionFacts, Due, DueRules, due, seconds_left
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import plan_log
 from compaction.stores.segments.rewrite.run import CompactionRequest, LogCompaction, compact_log
+from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.phase_one import OWNER, delete_dead
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.system.segment_list import SegmentList
@@ -68,6 +70,10 @@ class CompactedLog(Protocol):
     @property
     def segments(self) -> SegmentList:
         """Its list of segments."""
+
+    @property
+    def waiting(self) -> LiveSet:
+        """What its mem tables hold now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +125,12 @@ class Compactions:
         """
         try:
             if self._rules.phase_one:
-                delete_dead(log.segments, log.row, timeout=_LOCK_SECONDS)
+                delete_dead(log.segments, log.row, waiting=lambda: log.waiting, timeout=_LOCK_SECONDS)
             self._ask(log)
-        except (SegmentLogError, OSError) as error:
-            _logger.warning("%s: dead segments cannot be deleted now: %s", log.directory, error)
+        except Exception as error:  # noqa: BLE001 - no future is read here, so what is not named is never known
+            _logger.warning(
+                "%s: dead segments cannot be deleted now: %s", log.directory, fault_of(error, log.directory)
+            )
 
     def request(self, log: CompactedLog, *, bytes_per_second: int | None = None) -> Future[OwnCompaction]:
         """Compact a log as soon as those before it are done, at this rate instead of that of the rules.
@@ -143,10 +151,10 @@ class Compactions:
 
     def _ask(self, log: CompactedLog) -> None:
         """Put a log into the queue if it is due now."""
-        rules, row, view = self._rules, log.row, log.segments.view
+        rules, row, waiting, view = self._rules, log.row, log.waiting, log.segments.view
         if rules.due == DueRules() or row.live is None or not view.segments:
             return
-        state = view.state(row)
+        state = view.state(row, waiting)
         awaiting = frozenset(tombstone.name for tombstone in fence.read(log.directory).tombstones)
         facts = CompactionFacts.of(state, plan_log(state, rules.limits, awaiting_deletion=awaiting))
         now = self._clock()
@@ -198,8 +206,9 @@ class Compactions:
         try:
             log.segments.refresh()
             self._ask(log)
-        except (SegmentLogError, OSError) as error:
-            _logger.warning("%s: whether it is to be compacted cannot be found out: %s", log.directory, error)
+        except Exception as error:  # noqa: BLE001 - the thread goes on with the other logs
+            fault = fault_of(error, log.directory)
+            _logger.warning("%s: whether it is to be compacted cannot be found out: %s", log.directory, fault)
         with self._changed:
             # Whatever came of it: the next time is one period later.
             self._compacted_at[log.name] = self._clock()
@@ -233,7 +242,9 @@ class Compactions:
         )
         try:
             done = compact_log(log.directory, request, should_stop=lambda: self._closed)
-            deleted = delete_dead(log.segments, log.row, timeout=request.timeout) if rules.phase_one else ()
+            deleted: tuple[str, ...] = ()
+            if rules.phase_one:
+                deleted = delete_dead(log.segments, log.row, waiting=lambda: log.waiting, timeout=request.timeout)
             swept = sweep.sweep(log.directory, grace_seconds=rules.grace, ownership=said, holder=OWNER)
         finally:
             log.segments.refresh()

@@ -13,6 +13,7 @@ from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.memtable.tables import MemTables
 from compaction.stores.segments.model import MAX_INDEX
 from compaction.stores.segments.snapshot.directories import LogSnapshot
+from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.changes import OnChange
 from compaction.stores.segments.system.cut import LogCut
 from compaction.stores.segments.system.pending import LogPosition
@@ -51,6 +52,12 @@ class LogContent:
         self.segments = SegmentList(directory, on_change)
         self._last: LogPosition | None = None
         self._written: LogPosition | None = None
+
+    @property
+    def waiting(self) -> LiveSet:
+        """The indexes that wait in mem tables, and in the write-ahead log, for the segment writer."""
+        with self._lock:
+            return self.tables.visible().as_set()
 
     def read(self, indexes: Iterable[int]) -> list[LogEntry]:
         """The entries of these indexes, ascending; dead ones, and indexes beyond the last, are left out.

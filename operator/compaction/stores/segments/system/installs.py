@@ -22,15 +22,17 @@ from compaction.exceptions import (
 )
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.directory.faults import storage_errors
+from compaction.stores.segments.directory.owner import is_ra_directory
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.snapshot.directories import (
+from compaction.stores.segments.snapshot.data_file import (
     DATA_FILE,
-    INDEXES_FILE,
-    LogSnapshot,
+    NO_CLUSTER,
     SnapshotMeta,
+    read_origin,
     read_snapshot_meta,
 )
+from compaction.stores.segments.snapshot.directories import INDEXES_FILE, LogSnapshot
 from compaction.stores.segments.snapshot.seq import LiveSet, decode_indexes
 from compaction.stores.segments.system.cut import LogCut
 from compaction.stores.segments.system.pending import Acknowledgement
@@ -182,6 +184,7 @@ class Install:
         try:
             live = decode_indexes((self._partial / INDEXES_FILE).read_bytes(), file=str(self._partial / INDEXES_FILE))
             found = read_snapshot_meta(self._partial / DATA_FILE)
+            of_none = read_origin(self._partial / DATA_FILE) in (None, NO_CLUSTER)
         except (CorruptIndexesError, CorruptSnapshotError) as error:
             raise InvalidInstallError(str(self._log.directory), str(error)) from error
         reason = ""
@@ -189,6 +192,8 @@ class Install:
             reason = f"it is of index {found.index}, term {found.term}, not {meta.index}, {meta.term}"
         elif live and live.largest > meta.index:
             reason = f"live index {live.largest} is above its index {meta.index}"
+        elif of_none and is_ra_directory(self._log.directory.parent):
+            reason = "it is of no cluster, and the Ra server of this log would find itself in none"
         if reason:
             raise InvalidInstallError(str(self._log.directory), reason)
         kept = self._log.indexes(0, self.base).as_set() if self.base is not None else LiveSet.empty()

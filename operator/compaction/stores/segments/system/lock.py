@@ -6,7 +6,7 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from compaction.exceptions import OwnerRunningError
+from compaction.exceptions import ServerRunningError
 from compaction.stores.segments.directory import lock
 from compaction.stores.segments.directory.marker import write_marker
 from compaction.stores.segments.directory.owner import Writers, doubt_of, signs_in
@@ -17,10 +17,10 @@ def hold_system(directory: Path, resources: ExitStack, *, timeout: float) -> Non
 
     Raises:
         LockHeldError: another process writes the system; names it.
-        OwnerRunningError: a Ra server has its files open for writing. OSError passes through.
+        ServerRunningError: a Ra server has its files open for writing. OSError passes through.
     """
     signs = signs_in(directory, wals=())
     if signs.writers is Writers.SOME:
-        raise OwnerRunningError(str(directory), doubt_of(signs))
+        raise ServerRunningError(str(directory), doubt_of(signs))
     held = resources.enter_context(lock.hold(directory, holder=f"system of logs, pid {os.getpid()}", timeout=timeout))
     write_marker(directory, held=held)

@@ -15,6 +15,7 @@ from compaction.exceptions import LogClosedError, SegmentLogError, WriteRefusedE
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import LogEntry, MemTable
+from compaction.stores.segments.snapshot.data_file import SnapshotOrigin
 from compaction.stores.segments.snapshot.directories import LogSnapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system import rules
@@ -25,7 +26,7 @@ from compaction.stores.segments.system.installs import Install
 from compaction.stores.segments.system.pending import Acknowledgement, LogPosition, Pending, complete, fail
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.system.services import LogServices
-from compaction.stores.segments.system.snapshots import write_durably
+from compaction.stores.segments.system.snapshots import origin_for, write_durably
 from compaction.stores.segments.wal.queue import WalQueue
 from compaction.stores.segments.wal.write import WalWrite, Written
 
@@ -49,6 +50,8 @@ class Log(LogContent):
         self._services: LogServices | None = None
         self._install: Install | None = None
         self._error: SegmentLogError | None = None
+        self._origin: SnapshotOrigin | None = None
+        """As of the newest snapshot, so that not each one reads the file before it."""
 
     def settle_cut(self, number: int) -> None:
         """After the recovery, before the log is started: what the cut covers is in files below `number`, in which
@@ -104,13 +107,17 @@ class Log(LogContent):
             rules.check_truncate(self.directory, index, self.row)
             self._truncate(index)
 
-    def snapshot(self, index: int, term: int, state: bytes, live: LiveSet) -> Future[LogSnapshot]:
+    def snapshot(
+        self, index: int, term: int, state: bytes, live: LiveSet, *, origin: SnapshotOrigin | None = None
+    ) -> Future[LogSnapshot]:
         """Write a snapshot in the background: below it, only the `live` entries are kept from then on.
 
+        `origin`: cluster and machine version that a Ra server is to read in it; None for those of the newest snapshot.
         The future completes when the snapshot is durable and in force. WriteRefusedError (here or in the future): its
-        index is not above the current snapshot's, not yet written, or an index is live that was not before.
+        index is not above the current snapshot's, not yet written, an index is live that was not before, or the
+        directory is a Ra system's and nothing says which cluster the snapshot is of.
         """
-        request = rules.SnapshotRequest(index, term, state, live)
+        request = rules.SnapshotRequest(index, term, state, live, origin)
         with self._lock:
             services = self._open_services()
             self._check_free()
@@ -247,8 +254,14 @@ class Log(LogContent):
         with self._lock:
             rules.check_snapshot(self.directory, request, self.row, self._written)
         with storage_errors(self.directory):
+            self._origin = origin_for(self.directory, request.origin or self._origin, self.newest_snapshot)
             snapshot = write_durably(
-                self.directory, index=request.index, term=request.term, state=request.state, live=request.live
+                self.directory,
+                index=request.index,
+                term=request.term,
+                state=request.state,
+                live=request.live,
+                origin=self._origin,
             )
         self.publish(snapshot)
         services.replaced(self.directory, snapshot)
@@ -277,6 +290,7 @@ class Log(LogContent):
         """The snapshot is durable. `replaces`: the log ends at its index now; `stale`: its files may hold more."""
         with self._lock:
             position = LogPosition(snapshot.index, snapshot.term)
+            self._origin = None
             self.publish(snapshot)
             if replaces:
                 self.tables.truncate(snapshot.index + 1)

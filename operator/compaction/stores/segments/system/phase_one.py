@@ -13,6 +13,7 @@ as well. Only marks of an owner are carried out here: what a job of the operator
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from compaction.stores.segments.commit import fence, recovery
 from compaction.stores.segments.directory import lock
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.planning.unreferenced import DeadSegment, find_dead
+from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.system.segment_list import SegmentList
 from compaction.stores.segments.system.segments import SegmentView
@@ -41,28 +43,43 @@ def settle(directory: Path, *, timeout: float) -> None:
         recovery.recover(directory, holder=OWNER, ownership=Ownership.STOPPED, timeout=timeout)
 
 
-def dead_in(view: SegmentView, row: LogRow) -> dict[str, DeadSegment]:
-    """What is dead in one reading of a log; nothing while it is unknown what is live."""
+def dead_in(view: SegmentView, row: LogRow, waiting: LiveSet) -> dict[str, DeadSegment]:
+    """What is dead in one reading of a log; nothing while it is unknown what is live. `waiting`: what its mem tables
+    held before that reading.
+
+    LiveEntriesMissingError: live entries are in neither, so nothing is known to be dead.
+    """
     if row.live is None or not view.segments:
         return {}
-    return find_dead(view.state(row), row.live)
+    state = view.state(row, waiting)
+    if state.missing:
+        raise state.entries_missing()
+    return find_dead(state, row.live)
 
 
-def delete_dead(segments: SegmentList, row: LogRow, *, timeout: float) -> tuple[str, ...]:
+def delete_dead(
+    segments: SegmentList, row: LogRow, *, waiting: Callable[[], LiveSet], timeout: float
+) -> tuple[str, ...]:
     """Delete the dead segments of a log at the snapshot of `row`; returns their names. Repeating is harmless.
 
+    `waiting`: what the log's mem tables hold when it is asked, before the segments are read: entries only ever go from
+    there to here.
+
     Raises:
+        LiveEntriesMissingError: live entries are lost; nothing was done.
         LockHeldError: another process has had the log's lock for `timeout` seconds; nothing was done.
         RecoveryBlockedError: a half-done compaction cannot be settled without a user's decision; nothing was done.
         SegmentLogError: the log, or its fence, cannot be read or written; what was marked is deleted another time.
     """
     # By what is in memory: most snapshots leave no segment dead, and take no lock.
-    if not dead_in(segments.view, row):
+    held_in_memory = waiting()
+    if not dead_in(segments.view, row, held_in_memory):
         return ()
     directory = segments.view.directory
     with storage_errors(directory), lock.hold(directory, holder=OWNER, timeout=timeout) as held:
         recovery.recover_locked(directory, now=None, held=held).require_settled(directory)
-        dead = dead_in(segments.refresh(), row)
+        held_in_memory = waiting()
+        dead = dead_in(segments.refresh(), row, held_in_memory)
         record = fence.read(directory)
         marked = {tombstone.name for tombstone in record.tombstones}
         now = held.now()

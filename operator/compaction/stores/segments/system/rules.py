@@ -9,6 +9,7 @@ from pathlib import Path
 from compaction.exceptions import InvalidEntryError, LogGapError, WriteRefusedError
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.model import MAX_INDEX
+from compaction.stores.segments.snapshot.data_file import SnapshotOrigin
 from compaction.stores.segments.snapshot.directories import MAX_INDEXES_BYTES
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.pending import LogPosition
@@ -20,13 +21,15 @@ from compaction.stores.segments.wal.codec import MAX_PAYLOAD_BYTES
 class SnapshotRequest:
     """`state`: what the log's machine stores, opaque; an external term where Ra is to read it.
 
-    `live`: the indexes at or below `index` whose entries the machine still needs.
+    `live`: the indexes at or below `index` whose entries the machine still needs. `origin` None: that of the log's
+    newest snapshot.
     """
 
     index: int
     term: int
     state: bytes
     live: LiveSet
+    origin: SnapshotOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,10 @@ from compaction.exceptions import LogChangedError, NotALogDirectoryError
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.model import FileIdentity, RowArray, SegmentIndex, U64Array
 from compaction.stores.segments.reading.files import read_segments
+from compaction.stores.segments.reading.missing import in_no_segment
 from compaction.stores.segments.reading.reader import SegmentFile
 from compaction.stores.segments.reading.view import LogState, SegmentRef, limit_refs
+from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.row import LogRow
 
 _LOOKS: Final = 20
@@ -62,16 +64,20 @@ class SegmentView:
             {name: one.identity for name, one in obsolete.items()},
         )
 
-    def state(self, row: LogRow) -> LogState:
-        """The same as the planning rules see it. At least one segment is needed."""
+    def state(self, row: LogRow, waiting: LiveSet) -> LogState:
+        """The same as the planning rules see it; `waiting`: what mem tables held before this reading. At least one
+        segment is needed.
+        """
+        segments = tuple(self.segments.values())
         return LogState(
             directory=self.directory,
-            segments=tuple(self.segments.values()),
+            segments=segments,
             links=dict(self.links),
             refs=self.refs,
             orphans=self.orphans,
             snapshot_index=row.snapshot_index,
             live=row.live,
+            missing=in_no_segment(segments, row.live).without(waiting) if row.live else LiveSet.empty(),
         )
 
     @property

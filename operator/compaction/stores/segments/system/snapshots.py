@@ -10,13 +10,20 @@ import os
 from pathlib import Path
 from typing import Final
 
+from compaction.exceptions import WriteRefusedError
 from compaction.stores.segments.directory import fs
-from compaction.stores.segments.snapshot.directories import (
+from compaction.stores.segments.directory.owner import is_ra_directory
+from compaction.stores.segments.snapshot.data_file import (
     DATA_FILE,
+    NO_CLUSTER,
+    SnapshotOrigin,
+    encode_snapshot,
+    read_origin,
+)
+from compaction.stores.segments.snapshot.directories import (
     INDEXES_FILE,
     SNAPSHOTS,
     LogSnapshot,
-    encode_snapshot,
     parse_snapshot_name,
     snapshot_name,
 )
@@ -28,13 +35,33 @@ INSTALL_PARTIAL: Final = "install.partial"
 """The same for a snapshot that arrives from another member."""
 
 
-def write_durably(directory: Path, *, index: int, term: int, state: bytes, live: LiveSet) -> LogSnapshot:
+def origin_for(directory: Path, given: SnapshotOrigin | None, newest: LogSnapshot | None) -> SnapshotOrigin:
+    """Whose snapshot the next one of the log in `directory` is: as given, else as its newest one says.
+
+    WriteRefusedError: neither says it, and a Ra server owns the directory, which would find itself in no cluster.
+    CorruptSnapshotError: the newest one has been damaged since it was found. OSError passes through.
+    """
+    if given is not None:
+        return given
+    found = read_origin(newest.data) if newest is not None else None
+    if found is not None and (found != NO_CLUSTER or not is_ra_directory(directory.parent)):
+        return found
+    if is_ra_directory(directory.parent):
+        said = "no snapshot says" if newest is None else f"{newest.data} does not say"
+        reason = f"{said} which cluster and machine version the Ra server of this log has: give both with the snapshot"
+        raise WriteRefusedError(str(directory), reason)
+    return NO_CLUSTER
+
+
+def write_durably(
+    directory: Path, *, index: int, term: int, state: bytes, live: LiveSet, origin: SnapshotOrigin
+) -> LogSnapshot:
     """Write the snapshot of the log in `directory` and make it visible and durable. OSError passes through."""
     partial = directory / PARTIAL
     remove_tree(partial)
     fs.make_directory(partial)
     _write(partial / INDEXES_FILE, encode_indexes(live))
-    _write(partial / DATA_FILE, encode_snapshot(index=index, term=term, state=state))
+    _write(partial / DATA_FILE, encode_snapshot(index=index, term=term, state=state, origin=origin))
     return publish(partial, index=index, term=term, live=live)
 
 

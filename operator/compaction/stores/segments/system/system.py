@@ -87,7 +87,7 @@ class LogSystem:
         of compactions. `on_change`: what became of a log's segments, by flushes and compactions, our own or others'.
 
         Raises:
-            LockHeldError, OwnerRunningError: another process writes the system.
+            LockHeldError, ServerRunningError: another process writes the system.
             DamagedWalError, InvalidWalFormatError: a write-ahead log file cannot be read; nothing was changed.
             CorruptSegmentError, CorruptSnapshotError: a log cannot be read. LogNotReadableError, StoreIOError.
             CorruptFenceError: a log's fence cannot be read.

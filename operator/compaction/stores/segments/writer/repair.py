@@ -14,9 +14,9 @@ from pathlib import Path
 from compaction.exceptions import CorruptSegmentError
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.directory.listing import regular_segments
-from compaction.stores.segments.format.codec import read_segment, torn_from
+from compaction.stores.segments.format.codec import read_segment
 from compaction.stores.segments.memtable.seq import Seq
-from compaction.stores.segments.model import HEADER_BYTES, SegmentIndex
+from compaction.stores.segments.model import HEADER_BYTES, SegmentIndex, torn_from
 from compaction.stores.segments.system.cut import LogCut
 from compaction.stores.segments.system.row import LogRow
 
@@ -41,10 +41,13 @@ def repair_last(directory: Path, *, row: LogRow, in_wal: Seq, covered: bool, cut
         return 0
     segment = read_segment(path)
     first = torn_from(segment)
-    if first is None:
+    if first is None and not segment.is_holed:
         return 0
+    first = segment.count if first is None else first
     whole = segment.inside[first:] & (segment.length[first:] > 0)
-    behind = row.needed(Seq.from_indexes(segment.idx[first:][whole].tolist()))
+    # Behind an empty slot as well: the next appends would fill the hole, and bring old records back.
+    found = [*segment.idx[first:][whole].tolist(), *segment.behind_hole.tolist()]
+    behind = row.needed(Seq.from_indexes(found))
     if cut is not None:
         behind = behind.limit(cut.first - 1) if cut.first else Seq()
     if behind.first is not None and (in_wal.first is None or behind.first < in_wal.first):
@@ -52,7 +55,7 @@ def repair_last(directory: Path, *, row: LogRow, in_wal: Seq, covered: bool, cut
         reason = f"the index slot at offset {offset} is damaged, and index {behind.first} behind it is only here"
         raise CorruptSegmentError(str(path), reason)
     _clear(path, segment, first)
-    return segment.count - first
+    return segment.count - first + segment.behind_hole.size
 
 
 def _clear(path: Path, segment: SegmentIndex, first: int) -> None:

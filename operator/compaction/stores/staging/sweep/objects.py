@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Final
 
+from compaction.exceptions import RowMissingError
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.marks import mark, marked_objects, pinned, unmark
 from compaction.stores.staging.flows.receipts import sweep_receipts
@@ -37,7 +38,7 @@ def sweep_objects(area: Area, *, grace: float) -> SweptObjects:
     it is not known what it has: nothing is deleted then. What the attempts of a standing claim have written is kept,
     however long they take. Receipts that no branch needs are deleted, too.
 
-    Raises CorruptRangeError, MissingRangeError, CorruptMessageError, ObjectError, DatabaseError.
+    Raises RowMissingError, CorruptRangeError, MissingRangeError, CorruptMessageError, ObjectError, DatabaseError.
     """
     found = {one.path: one for one in area.ranges.stored()}
     claimed = claimed_since(area)  # before the bases are read: a swap in between makes a base of what it has
@@ -61,8 +62,23 @@ def sweep_objects(area: Area, *, grace: float) -> SweptObjects:
 
 
 def reachable(area: Area) -> frozenset[str]:
-    """The ids of all objects that a commit or a compacted base of the repository has."""
-    trees = {commit.meta_range_id for commit in area.commits.every()} | pinned(area)
+    """The ids of all objects that a commit or a compacted base of the repository has.
+
+    RowMissingError: of the default branch, which every repository has, or of a commit that a branch or another commit
+    names. What that one leads to is then in no list, and must not be taken for garbage.
+    """
+    # Before the commits: a branch is moved to a commit that is there.
+    branches = {branch.name: branch.record.commit_id for branch in area.branches.every()}
+    if area.repository.default_branch not in branches:
+        raise RowMissingError(area.repository.name, f"branch {area.repository.default_branch}")
+    trees, there, named = set[str](), set[str](), set(branches.values())
+    for commit in area.commits.every():
+        trees.add(commit.meta_range_id)
+        there.add(commit.id)
+        named.update(commit.parents)
+    if missing := named - there:
+        raise RowMissingError(area.repository.name, f"commit {min(missing)}")
+    trees |= pinned(area)
     trees |= {branch.record.compacted_base for branch in area.branches.every()}
     return frozenset(_with_ranges(area, trees - {""}))
 
