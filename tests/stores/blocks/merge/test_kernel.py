@@ -166,6 +166,50 @@ def test_fields_that_were_added_and_types_that_were_widened_keep_every_value(
     assert file.metadata.num_rows == 180
 
 
+REQUIRED = pa.struct([pa.field("n", pa.int64(), nullable=False), pa.field("t", pa.string())])
+DEEP = pa.struct([pa.field("s", REQUIRED, nullable=False), pa.field("d", pa.decimal256(50, 2), nullable=False)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (REQUIRED, {"n": 1, "t": "x"}),
+        (DEEP, {"s": {"n": 1, "t": None}, "d": Decimal("1.25")}),
+        (pa.struct([pa.field("l", pa.list_(REQUIRED), nullable=False)]), {"l": [{"n": 1, "t": "x"}]}),
+        (pa.struct([pa.field("m", pa.map_(pa.string(), REQUIRED), nullable=False)]), {"m": [("k", {"n": 1, "t": ""})]}),
+        (pa.struct([pa.field("f", pa.list_(pa.float32(), 2), nullable=False)]), {"f": [1.0, 2.0]}),
+        (pa.struct([pa.field("c", pa.dictionary(pa.int8(), pa.string()), nullable=False)]), {"c": "x"}),
+    ],
+)
+def test_a_struct_with_required_fields_that_older_blocks_lack_is_null_there(kind: pa.DataType, value: object) -> None:
+    """Added as a column, and inside of a struct, of the elements of a list and of the values of a map."""
+    before, after = pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("x", kind)])
+    # pyarrow cannot read a list of a fixed size that is required in a struct that is null, whoever wrote it.
+    sized = pa.types.is_fixed_size_list(kind.field(0).type)
+    newer = [{"a": 2, "x": value}] * 3 if sized else [{"a": 2, "x": value}, {"a": 3, "x": None}, None]
+    older = [{"a": 4}, None, {"a": 5}]
+    tables = [
+        pa.table(
+            {
+                "k": [start, start + 2, start + 4],
+                "s": pa.array(values, struct),
+                "l": pa.array([[one, values[0]] for one in values], pa.list_(struct)),
+                "m": pa.array([[("k", one)] for one in values], pa.map_(pa.string(), struct)),
+                **({"x": pa.array([value, value if sized else None, value], kind)} if struct is after else {}),
+            }
+        )
+        for start, values, struct in ((0, newer, after), (1, older, before))
+    ]
+    inputs = [block(parquet(one, key=("k",)), str(n)) for n, one in enumerate(tables)]
+    file, result = run(*inputs, options=MergeSettings(sort_key=("k",)))
+    rows = file.read()
+    assert fingerprint(rows) == result.read == sum(map(fingerprint, tables), RowFingerprint())
+    assert rows["x"].is_null().to_pylist() == [False, True, not sized, True, False, True]
+    children = file.schema_arrow.field("x").type
+    kept = [not field.nullable and not pa.types.is_fixed_size_list(field.type) for field in kind]
+    assert kept == [not field.nullable for field in children]
+
+
 def test_types_without_a_common_one_are_refused_by_name() -> None:
     text = table(10).set_column(2, "value", pa.array(["x"] * 10))
     with pytest.raises(SchemaConflictError, match=r"column value: one has double, two has string"):

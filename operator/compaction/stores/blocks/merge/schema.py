@@ -12,7 +12,7 @@ order in which they come (tests/stores/blocks/schema/test_classes.py). `schema/c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -43,6 +43,9 @@ def unified(schemas: Sequence[NamedSchema]) -> pa.Schema:
         if len(set(schema.names)) != len(schema.names):
             twice = next(name for name in schema.names if schema.names.count(name) > 1)
             raise SchemaConflictError(twice, file, "one column", file, "another of the same name")
+        if other := spelled_otherwise(found, schema.names):
+            theirs = next(name for name in found if name.casefold() == other.casefold())
+            raise SchemaConflictError(other, found[theirs][0], f"the spelling {theirs!r}", file, f"{other!r}")
         for field in schema:
             name, known = found.get(field.name, (file, None))
             found[field.name] = (name, _merged(known, name, field, file))
@@ -50,7 +53,7 @@ def unified(schemas: Sequence[NamedSchema]) -> pa.Schema:
     names = [set(schema.names) for _, schema in schemas]
     for column, (_, field) in found.items():
         everywhere = all(column in one for one in names)
-        fields.append(field if everywhere else field.with_nullable(True))
+        fields.append(field if everywhere else _absent(field))
     return pa.schema(fields, metadata=_agreed([_of_others(schema) for _, schema in schemas]))
 
 
@@ -185,14 +188,45 @@ def _wider_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     mine, theirs = ({field.name: field for field in struct.fields} for struct in (one, other))
     if len(mine) != one.num_fields or len(theirs) != other.num_fields:
         return None  # two fields of one name: nothing tells which of them is which
+    if spelled_otherwise(mine, theirs):
+        return None
     fields = []
     for name, field in (mine | {name: field for name, field in theirs.items() if name not in mine}).items():
         both = name in mine and name in theirs
-        wider = _wider_field(field, theirs[name]) if both else field.with_nullable(True)
+        wider = _wider_field(field, theirs[name]) if both else _absent(field)
         if wider is None:
             return None
         fields.append(wider)
     return pa.struct(fields)
+
+
+def spelled_otherwise(mine: Iterable[str], theirs: Iterable[str]) -> str | None:
+    """A name of `theirs` that `mine` have in other letters only: which Spark, DuckDB and Hive take for the same, so a
+    file with both could not be read there, or one of them as null. Files that have both anyway agree with each other.
+    """
+    spellings: dict[str, set[str]] = {}
+    for name in mine:
+        spellings.setdefault(name.casefold(), set()).add(name)
+    found: dict[str, set[str]] = {}
+    for name in theirs:
+        found.setdefault(name.casefold(), set()).add(name)
+    return next((min(names) for folded, names in found.items() if spellings.get(folded, names) != names), None)
+
+
+def _absent(field: pa.Field) -> pa.Field:
+    """A field that is missing somewhere: it may be null, and what it requires are required where it is not.
+
+    But not lists of a fixed size: pyarrow cannot read one that is required in a struct that is null.
+    """
+    return field.with_nullable(True).with_type(_loose(field.type))
+
+
+def _loose(kind: pa.DataType) -> pa.DataType:
+    if not pa.types.is_struct(kind):
+        return kind
+    return pa.struct(
+        [_absent(one) if pa.types.is_fixed_size_list(one.type) else one.with_type(_loose(one.type)) for one in kind]
+    )
 
 
 def _wider_field(one: pa.Field, other: pa.Field) -> pa.Field | None:

@@ -5,6 +5,7 @@ with one whose `b` is a text, and these two do not go together. So the classes a
 
 * The types that a column has in the set fall into families. Types are taken in the order of their names, and each joins
   the first family whose common type can be widened by it (`merge.schema.wider_type`: the merge's own rule).
+* Columns whose names differ in case only are one for most engines: the spellings that a schema has are a family.
 * A schema belongs to a family of each column that has several: that of its type; the first one when it lacks the
   column. Schemas with the same families are one class.
 
@@ -68,11 +69,33 @@ def classes_of(schemas: Mapping[str, pa.Schema]) -> SchemaClasses:
         families = _families(kinds)
         if len(families) > 1:
             split[column] = {text: number for number, family in enumerate(families) for text in family.members}
+    spellings = {name: _spellings(schema) for name, schema in schemas.items()}
+    every: dict[str, set[tuple[str, ...]]] = {}
+    for one in spellings.values():
+        for folded, names in one.items():
+            every.setdefault(folded, set()).add(names)
+    spelled = {folded: sorted(sets) for folded, sets in sorted(every.items()) if len(sets) > 1}
     labels = {
-        name: tuple(_family(schema, column, numbers) for column, numbers in split.items())
+        name: (
+            *(_family(schema, column, numbers) for column, numbers in split.items()),
+            *(sets.index(spellings[name].get(folded, sets[0])) for folded, sets in spelled.items()),
+        )
         for name, schema in schemas.items()
     }
-    return SchemaClasses(labels, tuple(_conflict(column, columns[column]) for column in split))
+    conflicts = [_conflict(column, columns[column]) for column in split]
+    conflicts += [
+        ColumnConflict(printable(sets[0][0]), tuple(f"spelled {printable(' and '.join(one))}" for one in sets))
+        for sets in spelled.values()
+    ]
+    return SchemaClasses(labels, tuple(conflicts))
+
+
+def _spellings(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
+    """The columns by their names without case."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in sorted(schema.names):
+        found[name.casefold()] = (*found.get(name.casefold(), ()), name)
+    return found
 
 
 def schema_text(schema: pa.Schema) -> str:
