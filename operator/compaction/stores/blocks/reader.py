@@ -171,7 +171,7 @@ class _Rows:
         try:
             with self.reader.store.objects.reader(path, info=self.footer.info) as source:
                 options: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
-                options |= read_options(self.footer.parquet)
+                options |= read_options(self.footer.int96)
                 file = pq.ParquetFile(source, metadata=self.footer.parquet, buffer_size=BUFFER_BYTES, **options)
                 read = names if not time or time in names else [*names, time]
                 for batch in file.iter_batches(self.reader.batch_rows, groups, columns=read, use_threads=False):

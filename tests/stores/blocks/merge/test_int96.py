@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import struct
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, Final
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compaction.exceptions import UnreadableBlockError, UnsuitableBlockError
 from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.fingerprint.verify import read_back
 from compaction.stores.blocks.merge.kernel import merge
@@ -65,7 +69,8 @@ def test_of_several_versions_of_spark_one_is_kept() -> None:
     """Without it, Spark reads old dates as those of another calendar, and we could not tell its files."""
     other = {b"org.apache.spark.version": b"4.2.1", b"other": b"x"}
     data = merged(spark_file(), spark_file(metadata=other))
-    assert pq.read_metadata(io.BytesIO(data)).metadata == {b"org.apache.spark.version": b"4.2.1"}
+    metadata = pq.read_metadata(io.BytesIO(data)).metadata
+    assert metadata == {b"org.apache.spark.version": b"4.2.1", b"compaction.dev.int96-unit": b"us"}
     assert moments_in(data) == sorted(MOMENTS * 2)
 
 
@@ -79,6 +84,85 @@ def test_nanoseconds_of_other_writers_stay() -> None:
     data = merged(spark_file((1, 1_700_000_000_123_456_789), metadata={}, unit="ns"))
     assert physical(data) == "INT96"
     assert pq.read_table(io.BytesIO(data))["ts"].cast(pa.int64()).to_pylist() == [1, 1_700_000_000_123_456_789]
+
+
+def int96_file(values: list[tuple[int, int] | None], *, nested: bool = False) -> bytes:
+    """A file of another writer: days since 1970 and nanoseconds of the day, as 12 bytes. pyarrow writes what it has as
+    64-bit nanoseconds, so the values are put in by hand: in a page of PLAIN values they stand one after the other.
+    """
+    moments = pa.array([None if one is None else number for number, one in enumerate(values)], pa.timestamp("ns"))
+    column = pa.StructArray.from_arrays([moments], ["t"]) if nested else moments
+    sink = io.BytesIO()
+    options = {"use_deprecated_int96_timestamps": True, "store_schema": False, "use_dictionary": False}
+    pq.write_table(pa.table({"k": range(len(values)), "ts": column}), sink, compression="none", **options)
+    data = sink.getvalue()
+    stored = [(2_440_588, number) for number, one in enumerate(values) if one is not None]
+    wanted = [(2_440_588 + one[0], one[1]) for one in values if one is not None]
+    before, after = (b"".join(struct.pack("<qi", nanos, day) for day, nanos in which) for which in (stored, wanted))
+    assert not before or data.count(before) == 1
+    return data.replace(before, after)
+
+
+def stored_values(data: bytes, column: str) -> list[Any]:
+    """As DuckDB reads them."""
+    with NamedTemporaryFile(suffix=".parquet") as file, duckdb.connect() as connection:
+        Path(file.name).write_bytes(data)
+        query = f"select {column}::varchar, epoch_us({column}) from '{file.name}' order by k"
+        return connection.sql(query).fetchall()
+
+
+FAR = 2_932_896
+"""The days from 1970 to 9999-12-31."""
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(
+    ("values", "unit"),
+    [
+        ([(FAR, 0), None, (-719_162, 3_600_000_000_000), (1, 1000)], "us"),
+        ([(1, 1), (20_000, 86_399_999_999_999), None], "ns"),
+        ([(1, 1000), (20_000, 0)], "us"),
+        ([None, None], "us"),
+    ],
+)
+def test_values_of_any_writer_are_what_they_are(
+    values: list[tuple[int, int] | None], unit: str, nested: bool, tmp_path: Path
+) -> None:
+    """Also 9999-12-31 without a word of Spark in the footer: which nanoseconds take for a day in 1816."""
+    data, column = int96_file(values, nested=nested), "ts.t" if nested else "ts"
+    sink = io.BytesIO()
+    source = MergeInput(name="a", open=lambda: io.BytesIO(data))
+    result = merge([source, source], sink, MergeSettings(sort_key=("k",)))
+    output = sink.getvalue()
+    assert pq.read_metadata(io.BytesIO(output)).metadata == {b"compaction.dev.int96-unit": unit.encode()}
+    assert pq.read_metadata(io.BytesIO(output)).schema.column(1).physical_type == "INT96"
+    assert read_back("output", lambda: io.BytesIO(output)) == result.written
+    found = stored_values(data, column)
+    assert stored_values(output, column) == [one for one in found for _ in range(2)]
+    objects = open_objects(str(tmp_path / "objects"))
+    for each in (data, output):
+        objects.put(PATH, each)
+        described = describe(objects, PATH, tenant="acme", shard=0, level=0, time_column="k")
+        assert described.fingerprint in (result.read, read_back("a", source.open))
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([(FAR, 0), (1, 1)], r"column ts: its times \(INT96\) go beyond what nanoseconds hold"),
+        ([(1 << 30, 0)], r"column ts: its times \(INT96\) go beyond"),
+    ],
+)
+def test_values_that_no_unit_holds_are_refused_by_name(
+    values: list[tuple[int, int] | None], reason: str, tmp_path: Path
+) -> None:
+    data = int96_file(values)
+    objects = open_objects(str(tmp_path / "objects"))
+    objects.put(PATH, data)
+    with pytest.raises(UnsuitableBlockError, match=reason):
+        describe(objects, PATH, tenant="acme", shard=0, level=0, time_column="k")
+    with pytest.raises(UnreadableBlockError, match=reason):
+        merge([MergeInput(name="a", open=lambda: io.BytesIO(data))], io.BytesIO(), MergeSettings(sort_key=("k",)))
 
 
 @pytest.mark.parametrize("data", [spark_file(), merged(spark_file())], ids=["of Spark", "of ours"])

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compaction.api.text.safe import cut, printable
-from compaction.exceptions import CorruptBlockError, UnsuitableBlockError
+from compaction.exceptions import BlockFormatError, CorruptBlockError, ObjectError, UnsuitableBlockError
 from compaction.stores.blocks.format.footer_shape import Leaf, chunk, count, leaves, need, structs
-from compaction.stores.blocks.format.int96 import arrow_schema
+from compaction.stores.blocks.format.int96 import Int96Error, arrow_schema, has_int96, unit_of
 from compaction.stores.blocks.format.thrift import ENCRYPTION_ALGORITHM, FooterError, Struct, decode
 from compaction.stores.blocks.schema.ids import schema_id
 from compaction.stores.objects.store import ObjectInfo, ObjectStorage
@@ -69,7 +69,8 @@ class BlockFooter:
     """All that a footer says. `bounds` are of plain top columns only.
 
     `sorted_by`: the columns by which each row group says it is sorted, ascending and all alike, else empty; whether
-    the row groups follow each other in that order is another question (`in_order`).
+    the row groups follow each other in that order is another question (`in_order`). `int96`: the unit in which
+    timestamps that are stored so are read.
     """
 
     info: ObjectInfo
@@ -81,6 +82,7 @@ class BlockFooter:
     nulls_first: bool
     metadata: Mapping[str, str]
     parquet: pq.FileMetaData
+    int96: str | None
 
     def bounds(self, column: str) -> Bounds:
         """Of the whole file."""
@@ -128,8 +130,13 @@ def read_footer(objects: ObjectStorage, path: str, *, limit: int = MAX_FOOTER) -
     try:
         framed = MAGIC + raw + len(raw).to_bytes(4, "little") + MAGIC
         parquet = pq.ParquetFile(pa.BufferReader(framed), thrift_string_size_limit=limit).metadata
-        schema = arrow_schema(parquet, parquet.schema.to_arrow_schema(), pa.BufferReader(framed))
+        int96 = _int96_unit(objects, info, parquet)
+        schema = arrow_schema(parquet, parquet.schema.to_arrow_schema(), pa.BufferReader(framed), int96)
         identity = schema_id(schema)
+    except Int96Error as error:
+        raise UnsuitableBlockError(path, str(error)) from None
+    except (BlockFormatError, ObjectError):
+        raise
     except LIBRARY_FAILURES as error:
         raise CorruptBlockError(path, f"its footer cannot be read ({short(error)})") from None
     twice = next((name for name in schema.names if len(schema.get_all_field_indices(name)) > 1), None)
@@ -145,7 +152,15 @@ def read_footer(objects: ObjectStorage, path: str, *, limit: int = MAX_FOOTER) -
         nulls_first=shape.nulls_first,
         metadata=shape.metadata,
         parquet=parquet,
+        int96=int96,
     )
+
+
+def _int96_unit(objects: ObjectStorage, info: ObjectInfo, parquet: pq.FileMetaData) -> str | None:
+    if not has_int96(parquet):
+        return None
+    with objects.reader(info.path, info=info) as source:
+        return unit_of(parquet, source)
 
 
 def _raw_footer(objects: ObjectStorage, info: ObjectInfo, limit: int) -> bytes:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compaction.exceptions import UnreadableBlockError
-from compaction.stores.blocks.format.int96 import arrow_schema, read_options
+from compaction.stores.blocks.format.int96 import Int96Error, arrow_schema, read_options, unit_of
 from compaction.stores.blocks.merge.columns import is_codable
 from compaction.stores.blocks.merge.schema import without_dictionary
 from compaction.stores.blocks.merge.settings import MergeInput
@@ -34,7 +34,7 @@ def reading(block: str) -> Iterator[None]:
     """Turns what pyarrow says of a bad file into UnreadableBlockError; errors of our own pass."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, Int96Error) as error:
         raise UnreadableBlockError(block, str(error)) from error
 
 
@@ -43,7 +43,8 @@ class OpenedFooter:
     """An input and its metadata; `groups`: the row groups that may hold rows of the part that is asked for. `leaves`:
     numbers of the top-level columns that are not nested, among the leaves of the schema. `stored_bytes`: of the row
     groups' pages as they lie in the file. `reading_bytes`: of memory that it takes to have the file open, besides the
-    rows; `whole_bytes`: that it takes to read a row group at once, which is done one column after the other.
+    rows; `whole_bytes`: that it takes to read a row group at once, which is done one column after the other. `int96`:
+    the unit in which timestamps that are stored so are read.
     """
 
     input: MergeInput
@@ -54,6 +55,7 @@ class OpenedFooter:
     stored_bytes: int
     reading_bytes: int
     whole_bytes: int
+    int96: str | None = None
 
     @property
     def rows(self) -> int:
@@ -128,7 +130,7 @@ class OpenedFooter:
                     read_dictionary=list(coded),
                     pre_buffer=False,
                     page_checksum_verification=True,
-                    **read_options(self.metadata),
+                    **read_options(self.int96),
                 )
             with file:
                 yield file
@@ -160,7 +162,8 @@ def read_footer(block: MergeInput, sort_key: Sequence[str]) -> OpenedFooter:
         source = block.open()
         with pq.ParquetFile(source, pre_buffer=False) as file:
             metadata = file.metadata
-            schema = arrow_schema(metadata, file.schema_arrow, source)
+            int96 = unit_of(metadata, source)
+            schema = arrow_schema(metadata, file.schema_arrow, source, int96)
             if not isinstance(source, str):
                 source.close()
         leaves = _leaves(metadata)
@@ -172,7 +175,9 @@ def read_footer(block: MergeInput, sort_key: Sequence[str]) -> OpenedFooter:
     reading_bytes = max((one.compressed + one.raw for one in sizes), default=0)
     whole_bytes = max((one.compressed + one.widest for one in sizes), default=0)
     stored_bytes = sum(one.compressed for one in sizes)
-    return OpenedFooter(block, metadata, schema, tuple(groups), leaves, stored_bytes, reading_bytes, whole_bytes)
+    return OpenedFooter(
+        block, metadata, schema, tuple(groups), leaves, stored_bytes, reading_bytes, whole_bytes, int96=int96
+    )
 
 
 def _may_hold(block: MergeInput, bounds: tuple[Bound, Bound] | None) -> bool:

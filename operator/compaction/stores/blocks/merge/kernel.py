@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from compaction.stores.blocks.format.int96 import has_int96, has_other_timestamps
+from compaction.stores.blocks.format.int96 import has_other_timestamps
 from compaction.stores.blocks.freed import keep_freed
 from compaction.stores.blocks.merge.at_once import open_at_once
 from compaction.stores.blocks.merge.budget import Budget, budget_for
@@ -101,10 +101,12 @@ def merge(
         return work.finish(sink, describe)
 
 
-def _as_int96(footers: Sequence[OpenedFooter]) -> bool:
-    """Whether timestamps are stored as INT96: all that the inputs have are (the writer knows one way for a file)."""
-    found = [footer.metadata for footer in footers]
-    return any(has_int96(one) for one in found) and not any(has_other_timestamps(one) for one in found)
+def _as_int96(footers: Sequence[OpenedFooter]) -> str | None:
+    """In which unit timestamps are stored as INT96: all that the inputs have are (the writer knows one way for a
+    file); None where they are stored otherwise.
+    """
+    units = {footer.int96 for footer in footers} - {None}
+    return None if any(has_other_timestamps(footer.metadata) for footer in footers) else max(units, default=None)
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from compaction.stores.blocks.format.int96 import UNIT_KEY
 from compaction.stores.blocks.merge import encodings
 from compaction.stores.blocks.merge.columns import Columns, Rows
 from compaction.stores.blocks.merge.encodings import ColumnEncoding
@@ -42,12 +43,12 @@ class Layout:
 @dataclass(frozen=True, slots=True)
 class Declared:
     """The types of the columns that Arrow's readers see; `stored`: in the file's metadata. `int96`: timestamps are
-    stored so.
+    stored so, and exact in this unit.
     """
 
     schema: pa.Schema
     stored: bool
-    int96: bool
+    int96: str | None
 
 
 class Output:
@@ -109,7 +110,8 @@ class Output:
         pa.default_memory_pool().release_unused()
         arrow = {ARROW_SCHEMA.decode(): _arrow_schema(self._declared.schema)} if self._declared.stored else {}
         others = self._declared.schema.metadata or {}  # the writer keeps them only with a schema of its own
-        self._writer.add_key_value_metadata({**others, **_encoded(metadata), **_encoded(arrow)})
+        unit = {UNIT_KEY: self._declared.int96.encode()} if self._declared.int96 else {}
+        self._writer.add_key_value_metadata({**others, **unit, **_encoded(metadata), **_encoded(arrow)})
         self._writer.close()
 
     def abort(self) -> None:
@@ -124,7 +126,7 @@ class Output:
         """Choose the layout and write the file's head."""
         sample = self._sample()
         chosen = encodings.choose(
-            sample, self._declared.schema, level=self._settings.compression_level, int96=self._declared.int96
+            sample, self._declared.schema, level=self._settings.compression_level, int96=bool(self._declared.int96)
         )
         per_row = sum(one.bytes_per_row for one in chosen.values()) or 1.0
         wanted = max(_MIN_GROUP_ROWS, int(self._settings.row_group_bytes / per_row))
@@ -143,7 +145,7 @@ class Output:
             self._schema,
             store_schema=False,
             write_page_index=self.layout.page_index,
-            use_deprecated_int96_timestamps=self._declared.int96,
+            use_deprecated_int96_timestamps=bool(self._declared.int96),
             write_page_checksum=True,
             sorting_columns=self._sorting(),
             bloom_filter_options=self._bloom_options() or None,

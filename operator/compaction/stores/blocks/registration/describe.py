@@ -161,7 +161,7 @@ def describe_footer(
 def _batches(reader: ObjectReader, footer: BlockFooter) -> Iterator[pa.RecordBatch]:
     """One row group after the other: a batch of two has two dictionaries, which the library cannot nest."""
     options: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
-    options |= {"metadata": footer.parquet, **read_options(footer.parquet)}
+    options |= {"metadata": footer.parquet, **read_options(footer.int96)}
     coded = coded_texts(footer.parquet)
     file = pq.ParquetFile(reader, read_dictionary=coded, **options)
     if many := not_repeating(file, 0, [name for name in coded if name in footer.schema.names]):
