@@ -22,6 +22,7 @@ from compaction.exceptions import (
     BlockStoreError,
     BlockVerificationError,
     DatabaseUnavailableError,
+    LogicalTypeLostError,
     ObjectStoreUnavailableError,
     SchemaConflictError,
     SortKeyError,
@@ -101,6 +102,7 @@ _REASONS: Final = {
     SchemaConflictError: BlockJobReason.SOURCES_DIFFER,
     SortKeyError: JobReason.INVALID_JOB,
     BlockVerificationError: JobReason.VERIFICATION_FAILED,
+    LogicalTypeLostError: JobReason.VERIFICATION_FAILED,
 }
 _PASSING: Final = (DatabaseUnavailableError, ObjectStoreUnavailableError)
 

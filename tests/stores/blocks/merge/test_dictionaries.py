@@ -8,7 +8,6 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.fingerprint.verify import read_back
@@ -70,11 +69,10 @@ def test_texts_that_never_come_as_dictionaries_are_read_as_they_come(tmp_path: P
     assert fingerprint(pq.read_table(io.BytesIO(data))) == described.fingerprint
 
 
-@pytest.mark.parametrize("other", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
-def test_an_extension_type_in_one_file_and_its_texts_in_another(other: pa.DataType) -> None:
-    """As a file with an Arrow schema and one without have them."""
+def test_an_extension_type_over_other_storage_is_read_by_its_texts() -> None:
+    """It has none of the kernels that its storage has."""
     texts = pa.array(["[1]", "[2]", None] * 400)
-    tables = [pa.table({"k": range(1200), "c": texts.cast(kind)}) for kind in (pa.json_(pa.string()), other)]
+    tables = [pa.table({"k": range(1200), "c": texts.cast(pa.json_(kind()))}) for kind in (pa.string, pa.large_string)]
     sink = io.BytesIO()
     merged = merge([block(parquet(one, key=("k",))) for one in tables], sink, MergeSettings(sort_key=("k",)))
     assert merged.read == fingerprint(tables[0]) + fingerprint(tables[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compaction.exceptions import UnreadableBlockError, UnsuitableBlockError
+from compaction.exceptions import SortKeyError, UnsuitableBlockError
 from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.fingerprint.verify import read_back
+from compaction.stores.blocks.format.int96 import READING_KEY
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
 from compaction.stores.blocks.registration.describe import describe
@@ -40,10 +42,10 @@ def spark_file(
     return sink.getvalue()
 
 
-def merged(*files: bytes) -> bytes:
+def merged(*files: bytes, by: str = "ts") -> bytes:
     sink = io.BytesIO()
     inputs = [MergeInput(name=str(n), open=lambda data=data: io.BytesIO(data)) for n, data in enumerate(files)]  # type: ignore[misc]
-    result = merge(inputs, sink, MergeSettings(sort_key=("ts",)))
+    result = merge(inputs, sink, MergeSettings(sort_key=(by,)))
     data = sink.getvalue()
     assert read_back("output", lambda: io.BytesIO(data)) == result.written
     return data
@@ -70,7 +72,7 @@ def test_of_several_versions_of_spark_one_is_kept() -> None:
     other = {b"org.apache.spark.version": b"4.2.1", b"other": b"x"}
     data = merged(spark_file(), spark_file(metadata=other))
     metadata = pq.read_metadata(io.BytesIO(data)).metadata
-    assert metadata == {b"org.apache.spark.version": b"4.2.1", b"compaction.dev.int96-unit": b"us"}
+    assert metadata == {b"org.apache.spark.version": b"4.2.1", READING_KEY: b'{"unit": "us", "raw": []}'}
     assert moments_in(data) == sorted(MOMENTS * 2)
 
 
@@ -115,18 +117,23 @@ FAR = 2_932_896
 """The days from 1970 to 9999-12-31."""
 
 
+RAW = "the 12 bytes"
+
+
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize(
-    ("values", "unit"),
+    ("values", "reading"),
     [
         ([(FAR, 0), None, (-719_162, 3_600_000_000_000), (1, 1000)], "us"),
         ([(1, 1), (20_000, 86_399_999_999_999), None], "ns"),
         ([(1, 1000), (20_000, 0)], "us"),
         ([None, None], "us"),
+        ([(FAR, 0), (1, 1), None], RAW),
+        ([(1 << 30, 0), (0, 5)], RAW),
     ],
 )
 def test_values_of_any_writer_are_what_they_are(
-    values: list[tuple[int, int] | None], unit: str, nested: bool, tmp_path: Path
+    values: list[tuple[int, int] | None], reading: str, nested: bool, tmp_path: Path
 ) -> None:
     """Also 9999-12-31 without a word of Spark in the footer: which nanoseconds take for a day in 1816."""
     data, column = int96_file(values, nested=nested), "ts.t" if nested else "ts"
@@ -134,11 +141,14 @@ def test_values_of_any_writer_are_what_they_are(
     source = MergeInput(name="a", open=lambda: io.BytesIO(data))
     result = merge([source, source], sink, MergeSettings(sort_key=("k",)))
     output = sink.getvalue()
-    assert pq.read_metadata(io.BytesIO(output)).metadata == {b"compaction.dev.int96-unit": unit.encode()}
+    said = json.loads(pq.read_metadata(io.BytesIO(output)).metadata[READING_KEY])
+    assert said == {"unit": "us" if reading == RAW else reading, "raw": [column] if reading == RAW else []}
     assert pq.read_metadata(io.BytesIO(output)).schema.column(1).physical_type == "INT96"
     assert read_back("output", lambda: io.BytesIO(output)) == result.written
     found = stored_values(data, column)
     assert stored_values(output, column) == [one for one in found for _ in range(2)]
+    again = merged(output, output, by="k")
+    assert stored_values(again, column) == [one for one in found for _ in range(4)]
     objects = open_objects(str(tmp_path / "objects"))
     for each in (data, output):
         objects.put(PATH, each)
@@ -146,23 +156,17 @@ def test_values_of_any_writer_are_what_they_are(
         assert described.fingerprint in (result.read, read_back("a", source.open))
 
 
-@pytest.mark.parametrize(
-    ("values", "reason"),
-    [
-        ([(FAR, 0), (1, 1)], r"column ts: its times \(INT96\) go beyond what nanoseconds hold"),
-        ([(1 << 30, 0)], r"column ts: its times \(INT96\) go beyond"),
-    ],
-)
-def test_values_that_no_unit_holds_are_refused_by_name(
-    values: list[tuple[int, int] | None], reason: str, tmp_path: Path
-) -> None:
-    data = int96_file(values)
-    objects = open_objects(str(tmp_path / "objects"))
-    objects.put(PATH, data)
-    with pytest.raises(UnsuitableBlockError, match=reason):
-        describe(objects, PATH, tenant="acme", shard=0, level=0, time_column="k")
-    with pytest.raises(UnreadableBlockError, match=reason):
-        merge([MergeInput(name="a", open=lambda: io.BytesIO(data))], io.BytesIO(), MergeSettings(sort_key=("k",)))
+def test_bytes_are_no_order_of_times() -> None:
+    data = int96_file([(FAR, 0), (1, 1)])
+    with pytest.raises(SortKeyError, match="sort key column ts: values of type INT96 have no order"):
+        merged(data)
+
+
+def test_what_microseconds_do_not_hold_is_not_of_spark(tmp_path: Path) -> None:
+    """Apache's example: a time that overflowed when it was written, which each reader takes for another one."""
+    objects = open_objects("../shared/fixtures/parquet-testing/data")
+    with pytest.raises(UnsuitableBlockError, match=r"column a: times \(INT96\) that microseconds do not hold"):
+        describe(objects, "int96_from_spark.parquet", tenant="acme", shard=0, level=0, time_column="a")
 
 
 @pytest.mark.parametrize("data", [spark_file(), merged(spark_file())], ids=["of Spark", "of ours"])

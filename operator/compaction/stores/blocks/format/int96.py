@@ -3,54 +3,120 @@
 pyarrow reads it as 64-bit nanoseconds, which go from 1677 to 2262: 9999-12-31, a usual end of validity, would become
 another date without an error, and both sides of a proof would read the same wrong one. In microseconds it is exact
 unless there are digits beyond them. So a file is read in microseconds where these hold every value, else in
-nanoseconds where those do, else not at all. Spark has microseconds only, and our own files say what they have; of
-others the columns are read to find out.
+nanoseconds where those do; a column that neither holds is read as the 12 bytes that it is, and written as such. Spark
+has microseconds only, and our own files say what they have; of others the columns are read to find out.
 
 A merge writes INT96 again where its sources have nothing else: as 64-bit nanoseconds Spark could not read them at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from compaction.stores.blocks.format.footer_shape import FIXED
+from compaction.stores.blocks.format.logical import TIMES_IN_DAYS, LeafMeaning
+from compaction.stores.blocks.format.thrift_edit import I32, parse, written
+
 SPARK_PREFIX: Final = b"org.apache.spark."
 """Of keys in the metadata of files that Spark has written; merges of such files keep one of them."""
 SPARK_VERSION: Final = b"org.apache.spark.version"
 """Spark reads old dates by it: without it, as those of another calendar, or not at all."""
-UNIT_KEY: Final = b"compaction.dev.int96-unit"
-"""In our own files: the unit in which their INT96 is exact."""
+READING_KEY: Final = b"compaction.dev.int96"
+"""In our own files: how their INT96 is read (`Reading.said`)."""
+MAGIC: Final = b"PAR1"
 _PHYSICAL: Final = "INT96"
 _SECOND: Final = 1_000_000_000
 _BATCH_ROWS: Final = 1 << 16
 _FAR: Final = {"us": (1 << 63) // 1_000_000, "ns": (1 << 63) // _SECOND}
 """Seconds around 1970 that 64 bits hold in a unit, about: what is nearer is exact."""
+_WIDTH: Final = 12
+_SCHEMA, _GROUPS, _COLUMNS, _META = 2, 4, 1, 3
+_TYPE, _LENGTH, _NAME, _CHILDREN, _PATH, _STATISTICS = 1, 2, 4, 5, 3, 12
+"""Fields of parquet.thrift: of the footer down to a chunk; of a node, and of a chunk's metadata."""
 
 
 class Int96Error(ValueError):
-    """The values of a column are exact in no unit that we have: says which column, and why."""
+    """The values of a column are not what its file promises: says which column, and why."""
 
 
-def unit_of(metadata: pq.FileMetaData, source: Any) -> str | None:
-    """The unit in which the INT96 of this file is read, None where it has none; `source`: the file, whose columns of
-    that type are read when nothing else tells.
-
-    Raises Int96Error, and what pyarrow raises.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the INT96 of a file is read: in this unit, None where it has none; `raw`: paths of the columns (of Parquet)
+    that are read as bytes.
     """
-    columns = [path for leaf in range(metadata.num_columns) if (path := _int96_path(metadata, leaf))]
+
+    unit: str | None = None
+    raw: frozenset[str] = frozenset()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of pyarrow's reader."""
+        return {} if self.unit is None else {"coerce_int96_timestamp_unit": self.unit}
+
+    def said(self) -> bytes:
+        """For the file's own metadata."""
+        return json.dumps({"unit": self.unit, "raw": sorted(self.raw)}).encode()
+
+    def metadata(self, metadata: pq.FileMetaData, footer: bytes) -> pq.FileMetaData:
+        """What pyarrow is given as the file's metadata: of its `footer`, in which raw columns are bytes."""
+        if not self.raw:
+            return metadata
+        raw = with_physical_type(footer, self.raw, FIXED)
+        framed = MAGIC + raw + len(raw).to_bytes(4, "little") + MAGIC
+        return pq.ParquetFile(pa.BufferReader(framed), thrift_string_size_limit=len(framed)).metadata
+
+    def meanings(self, leaves: Sequence[LeafMeaning]) -> list[LeafMeaning]:
+        """The leaves, raw ones of a meaning that no bytes have."""
+        return [
+            replace(one, text=f"{one.text} {TIMES_IN_DAYS}".strip()) if one.name in self.raw else one for one in leaves
+        ]
+
+
+def reading_of(metadata: pq.FileMetaData, source: Any) -> Reading:
+    """How the INT96 of this file is read; `source`: the file, whose columns of that type are read when nothing else
+    tells. Raises Int96Error, and what pyarrow raises.
+    """
     keys = metadata.metadata or {}
-    if not columns:
-        return None
-    if (said := keys.get(UNIT_KEY, b"").decode(errors="replace")) in _FAR:
-        return said
+    if not has_int96(metadata):
+        return Reading()
+    if READING_KEY in keys:
+        try:
+            said = json.loads(keys[READING_KEY])
+            return Reading(said["unit"] if said["unit"] in _FAR else "us", frozenset(map(str, said["raw"])))
+        except (ValueError, KeyError, TypeError):
+            raise Int96Error(f"its metadata {READING_KEY.decode()} is not what we write") from None
     if any(key.startswith(SPARK_PREFIX) for key in keys):
-        return "us"
-    units = {column: _unit_of_column(metadata, source, column) for column in columns}
-    return max(units.values(), key=list(_FAR).index)
+        return Reading("us")
+    return _read(metadata, source)
+
+
+def check_spark(metadata: pq.FileMetaData, source: Any) -> None:
+    """Whether what `reading_of` takes for granted of Spark's files is true of this one. Raises Int96Error."""
+    keys = metadata.metadata or {}
+    if READING_KEY in keys or not any(key.startswith(SPARK_PREFIX) for key in keys) or not has_int96(metadata):
+        return
+    if (found := _read(metadata, source)) != Reading("us"):
+        column = min(found.raw, default="")
+        raise Int96Error(
+            f"column {column or 'of times'}: times (INT96) that microseconds do not hold, which Spark cannot have: "
+            f"write it again with times from the year -290307 to 294246"
+        )
+
+
+def _read(metadata: pq.FileMetaData, source: Any) -> Reading:
+    """In the first unit that holds all columns, else in the one that holds the most."""
+    paths = [path for leaf in range(metadata.num_columns) if (path := _int96_path(metadata, leaf))]
+    exact = {path: _exact_units(metadata, source, path) for path in paths}
+    raw = {unit: frozenset(path for path in paths if unit not in exact[path]) for unit in _FAR}
+    unit = min(_FAR, key=lambda one: len(raw[one]))
+    return Reading(unit, raw[unit])
 
 
 def _int96_path(metadata: pq.FileMetaData, leaf: int) -> str:
@@ -58,22 +124,15 @@ def _int96_path(metadata: pq.FileMetaData, leaf: int) -> str:
     return str(column.path) if column.physical_type == _PHYSICAL else ""
 
 
-def _unit_of_column(metadata: pq.FileMetaData, source: Any, column: str) -> str:
+def _exact_units(metadata: pq.FileMetaData, source: Any, column: str) -> set[str]:
     """Seconds hold every day that INT96 has; with them, nanoseconds modulo 2^64 tell the rest of the value."""
     exact = dict.fromkeys(_FAR, True)
     for seconds, nanoseconds in _read_twice(metadata, source, column):
         rest = nanoseconds.view(np.uint64) - seconds.view(np.uint64) * np.uint64(_SECOND)
-        if bool((rest >= _SECOND).any()):
-            raise Int96Error(f"column {column}: the time of a day is not one (INT96)")
         far = np.abs(seconds)
         exact["us"] &= not bool((rest % 1000).any()) and bool((far < _FAR["us"]).all())
-        exact["ns"] &= bool((far < _FAR["ns"]).all())
-    if not any(exact.values()):
-        raise Int96Error(
-            f"column {column}: its times (INT96) go beyond what nanoseconds hold (1677 to 2262) and have digits beyond "
-            f"microseconds: write it as TIMESTAMP of the unit that it needs"
-        )
-    return next(unit for unit, holds in exact.items() if holds)
+        exact["ns"] &= bool((rest < _SECOND).all()) and bool((far < _FAR["ns"]).all())
+    return {unit for unit, holds in exact.items() if holds}
 
 
 def _read_twice(metadata: pq.FileMetaData, source: Any, column: str) -> Iterator[tuple[Any, Any]]:
@@ -107,17 +166,40 @@ def has_int96(metadata: pq.FileMetaData) -> bool:
     return any(_int96_path(metadata, leaf) for leaf in range(metadata.num_columns))
 
 
-def read_options(unit: str | None) -> dict[str, Any]:
-    """Options of pyarrow's reader for a file of this unit."""
-    return {} if unit is None else {"coerce_int96_timestamp_unit": unit}
-
-
 def has_other_timestamps(metadata: pq.FileMetaData) -> bool:
     """Whether any column of timestamps is stored otherwise."""
     return any(metadata.schema.column(leaf).logical_type.type == "TIMESTAMP" for leaf in range(metadata.num_columns))
 
 
-def arrow_schema(metadata: pq.FileMetaData, schema: pa.Schema, source: Any, unit: str | None) -> pa.Schema:
-    """The schema as the file is read in this unit: `schema`, unless it has INT96."""
-    options = read_options(unit)
+def arrow_schema(metadata: pq.FileMetaData, schema: pa.Schema, source: Any, reading: Reading) -> pa.Schema:
+    """The schema as the file is read: `schema`, unless it has INT96. `metadata`: what `reading` makes of it."""
+    options = reading.options
     return pq.ParquetFile(source, metadata=metadata, **options).schema_arrow if options else schema
+
+
+def with_physical_type(footer: bytes, paths: Collection[str], kind: int) -> bytes:
+    """The footer, in which the columns of these paths are INT96 or, of the same width, FIXED. Both are stored alike,
+    PLAIN or in a dictionary. Their bounds go: they are in another order.
+    """
+    parsed = parse(footer)
+    open_nodes: list[tuple[bytes, int]] = []
+    for place, node in enumerate(parsed[_SCHEMA][1][1]):
+        if open_nodes:
+            open_nodes[-1] = (open_nodes[-1][0], open_nodes[-1][1] - 1)
+        children = node.get(_CHILDREN, (I32, 0))[1]
+        if children or not place:
+            open_nodes.append((node[_NAME][1], children))
+        elif b".".join([*(name for name, _ in open_nodes[1:]), node[_NAME][1]]).decode(errors="replace") in paths:
+            node[_TYPE] = (I32, kind)
+            node.pop(_LENGTH, None)
+            if kind == FIXED:
+                node[_LENGTH] = (I32, _WIDTH)
+        while open_nodes and open_nodes[-1][1] == 0:
+            open_nodes.pop()
+    for group in parsed[_GROUPS][1][1]:
+        for chunk in group[_COLUMNS][1][1]:
+            meta = chunk[_META][1]
+            if b".".join(meta[_PATH][1][1]).decode(errors="replace") in paths:
+                meta[_TYPE] = (I32, kind)
+                meta.pop(_STATISTICS, None)
+    return written(parsed)

@@ -18,13 +18,12 @@ from typing import Final
 import pyarrow as pa
 
 from compaction.exceptions import SchemaConflictError
-from compaction.stores.blocks.format.int96 import SPARK_VERSION
-from compaction.stores.blocks.format.metadata import PREFIX
+from compaction.stores.blocks.format.footer_keys import agreed
+from compaction.stores.blocks.format.logical import LOGICAL_KEY, leaf_texts, texts_of, with_texts
 
 NamedSchema = tuple[str, pa.Schema]
 """The name of a file, and its schema."""
 
-_OURS: Final = PREFIX.encode()
 _FLOATS: Final = (pa.float16(), pa.float32(), pa.float64())
 _SIGNED: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED: Final = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
@@ -34,10 +33,12 @@ _DECIMAL128_DIGITS: Final = 38
 def unified(schemas: Sequence[NamedSchema]) -> pa.Schema:
     """The schema that holds the rows of all: columns in the order in which they first appear.
 
-    A column is nullable when it is in one of the files, or missing in one. Of the schema's own metadata each key is
-    kept on which all agree, except what a block says of itself. Raises SchemaConflictError.
+    A column is nullable when it is in one of the files, or missing in one. What leaves mean beyond their Arrow types
+    (`format.logical`) must be the same, and stays. Of the schema's own metadata stays what `footer_keys` says. Raises
+    SchemaConflictError.
     """
     found: dict[str, tuple[str, pa.Field]] = {}
+    texts: dict[str, tuple[str, str, str]] = {}
     schemas = _different(schemas)
     for file, schema in schemas:
         if len(set(schema.names)) != len(schema.names):
@@ -46,15 +47,23 @@ def unified(schemas: Sequence[NamedSchema]) -> pa.Schema:
         if other := spelled_otherwise(found, schema.names):
             theirs = next(name for name in found if name.casefold() == other.casefold())
             raise SchemaConflictError(other, found[theirs][0], f"the spelling {theirs!r}", file, f"{other!r}")
+        means = texts_of(schema)
         for field in schema:
             name, known = found.get(field.name, (file, None))
             found[field.name] = (name, _merged(known, name, field, file))
+            for path, text in leaf_texts(field, means).items():
+                here = (file, str(field.type), text)
+                before = texts.setdefault(path, here)
+                if before[2] != text:
+                    was, now = (f"{one[1]} {one[2] or 'without a logical type'}" for one in (before, here))
+                    raise SchemaConflictError(field.name, before[0], was, file, now)
     fields = []
     names = [set(schema.names) for _, schema in schemas]
     for column, (_, field) in found.items():
         everywhere = all(column in one for one in names)
         fields.append(field if everywhere else _absent(field))
-    return pa.schema(fields, metadata=_agreed([_of_others(schema) for _, schema in schemas]))
+    said = with_texts(pa.schema([]), {path: text for path, (_, _, text) in texts.items()}).metadata or {}
+    return pa.schema(fields, metadata={**agreed([one.metadata or {} for _, one in schemas]), **said} or None)
 
 
 def declared(schemas: Sequence[NamedSchema], merged: pa.Schema) -> pa.Schema:
@@ -70,7 +79,8 @@ def declared(schemas: Sequence[NamedSchema], merged: pa.Schema) -> pa.Schema:
         kinds.discard(pa.null())
         kind = kinds.pop() if len(kinds) == 1 else field.type
         fields.append(field.with_type(_unordered(kind) if without_dictionary(kind).equals(field.type) else field.type))
-    return pa.schema(fields, metadata=merged.metadata)
+    metadata = {key: value for key, value in (merged.metadata or {}).items() if key != LOGICAL_KEY}
+    return pa.schema(fields, metadata=metadata or None)
 
 
 def _different(schemas: Sequence[NamedSchema]) -> list[NamedSchema]:
@@ -94,22 +104,6 @@ def _merged(known: pa.Field | None, known_file: str, field: pa.Field, file: str)
     if wider is None:
         raise SchemaConflictError(field.name, known_file, str(known.type), file, str(field.type))
     return known.with_type(wider).with_nullable(known.nullable or field.nullable)
-
-
-def _of_others(schema: pa.Schema) -> dict[bytes, bytes]:
-    """The metadata that is not ours: an output is another block than any of its sources."""
-    return {key: value for key, value in (schema.metadata or {}).items() if not key.startswith(_OURS)}
-
-
-def _agreed(found: Sequence[dict[bytes, bytes]]) -> dict[bytes, bytes] | None:
-    """What all say alike. Of versions of Spark one stays, if all were written by it."""
-    if not found:
-        return None
-    agreed = {key: value for key, value in found[0].items() if all(one.get(key) == value for one in found)}
-    versions = [one[SPARK_VERSION] for one in found if SPARK_VERSION in one]
-    if len(versions) == len(found):
-        agreed[SPARK_VERSION] = min(versions)
-    return agreed or None
 
 
 def without_dictionary(kind: pa.DataType) -> pa.DataType:

@@ -20,6 +20,7 @@ from compaction.api.text.safe import cut
 from compaction.exceptions import (
     BlockStoreError,
     CorruptBlockError,
+    LogicalTypeLostError,
     NoBlockIdError,
     StorageError,
     UnsuitableBlockError,
@@ -27,10 +28,11 @@ from compaction.exceptions import (
 )
 from compaction.stores.blocks.fingerprint.rows import Fingerprinter
 from compaction.stores.blocks.format.footer import LIBRARY_FAILURES, BlockFooter, read_footer, short
-from compaction.stores.blocks.format.int96 import read_options
+from compaction.stores.blocks.format.int96 import Int96Error, check_spark
 from compaction.stores.blocks.format.metadata import BlockMetadata, decode
 from compaction.stores.blocks.format.times import scale_of, time_column_of, times_of_footer
 from compaction.stores.blocks.merge.dictionaries import SteadyDictionaries, coded_texts, not_repeating
+from compaction.stores.blocks.merge.meanings import check_writable
 from compaction.stores.blocks.model import Block, RowFingerprint
 from compaction.stores.blocks.paths import SUFFIX, ULID_TEXT, parse_block_path, shard_prefix
 from compaction.stores.blocks.registration.order import (
@@ -121,6 +123,7 @@ def describe_footer(
 ) -> Described:
     """The same for a footer that was read already."""
     path = footer.info.path
+    _check_meanings(objects, footer)
     identity = _identity(path, said, tenant=tenant, shard=shard, level=level, block=block)
     column = time_column_of(footer, time_column or said.time_column or "")
     times = times_of_footer(footer, column) if footer.rows else _times_of_id(identity)
@@ -158,10 +161,28 @@ def describe_footer(
     return Described(found, order)
 
 
+def _check_meanings(objects: ObjectStorage, footer: BlockFooter) -> None:
+    """Whether a merge would keep what the columns mean. Raises UnsuitableBlockError, and the errors of objects."""
+    path = footer.info.path
+    try:
+        check_writable(path, footer.schema, footer.meanings)
+        if footer.int96.unit is not None:
+            with objects.reader(path, info=footer.info) as reader:
+                check_spark(footer.parquet, reader)
+    except LogicalTypeLostError as error:
+        raise UnsuitableBlockError(path, error.reason) from None
+    except Int96Error as error:
+        raise UnsuitableBlockError(path, str(error)) from None
+    except (BlockStoreError, StorageError):
+        raise
+    except LIBRARY_FAILURES as error:
+        raise CorruptBlockError(path, f"its rows cannot be read ({short(error)})") from None
+
+
 def _batches(reader: ObjectReader, footer: BlockFooter) -> Iterator[pa.RecordBatch]:
     """One row group after the other: a batch of two has two dictionaries, which the library cannot nest."""
     options: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
-    options |= {"metadata": footer.parquet, **read_options(footer.int96)}
+    options |= {"metadata": footer.parquet, **footer.int96.options}
     coded = coded_texts(footer.parquet)
     file = pq.ParquetFile(reader, read_dictionary=coded, **options)
     if many := not_repeating(file, 0, [name for name in coded if name in footer.schema.names]):
