@@ -154,6 +154,13 @@ class OpenedFooter:
             if not isinstance(source, str):
                 source.close()
 
+    @contextmanager
+    def source(self) -> Iterator[IO[bytes] | RawIOBase]:
+        """The file, to be read at."""
+        source = self.input.open()
+        with open(source, "rb") if isinstance(source, str) else source as file:
+            yield file
+
     def total_bytes(self) -> int:
         """Bytes of the row groups' pages after decompression."""
         return sum(self.metadata.row_group(group).total_byte_size for group in self.groups)

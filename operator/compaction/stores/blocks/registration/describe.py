@@ -30,9 +30,11 @@ from compaction.stores.blocks.fingerprint.rows import Fingerprinter
 from compaction.stores.blocks.format.footer import LIBRARY_FAILURES, BlockFooter, read_footer, short
 from compaction.stores.blocks.format.int96 import Int96Error, check_spark
 from compaction.stores.blocks.format.metadata import BlockMetadata, decode
+from compaction.stores.blocks.format.thrift import FooterError
 from compaction.stores.blocks.format.times import scale_of, time_column_of, times_of_footer
 from compaction.stores.blocks.merge.dictionaries import SteadyDictionaries, coded_texts, not_repeating
 from compaction.stores.blocks.merge.meanings import check_writable
+from compaction.stores.blocks.merge.pages import RowsTooLargeError, decoded_row
 from compaction.stores.blocks.model import Block, RowFingerprint
 from compaction.stores.blocks.paths import SUFFIX, ULID_TEXT, parse_block_path, shard_prefix
 from compaction.stores.blocks.registration.order import (
@@ -49,6 +51,10 @@ from compaction.stores.objects.reader import ObjectReader
 from compaction.stores.objects.store import ObjectStorage
 
 BATCH_ROWS: Final = 1 << 16
+BATCH_BYTES: Final = 64 << 20
+"""Of rows that are decoded at a time, about; what is computed on them takes some times as much."""
+MOST_BYTES: Final = 256 << 20
+"""Of a single row or page: who has larger ones needs a limit of memory for which no merge is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +195,8 @@ def _batches(reader: ObjectReader, footer: BlockFooter) -> Iterator[pa.RecordBat
         file = pq.ParquetFile(reader, read_dictionary=[name for name in coded if name not in many], **options)
     steady = SteadyDictionaries()
     for group in range(file.num_row_groups):
-        for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=[group], use_threads=False):
+        rows = max(1, min(BATCH_ROWS, BATCH_BYTES // decoded_row(file, group, reader, room=MOST_BYTES)))
+        for batch in file.iter_batches(batch_size=rows, row_groups=[group], use_threads=False):
             yield steady.of(batch)
 
 
@@ -248,6 +255,12 @@ def _read(
                 high = max(edges["max"].as_py(), high) if high is not None else edges["max"].as_py()
     except UnsupportedColumnError as error:
         raise UnsuitableBlockError(path, str(error)) from None
+    except RowsTooLargeError as error:
+        what = f"a row or page of column {error.column[:100]!r} takes {error.needed} bytes of memory"
+        reason = f"{what}, {MOST_BYTES} are allowed: write it with smaller pages and values, or leave it out"
+        raise UnsuitableBlockError(path, reason) from None
+    except FooterError as error:
+        raise CorruptBlockError(path, f"its rows cannot be read ({error})") from None
     except (BlockStoreError, StorageError):
         raise
     except LIBRARY_FAILURES as error:
