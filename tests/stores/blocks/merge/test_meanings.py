@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
@@ -185,3 +186,88 @@ def test_every_file_of_apache_is_merged_with_its_meaning_or_refused_by_name(tmp_
     assert refused.keys() == REFUSED.keys()
     assert all(reason in refused[name] for name, reason in REFUSED.items())
     assert len(same) > 55
+
+
+def geo(crs: str | None = None, *, box: Sequence[float] = (), kinds: Sequence[str] = ("Point",)) -> dict[str, Any]:
+    """GeoParquet's key, as it says what the column g holds."""
+    column: dict[str, Any] = {"encoding": "WKB", "geometry_types": list(kinds)}
+    column |= {"crs": {"id": {"authority": "EPSG", "code": crs}}} if crs else {}
+    return {
+        "version": "1.1.0",
+        "primary_column": "g",
+        "columns": {"g": {**column, **({"bbox": [*box]} if box else {})}},
+    }
+
+
+def with_keys(start: int = 0, **keys: Any) -> bytes:
+    rows = pa.table({KEY: range(start, start + 5), "g": [b"x"] * 5, "c": pa.array(["a", "b", "a", "b", "a"])})
+    pairs = {
+        key.encode(): value.encode() if isinstance(value, str) else json.dumps(value).encode()
+        for key, value in keys.items()
+    }
+    sink = io.BytesIO()
+    pq.write_table(rows.replace_schema_metadata(pairs), sink)
+    return sink.getvalue()
+
+
+def keys_of(data: bytes) -> dict[bytes, bytes]:
+    return dict(pq.read_metadata(io.BytesIO(data)).metadata)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ((geo(box=[0, 0, 1, 1]), geo(box=[5, -1, 6, 0])), geo(box=[0, -1, 6, 1])),
+        ((geo(box=[0, 0, 0, 1, 1, 1]), geo(box=[2, 2, 2, 3, 3, 3])), geo(box=[0, 0, 0, 3, 3, 3])),
+        ((geo(box=[170, 0, -170, 1]), geo(box=[5, -1, 6, 0])), geo()),
+        ((geo(box=[0, 0, 1, 1]), geo()), geo()),
+        ((geo(kinds=["Point"]), geo(kinds=["LineString", "Point"])), geo(kinds=["LineString", "Point"])),
+        ((geo(kinds=["Point"]), geo(kinds=[])), geo(kinds=[])),
+    ],
+)
+def test_what_geoparquet_says_of_rows_is_joined(files: tuple[Any, Any], expected: Any) -> None:
+    output = merged(*(with_keys(5 * place, geo=one, batch=f"{place}", owner="me") for place, one in enumerate(files)))
+    found = keys_of(output)
+    assert json.loads(found[b"geo"]) == expected
+    assert (b"batch" in found, found[b"owner"]) == (False, b"me")
+    assert json.loads(keys_of(merged(output, with_keys(20, geo=files[0])))[b"geo"])["columns"].keys() == {"g"}
+
+
+@pytest.mark.parametrize("other", [{"geo": geo("25832")}, {}, {"geo": "no JSON"}])
+def test_other_coordinates_are_another_class(other: dict[str, Any], tmp_path: Path) -> None:
+    """Also bytes of which nothing says that they are geometries."""
+    files = {"one": with_keys(geo=geo("4326")), "other": with_keys(**other)}
+    classes = classes_of({name: footer_of(data, tmp_path).schema for name, data in files.items()})
+    assert len(classes.classes()) == 2
+    assert "binary geo EPSG:4326" in str(classes.conflicts[0])
+    with pytest.raises(SchemaConflictError, match="column g: 0 has binary geo EPSG:4326"):
+        merged(*files.values())
+
+
+def test_what_pandas_says_is_kept_but_for_indexes_that_differ() -> None:
+    """A range of rows is what the rows of a merge have anyway."""
+    columns = [{"name": "c", "field_name": "c", "pandas_type": "categorical", "metadata": {"num_categories": 2}}]
+    said = [
+        {"index_columns": [{"kind": "range", "start": 0, "stop": stop, "step": 1}], "columns": columns, "creator": "x"}
+        for stop in (5, 7)
+    ]
+    output = merged(*(with_keys(5 * place, pandas=one) for place, one in enumerate(said)))
+    assert json.loads(keys_of(output)[b"pandas"]) == {**said[0], "index_columns": []}
+    named = {**said[0], "index_columns": ["id"]}
+    assert json.loads(keys_of(merged(*[with_keys(0, pandas=named)] * 2))[b"pandas"]) == named
+
+
+def test_field_ids_stay_and_others_are_another_class(tmp_path: Path) -> None:
+    """Iceberg and Protobuf know columns by them; nested ones too."""
+    kind = pa.struct([pa.field("a", pa.list_(pa.field("element", pa.int64(), metadata={"PARQUET:field_id": "4"})))])
+    nested = pa.array([{"a": [1, 2]}] * 60, kind)
+    data = with_nodes(
+        typed_file({"x": (pa.array(range(60)), {}), "s": (nested, {})}),
+        {b"x": {9: (5, 7)}, b"s": {9: (5, 2)}, b"a": {9: (5, 3)}},
+    )
+    ids = {one.name: one.ids for one in footer_of(data, tmp_path).meanings.values()}
+    assert ids == {"id": (), "x": (7,), "s.a.list.element": (2, 3, 4)}
+    output = footer_of(merged(data, data), tmp_path)
+    assert {one.name: one.ids for one in output.meanings.values()} == ids
+    with pytest.raises(SchemaConflictError, match="column x: 0 has int64 id 7, 1 has int64 without a logical type"):
+        merged(data, typed_file({"x": (pa.array(range(60)), {})}))

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import SchemaConflictError
+from compaction.stores.blocks.format.logical import arrow_leaves, with_texts
 from compaction.stores.blocks.merge.schema import unified, wider_type
 from compaction.stores.blocks.schema.classes import classes_of, schema_of_text, schema_text
 
@@ -34,7 +35,18 @@ def _nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataT
 
 KINDS = st.recursive(st.sampled_from(SIMPLE), _nested, max_leaves=4)
 COLUMNS = st.builds(_field, st.sampled_from("xyzX"), KINDS, st.booleans())
-SCHEMAS = st.lists(COLUMNS, max_size=3, unique_by=lambda one: one.name).map(pa.schema)
+PLAIN = st.lists(COLUMNS, max_size=3, unique_by=lambda one: one.name).map(pa.schema)
+SAID = st.sampled_from(("", "", "", "JSON", "BSON"))
+
+
+@st.composite
+def _schemas(draw: st.DrawFn) -> pa.Schema:
+    """With what some of the leaves mean beyond their types."""
+    schema = draw(PLAIN)
+    return with_texts(schema, {leaf.path: draw(SAID) for leaf in arrow_leaves(schema)})
+
+
+SCHEMAS = _schemas()
 SETS = st.lists(SCHEMAS, min_size=1, max_size=6).map(lambda found: {f"s{i}": one for i, one in enumerate(found)})
 
 
@@ -112,7 +124,7 @@ def test_columns_that_differ_in_case_only_are_kept_apart() -> None:
 
 @given(SCHEMAS)
 def test_a_schema_is_kept_as_it_is(schema: pa.Schema) -> None:
-    assert schema_of_text(schema_text(schema)).equals(schema)
+    assert schema_of_text(schema_text(schema)).equals(schema, check_metadata=True)
 
 
 @pytest.mark.parametrize("text", ["", "no base64!", "AAAA"])

@@ -96,9 +96,9 @@ def _joined_geo(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
         same = [columns[name] for columns in every if name in columns]
         column = _essential(same[0])
         kinds = [one.get("geometry_types") for one in same]
-        # An empty list says that any may be there.
-        known = all(isinstance(one, list) and one for one in kinds)
-        column["geometry_types"] = sorted({str(kind) for one in kinds for kind in one}) if known else []
+        listed = [one for one in kinds if isinstance(one, list) and one]  # an empty one says that any may be there
+        known = len(listed) == len(kinds)
+        column["geometry_types"] = sorted({str(kind) for one in listed for kind in one}) if known else []
         if box := _joined_box([one.get("bbox") for one in same]):
             column["bbox"] = box
         joined[name] = column
@@ -126,7 +126,8 @@ def _joined_pandas(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
         joined["index_columns"] = []
     columns: dict[str, Any] = {}
     for one in found:
-        for column in one.get("columns") if isinstance(one.get("columns"), list) else []:
+        said = one.get("columns")
+        for column in said if isinstance(said, list) else []:
             if isinstance(column, dict):
                 columns.setdefault(str(column.get("field_name", column.get("name"))), column)
     return {**joined, "columns": list(columns.values())}

@@ -39,7 +39,7 @@ _MOST_HELD: Final = 4
 _CHUNK: Final = 1 << 10
 """Bytes of a footer in memory for each column of a row group, read or written, about (measured: 1,200 and 840)."""
 _LOOKS: Final = 3
-"""Row groups of a file that are looked at."""
+"""Row groups of a file whose rows are measured."""
 _MOST_RUNS: Final = 512
 """More are merged in two levels anyway: each has an open file."""
 

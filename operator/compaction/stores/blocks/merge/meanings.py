@@ -59,7 +59,8 @@ class Meanings:
             for path, one in leaves.items():
                 if one.meaning != NOTHING:
                     said.setdefault(path, one)
-        return [one if (one := said.get(path)) is not None and one.text else None for path in self.paths]
+        found = [said.get(path) for path in self.paths]
+        return [one if one is not None and one.text else None for one in found]
 
     def check_order(self, sort_key: Sequence[str]) -> None:
         """Raises SortKeyError for a column whose bytes are in no order of its values."""
