@@ -245,7 +245,10 @@ def _column_bytes(field: pa.Field, coded: bool, footers: Sequence[OpenedFooter])
     except ValueError:  # no fixed width
         chunks = [
             (
-                expanded_bytes(footer.metadata.schema.column(leaf), footer.metadata.row_group(group).column(leaf)),
+                max(
+                    footer.metadata.row_group(group).column(leaf).total_uncompressed_size,
+                    expanded_bytes(footer.metadata.schema.column(leaf), footer.metadata.row_group(group).column(leaf)),
+                ),
                 footer.metadata.row_group(group),
             )
             for footer in footers

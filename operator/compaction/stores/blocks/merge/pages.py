@@ -47,8 +47,9 @@ def expanded_bytes(column: pq.ColumnSchema, chunk: pq.ColumnChunkMetaData) -> in
     """Of a chunk's values in memory, by the footer alone: a run of equal numbers or nulls takes a few bytes in a file.
     Of texts that share a dictionary or beginnings it is too little, and nothing in a footer tells how much they are.
     """
-    width = _WIDTHS.get(column.physical_type, column.length)
-    return int(max(chunk.total_uncompressed_size, chunk.num_values * width))
+    values = chunk.num_values * _WIDTHS.get(column.physical_type, column.length)
+    # Numbers take no more than that, though a dictionary that was given up half way lies in the file besides them.
+    return int(max(chunk.total_uncompressed_size, values) if column.physical_type == "BYTE_ARRAY" else values)
 
 
 def decoded_row(file: pq.ParquetFile, group: int, source: IO[bytes] | RawIOBase, *, room: int) -> int:
