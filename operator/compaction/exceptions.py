@@ -1281,6 +1281,21 @@ class BlockVerificationError(MergeError):
         return f"{output}: reads back as {found}, the sources are {expected} (rows:content): nothing is committed"
 
 
+class LogicalTypeLostError(MergeError):
+    """A column of a block (`block`) that would not mean what it does in there: says its logical type, and which."""
+
+    def __init__(self, block: str, column: str, kind: str, written: str) -> None:
+        super().__init__(block, column, kind, written)
+        self.block = block
+        self.reason = (
+            f"column {column} is {kind} and would be written as {written}, so it cannot be merged: leave the file out, "
+            f"or write the column as a type that is kept (docs/block-stores.md, Schemas)"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.block}: {self.reason}"
+
+
 # --- staging areas: format ------------------------------------------------------------------------------------------
 
 

@@ -115,8 +115,8 @@ BLOCK_DEFECTS: Final = (
         name="registration: a column that only the path holds is lost",
         promise=_DELETION,
         file="stores/blocks/registration/describe.py",
-        old="    refuse_lost_columns(path, footer.schema.names, given_up)\n",
-        new="",
+        old="    lost, instants = lost_columns(path, footer.schema.names, given_up), is_instant",
+        new="    lost, instants = {}, is_instant",
         killers=("ingest/test_registration.py", "cli/blocks/test_register.py"),
     ),
     Defect(

@@ -31,6 +31,7 @@ from support.processes.worker_ports import Cluster, FakeLease
 from support.stores.block_index import empty_postgres
 from support.stores.block_jobs import assert_tidy, claim, job_of, orphans, reference_of, run
 from support.stores.block_stores import content, fill
+from support.stores.logical_types import COLUMNS, typed_file
 from support.stores.parquet_types import ENCODINGS, KEY, NOT_READ, expected, merged, plain, readable, table, values
 from support.stores.s3 import S3
 
@@ -158,6 +159,26 @@ def test_what_spark_cannot_read_is_not_our_doing(spark: SparkEngine, tmp_path: P
     path.write_bytes(plain(table((name,))))
     with pytest.raises(Exception, match=NOT_READ["spark"][name]):
         SparkSession(spark.context).read.parquet(str(path)).toArrow()
+
+
+def test_parquet_java_finds_the_logical_types_of_the_sources(spark: SparkEngine, tmp_path: Path) -> None:
+    """All that Arrow has no type for, and what only old writers say: by the reader that defines the format."""
+    data = typed_file(COLUMNS)
+    source, output = tmp_path / "source.parquet", tmp_path / "output.parquet"
+    source.write_bytes(data)
+    inputs = [MergeInput(name=str(n), open=lambda: str(source)) for n in range(2)]
+    merge(inputs, str(output), MergeSettings(sort_key=(KEY,)))
+    jvm = SparkSession(spark.context).sparkContext._jvm
+    hadoop, configuration = jvm.org.apache.hadoop.fs, jvm.org.apache.hadoop.conf.Configuration()
+    found = []
+    for path in (source, output):
+        file = jvm.org.apache.parquet.hadoop.util.HadoopInputFile.fromPath(hadoop.Path(str(path)), configuration)
+        reader = jvm.org.apache.parquet.hadoop.ParquetFileReader.open(file)
+        schema = reader.getFileMetaData().getSchema()
+        found.append({field.getName(): str(field.getLogicalTypeAnnotation()) for field in schema.getFields()})
+        reader.close()
+    assert found[0] == found[1]
+    assert {"ENUM", "JSON", "BSON", "INTERVAL", "UUID", "TIME(MICROS,true)"} <= set(found[1].values())
 
 
 def test_what_spark_has_written_is_spark_s_after_a_merge(spark: SparkEngine, tmp_path: Path) -> None:

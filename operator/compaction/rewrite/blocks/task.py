@@ -23,6 +23,7 @@ from compaction.exceptions import (
     BlockVerificationError,
     CompactionError,
     DatabaseUnavailableError,
+    LogicalTypeLostError,
     ObjectStoreUnavailableError,
     SchemaConflictError,
     SortKeyError,
@@ -103,6 +104,7 @@ _REASONS: Final = {
     SchemaConflictError: BlockJobReason.SOURCES_DIFFER,
     SortKeyError: JobReason.INVALID_JOB,
     BlockVerificationError: JobReason.VERIFICATION_FAILED,
+    LogicalTypeLostError: JobReason.VERIFICATION_FAILED,
 }
 _PASSING: Final = (DatabaseUnavailableError, ObjectStoreUnavailableError)
 

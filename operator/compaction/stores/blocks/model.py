@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 SECOND: Final = 1_000_000
 """Times are microseconds."""
-ALGORITHM: Final = "rows64-1"
+ALGORITHM: Final = "rows64-2"
 """How fingerprints are computed (`fingerprint`)."""
 DIGEST_BITS: Final = 64
 _DIGESTS: Final = 1 << DIGEST_BITS

@@ -27,7 +27,6 @@ from compaction.exceptions import (
     UnsuitableBlockError,
 )
 from compaction.stores.blocks.format.footer import LIBRARY_FAILURES, UNKNOWN, BlockFooter, read_footer, short
-from compaction.stores.blocks.format.int96 import read_options
 from compaction.stores.blocks.format.metadata import decode
 from compaction.stores.blocks.format.times import (
     registered_time_column,
@@ -171,7 +170,7 @@ class _Rows:
         try:
             with self.reader.store.objects.reader(path, info=self.footer.info) as source:
                 options: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
-                options |= read_options(self.footer.parquet)
+                options |= self.footer.int96.options
                 file = pq.ParquetFile(source, metadata=self.footer.parquet, buffer_size=BUFFER_BYTES, **options)
                 read = names if not time or time in names else [*names, time]
                 for batch in file.iter_batches(self.reader.batch_rows, groups, columns=read, use_threads=False):

@@ -20,6 +20,7 @@ from compaction.stores.blocks.fingerprint.rows import SLICE_ROWS, Fingerprinter,
 from compaction.stores.blocks.fingerprint.texts import SHORT
 from compaction.stores.blocks.model import RowFingerprint
 from support.depth import examples
+from support.stores.parquet_types import TYPES
 
 SCHEMA = pa.schema(
     [
@@ -306,6 +307,76 @@ def test_an_index_outside_of_its_dictionary_is_no_null(kind: type, index: int) -
     broken = pa.DictionaryArray.from_arrays(indices, ["a", "b"], safe=False)
     with pytest.raises(UnsupportedColumnError, match="outside of its dictionary"):
         fingerprint(pa.table({"c": broken}))
+
+
+def _pattern(values: pa.Array, pattern: str, count: int) -> pa.Array:
+    """`count` rows of a type: indices into some values of it, the last of which is null."""
+    places = {
+        "nulls": np.full(count, -1),
+        "one at the end": np.where(np.arange(count) == count - 1, 0, -1),
+        "all equal": np.zeros(count, int),
+        "all that there are": np.arange(count) % (len(values) - 1),
+    }[pattern]
+    viewed = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(values.type)  # no kernel takes views
+    plain_values = values.cast(viewed) if viewed else values
+    return plain_values.take(pa.array(places % len(values))).cast(values.type)
+
+
+@pytest.mark.parametrize("pattern", ["nulls", "one at the end", "all equal", "all that there are"])
+def test_every_type_in_blocks_of_any_size_is_the_sum_of_its_rows(pattern: str) -> None:
+    """Around the sizes from which on texts are looked up, rows are cut and texts are hashed in blocks, as a column and
+    inside of lists, structs and dictionaries: what is hashed in parts of 700 rows is what is hashed at once.
+    """
+    for name, column in TYPES.items():
+        values = column.slice(0, 40)
+        if isinstance(values, pa.ExtensionArray):
+            values = values.storage
+        if not pa.types.is_dictionary(values.type):
+            values = pa.concat_arrays([values, pa.nulls(1, values.type)])
+        counts = (2048, SLICE_ROWS + 1) if pa.types.is_string(values.type) else (2049,)
+        for count in counts:
+            rows = _pattern(values, pattern, count)
+            texts = name in ("string", "binary")
+            nested = [pa.StructArray.from_arrays([rows], ["s"]), pa.ListArray.from_arrays([0, 0, count], rows)]
+            for whole in [rows, *(nested if texts else ())]:
+                found = fingerprint(pa.table({"c": whole}))
+                parts = pa.table({"c": whole}).to_batches(max_chunksize=700)
+                assert found == fingerprint(parts), (name, count)
+                others = [_pattern(values, other, count) for other in ("nulls", "one at the end") if other != pattern]
+                assert name == "null" or found not in [fingerprint(pa.table({"c": one})) for one in others], name
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_string(), pa.list_(pa.string())])
+def test_a_long_text_in_a_large_dictionary_is_not_repeated(kind: pa.DataType) -> None:
+    """10,000 rows of a text of a mebibyte, as an entry of a dictionary with many: they would be ten gigabytes."""
+    texts = pa.array([*(f"{n}" for n in range(40_000)), "x" * (1 << 20)])
+    dictionary = texts.cast(kind) if not pa.types.is_list(kind) else texts
+    coded = pa.DictionaryArray.from_arrays(pa.array(np.full(10_000, 40_000), pa.int32()), dictionary)
+    rows = coded if dictionary is not texts else pa.ListArray.from_arrays([0, 10_000], coded)
+    usual, counted = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(counted)
+    try:
+        assert fingerprint(pa.table({"c": rows})).rows == len(rows)
+    finally:
+        pa.set_memory_pool(usual)
+    assert 0 < counted.max_memory() < 1 << 26
+
+
+BEYOND = 253_402_300_799
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp, pa.duration])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_time_beyond_nanoseconds_is_not_what_it_overflows_to(kind: Any, sign: int) -> None:
+    """9999-12-31 in microseconds is not the day in 1816 that its nanoseconds are, and one with itself in seconds."""
+    scales = {"s": 1, "ms": 10**3, "us": 10**6}
+    same = {unit: pa.array([sign * BEYOND * scale, 5 * scale], kind(unit)) for unit, scale in scales.items()}
+    overflown = (sign * BEYOND * 10**9 + 2**63) % 2**64 - 2**63
+    found = {str(fingerprint(pa.table({"c": one}))) for one in same.values()}
+    assert len(found) == 1
+    assert str(fingerprint(pa.table({"c": pa.array([overflown, 5 * 10**9], kind("ns"))}))) not in found
+    far = pa.array([sign * BEYOND * 10**6 - sign * 2**61, 5 * 10**6], kind("us"))
+    assert str(fingerprint(pa.table({"c": far}))) not in found
 
 
 def test_hashes_look_random() -> None:

@@ -21,6 +21,7 @@ from compaction.exceptions import (
     UnreadableBlockError,
 )
 from compaction.stores.blocks.fingerprint.rows import fingerprint
+from compaction.stores.blocks.fingerprint.verify import read_back
 from compaction.stores.blocks.merge import rounds
 from compaction.stores.blocks.merge.kernel import merge
 from compaction.stores.blocks.merge.settings import MEBIBYTE, MIN_MEMORY, MergeInput, MergeResult, MergeSettings
@@ -166,6 +167,50 @@ def test_fields_that_were_added_and_types_that_were_widened_keep_every_value(
     assert file.metadata.num_rows == 180
 
 
+REQUIRED = pa.struct([pa.field("n", pa.int64(), nullable=False), pa.field("t", pa.string())])
+DEEP = pa.struct([pa.field("s", REQUIRED, nullable=False), pa.field("d", pa.decimal256(50, 2), nullable=False)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (REQUIRED, {"n": 1, "t": "x"}),
+        (DEEP, {"s": {"n": 1, "t": None}, "d": Decimal("1.25")}),
+        (pa.struct([pa.field("l", pa.list_(REQUIRED), nullable=False)]), {"l": [{"n": 1, "t": "x"}]}),
+        (pa.struct([pa.field("m", pa.map_(pa.string(), REQUIRED), nullable=False)]), {"m": [("k", {"n": 1, "t": ""})]}),
+        (pa.struct([pa.field("f", pa.list_(pa.float32(), 2), nullable=False)]), {"f": [1.0, 2.0]}),
+        (pa.struct([pa.field("c", pa.dictionary(pa.int8(), pa.string()), nullable=False)]), {"c": "x"}),
+    ],
+)
+def test_a_struct_with_required_fields_that_older_blocks_lack_is_null_there(kind: pa.DataType, value: object) -> None:
+    """Added as a column, and inside of a struct, of the elements of a list and of the values of a map."""
+    before, after = pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("x", kind)])
+    # pyarrow cannot read a list of a fixed size that is required in a struct that is null, whoever wrote it.
+    sized = pa.types.is_fixed_size_list(kind.field(0).type)
+    newer = [{"a": 2, "x": value}] * 3 if sized else [{"a": 2, "x": value}, {"a": 3, "x": None}, None]
+    older = [{"a": 4}, None, {"a": 5}]
+    tables = [
+        pa.table(
+            {
+                "k": [start, start + 2, start + 4],
+                "s": pa.array(values, struct),
+                "l": pa.array([[one, values[0]] for one in values], pa.list_(struct)),
+                "m": pa.array([[("k", one)] for one in values], pa.map_(pa.string(), struct)),
+                **({"x": pa.array([value, value if sized else None, value], kind)} if struct is after else {}),
+            }
+        )
+        for start, values, struct in ((0, newer, after), (1, older, before))
+    ]
+    inputs = [block(parquet(one, key=("k",)), str(n)) for n, one in enumerate(tables)]
+    file, result = run(*inputs, options=MergeSettings(sort_key=("k",)))
+    rows = file.read()
+    assert fingerprint(rows) == result.read == sum(map(fingerprint, tables), RowFingerprint())
+    assert rows["x"].is_null().to_pylist() == [False, True, not sized, True, False, True]
+    children = file.schema_arrow.field("x").type
+    kept = [not field.nullable and not pa.types.is_fixed_size_list(field.type) for field in kind]
+    assert kept == [not field.nullable for field in children]
+
+
 def test_types_without_a_common_one_are_refused_by_name() -> None:
     text = table(10).set_column(2, "value", pa.array(["x"] * 10))
     with pytest.raises(SchemaConflictError, match=r"column value: one has double, two has string"):
@@ -266,6 +311,50 @@ def test_memory_stays_within_the_limit(files: int, rows: int, is_sorted: bool, t
     assert pool.max_memory() <= limit, f"{pool.max_memory() / MEBIBYTE:.1f} MiB"
     assert result.read == total == fingerprint(pq.read_table(tmp_path / "out"))
     assert not list(tmp_path.glob("merge-*"))
+
+
+LONG = "x" * (64 << 10)
+EXPANDING = {
+    "texts that share their beginnings": ({"column_encoding": {"c": "DELTA_BYTE_ARRAY"}}, pa.array([LONG] * 1500)),
+    "a text that repeats": ({"use_dictionary": ["c"]}, pa.array([*(str(n) for n in range(900)), *[LONG] * 600])),
+    "nulls": ({"use_dictionary": ["c"]}, pa.nulls(1_000_000, pa.decimal128(38, 2))),
+}
+
+
+@pytest.mark.parametrize("name", EXPANDING)
+def test_memory_stays_within_the_limit_where_files_are_much_smaller_than_their_rows(name: str, tmp_path: Path) -> None:
+    """Some KB that are 100 MB in memory: what a footer says of texts is too little."""
+    options, values = EXPANDING[name]
+    path = tmp_path / "source.parquet"
+    rows = pa.table({"k": range(len(values)), "c": values})
+    pq.write_table(rows, path, row_group_size=len(values), compression="zstd", **{"use_dictionary": False, **options})
+    expected = fingerprint(rows)
+    del rows
+    pool, before = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+    pa.set_memory_pool(pool)
+    try:
+        inputs = [MergeInput(name="a", open=lambda: str(path)), MergeInput(name="b", open=lambda: str(path))]
+        limit = MergeSettings(sort_key=("k",), memory_bytes=2 * MIN_MEMORY)
+        result = merge(inputs, str(tmp_path / "out"), limit)
+        assert result.written == expected + expected == read_back("out", lambda: str(tmp_path / "out"))
+    finally:
+        pa.set_memory_pool(before)
+    assert 0 < pool.max_memory() < 5 * MIN_MEMORY, f"{pool.max_memory() / MEBIBYTE:.1f} MiB"
+
+
+def test_a_row_or_page_larger_than_the_limit_is_refused_by_name(tmp_path: Path) -> None:
+    """Before any of it is decoded: equal numbers in one list, a page of equal bytes, Apache's map of 2 GiB in 4 KB."""
+    lists = pa.ListArray.from_arrays([0, 0, 4_000_000], pa.array(np.zeros(4_000_000, np.int64)))
+    page = pa.array([LONG] * 500)
+    for name, column, options in (("l.list.element", lists, {}), ("l", page, {"use_dictionary": False})):
+        data = parquet(pa.table({"k": range(len(column)), "l": column}), key=("k",), compression="zstd", **options)
+        with pytest.raises(
+            MergeMemoryError, match=rf"^small: takes \d+ bytes of memory for a row or page of column {name},"
+        ):
+            run(block(data, "small"), options=MergeSettings(sort_key=("k",), memory_bytes=MIN_MEMORY))
+    huge = "../shared/fixtures/parquet-testing/data/large_string_map.brotli.parquet"
+    with pytest.raises(MergeMemoryError, match=r"^huge: takes \d+ bytes of memory for a row or page of column arr"):
+        run(MergeInput(name="huge", open=lambda: huge), options=MergeSettings(sort_key=("arr",)))
 
 
 def test_a_row_group_larger_than_the_limit_is_refused() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from ulid import ULID
 
@@ -54,6 +56,21 @@ def test_a_block_of_ours_needs_its_footer_only(folder: ObjectStorage) -> None:
     assert block.sort_key == ("service", "time")
     with pytest.raises(CorruptBlockError, match=PATH):
         describe(folder, PATH, tenant="acme", shard=0, level=2, verify=True)
+
+
+def test_rows_that_are_much_larger_than_their_file_are_refused_by_name(
+    folder: ObjectStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """400 bytes that would be 2 MB: said before any of it is decoded. A list of usual size in many rows is read."""
+    monkeypatch.setattr("compaction.stores.blocks.registration.describe.MOST_BYTES", 1 << 20)
+    times = pa.array([0], pa.timestamp("us"))
+    numbers = pa.nulls(250_000, pa.int64()).fill_null(0)
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"ts": times, "l": pa.ListArray.from_arrays([0, len(numbers)], numbers)}), sink)
+    with pytest.raises(UnsuitableBlockError, match=r"a row or page of column 'l.list.element' takes 2000000 bytes"):
+        look(folder, sink.getvalue())
+    usual = pa.table({"ts": pa.array(range(1000), pa.timestamp("us")), "l": pa.array([[7] * 100] * 1000)})
+    assert look(folder, parquet(usual)).fingerprint == fingerprint(usual)
 
 
 def test_verifying_finds_other_rows(folder: ObjectStorage) -> None:

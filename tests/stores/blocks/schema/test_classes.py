@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import SchemaConflictError
+from compaction.stores.blocks.format.logical import arrow_leaves, with_texts
 from compaction.stores.blocks.merge.schema import unified, wider_type
 from compaction.stores.blocks.schema.classes import classes_of, schema_of_text, schema_text
 
@@ -26,15 +27,26 @@ def _field(name: str, kind: pa.DataType, required: bool) -> pa.Field:
 
 
 def _nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
-    field = st.builds(_field, st.sampled_from("abc"), inner, st.booleans())
+    field = st.builds(_field, st.sampled_from("abcA"), inner, st.booleans())
     structs = st.lists(field, min_size=1, max_size=3, unique_by=lambda one: one.name).map(pa.struct)
     lists = field.flatmap(lambda one: st.sampled_from((pa.list_(one), pa.large_list(one), pa.list_(one, 2))))
     return structs | lists | inner.map(lambda kind: pa.map_(pa.string(), kind))
 
 
 KINDS = st.recursive(st.sampled_from(SIMPLE), _nested, max_leaves=4)
-COLUMNS = st.builds(_field, st.sampled_from("xyz"), KINDS, st.booleans())
-SCHEMAS = st.lists(COLUMNS, max_size=3, unique_by=lambda one: one.name).map(pa.schema)
+COLUMNS = st.builds(_field, st.sampled_from("xyzX"), KINDS, st.booleans())
+PLAIN = st.lists(COLUMNS, max_size=3, unique_by=lambda one: one.name).map(pa.schema)
+SAID = st.sampled_from(("", "", "", "JSON", "BSON"))
+
+
+@st.composite
+def _schemas(draw: st.DrawFn) -> pa.Schema:
+    """With what some of the leaves mean beyond their types."""
+    schema = draw(PLAIN)
+    return with_texts(schema, {leaf.path: draw(SAID) for leaf in arrow_leaves(schema)})
+
+
+SCHEMAS = _schemas()
 SETS = st.lists(SCHEMAS, min_size=1, max_size=6).map(lambda found: {f"s{i}": one for i, one in enumerate(found)})
 
 
@@ -79,7 +91,8 @@ def test_there_are_several_only_where_the_merge_would_refuse(schemas: dict[str, 
     with pytest.raises(SchemaConflictError) as refused:
         unified(list(schemas.items()))
     assert len(found.classes()) > 1
-    assert refused.value.column in {one.column.partition(".")[0] for one in found.conflicts}
+    named = {one.column.partition(".")[0].casefold() for one in found.conflicts}
+    assert refused.value.column.casefold() in named
 
 
 @given(SETS)
@@ -90,9 +103,28 @@ def test_what_comes_out_of_a_class_stays_with_the_rest_of_it(schemas: dict[str, 
         assert one | {"output"} in parts({**schemas, "output": output})
 
 
+def test_columns_that_differ_in_case_only_are_kept_apart() -> None:
+    """Most engines take them for one column: a file with both could not be read."""
+    schemas = {
+        "mixed": pa.schema([("userId", pa.int64())]),
+        "lower": pa.schema([("userid", pa.int64())]),
+        "none": pa.schema([("n", pa.int64())]),
+        "inside": pa.schema([("s", pa.struct([("A", pa.int64())]))]),
+        "other inside": pa.schema([("s", pa.struct([("a", pa.int64())]))]),
+    }
+    found = classes_of(schemas)
+    assert len(found.classes()) == 3
+    assert [str(one) for one in found.conflicts] == [
+        "column s struct<A: int64> | struct<a: int64>",
+        "column userId spelled userId | spelled userid",
+    ]
+    with pytest.raises(SchemaConflictError, match=r"column userid: a has the spelling 'userId', b has 'userid'"):
+        unified([("a", schemas["mixed"]), ("b", schemas["lower"])])
+
+
 @given(SCHEMAS)
 def test_a_schema_is_kept_as_it_is(schema: pa.Schema) -> None:
-    assert schema_of_text(schema_text(schema)).equals(schema)
+    assert schema_of_text(schema_text(schema)).equals(schema, check_metadata=True)
 
 
 @pytest.mark.parametrize("text", ["", "no base64!", "AAAA"])

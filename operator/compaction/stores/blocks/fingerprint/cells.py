@@ -23,19 +23,12 @@ import pyarrow.compute as pc
 import xxhash
 
 from compaction.exceptions import UnsupportedColumnError
-from compaction.stores.blocks.fingerprint.lookups import Lookup
+from compaction.stores.blocks.fingerprint.lookups import OUTSIDE, Lookup
+from compaction.stores.blocks.fingerprint.numbers import bits_of, decimal_words, mix, mix_into, number_words
 from compaction.stores.blocks.fingerprint.texts import text_hashes
 
 Words = npt.NDArray[np.uint64]
 
-MIX: Final = np.uint64(0x9FB21C651E98DF25)
-"""Multiplier of the mix (odd; of xxh3's rrmxmx)."""
-_HIGH: Final = np.uint64(32)
-_LOW: Final = np.uint64(29)
-_TOP: Final = np.uint64(1 << 63)
-_NAN: Final = np.uint64(0x7FF8000000000000)
-_NANOSECONDS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
-_DAY_MILLISECONDS: Final = 86_400_000
 _SAMPLE: Final = 512
 _TEXTS: Final = frozenset(
     kind.id
@@ -110,12 +103,13 @@ def cells(array: pa.Array[Any], keys: ColumnKeys) -> Words:
         return cells(array.storage, keys)
     if pa.types.is_run_end_encoded(array.type):
         return cells(pc.run_end_decode(array), keys)
+    # Before dictionaries: one of nulls only is empty, and tells nothing of its rows.
+    if pa.types.is_null(array.type) or array.null_count == len(array):
+        return np.zeros(len(array), np.uint64)
     if pa.types.is_dictionary(array.type):
         return _dictionary_cells(array, keys)
     if _repeats(array):
         return _dictionary_cells(array.dictionary_encode(), keys)
-    if pa.types.is_null(array.type) or array.null_count == len(array):
-        return np.zeros(len(array), np.uint64)
     words = mix(_keyed(array, keys))
     words += keys.offset
     if array.null_count:
@@ -130,22 +124,8 @@ def has_words(array: pa.Array[Any]) -> bool:
 
 def add_words(sums: Words, array: pa.Array[Any], keys: ColumnKeys, spare: Words) -> None:
     """For what `has_words`: add the cells to `sums`, less the column's offset. `spare`: as many words, for use here."""
-    words = _words(array, keys.path, keys.multiply)
-    sums += _mix(words, spare)
-
-
-def mix(words: Words) -> Words:
-    """Each word spread over all 64 bits, in place; different words stay different."""
-    return _mix(words, np.empty_like(words))
-
-
-def _mix(words: Words, spare: Words) -> Words:
-    np.right_shift(words, _HIGH, out=spare)
-    words ^= spare
-    words *= MIX
-    np.right_shift(words, _LOW, out=spare)
-    words ^= spare
-    return words
+    words = number_words(array, keys.multiply)
+    sums += mix_into(words, spare)
 
 
 def _keyed(array: pa.Array[Any], keys: ColumnKeys) -> Words:
@@ -158,67 +138,11 @@ def _keyed(array: pa.Array[Any], keys: ColumnKeys) -> Words:
     elif _is_text(kind):
         words = text_hashes(array)
     elif pa.types.is_decimal(kind):
-        words = _decimal_words(array)
+        words = decimal_words(array)
     else:
-        return _words(array, keys.path, keys.multiply)
+        return number_words(array, keys.multiply)
     words *= keys.multiply
     return words
-
-
-def _words(array: pa.Array[Any], path: str, factor: np.uint64) -> Words:
-    """Values of one word as that word: numbers, times, truth; times `factor`. A copy."""
-    kind = array.type
-    if pa.types.is_boolean(kind):
-        words = _bits(array.buffers()[1], array.offset, len(array)).astype(np.uint64)
-    elif pa.types.is_floating(kind):
-        words = _float_words(array)
-    elif pa.types.is_date64(kind):
-        words = (_values(array, np.dtype("<i8")) // _DAY_MILLISECONDS).view(np.uint64)
-    else:
-        words = _whole_words(array)
-        unit = getattr(kind, "unit", None)
-        if unit is not None and _NANOSECONDS[unit] > 1:
-            with np.errstate(over="ignore"):
-                factor = factor * np.uint64(_NANOSECONDS[unit])
-    return words * factor
-
-
-def _whole_words(array: pa.Array[Any]) -> Words:
-    """Integers, and times in their unit; the memory of the array itself when that says it."""
-    width = np.dtype(f"<{'u' if pa.types.is_unsigned_integer(array.type) else 'i'}{array.type.byte_width}")
-    values = _values(array, width)
-    if width.kind == "i":
-        return values.astype(np.int64, copy=False).view(np.uint64)
-    words: Words = values.astype(np.uint64, copy=False)
-    if width.itemsize == 8 and len(words) and words.max() >= _TOP:
-        words = words.copy()  # otherwise 2^64 - 1 were -1
-        words[words >= _TOP] *= MIX
-    return words
-
-
-def _float_words(array: pa.Array[Any]) -> Words:
-    with np.errstate(invalid="ignore"):
-        # A widened NaN may come as another NaN.
-        values = _values(array, np.dtype(f"<f{array.type.byte_width}")).astype(np.float64, copy=False)
-    words: Words = values.view(np.uint64)
-    missing = np.isnan(values)
-    if bool(missing.any()):
-        words = words.copy()
-        words[missing] = _NAN
-    return words
-
-
-def _decimal_words(array: pa.Array[Any]) -> Words:
-    """Two's complement, lowest word first. A word that only repeats the sign of the one below it counts for nothing."""
-    size = array.type.byte_width
-    if size < 8:
-        return _values(array, np.dtype(f"<i{size}")).astype(np.int64).view(np.uint64)
-    table = _values(array, np.dtype(f"({size // 8},)<u8")).reshape(len(array), size // 8)
-    total = table[:, 0].copy()
-    for position in range(1, size // 8):
-        sign = (table[:, position - 1].view(np.int64) >> np.int64(63)).view(np.uint64)
-        total += mix(table[:, position] ^ sign) * np.uint64(MIX + np.uint64(2 * position))
-    return total
 
 
 def _struct_words(array: pa.Array[Any], keys: ColumnKeys) -> Words:
@@ -262,7 +186,7 @@ def _repeats(array: pa.Array[Any]) -> bool:
     """Whether it is cheaper to find equal texts than to hash each of them, by a sample."""
     if len(array) < 4 * _SAMPLE or not _is_text(array.type) or pa.types.is_fixed_size_binary(array.type):
         return False
-    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
+    if _is_view(array.type):
         return False
     return len(array.slice(0, _SAMPLE).dictionary_encode().dictionary) < _SAMPLE // 2
 
@@ -286,37 +210,34 @@ def looked_up(array: pa.Array[Any], keys: ColumnKeys) -> Lookup | None:
 
 
 def _dictionary_cells(array: pa.Array[Any], keys: ColumnKeys) -> Words:
-    known = looked_up(array, keys)
+    known, indices = looked_up(array, keys), array.indices
     if known is None:
-        return cells(array.dictionary_decode(), keys)
-    return known.hashes.take(known.places(array.indices, keys.path))
-
-
-def _values(array: pa.Array[Any], width: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The values buffer of a fixed-width array, as it lies in memory: no copy, anything under nulls."""
-    buffer = array.buffers()[1]
-    if buffer is None or len(array) == 0:
-        return np.zeros(0, width)
-    return np.frombuffer(buffer, width, count=len(array), offset=array.offset * width.itemsize)
+        # Only the entries in use, each once: to decode the rows would repeat a long text as often as it is there.
+        used = pc.unique(indices).drop_null()
+        dictionary = array.dictionary
+        if _is_view(dictionary.type):  # nothing takes from these
+            dictionary = dictionary.cast(pa.large_binary())
+        try:
+            dictionary = dictionary.take(used)
+        except pa.ArrowIndexError:
+            raise UnsupportedColumnError(keys.path, OUTSIDE) from None
+        known, indices = Lookup.of(dictionary, cells(dictionary, keys)), pc.index_in(indices, used)
+    return known.hashes.take(known.places(indices, keys.path))
 
 
 def _valid(array: pa.Array[Any]) -> Words:
     """1 for a value, 0 for a null."""
     if array.buffers()[0] is None:
         return np.asarray(pc.is_valid(array), np.uint64)
-    return _bits(array.buffers()[0], array.offset, len(array)).astype(np.uint64)
-
-
-def _bits(buffer: pa.Buffer | None, offset: int, length: int) -> npt.NDArray[np.uint8]:
-    if buffer is None:
-        return np.zeros(length, np.uint8)
-    first, skip = divmod(offset, 8)
-    packed = np.frombuffer(buffer, np.uint8, count=(skip + length + 7) // 8, offset=first)
-    return np.unpackbits(packed, count=skip + length, bitorder="little")[skip:]
+    return bits_of(array.buffers()[0], array.offset, len(array)).astype(np.uint64)
 
 
 def _is_text(kind: pa.DataType) -> bool:
     return kind.id in _TEXTS
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:

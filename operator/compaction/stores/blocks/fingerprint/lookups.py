@@ -15,6 +15,7 @@ from compaction.exceptions import UnsupportedColumnError
 Words = npt.NDArray[np.uint64]
 _COMBINED: Final = 8192
 """Entries of a table for two columns or more, at most: 64 KiB, which stay in a core's cache."""
+OUTSIDE: Final = "an index lies outside of its dictionary"
 Places = npt.NDArray[Any]
 
 
@@ -53,7 +54,7 @@ class Lookup:
         else:
             outside = int(places.max()) >= len(self.dictionary)
         if outside:
-            raise UnsupportedColumnError(path, "an index lies outside of its dictionary")
+            raise UnsupportedColumnError(path, OUTSIDE)
         return places.view(np.int64) if places.itemsize == 8 else places
 
 

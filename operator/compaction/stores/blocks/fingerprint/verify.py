@@ -15,10 +15,13 @@ from compaction.stores.blocks.fingerprint.rows import SLICE_ROWS, Fingerprinter
 from compaction.stores.blocks.freed import keep_freed
 from compaction.stores.blocks.merge.dictionaries import SteadyDictionaries, coded_texts, not_repeating
 from compaction.stores.blocks.merge.footers import OpenedFooter, read_footer, reading
+from compaction.stores.blocks.merge.pages import RowsTooLargeError, decoded_row
 from compaction.stores.blocks.merge.settings import MergeInput, Moved, OpenFile, nobody
 from compaction.stores.blocks.model import RowFingerprint
 
 BATCH_ROWS: Final = 4 * SLICE_ROWS
+_ROOM: Final = 64 << 20
+"""Bytes of rows that are decoded at a time, about."""
 _ARRAYS: Final = 4 << 20
 """More than the arrays of a batch take together."""
 
@@ -32,9 +35,13 @@ def read_back(name: str, open_file: OpenFile, *, moved: Moved = nobody) -> RowFi
     keep_freed(_ARRAYS)
     footer = read_footer(MergeInput(name=name, open=open_file), ())
     hasher, steady = Fingerprinter(), SteadyDictionaries()
-    with reading(name), footer.opened(_coded(footer)) as file:
+    with reading(name), footer.opened(_coded(footer)) as file, footer.source() as source:
         for group in footer.groups:  # a batch of two has two dictionaries, which the library cannot nest
-            for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=[group], use_threads=False):
+            try:
+                rows = max(1, min(BATCH_ROWS, _ROOM // decoded_row(file, group, source, room=_ROOM)))
+            except RowsTooLargeError:
+                rows = 1  # the merge has had it in memory, too
+            for batch in file.iter_batches(batch_size=rows, row_groups=[group], use_threads=False):
                 hasher.update(steady.of(batch))
                 moved(batch.num_rows)
     if hasher.value.rows != footer.metadata.num_rows:

@@ -16,14 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compaction.api.text.safe import cut, printable
-from compaction.exceptions import CorruptBlockError, UnsuitableBlockError
+from compaction.exceptions import BlockFormatError, CorruptBlockError, ObjectError, UnsuitableBlockError
+from compaction.stores.blocks.format.footer_keys import texts_in
 from compaction.stores.blocks.format.footer_shape import Leaf, chunk, count, leaves, need, structs
-from compaction.stores.blocks.format.int96 import arrow_schema
+from compaction.stores.blocks.format.int96 import MAGIC, Int96Error, Reading, arrow_schema, has_int96, reading_of
+from compaction.stores.blocks.format.logical import LeafMeaning, leaf_meanings, placed, with_texts
 from compaction.stores.blocks.format.thrift import ENCRYPTION_ALGORITHM, FooterError, Struct, decode
 from compaction.stores.blocks.schema.ids import schema_id
 from compaction.stores.objects.store import ObjectInfo, ObjectStorage
 
-MAGIC: Final = b"PAR1"
 ENCRYPTED: Final = b"PARE"
 TAIL_BYTES: Final = 64 << 10
 """What is read of the end at first; most footers fit."""
@@ -66,10 +67,12 @@ class RowGroup:
 
 @dataclass(frozen=True, slots=True)
 class BlockFooter:
-    """All that a footer says. `bounds` are of plain top columns only.
+    """All that a footer says. `bounds` are of plain top columns only. Of the metadata of `schema` there is what its
+    leaves mean beyond their Arrow types (`logical`).
 
     `sorted_by`: the columns by which each row group says it is sorted, ascending and all alike, else empty; whether
-    the row groups follow each other in that order is another question (`in_order`).
+    the row groups follow each other in that order is another question (`in_order`). `int96`: how timestamps
+    that are stored so are read. `meanings`: of the leaves, by their paths in `schema`.
     """
 
     info: ObjectInfo
@@ -81,6 +84,8 @@ class BlockFooter:
     nulls_first: bool
     metadata: Mapping[str, str]
     parquet: pq.FileMetaData
+    int96: Reading
+    meanings: Mapping[str, LeafMeaning]
 
     def bounds(self, column: str) -> Bounds:
         """Of the whole file."""
@@ -128,8 +133,18 @@ def read_footer(objects: ObjectStorage, path: str, *, limit: int = MAX_FOOTER) -
     try:
         framed = MAGIC + raw + len(raw).to_bytes(4, "little") + MAGIC
         parquet = pq.ParquetFile(pa.BufferReader(framed), thrift_string_size_limit=limit).metadata
-        schema = arrow_schema(parquet, parquet.schema.to_arrow_schema(), pa.BufferReader(framed))
+        int96 = _reading(objects, info, parquet)
+        parquet = int96.metadata(parquet, raw)
+        schema = arrow_schema(parquet, parquet.schema.to_arrow_schema(), pa.BufferReader(framed), int96)
+        meanings = placed(int96.meanings(shape.meanings), schema)
+        schema = with_texts(schema, texts_in(meanings, parquet.metadata or {}))
         identity = schema_id(schema)
+    except FooterError as error:
+        raise UnsuitableBlockError(path, str(error)) from None
+    except Int96Error as error:
+        raise UnsuitableBlockError(path, str(error)) from None
+    except (BlockFormatError, ObjectError):
+        raise
     except LIBRARY_FAILURES as error:
         raise CorruptBlockError(path, f"its footer cannot be read ({short(error)})") from None
     twice = next((name for name in schema.names if len(schema.get_all_field_indices(name)) > 1), None)
@@ -139,13 +154,22 @@ def read_footer(objects: ObjectStorage, path: str, *, limit: int = MAX_FOOTER) -
         info=info,
         rows=shape.rows,
         row_groups=shape.groups,
-        schema=schema.remove_metadata(),
+        schema=schema,
         schema_id=identity,
         sorted_by=shape.sorted_by,
         nulls_first=shape.nulls_first,
         metadata=shape.metadata,
         parquet=parquet,
+        int96=int96,
+        meanings=meanings,
     )
+
+
+def _reading(objects: ObjectStorage, info: ObjectInfo, parquet: pq.FileMetaData) -> Reading:
+    if not has_int96(parquet):
+        return Reading()
+    with objects.reader(info.path, info=info) as source:
+        return reading_of(parquet, source)
 
 
 def _raw_footer(objects: ObjectStorage, info: ObjectInfo, limit: int) -> bytes:
@@ -177,6 +201,7 @@ class _Shape:
     sorted_by: tuple[str, ...]
     nulls_first: bool
     metadata: Mapping[str, str]
+    meanings: list[LeafMeaning]
 
 
 def _shape(footer: Struct, *, end: int) -> _Shape:
@@ -184,7 +209,8 @@ def _shape(footer: Struct, *, end: int) -> _Shape:
     if ENCRYPTION_ALGORITHM in footer:
         raise FooterError("it is encrypted: its footer is plain and signed, its columns are not", costly=True)
     orders = structs(footer, 7, "the order of columns")
-    columns = leaves(structs(footer, 2, "its schema"), ordered=bool(orders) and all(1 in one for one in orders))
+    nodes = structs(footer, 2, "its schema")
+    columns = leaves(nodes, ordered=bool(orders) and all(1 in one for one in orders))
     if not columns:
         raise FooterError("it has no columns", costly=True)
     if orders and len(orders) != len(columns):
@@ -196,7 +222,7 @@ def _shape(footer: Struct, *, end: int) -> _Shape:
     if rows != sum(group.rows for group in groups):
         raise FooterError(f"it says {rows} rows, its row groups {sum(group.rows for group in groups)}")
     names, nulls_first = _sorted_by([group for group in raw if group[3]], columns)
-    return _Shape(rows, groups, names, nulls_first, _metadata(footer))
+    return _Shape(rows, groups, names, nulls_first, _metadata(footer), leaf_meanings(nodes))
 
 
 def _row_group(group: Struct, columns: list[Leaf], *, end: int) -> RowGroup:

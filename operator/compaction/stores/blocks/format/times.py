@@ -84,6 +84,12 @@ def _unit(kind: pa.DataType) -> str | None:
     return "us" if pa.types.is_int64(kind) else None
 
 
+def is_instant(kind: pa.DataType) -> bool:
+    """Whether values of a time column are moments, and not what a clock of an unknown zone showed."""
+    kind = plain_type(kind)
+    return pa.types.is_int64(kind) or (pa.types.is_timestamp(kind) and kind.tz is not None)
+
+
 def scale_of(kind: pa.DataType) -> Scale:
     """That of a time column's values in memory."""
     return _SCALES[_unit(kind) or "us"]

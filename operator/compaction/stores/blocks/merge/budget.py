@@ -23,7 +23,8 @@ import pyarrow as pa
 from compaction.exceptions import MergeMemoryError
 from compaction.stores.blocks.merge.at_once import most_at_once, open_at_once
 from compaction.stores.blocks.merge.columns import has_width
-from compaction.stores.blocks.merge.footers import OpenedFooter
+from compaction.stores.blocks.merge.footers import OpenedFooter, reading
+from compaction.stores.blocks.merge.pages import RowsTooLargeError, decoded_row, expanded_bytes
 from compaction.stores.blocks.merge.runs import ParquetRun, Run
 from compaction.stores.blocks.merge.settings import MergeSettings
 
@@ -37,6 +38,8 @@ _MOST_HELD: Final = 4
 """Rows that are so many times as large as what can be held are spilled, all of them."""
 _CHUNK: Final = 1 << 10
 """Bytes of a footer in memory for each column of a row group, read or written, about (measured: 1,200 and 840)."""
+_LOOKS: Final = 3
+"""Row groups of a file whose rows are measured."""
 _MOST_RUNS: Final = 512
 """More are merged in two levels anyway: each has an open file."""
 
@@ -120,7 +123,9 @@ class Budget:
 
     def batch_rows(self, runs: int) -> int:
         """Rows of one batch when so many runs are open."""
-        return max(_LEAST_ROWS, min(_MOST_ROWS, self.batch_bytes(runs) // self.row_bytes))
+        fitting = self.batch_bytes(runs) // self.row_bytes
+        least = max(1, min(_LEAST_ROWS, self.buffers // self.row_bytes))  # fewer where rows themselves are large
+        return max(least, min(_MOST_ROWS, fitting))
 
     def rows_ahead(self, runs: Sequence[Run], *, whole: bool) -> int:
         """Rows of all runs together in the windows of a round: half a batch of each. Where row groups are read whole,
@@ -183,13 +188,30 @@ def budget_for(
     Raises MergeMemoryError where footers take more than half of the limit; it names the file with the most columns.
     """
     limit = settings.memory_bytes
-    budget = Budget(limit, row_bytes(schema, coded, footers), is_measured(schema, coded, footers))
+    repeated = max((_decoded_row(footer, coded, limit // 3) for footer in footers), default=0)
+    row = max(row_bytes(schema, coded, footers), repeated)
+    budget = Budget(limit, row, is_measured(schema, coded, footers))
     budget = replace(budget, footers=_footer_bytes(budget, settings, footers))
     if budget.footers > limit // 2:
         widest = max(footers, key=lambda footer: int(footer.metadata.num_columns))
         raise MergeMemoryError(widest.input.name, budget.footers, limit // 2, "for footers")
     rows = sum(footer.rows for footer in footers if not footer.is_sorted_by(settings.sort_key))
     return replace(budget, spills=len(footers) + rows * budget.row_bytes // budget.round)
+
+
+def _decoded_row(footer: OpenedFooter, coded: Sequence[str], room: int) -> int:
+    """Bytes of a row of a file as it is read, by some of its row groups: what the footer says is too little where texts
+    are stored in less than they are. Raises MergeMemoryError for rows of more than `room` bytes.
+    """
+    groups = footer.groups[:: max(1, -(-len(footer.groups) // _LOOKS))]
+    present = [name for name in coded if footer.leaf(name) is not None]
+    try:
+        with reading(footer.input.name), footer.opened(present) as file, footer.source() as source:
+            return max((decoded_row(file, group, source, room=room) for group in groups), default=0)
+    except RowsTooLargeError as error:
+        raise MergeMemoryError(
+            footer.input.name, error.needed, room, f"for a row or page of column {error.column}"
+        ) from None
 
 
 def _footer_bytes(budget: Budget, settings: MergeSettings, footers: Sequence[OpenedFooter]) -> int:
@@ -222,7 +244,13 @@ def _column_bytes(field: pa.Field, coded: bool, footers: Sequence[OpenedFooter])
         return -(-int(field.type.bit_width) // 8)
     except ValueError:  # no fixed width
         chunks = [
-            (footer.metadata.row_group(group).column(leaf).total_uncompressed_size, footer.metadata.row_group(group))
+            (
+                max(
+                    footer.metadata.row_group(group).column(leaf).total_uncompressed_size,
+                    expanded_bytes(footer.metadata.schema.column(leaf), footer.metadata.row_group(group).column(leaf)),
+                ),
+                footer.metadata.row_group(group),
+            )
             for footer in footers
             for group in footer.groups
             for leaf in range(footer.metadata.num_columns)

@@ -159,13 +159,16 @@ class Columns:
         there = dict(zip(batch.schema.names, batch.columns, strict=True))
         for place, (name, kind) in enumerate(self._kinds):
             column = there.get(name)
-            columns.append(
-                pa.nulls(batch.num_rows, kind) if column is None else self._column(place, kind, column, source)
-            )
+            if column is None:
+                columns.append(with_required(pa.nulls(batch.num_rows, kind)))
+            else:
+                columns.append(self._column(place, kind, column, source))
         return Rows(tuple(columns), batch.num_rows)
 
     def _column(self, place: int, kind: pa.DataType, column: pa.Array, source: int) -> pa.Array:
         memo = self.memos.get(place)
+        if isinstance(column, pa.ExtensionArray) and not column.type.equals(kind):
+            column = column.storage  # of files that differ in it; it has none of the kernels that follow
         if memo is not None and not memo.full:
             if not pa.types.is_dictionary(column.type):
                 column = column.dictionary_encode()
@@ -174,7 +177,7 @@ class Columns:
                 return codes
         if column.type.equals(kind):
             return column
-        return column.cast(kind)
+        return with_required(column.cast(kind))
 
     def forget(self, source: int) -> None:
         """Called when a source has been read to its end."""
@@ -210,6 +213,62 @@ class Columns:
         """The rows with their values."""
         arrays = [self.plain(place, part) for place, part in enumerate(rows.columns)]
         return pa.RecordBatch.from_arrays(arrays, names=self.schema.names)
+
+
+def with_required(array: pa.Array) -> pa.Array:
+    """The same rows; required fields of structs that are null have some value there, as the writer wants them (a struct
+    that a file lacks is made of nulls all the way down).
+    """
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(kind, with_required(array.storage))
+    if not _has_required(kind):
+        return array
+    if pa.types.is_struct(kind):
+        fields = list(kind)
+        children = [with_required(array.field(place)) for place in range(len(fields))]
+        filled = [one if field.nullable else _filled(one) for field, one in zip(fields, children, strict=True)]
+        return pa.StructArray.from_arrays(filled, fields=fields, mask=array.is_null())
+    if pa.types.is_map(kind):
+        entries = pa.StructArray.from_arrays(
+            [array.keys, with_required(array.items)], fields=[kind.key_field, kind.item_field]
+        )
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        entries = with_required(array.values)
+    else:
+        return array
+    return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], offset=array.offset, children=[entries])
+
+
+def _filled(array: pa.Array) -> pa.Array:
+    """An array without nulls: what lies under them counts for a value, which nothing reads."""
+    kind = array.type
+    if array.null_count == 0:
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(kind, _filled(array.storage))
+    if pa.types.is_dictionary(kind):
+        values = array.dictionary if len(array.dictionary) else _filled(pa.nulls(1, kind.value_type))
+        places = array.indices.fill_null(0)
+        return pa.DictionaryArray.from_arrays(places, values, ordered=kind.ordered)
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([array.field(place) for place in range(kind.num_fields)], fields=list(kind))
+    children = None
+    if pa.types.is_map(kind):
+        children = [pa.StructArray.from_arrays([array.keys, array.items], fields=[kind.key_field, kind.item_field])]
+    elif pa.types.is_nested(kind):
+        children = [array.values]
+    buffers = array.buffers()[: kind.num_buffers]
+    return pa.Array.from_buffers(kind, len(array), [None, *buffers[1:]], offset=array.offset, children=children)
+
+
+def _has_required(kind: pa.DataType) -> bool:
+    """Whether there is a struct in it that has a required field."""
+    if pa.types.is_struct(kind):
+        return any(not field.nullable or _has_required(field.type) for field in kind)
+    if pa.types.is_map(kind):
+        return _has_required(kind.item_type)
+    return (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _has_required(kind.value_type)
 
 
 def is_codable(kind: pa.DataType) -> bool:

@@ -39,16 +39,20 @@ def coded_texts(metadata: pq.FileMetaData) -> list[str]:
 
 
 def not_repeating(file: pq.ParquetFile, group: int, columns: Sequence[str]) -> set[str]:
-    """Those of the columns, which the file gives as dictionaries, whose dictionary does not pay: it has too many
+    """Those of the columns, which the file is asked for as dictionaries, whose dictionary does not pay: it has too many
     values, or the writer gave it up half way, which no footer says. Reads a page of the row group. Raises
     ArrowException.
+
+    A column is what the library makes of it, whatever it was asked for: texts of extension types (JSON) never come as
+    dictionaries, those of repeated fields lie in lists, and neither is a column whose dictionary does not pay.
     """
     found = file.metadata.row_group(group)
     batches = file.iter_batches(_PAGE_ROWS, row_groups=[group], columns=list(columns), use_threads=False)
     if not columns or (batch := next(batches, None)) is None:
         return set()
     chunks = {found.column(leaf).path_in_schema: found.column(leaf) for leaf in range(found.num_columns)}
-    dictionaries = {name: batch.column(batch.schema.names.index(name)).dictionary for name in columns}
+    read = {name: batch.column(batch.schema.names.index(name)) for name in columns if name in batch.schema.names}
+    dictionaries = {name: one.dictionary for name, one in read.items() if pa.types.is_dictionary(one.type)}
     few = max(found.num_rows // ROWS_PER_VALUE, 1)
     return {
         name for name, one in dictionaries.items() if len(one) > few or _was_given_up(one, chunks[name], found.num_rows)

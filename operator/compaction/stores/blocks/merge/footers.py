@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from io import SEEK_END, RawIOBase
+from typing import IO, Final, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compaction.exceptions import UnreadableBlockError
-from compaction.stores.blocks.format.int96 import arrow_schema, read_options
+from compaction.stores.blocks.format.footer_keys import texts_in
+from compaction.stores.blocks.format.footer_shape import structs
+from compaction.stores.blocks.format.int96 import Int96Error, Reading, arrow_schema, reading_of
+from compaction.stores.blocks.format.logical import LOGICAL_KEY, LeafMeaning, leaf_meanings, placed, with_texts
+from compaction.stores.blocks.format.thrift import FooterError, decode_up_to
 from compaction.stores.blocks.merge.columns import is_codable
 from compaction.stores.blocks.merge.schema import without_dictionary
 from compaction.stores.blocks.merge.settings import MergeInput
@@ -24,6 +29,9 @@ from compaction.stores.blocks.merge.settings import MergeInput
 ARROW_SCHEMA: Final = b"ARROW:schema"
 """The key under which Arrow's writers keep their schema in a Parquet file, and its readers look for it."""
 
+FRAME_BYTES: Final = 8
+"""Behind a footer: its length and the magic."""
+SCHEMA_FIELD: Final = 2
 Bound = int | bytes
 _UNITS: Final = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 _MEASURED: Final = frozenset({"PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"})
@@ -34,7 +42,7 @@ def reading(block: str) -> Iterator[None]:
     """Turns what pyarrow says of a bad file into UnreadableBlockError; errors of our own pass."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, Int96Error, FooterError) as error:
         raise UnreadableBlockError(block, str(error)) from error
 
 
@@ -43,7 +51,8 @@ class OpenedFooter:
     """An input and its metadata; `groups`: the row groups that may hold rows of the part that is asked for. `leaves`:
     numbers of the top-level columns that are not nested, among the leaves of the schema. `stored_bytes`: of the row
     groups' pages as they lie in the file. `reading_bytes`: of memory that it takes to have the file open, besides the
-    rows; `whole_bytes`: that it takes to read a row group at once, which is done one column after the other.
+    rows; `whole_bytes`: that it takes to read a row group at once, which is done one column after the other. `int96`:
+    how timestamps that are stored so are read. `meanings`: of the leaves, by their paths in `schema`.
     """
 
     input: MergeInput
@@ -54,6 +63,15 @@ class OpenedFooter:
     stored_bytes: int
     reading_bytes: int
     whole_bytes: int
+    meanings: Mapping[str, LeafMeaning] = field(default_factory=dict)
+    int96: Reading = field(default_factory=Reading)
+
+    @property
+    def named_schema(self) -> tuple[str, pa.Schema]:
+        """The input's name and its schema, with what its leaves mean beyond their Arrow types."""
+        others = {key: value for key, value in (self.schema.metadata or {}).items() if key != LOGICAL_KEY}
+        said = with_texts(self.schema, texts_in(self.meanings, others)).metadata or {}
+        return self.input.name, self.schema.with_metadata({**others, **said} or None)
 
     @property
     def rows(self) -> int:
@@ -128,13 +146,20 @@ class OpenedFooter:
                     read_dictionary=list(coded),
                     pre_buffer=False,
                     page_checksum_verification=True,
-                    **read_options(self.metadata),
+                    **self.int96.options,
                 )
             with file:
                 yield file
         finally:
             if not isinstance(source, str):
                 source.close()
+
+    @contextmanager
+    def source(self) -> Iterator[IO[bytes] | RawIOBase]:
+        """The file, to be read at."""
+        source = self.input.open()
+        with open(source, "rb") if isinstance(source, str) else source as file:
+            yield file
 
     def total_bytes(self) -> int:
         """Bytes of the row groups' pages after decompression."""
@@ -159,8 +184,11 @@ def read_footer(block: MergeInput, sort_key: Sequence[str]) -> OpenedFooter:
     with reading(block.name):
         source = block.open()
         with pq.ParquetFile(source, pre_buffer=False) as file:
-            metadata = file.metadata
-            schema = arrow_schema(metadata, file.schema_arrow, source)
+            raw, int96 = _raw_footer(source), reading_of(file.metadata, source)
+            metadata = int96.metadata(file.metadata, raw)
+            schema = arrow_schema(metadata, file.schema_arrow, source, int96)
+            nodes = structs(decode_up_to(raw, SCHEMA_FIELD), SCHEMA_FIELD, "its schema")
+            meanings = placed(int96.meanings(leaf_meanings(nodes)), schema)
             if not isinstance(source, str):
                 source.close()
         leaves = _leaves(metadata)
@@ -172,7 +200,18 @@ def read_footer(block: MergeInput, sort_key: Sequence[str]) -> OpenedFooter:
     reading_bytes = max((one.compressed + one.raw for one in sizes), default=0)
     whole_bytes = max((one.compressed + one.widest for one in sizes), default=0)
     stored_bytes = sum(one.compressed for one in sizes)
-    return OpenedFooter(block, metadata, schema, tuple(groups), leaves, stored_bytes, reading_bytes, whole_bytes)
+    return OpenedFooter(
+        block, metadata, schema, tuple(groups), leaves, stored_bytes, reading_bytes, whole_bytes, meanings, int96=int96
+    )
+
+
+def _raw_footer(source: str | IO[bytes] | RawIOBase) -> bytes:
+    """Of a file whose footer the library has read."""
+    with nullcontext(source) if not isinstance(source, str) else open(source, "rb") as file:
+        file.seek(-FRAME_BYTES, SEEK_END)
+        size = int.from_bytes(file.read(4) or b"", "little")
+        file.seek(-FRAME_BYTES - size, SEEK_END)
+        return file.read(size) or b""
 
 
 def _may_hold(block: MergeInput, bounds: tuple[Bound, Bound] | None) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from compaction.stores.blocks.format.int96 import has_int96, has_other_timestamps
+from compaction.stores.blocks.format.int96 import has_other_timestamps
 from compaction.stores.blocks.freed import keep_freed
 from compaction.stores.blocks.merge.at_once import open_at_once
 from compaction.stores.blocks.merge.budget import Budget, budget_for
@@ -26,6 +26,7 @@ from compaction.stores.blocks.merge.columns import Columns, MemoLimits, Rows
 from compaction.stores.blocks.merge.dedup import KeepLast
 from compaction.stores.blocks.merge.encodings import sample_rows
 from compaction.stores.blocks.merge.footers import OpenedFooter, bloom_columns, read_footer
+from compaction.stores.blocks.merge.meanings import Meanings
 from compaction.stores.blocks.merge.output import Declared, Output
 from compaction.stores.blocks.merge.pages import paged_bytes
 from compaction.stores.blocks.merge.repeating import most_values, repeating
@@ -62,6 +63,7 @@ def merge(
     Raises:
         SchemaConflictError, SortKeyError: the inputs cannot be merged (by this key).
         UnreadableBlockError: an input is missing, damaged or no Parquet file.
+        LogicalTypeLostError: a column would not mean what it does in an input.
         BlockNotSortedError: an input that is said to be sorted is not; give it with an empty sort key.
         MergeMemoryError: the memory limit is too small for a row group of an input, or for footers.
     """
@@ -69,13 +71,15 @@ def merge(
         raise ValueError("nothing to merge")
     keep_freed(settings.memory_bytes // 16)
     footers = [read_footer(block, settings.sort_key) for block in inputs]
-    named = [(footer.input.name, footer.schema) for footer in footers]
+    named = [footer.named_schema for footer in footers]
     schema = unified(named)
     coded = repeating(schema, footers)
     budget = budget_for(settings, schema, coded, footers)
     if sum(footer.reading_bytes for footer in footers) > budget.pages:
         footers = [replace(footer, reading_bytes=paged_bytes(footer)) for footer in footers]
     most = MemoLimits(budget.memos // max(1, len(coded)), most_values(footers))
+    meanings = Meanings.of(footers, schema)
+    meanings.check_order(settings.sort_key)
     columns = Columns.of(schema, settings.sort_key, coded=coded, most=most)
     with ExitStack() as resources:
         scratch = Path(tempfile.mkdtemp(prefix="merge-", dir=settings.scratch))
@@ -93,6 +97,7 @@ def merge(
             pending_bytes=budget.pending,
             sample_rows=sample_rows(sum(footer.rows for footer in footers)),
             bloom=bloom_columns(footers),
+            meanings=meanings,
         )
         resources.callback(sink.abort)
         for rows in work.rows():
@@ -101,10 +106,12 @@ def merge(
         return work.finish(sink, describe)
 
 
-def _as_int96(footers: Sequence[OpenedFooter]) -> bool:
-    """Whether timestamps are stored as INT96: all that the inputs have are (the writer knows one way for a file)."""
-    found = [footer.metadata for footer in footers]
-    return any(has_int96(one) for one in found) and not any(has_other_timestamps(one) for one in found)
+def _as_int96(footers: Sequence[OpenedFooter]) -> str | None:
+    """In which unit timestamps are stored as INT96: all that the inputs have are (the writer knows one way for a
+    file); None where they are stored otherwise.
+    """
+    units = [footer.int96.unit for footer in footers if footer.int96.unit is not None]
+    return None if any(has_other_timestamps(footer.metadata) for footer in footers) else max(units, default=None)
 
 
 @dataclass(slots=True)

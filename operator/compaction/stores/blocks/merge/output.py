@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import IO, Any, Final
 
@@ -18,10 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from compaction.stores.blocks.format.int96 import READING_KEY, Reading
 from compaction.stores.blocks.merge import encodings
 from compaction.stores.blocks.merge.columns import Columns, Rows
 from compaction.stores.blocks.merge.encodings import ColumnEncoding
 from compaction.stores.blocks.merge.footers import ARROW_SCHEMA
+from compaction.stores.blocks.merge.meanings import Meanings
 from compaction.stores.blocks.merge.settings import MergeSettings
 
 _BLOOM_FPP: Final = 0.05
@@ -42,12 +45,12 @@ class Layout:
 @dataclass(frozen=True, slots=True)
 class Declared:
     """The types of the columns that Arrow's readers see; `stored`: in the file's metadata. `int96`: timestamps are
-    stored so.
+    stored so, and exact in this unit.
     """
 
     schema: pa.Schema
     stored: bool
-    int96: bool
+    int96: str | None
 
 
 class Output:
@@ -66,6 +69,7 @@ class Output:
         *,
         pending_bytes: int,
         sample_rows: int,
+        meanings: Meanings,
         bloom: Sequence[str] = (),
     ) -> None:
         self.row_groups = 0
@@ -77,6 +81,7 @@ class Output:
         self._pending_bytes = pending_bytes
         self._sample_rows = sample_rows
         self._bloom = bloom
+        self._meanings = meanings
         self._pending: list[Rows] = []
         self._count = 0
         self._writer: pq.ParquetWriter | None = None
@@ -98,7 +103,7 @@ class Output:
 
     def close(self, metadata: Mapping[str, str]) -> None:
         """Write what is left, the metadata and the footer, which is in memory twice while it is written: nothing else
-        is then.
+        is then. Raises LogicalTypeLostError.
         """
         if self.layout is None:
             self._begin()
@@ -109,8 +114,10 @@ class Output:
         pa.default_memory_pool().release_unused()
         arrow = {ARROW_SCHEMA.decode(): _arrow_schema(self._declared.schema)} if self._declared.stored else {}
         others = self._declared.schema.metadata or {}  # the writer keeps them only with a schema of its own
-        self._writer.add_key_value_metadata({**others, **_encoded(metadata), **_encoded(arrow)})
+        self._writer.add_key_value_metadata({**others, **self._int96_said(), **_encoded(metadata), **_encoded(arrow)})
         self._writer.close()
+        with open(self._sink, "r+b") if isinstance(self._sink, str) else nullcontext(self._sink) as file:
+            self._meanings.put_into(file)
 
     def abort(self) -> None:
         """Let go of the file as it is, which is of no use."""
@@ -124,7 +131,7 @@ class Output:
         """Choose the layout and write the file's head."""
         sample = self._sample()
         chosen = encodings.choose(
-            sample, self._declared.schema, level=self._settings.compression_level, int96=self._declared.int96
+            sample, self._declared.schema, level=self._settings.compression_level, int96=bool(self._declared.int96)
         )
         per_row = sum(one.bytes_per_row for one in chosen.values()) or 1.0
         wanted = max(_MIN_GROUP_ROWS, int(self._settings.row_group_bytes / per_row))
@@ -143,8 +150,9 @@ class Output:
             self._schema,
             store_schema=False,
             write_page_index=self.layout.page_index,
-            use_deprecated_int96_timestamps=self._declared.int96,
+            use_deprecated_int96_timestamps=bool(self._declared.int96),
             write_page_checksum=True,
+            write_statistics=self._with_bounds(),
             sorting_columns=self._sorting(),
             bloom_filter_options=self._bloom_options() or None,
             write_batch_size=encodings.batch_rows(sample),
@@ -216,6 +224,22 @@ class Output:
     def _sorting(self) -> list[pq.SortingColumn]:
         leaves = [path for field in self._columns.schema for path in encodings.leaf_paths(field)]
         return [pq.SortingColumn(leaves.index(name)) for name in self._settings.sort_key]
+
+    def _int96_said(self) -> dict[bytes, bytes]:
+        """How the INT96 of the file is read, if it has any."""
+        leaves = [path for field in self._columns.schema for path in encodings.leaf_paths(field)]
+        wanted = zip(leaves, self._meanings.wanted(), strict=True)
+        raw = frozenset(path for path, one in wanted if one is not None and one.raw_times)
+        if not raw and self._declared.int96 is None:
+            return {}
+        return {READING_KEY: Reading(self._declared.int96, raw).said()}
+
+    def _with_bounds(self) -> bool | list[str]:
+        """The leaves that get statistics: of types without an order the bounds would be those of their bytes."""
+        leaves = [path for field in self._columns.schema for path in encodings.leaf_paths(field)]
+        wanted = self._meanings.wanted()
+        found = [path for path, one in zip(leaves, wanted, strict=True) if one is None or one.ordered]
+        return found if len(found) < len(leaves) else True
 
     def _bloom_options(self) -> dict[str, Any]:
         assert self.layout is not None

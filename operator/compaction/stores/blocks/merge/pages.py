@@ -12,6 +12,7 @@ from collections.abc import Callable
 from io import RawIOBase
 from typing import IO, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compaction.stores.blocks.format.thrift import FooterError, decode_front
@@ -24,8 +25,75 @@ _HEADER: Final = 16 << 10
 _DICTIONARY: Final = 2
 _TYPE, _RAW, _STORED = 1, 2, 3
 """Fields of a page's header."""
+_DATA_HEADERS: Final = (5, 8)
+"""Fields with what pages of values say, whose field 1 is how many these are."""
+_PEEK_ROWS: Final = 64
+_WIDTHS: Final = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8, "BYTE_ARRAY": 4}
+_AS_STORED: Final = frozenset({"PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_ARRAY"})
 
 ReadAt = Callable[[int, int], bytes]
+
+
+class RowsTooLargeError(Exception):
+    """A single row or page may take more memory than there is: `column`, `needed` bytes."""
+
+    def __init__(self, column: str, needed: int) -> None:
+        super().__init__(column, needed)
+        self.column = column
+        self.needed = needed
+
+
+def expanded_bytes(column: pq.ColumnSchema, chunk: pq.ColumnChunkMetaData) -> int:
+    """Of a chunk's values in memory, by the footer alone: a run of equal numbers or nulls takes a few bytes in a file.
+    Of texts that share a dictionary or beginnings it is too little, and nothing in a footer tells how much they are.
+    """
+    values = chunk.num_values * _WIDTHS.get(column.physical_type, column.length)
+    # Numbers take no more than that, though a dictionary that was given up half way lies in the file besides them.
+    return int(max(chunk.total_uncompressed_size, values) if column.physical_type == "BYTE_ARRAY" else values)
+
+
+def decoded_row(file: pq.ParquetFile, group: int, source: IO[bytes] | RawIOBase, *, room: int) -> int:
+    """Bytes of a row of a row group in memory, about: by the footer, by the headers of pages where a single row may be
+    large, and by a few rows where texts are stored in less than they are.
+
+    Raises RowsTooLargeError where a row, or a page, which is decompressed as a whole, takes more than `room` bytes;
+    FooterError, and what pyarrow raises.
+    """
+    metadata, found = file.metadata, file.metadata.row_group(group)
+    rows = max(1, found.num_rows)
+    row, unsure, longest = 0, set(), 1
+    for leaf in range(found.num_columns):
+        column, chunk = metadata.schema.column(leaf), found.column(leaf)
+        size = expanded_bytes(column, chunk)
+        row += -(-size // rows)
+        is_text = column.physical_type == "BYTE_ARRAY" and not set(chunk.encodings) <= _AS_STORED
+        repeats = is_text and chunk.num_values * chunk.total_uncompressed_size > room
+        nested = column.max_repetition_level and size > room
+        if chunk.num_values == 0 or not (repeats or nested or chunk.total_uncompressed_size > room):
+            continue
+        dictionary, page, values = _largest_pages(chunk, _reader(source))
+        if page > room:
+            raise RowsTooLargeError(column.path, page)
+        # A row lies in one page: no writer begins a page within a row any more.
+        width = _WIDTHS.get(column.physical_type, column.length)
+        if column.max_repetition_level and values * width > room:
+            raise RowsTooLargeError(column.path, values * width)
+        if repeats:
+            unsure.add(column.path.split(".")[0])
+            longest = max(longest, dictionary, page)
+    if unsure:
+        peek = max(1, min(_PEEK_ROWS, room // longest))
+        batch = next(file.iter_batches(peek, row_groups=[group], columns=sorted(unsure), use_threads=False))
+        row += sum(_own_bytes(one) for one in batch.columns) // max(1, batch.num_rows)
+    if row > room:
+        widest = max(range(found.num_columns), key=lambda leaf: found.column(leaf).total_uncompressed_size)
+        raise RowsTooLargeError(metadata.schema.column(widest).path, row)
+    return max(1, row)
+
+
+def _own_bytes(array: pa.Array) -> int:
+    """Without a dictionary, which is there once however many rows there are."""
+    return int(array.indices.nbytes if pa.types.is_dictionary(array.type) else array.nbytes)
 
 
 def paged_bytes(footer: OpenedFooter) -> int:
@@ -59,18 +127,21 @@ def _page_bytes(chunk: pq.ColumnChunkMetaData, read_at: ReadAt) -> int:
     if whole <= _SMALL:
         return whole
     try:
-        dictionary, page = _largest_pages(chunk, read_at)
+        dictionary, page, _ = _largest_pages(chunk, read_at)
     except FooterError:
         return whole
     return min(whole, dictionary + 2 * page)
 
 
-def _largest_pages(chunk: pq.ColumnChunkMetaData, read_at: ReadAt) -> tuple[int, int]:
-    """Bytes of the dictionary, and of the largest page of rows, decompressed. Raises FooterError."""
+def _largest_pages(chunk: pq.ColumnChunkMetaData, read_at: ReadAt) -> tuple[int, int, int]:
+    """Bytes of the dictionary, and of the largest page of rows, decompressed; the most values of a page. Raises
+    FooterError.
+    """
     position = chunk.dictionary_page_offset if chunk.has_dictionary_page else None
     position = position or chunk.data_page_offset
     end = position + chunk.total_compressed_size
     largest = {True: 0, False: 0}
+    most = 0
     while position < end:
         header, taken = decode_front(read_at(position, min(_HEADER, end - position)))
         raw, stored = header.get(_RAW), header.get(_STORED)
@@ -78,7 +149,8 @@ def _largest_pages(chunk: pq.ColumnChunkMetaData, read_at: ReadAt) -> tuple[int,
             raise FooterError("a page does not say how large it is")
         is_dictionary = header.get(_TYPE) == _DICTIONARY
         largest[is_dictionary] = max(largest[is_dictionary], raw)
+        most = max(most, *(int(header.get(number, {}).get(1, 0)) for number in _DATA_HEADERS))
         position += taken + stored
     if position != end:
         raise FooterError("its pages do not end where the chunk does")
-    return largest[True], largest[False]
+    return largest[True], largest[False], most

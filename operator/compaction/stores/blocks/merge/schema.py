@@ -12,19 +12,18 @@ order in which they come (tests/stores/blocks/schema/test_classes.py). `schema/c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pyarrow as pa
 
 from compaction.exceptions import SchemaConflictError
-from compaction.stores.blocks.format.int96 import SPARK_VERSION
-from compaction.stores.blocks.format.metadata import PREFIX
+from compaction.stores.blocks.format.footer_keys import agreed
+from compaction.stores.blocks.format.logical import LOGICAL_KEY, leaf_texts, texts_of, with_texts
 
 NamedSchema = tuple[str, pa.Schema]
 """The name of a file, and its schema."""
 
-_OURS: Final = PREFIX.encode()
 _FLOATS: Final = (pa.float16(), pa.float32(), pa.float64())
 _SIGNED: Final = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED: Final = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
@@ -34,24 +33,37 @@ _DECIMAL128_DIGITS: Final = 38
 def unified(schemas: Sequence[NamedSchema]) -> pa.Schema:
     """The schema that holds the rows of all: columns in the order in which they first appear.
 
-    A column is nullable when it is in one of the files, or missing in one. Of the schema's own metadata each key is
-    kept on which all agree, except what a block says of itself. Raises SchemaConflictError.
+    A column is nullable when it is in one of the files, or missing in one. What leaves mean beyond their Arrow types
+    (`format.logical`) must be the same, and stays. Of the schema's own metadata stays what `footer_keys` says. Raises
+    SchemaConflictError.
     """
     found: dict[str, tuple[str, pa.Field]] = {}
+    texts: dict[str, tuple[str, str, str]] = {}
     schemas = _different(schemas)
     for file, schema in schemas:
         if len(set(schema.names)) != len(schema.names):
             twice = next(name for name in schema.names if schema.names.count(name) > 1)
             raise SchemaConflictError(twice, file, "one column", file, "another of the same name")
+        if other := spelled_otherwise(found, schema.names):
+            theirs = next(name for name in found if name.casefold() == other.casefold())
+            raise SchemaConflictError(other, found[theirs][0], f"the spelling {theirs!r}", file, f"{other!r}")
+        means = texts_of(schema)
         for field in schema:
             name, known = found.get(field.name, (file, None))
             found[field.name] = (name, _merged(known, name, field, file))
+            for path, text in leaf_texts(field, means).items():
+                here = (file, str(field.type), text)
+                before = texts.setdefault(path, here)
+                if before[2] != text:
+                    was, now = (f"{one[1]} {one[2] or 'without a logical type'}" for one in (before, here))
+                    raise SchemaConflictError(field.name, before[0], was, file, now)
     fields = []
     names = [set(schema.names) for _, schema in schemas]
     for column, (_, field) in found.items():
         everywhere = all(column in one for one in names)
-        fields.append(field if everywhere else field.with_nullable(True))
-    return pa.schema(fields, metadata=_agreed([_of_others(schema) for _, schema in schemas]))
+        fields.append(field if everywhere else _absent(field))
+    said = with_texts(pa.schema([]), {path: text for path, (_, _, text) in texts.items()}).metadata or {}
+    return pa.schema(fields, metadata={**agreed([one.metadata or {} for _, one in schemas]), **said} or None)
 
 
 def declared(schemas: Sequence[NamedSchema], merged: pa.Schema) -> pa.Schema:
@@ -67,7 +79,8 @@ def declared(schemas: Sequence[NamedSchema], merged: pa.Schema) -> pa.Schema:
         kinds.discard(pa.null())
         kind = kinds.pop() if len(kinds) == 1 else field.type
         fields.append(field.with_type(_unordered(kind) if without_dictionary(kind).equals(field.type) else field.type))
-    return pa.schema(fields, metadata=merged.metadata)
+    metadata = {key: value for key, value in (merged.metadata or {}).items() if key != LOGICAL_KEY}
+    return pa.schema(fields, metadata=metadata or None)
 
 
 def _different(schemas: Sequence[NamedSchema]) -> list[NamedSchema]:
@@ -91,22 +104,6 @@ def _merged(known: pa.Field | None, known_file: str, field: pa.Field, file: str)
     if wider is None:
         raise SchemaConflictError(field.name, known_file, str(known.type), file, str(field.type))
     return known.with_type(wider).with_nullable(known.nullable or field.nullable)
-
-
-def _of_others(schema: pa.Schema) -> dict[bytes, bytes]:
-    """The metadata that is not ours: an output is another block than any of its sources."""
-    return {key: value for key, value in (schema.metadata or {}).items() if not key.startswith(_OURS)}
-
-
-def _agreed(found: Sequence[dict[bytes, bytes]]) -> dict[bytes, bytes] | None:
-    """What all say alike. Of versions of Spark one stays, if all were written by it."""
-    if not found:
-        return None
-    agreed = {key: value for key, value in found[0].items() if all(one.get(key) == value for one in found)}
-    versions = [one[SPARK_VERSION] for one in found if SPARK_VERSION in one]
-    if len(versions) == len(found):
-        agreed[SPARK_VERSION] = min(versions)
-    return agreed or None
 
 
 def without_dictionary(kind: pa.DataType) -> pa.DataType:
@@ -185,14 +182,45 @@ def _wider_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     mine, theirs = ({field.name: field for field in struct.fields} for struct in (one, other))
     if len(mine) != one.num_fields or len(theirs) != other.num_fields:
         return None  # two fields of one name: nothing tells which of them is which
+    if spelled_otherwise(mine, theirs):
+        return None
     fields = []
     for name, field in (mine | {name: field for name, field in theirs.items() if name not in mine}).items():
         both = name in mine and name in theirs
-        wider = _wider_field(field, theirs[name]) if both else field.with_nullable(True)
+        wider = _wider_field(field, theirs[name]) if both else _absent(field)
         if wider is None:
             return None
         fields.append(wider)
     return pa.struct(fields)
+
+
+def spelled_otherwise(mine: Iterable[str], theirs: Iterable[str]) -> str | None:
+    """A name of `theirs` that `mine` have in other letters only: which Spark, DuckDB and Hive take for the same, so a
+    file with both could not be read there, or one of them as null. Files that have both anyway agree with each other.
+    """
+    spellings: dict[str, set[str]] = {}
+    for name in mine:
+        spellings.setdefault(name.casefold(), set()).add(name)
+    found: dict[str, set[str]] = {}
+    for name in theirs:
+        found.setdefault(name.casefold(), set()).add(name)
+    return next((min(names) for folded, names in found.items() if spellings.get(folded, names) != names), None)
+
+
+def _absent(field: pa.Field) -> pa.Field:
+    """A field that is missing somewhere: it may be null, and what it requires are required where it is not.
+
+    But not lists of a fixed size: pyarrow cannot read one that is required in a struct that is null.
+    """
+    return field.with_nullable(True).with_type(_loose(field.type))
+
+
+def _loose(kind: pa.DataType) -> pa.DataType:
+    if not pa.types.is_struct(kind):
+        return kind
+    return pa.struct(
+        [_absent(one) if pa.types.is_fixed_size_list(one.type) else one.with_type(_loose(one.type)) for one in kind]
+    )
 
 
 def _wider_field(one: pa.Field, other: pa.Field) -> pa.Field | None:

@@ -21,6 +21,7 @@ from compaction.exceptions import (
     BlockStoreError,
     CorruptBlockError,
     ForeignFileError,
+    LogicalTypeLostError,
     NoBlockIdError,
     StorageError,
     UnsuitableBlockError,
@@ -28,14 +29,17 @@ from compaction.exceptions import (
 )
 from compaction.stores.blocks.fingerprint.rows import Fingerprinter
 from compaction.stores.blocks.format.footer import LIBRARY_FAILURES, BlockFooter, read_footer, short
-from compaction.stores.blocks.format.int96 import read_options
+from compaction.stores.blocks.format.int96 import Int96Error, check_spark
 from compaction.stores.blocks.format.metadata import BlockMetadata, decode
-from compaction.stores.blocks.format.times import scale_of, time_column_of, times_of_footer
+from compaction.stores.blocks.format.thrift import FooterError
+from compaction.stores.blocks.format.times import is_instant, scale_of, time_column_of, times_of_footer
 from compaction.stores.blocks.merge.dictionaries import SteadyDictionaries, coded_texts, not_repeating
+from compaction.stores.blocks.merge.meanings import check_writable
+from compaction.stores.blocks.merge.pages import RowsTooLargeError, decoded_row
 from compaction.stores.blocks.model import Block, RowFingerprint
 from compaction.stores.blocks.owners import owner_by_footer
 from compaction.stores.blocks.paths import SUFFIX, ULID_TEXT, parse_block_path, shard_prefix
-from compaction.stores.blocks.registration.foreign import refuse_lost_columns
+from compaction.stores.blocks.registration.foreign import lost_columns, refuse_lost_columns
 from compaction.stores.blocks.registration.order import (
     FoundOrder,
     OrderCheck,
@@ -50,6 +54,10 @@ from compaction.stores.objects.reader import ObjectReader
 from compaction.stores.objects.store import ObjectStorage
 
 BATCH_ROWS: Final = 1 << 16
+BATCH_BYTES: Final = 64 << 20
+"""Of rows that are decoded at a time, about; what is computed on them takes some times as much."""
+MOST_BYTES: Final = 256 << 20
+"""Of a single row or page: who has larger ones needs a limit of memory for which no merge is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +138,13 @@ def describe_footer(
     if (owned := owner_by_footer(footer.parquet.metadata or {}, footer.schema.names)) is not None:
         owner, shown_by = owned
         raise ForeignFileError(path, f"it belongs to {owner.what} ({shown_by}): {owner.remedy}")
-    refuse_lost_columns(path, footer.schema.names, given_up)
+    _check_meanings(objects, footer)
     identity = _identity(path, said, tenant=tenant, shard=shard, level=level, block=block)
     column = time_column_of(footer, time_column or said.time_column or "")
     times = times_of_footer(footer, column) if footer.rows else _times_of_id(identity)
+    lost, instants = lost_columns(path, footer.schema.names, given_up), is_instant(footer.schema.field(column).type)
+    if lost and times is not None:
+        refuse_lost_columns(path, lost, times, instants)
     fingerprint = said.fingerprint
     if fingerprint is not None and fingerprint.rows != footer.rows:
         raise CorruptBlockError(path, f"says it was made of {fingerprint.rows} rows and has {footer.rows}")
@@ -150,6 +161,8 @@ def describe_footer(
         if times is not None and footer.rows and (read_times[0] < times[0] or read_times[1] > times[1]):
             raise CorruptBlockError(path, f"times in {column[:100]!r} are outside of what its statistics say")
         fingerprint, times = counted, times or read_times
+    if lost:
+        refuse_lost_columns(path, lost, times, instants)
     found = Block(
         id=identity,
         tenant=tenant,
@@ -168,17 +181,36 @@ def describe_footer(
     return Described(found, order)
 
 
+def _check_meanings(objects: ObjectStorage, footer: BlockFooter) -> None:
+    """Whether a merge would keep what the columns mean. Raises UnsuitableBlockError, and the errors of objects."""
+    path = footer.info.path
+    try:
+        check_writable(path, footer.schema, footer.meanings)
+        if footer.int96.unit is not None:
+            with objects.reader(path, info=footer.info) as reader:
+                check_spark(footer.parquet, reader)
+    except LogicalTypeLostError as error:
+        raise UnsuitableBlockError(path, error.reason) from None
+    except Int96Error as error:
+        raise UnsuitableBlockError(path, str(error)) from None
+    except (BlockStoreError, StorageError):
+        raise
+    except LIBRARY_FAILURES as error:
+        raise CorruptBlockError(path, f"its rows cannot be read ({short(error)})") from None
+
+
 def _batches(reader: ObjectReader, footer: BlockFooter) -> Iterator[pa.RecordBatch]:
     """One row group after the other: a batch of two has two dictionaries, which the library cannot nest."""
     options: dict[str, Any] = {"pre_buffer": False, "page_checksum_verification": True}
-    options |= {"metadata": footer.parquet, **read_options(footer.parquet)}
+    options |= {"metadata": footer.parquet, **footer.int96.options}
     coded = coded_texts(footer.parquet)
     file = pq.ParquetFile(reader, read_dictionary=coded, **options)
     if many := not_repeating(file, 0, [name for name in coded if name in footer.schema.names]):
         file = pq.ParquetFile(reader, read_dictionary=[name for name in coded if name not in many], **options)
     steady = SteadyDictionaries()
     for group in range(file.num_row_groups):
-        for batch in file.iter_batches(batch_size=BATCH_ROWS, row_groups=[group], use_threads=False):
+        rows = max(1, min(BATCH_ROWS, BATCH_BYTES // decoded_row(file, group, reader, room=MOST_BYTES)))
+        for batch in file.iter_batches(batch_size=rows, row_groups=[group], use_threads=False):
             yield steady.of(batch)
 
 
@@ -237,6 +269,12 @@ def _read(
                 high = max(edges["max"].as_py(), high) if high is not None else edges["max"].as_py()
     except UnsupportedColumnError as error:
         raise UnsuitableBlockError(path, str(error)) from None
+    except RowsTooLargeError as error:
+        what = f"a row or page of column {error.column[:100]!r} takes {error.needed} bytes of memory"
+        reason = f"{what}, {MOST_BYTES} are allowed: write it with smaller pages and values, or leave it out"
+        raise UnsuitableBlockError(path, reason) from None
+    except FooterError as error:
+        raise CorruptBlockError(path, f"its rows cannot be read ({error})") from None
     except (BlockStoreError, StorageError):
         raise
     except LIBRARY_FAILURES as error:

@@ -7,9 +7,11 @@ The id is made of the path and of the time of the object, so registering a file 
 from __future__ import annotations
 
 import hashlib
+import re
 import urllib.parse
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ulid import ULID
@@ -25,6 +27,11 @@ OWN_FOLDER: Final = "_compaction/"
 """What lies here is ours, and no block."""
 HIDDEN: Final = "under names that begin with . or _"
 EXAMPLES: Final = 3
+_DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+_PARTS: Final = ("year", "month", "day", "hour")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_TIME: Final = 8_000 * 365 * 86_400 * 1_000_000
+"""Microseconds from the epoch that a calendar of four digits has, about."""
 _TAIL_BYTES: Final = 10
 _TIME_BYTES: Final = 6
 
@@ -91,20 +98,48 @@ def path_columns(path: str) -> dict[str, str]:
     return {urllib.parse.unquote(name): urllib.parse.unquote(value) for name, sign, value in pairs if sign and name}
 
 
-def refuse_lost_columns(path: str, columns: Iterable[str], given_up: Collection[str] = ()) -> None:
-    """Raise UnsuitableBlockError when a merge would lose a column of the path, because the file does not hold it.
-    `given_up`: columns that may be lost.
-    """
+def lost_columns(path: str, columns: Iterable[str], given_up: Collection[str] = ()) -> dict[str, str]:
+    """Columns of the path that a merge would lose, because the file does not hold them. `given_up`: may be lost."""
     # Names of partitions are compared without case, as Hive and Spark do.
     held = {name.casefold() for name in (*columns, *given_up)}
-    lost = {name: value for name, value in path_columns(path).items() if name.casefold() not in held}
-    if lost:
-        name, value = next(iter(lost.items()))
+    return {name: value for name, value in path_columns(path).items() if name.casefold() not in held}
+
+
+def refuse_lost_columns(path: str, lost: Mapping[str, str], times: tuple[int, int], instants: bool) -> None:
+    """Raise UnsuitableBlockError for a column that would be lost, unless every row holds it in another form: a date, or
+    a year, month, day and hour, that the times of all rows are of. `times`: of the first and the last row, epoch
+    microseconds; `instants`: whether they are such, and not times of an unknown zone, whose date nothing proves.
+    """
+    proved = _proved_by_time(lost, times) if instants else frozenset[str]()
+    left = {name: value for name, value in lost.items() if name not in proved}
+    if left:
+        name, value = next(iter(left.items()))
+        zone = (
+            ""
+            if instants or name not in _proved_by_time(lost, times)
+            else "its times have no time zone to prove it by, "
+        )
         raise UnsuitableBlockError(
             path,
-            f"the column {name[:100]!r} ({value[:100]!r}) is in its path only, and no merge would keep it: write the "
-            f"file with that column, or give the column up with --drop-path-column {name[:100]}",
+            f"the column {name[:100]!r} ({value[:100]!r}) is in its path only, {zone}and no merge would keep it: write "
+            f"the file with that column, or give the column up with --drop-path-column {name[:100]}",
         )
+
+
+def _proved_by_time(columns: Mapping[str, str], times: tuple[int, int]) -> frozenset[str]:
+    """Those whose value the first and the last time have, in UTC, and so each time between."""
+    first, last = (_EPOCH + timedelta(microseconds=one) if abs(one) <= _LAST_TIME else _EPOCH for one in times)
+    proved = set[str]()
+    for name, value in columns.items():
+        if (part := name.casefold()) in _PARTS:
+            # The rows between have the part of both ends only where the ends have all larger parts in common.
+            length = _PARTS.index(part) + 1
+            same = first.timetuple()[:length] == last.timetuple()[:length]
+            if same and value.isdecimal() and int(value) == first.timetuple()[length - 1]:
+                proved.add(name)
+        elif _DATE.fullmatch(value) and value == first.date().isoformat() == last.date().isoformat():
+            proved.add(name)
+    return frozenset(proved)
 
 
 def known_files(

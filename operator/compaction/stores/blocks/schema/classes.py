@@ -5,6 +5,7 @@ with one whose `b` is a text, and these two do not go together. So the classes a
 
 * The types that a column has in the set fall into families. Types are taken in the order of their names, and each joins
   the first family whose common type can be widened by it (`merge.schema.wider_type`: the merge's own rule).
+* Columns whose names differ in case only are one for most engines: the spellings that a schema has are a family.
 * A schema belongs to a family of each column that has several: that of its type; the first one when it lacks the
   column. Schemas with the same families are one class.
 
@@ -23,6 +24,7 @@ from typing import Final
 import pyarrow as pa
 
 from compaction.api.text.safe import cut, printable
+from compaction.stores.blocks.format.logical import escaped, leaf_texts, texts_of, with_texts
 from compaction.stores.blocks.merge.schema import wider_type
 
 MAX_TYPE_TEXT: Final = 60
@@ -59,51 +61,98 @@ class SchemaClasses:
 
 def classes_of(schemas: Mapping[str, pa.Schema]) -> SchemaClasses:
     """The classes of these schemas, which are named by their ids. Costs O(columns of all schemas)."""
-    columns: dict[str, dict[str, pa.DataType]] = {}
-    for schema in schemas.values():
+    columns: dict[str, dict[str, _Kind]] = {}
+    members: dict[str, dict[str, str]] = {}
+    for name, schema in schemas.items():
+        texts = texts_of(schema)
+        members[name] = {}
         for field in schema:
-            columns.setdefault(field.name, {}).setdefault(str(field.type), field.type)
+            kind = _Kind(field.type, leaf_texts(field, texts))
+            members[name][field.name] = str(kind)
+            columns.setdefault(field.name, {}).setdefault(str(kind), kind)
     split = {}
     for column, kinds in sorted(columns.items()):
         families = _families(kinds)
         if len(families) > 1:
             split[column] = {text: number for number, family in enumerate(families) for text in family.members}
+    spellings = {name: _spellings(schema) for name, schema in schemas.items()}
+    every: dict[str, set[tuple[str, ...]]] = {}
+    for one in spellings.values():
+        for folded, names in one.items():
+            every.setdefault(folded, set()).add(names)
+    spelled = {folded: sorted(sets) for folded, sets in sorted(every.items()) if len(sets) > 1}
     labels = {
-        name: tuple(_family(schema, column, numbers) for column, numbers in split.items())
-        for name, schema in schemas.items()
+        name: (
+            *(numbers.get(members[name].get(column, ""), 0) for column, numbers in split.items()),
+            *(sets.index(spellings[name].get(folded, sets[0])) for folded, sets in spelled.items()),
+        )
+        for name in schemas
     }
-    return SchemaClasses(labels, tuple(_conflict(column, columns[column]) for column in split))
+    conflicts = [_conflict(column, columns[column]) for column in split]
+    conflicts += [
+        ColumnConflict(printable(sets[0][0]), tuple(f"spelled {printable(' and '.join(one))}" for one in sets))
+        for sets in spelled.values()
+    ]
+    return SchemaClasses(labels, tuple(conflicts))
+
+
+def _spellings(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
+    """The columns by their names without case."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in sorted(schema.names):
+        found[name.casefold()] = (*found.get(name.casefold(), ()), name)
+    return found
 
 
 def schema_text(schema: pa.Schema) -> str:
-    """The schema as the index keeps it, without metadata: Arrow's own form, in base64."""
-    plain = pa.schema([field.remove_metadata() for field in schema])
+    """The schema as the index keeps it: Arrow's own form, in base64. Of its metadata what its leaves mean stays."""
+    plain = with_texts(pa.schema([field.remove_metadata() for field in schema]), texts_of(schema))
     return base64.b64encode(plain.serialize().to_pybytes()).decode()
 
 
 def schema_of_text(text: str) -> pa.Schema:
     """The inverse. Raises ValueError."""
     try:
-        return pa.ipc.read_schema(pa.BufferReader(base64.b64decode(text, validate=True)))
+        schema = pa.ipc.read_schema(pa.BufferReader(base64.b64decode(text, validate=True)))
+        return with_texts(schema, texts_of(schema))
     except (binascii.Error, pa.ArrowException, OSError) as error:
         raise ValueError(f"it is not a schema: {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """The type of a column, and what its leaves mean beyond it (`format.logical`), by path."""
+
+    kind: pa.DataType
+    texts: Mapping[str, str]
+
+    def __str__(self) -> str:
+        said = [text for _, text in sorted(self.texts.items()) if text]
+        return " ".join([str(self.kind), *dict.fromkeys(said)]) if said else str(self.kind)
+
+    def joined(self, other: _Kind) -> _Kind | None:
+        """The one that holds the values of both, with their meaning; None when there is none."""
+        kind = wider_type(self.kind, other.kind)
+        if kind is None or any(other.texts.get(path, text) != text for path, text in self.texts.items()):
+            return None
+        return _Kind(kind, {**other.texts, **self.texts})
+
+
 @dataclass(slots=True)
 class _Family:
-    """Types of a column with a common one, by their texts, which say all that matters to a merge."""
+    """Kinds of a column with a common one, by their texts, which say all that matters to a merge."""
 
-    common: pa.DataType
+    common: _Kind
     members: list[str]
 
 
-def _families(kinds: Mapping[str, pa.DataType]) -> Sequence[_Family]:
+def _families(kinds: Mapping[str, _Kind]) -> Sequence[_Family]:
     families: list[_Family] = []
     for text in sorted(kinds):
         for family in families:
-            wider = wider_type(family.common, kinds[text])
-            if wider is not None:
-                family.common = wider
+            joined = family.common.joined(kinds[text])
+            if joined is not None:
+                family.common = joined
                 family.members.append(text)
                 break
         else:
@@ -111,22 +160,20 @@ def _families(kinds: Mapping[str, pa.DataType]) -> Sequence[_Family]:
     return families
 
 
-def _family(schema: pa.Schema, column: str, numbers: Mapping[str, int]) -> int:
-    place = schema.get_field_index(column)
-    return 0 if place < 0 else numbers[str(schema.field(place).type)]
-
-
-def _conflict(column: str, kinds: Mapping[str, pa.DataType]) -> ColumnConflict:
-    """Where the types differ: inside of structs, the first field without a common type."""
-    families = _families(kinds)
-    if all(pa.types.is_struct(kind) for kind in kinds.values()):
-        inside: dict[str, dict[str, pa.DataType]] = {}
-        for kind in kinds.values():
-            for field in kind.fields:
-                inside.setdefault(field.name, {}).setdefault(str(field.type), field.type)
+def _conflict(column: str, kinds: Mapping[str, _Kind], path: str = "") -> ColumnConflict:
+    """Where the kinds differ: inside of structs, the first field without a common one."""
+    families, path = _families(kinds), path or escaped(column)
+    if all(pa.types.is_struct(one.kind) for one in kinds.values()):
+        inside: dict[str, dict[str, _Kind]] = {}
+        for one in kinds.values():
+            for field in one.kind.fields:
+                below = f"{path}.{escaped(field.name)}"
+                texts = {leaf: text for leaf, text in one.texts.items() if f"{leaf}.".startswith(f"{below}.")}
+                kind = _Kind(field.type, texts)
+                inside.setdefault(field.name, {}).setdefault(str(kind), kind)
         for name, theirs in sorted(inside.items()):
             if len(_families(theirs)) > 1:
-                return _conflict(f"{column}.{name}", theirs)
+                return _conflict(f"{column}.{name}", theirs, f"{path}.{escaped(name)}")
     return ColumnConflict(
         printable(column), tuple(cut(printable(str(family.common)), MAX_TYPE_TEXT) for family in families)
     )

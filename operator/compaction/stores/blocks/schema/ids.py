@@ -1,4 +1,6 @@
-"""What identifies a schema: names, types and nullability, whatever a reader makes of their storage."""
+"""What identifies a schema: names, types, nullability, and the logical types that no Arrow type says; whatever a reader
+makes of their storage.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,18 @@ from typing import Any
 import pyarrow as pa
 
 from compaction.stores.blocks.fingerprint.cells import plain_type
+from compaction.stores.blocks.format.logical import texts_of
 
 
 def schema_id(schema: pa.Schema) -> str:
     """32 hexadecimal digits. Equal for dictionaries and plain columns, for large and small texts and lists.
 
-    The order of columns counts, metadata does not.
+    The order of columns counts; of its metadata only what its leaves mean does (`format.logical`).
     """
-    text = json.dumps([_field(field) for field in schema], ensure_ascii=True, separators=(",", ":"))
+    fields: list[Any] = [_field(field) for field in schema]
+    if texts := texts_of(schema):
+        fields.append(sorted(texts.items()))
+    text = json.dumps(fields, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 

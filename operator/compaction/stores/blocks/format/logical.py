@@ -1,0 +1,255 @@
+"""What the columns of a file mean, by its raw footer: the logical types that no Arrow type says.
+
+pyarrow reads ENUM, BSON, INTERVAL, GEOMETRY, GEOGRAPHY, VARIANT and times of a day in UTC as bytes, structs and plain
+times, and writes what it reads. So the meaning of each leaf is read off the footer itself, is a part of the schema
+(its identity, and which files may be merged), and stands in the output's footer again (`footers_of_outputs`). Leaves
+are named by their place in the Arrow schema: `a.b` in a struct, `a.[]` in a list, `a.{}` and `a.{=}` in a map.
+
+Field numbers are those of parquet.thrift.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from compaction.stores.blocks.fingerprint.cells import plain_type
+from compaction.stores.blocks.format.footer_shape import (
+    BOOLEAN,
+    BYTE_ARRAY,
+    DOUBLE,
+    FIXED,
+    FLOAT,
+    INT32,
+    INT64,
+    INT96,
+    MAX_SHOWN,
+)
+from compaction.stores.blocks.format.thrift import FooterError, Struct
+
+LOGICAL_KEY: Final = b"compaction.dev.logical"
+"""In the metadata of a schema: JSON of the texts of its leaves, those excepted that have none."""
+NOTHING: Final = "NULL"
+TIMES_IN_DAYS: Final = "INT96"
+_TYPE, _REPEATED, _NAME, _CHILDREN, _CONVERTED, _SCALE, _ID, _LOGICAL = 1, 3, 4, 5, 6, 7, 9, 10
+_IS_REPEATED: Final = 2
+_LIST_TYPES: Final = {3}
+_MAP_TYPES: Final = {1, 2}
+_VARIANT: Final = 16
+_PHYSICAL: Final = {
+    BOOLEAN: "BOOLEAN", INT32: "INTEGER", INT64: "INTEGER", INT96: TIMES_IN_DAYS, FLOAT: "FLOAT", DOUBLE: "FLOAT",
+    BYTE_ARRAY: "BYTES", FIXED: "BYTES",
+}  # fmt: skip
+_UNITS: Final = {1: "ms", 2: "us", 3: "ns"}
+_ALGORITHMS: Final = ("SPHERICAL", "VINCENTY", "THOMAS", "ANDOYER", "KARNEY")
+_CONVERTED_NAMES: Final = {
+    0: "STRING", 4: "ENUM", 6: "DATE", 7: "TIME_MILLIS", 8: "TIME_MICROS", 9: "TIMESTAMP_MILLIS",
+    10: "TIMESTAMP_MICROS", **dict.fromkeys(range(11, 19), "INTEGER"), 19: "JSON", 20: "BSON", 21: "INTERVAL",
+}  # fmt: skip
+
+
+def _zoned(name: str) -> Callable[[Struct], str]:
+    return lambda one: f"{name}({_UNITS.get(next(iter(one.get(2, {})), 0), '?')}{', UTC' if one.get(1) else ''})"
+
+
+def _geography(one: Struct) -> str:
+    number = one.get(2, 0)
+    algorithm = _ALGORITHMS[number] if number in range(len(_ALGORITHMS)) else str(number)
+    return f"GEOGRAPHY({_text(one[1])}, {algorithm})" if one.get(1) else f"GEOGRAPHY({algorithm})"
+
+
+_LOGICAL_NAMES: Final[Mapping[int, Callable[[Struct], str]]] = {
+    1: lambda _: "STRING", 4: lambda _: "ENUM", 5: lambda one: f"DECIMAL scale {one.get(1, 0)}", 6: lambda _: "DATE",
+    7: _zoned("TIME"), 8: _zoned("TIMESTAMP"), 10: lambda _: "INTEGER", 11: lambda _: NOTHING, 12: lambda _: "JSON",
+    13: lambda _: "BSON", 14: lambda _: "UUID", 15: lambda _: "FLOAT",
+    17: lambda one: f"GEOMETRY({_text(one[1])})" if one.get(1) else "GEOMETRY", 18: _geography,
+}  # fmt: skip
+_SAID_BY_ARROW: Final = ("BOOLEAN", "INTEGER", "FLOAT", "BYTES", "STRING", "DECIMAL", "DATE", NOTHING, TIMES_IN_DAYS)
+_UNORDERED: Final = ("GEOMETRY", "GEOGRAPHY", "INTERVAL", "VARIANT")
+
+
+@dataclass(frozen=True, slots=True)
+class LeafMeaning:
+    """A leaf of a file. `name`: its path in Parquet, for messages; `text`: what keeps it apart from leaves of the same
+    Arrow type, empty for nothing; `meaning`: the whole of it; `ids`: of its fields (Iceberg's, Protobuf's); `own` and
+    `variant`: fields 6 and 10 of its node, and of the VARIANT right above it. `maps`: how many maps it lies in.
+    """
+
+    name: str
+    text: str
+    meaning: str
+    ids: tuple[int, ...]
+    own: Struct
+    variant: Struct | None
+    maps: int
+
+    @property
+    def raw_times(self) -> bool:
+        """Whether it is INT96 that is read as its bytes (`format.int96`)."""
+        return self.meaning == TIMES_IN_DAYS and self.text.endswith(TIMES_IN_DAYS)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its bytes are in the order of its values, if these have one."""
+        return not self.text.startswith(_UNORDERED) and not self.raw_times
+
+
+def leaf_meanings(nodes: Sequence[Struct]) -> list[LeafMeaning]:
+    """Of a footer's schema, whose nodes are a tree. Raises FooterError for a logical type that we do not know."""
+    found: list[LeafMeaning] = []
+    open_nodes: list[tuple[int, int]] = []  # where the node is, children left
+    for place, node in enumerate(nodes):
+        if open_nodes:
+            open_nodes[-1] = (open_nodes[-1][0], open_nodes[-1][1] - 1)
+        if node.get(_CHILDREN, 0) or not place:
+            open_nodes.append((place, node.get(_CHILDREN, 0)))
+        else:
+            found.append(_meaning(nodes, [one for one, _ in open_nodes[1:]], place))
+        while open_nodes and open_nodes[-1][1] == 0:
+            open_nodes.pop()
+    return found
+
+
+def _meaning(nodes: Sequence[Struct], above: Sequence[int], place: int) -> LeafMeaning:
+    path = [*(nodes[one] for one in above), nodes[place]]
+    name = _text(b".".join(one[_NAME] for one in path))
+    groups = [_kind(one, name) for one in path[:-1]]
+    # What repeats inside of a list or a map is a part of it, whatever older writers call that.
+    repeated = [one.get(_REPEATED) == _IS_REPEATED for one in path[:-1]]
+    own = _kind(path[-1], name) or _PHYSICAL[path[-1][_TYPE]]
+    variant = None
+    said = [] if own.startswith(_SAID_BY_ARROW) or _is_plain_time(own) else [own]
+    for number, kind in enumerate(groups):
+        if kind.startswith("VARIANT"):
+            # Shredded in another way it is another struct, whose fields must not be widened.
+            said.insert(0, f"{kind} of {_shape(nodes, above[number])}")
+            variant = path[number] if number == len(groups) - 1 else None
+        elif kind not in ("", "LIST", "MAP"):
+            raise FooterError(f"column {name[:MAX_SHOWN]!r} lies in a group of the logical type {kind}", costly=True)
+    ids = tuple(one[_ID] for one in path if type(one.get(_ID)) is int and one[_ID] >= 0)
+    if ids:
+        said.append(f"id {'.'.join(map(str, ids))}")
+    return LeafMeaning(
+        name=name,
+        text=" ".join(said),
+        meaning=own,
+        ids=ids,
+        own=_annotation(path[-1]),
+        variant=None if variant is None else _annotation(variant),
+        maps=sum(kind == "MAP" and not inner for kind, inner in zip(groups, repeated, strict=True)),
+    )
+
+
+def _annotation(node: Struct) -> Struct:
+    return {number: node[number] for number in (_CONVERTED, _LOGICAL) if number in node}
+
+
+def _is_plain_time(kind: str) -> bool:
+    """Whether Arrow says it: timestamps have a zone there, times of a day have none."""
+    return kind.startswith("TIMESTAMP(") or (kind.startswith("TIME(") and "UTC" not in kind)
+
+
+def _kind(node: Struct, name: str) -> str:
+    """The logical type of a node in words; what only old writers say keeps the name that it has there."""
+    logical, converted = node.get(_LOGICAL) or {}, node.get(_CONVERTED)
+    number = next(iter(logical), 0)
+    if number == _VARIANT:
+        return f"VARIANT({logical[number].get(1, 1)})"
+    if number in (2, 3) or (not number and converted in _LIST_TYPES | _MAP_TYPES):
+        return "LIST" if number == 3 or converted in _LIST_TYPES else "MAP"
+    if number in _LOGICAL_NAMES:
+        return _LOGICAL_NAMES[number](logical[number])
+    if number:
+        raise FooterError(
+            f"column {name[:MAX_SHOWN]!r} has a logical type that is not known (number {number} of LogicalType), so "
+            f"what it means could be lost: leave the file out, or write the column as a type that it replaces",
+            costly=True,
+        )
+    if converted == 5:
+        return f"DECIMAL scale {node.get(_SCALE, 0)}"
+    return "" if converted is None else _CONVERTED_NAMES.get(converted, f"converted type {converted}")
+
+
+def _shape(nodes: Sequence[Struct], top: int) -> str:
+    """The nodes of a group, shortened."""
+    left, place = 1, top
+    shape: list[list[Any]] = []
+    while left and place < len(nodes):
+        node = nodes[place]
+        kind = _kind(node, _text(node[_NAME]))
+        shape.append([_text(node[_NAME]), node.get(_TYPE), node.get(_REPEATED), node.get(_CHILDREN, 0), kind])
+        left += node.get(_CHILDREN, 0) - 1
+        place += 1
+    names = ", ".join(one[0] for one in shape[1:4])
+    return f"{names} ({hashlib.sha256(repr(shape[1:]).encode()).hexdigest()[:8]})" if len(shape) > 3 else names
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="replace")
+
+
+class ArrowLeaf(NamedTuple):
+    """A leaf of an Arrow schema; `maps`: how many maps it lies in."""
+
+    path: str
+    kind: pa.DataType
+    maps: int = 0
+
+
+def arrow_leaves(fields: Iterable[pa.Field]) -> Iterator[ArrowLeaf]:
+    """The leaves of the fields of a schema, in the order of Parquet's."""
+    for field in fields:
+        yield from _inside(ArrowLeaf(escaped(field.name), field.type))
+
+
+def _inside(one: ArrowLeaf) -> Iterator[ArrowLeaf]:
+    kind, path, maps = plain_type(one.kind), one.path, one.maps
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _inside(ArrowLeaf(f"{path}.{escaped(field.name)}", field.type, maps))
+    elif pa.types.is_map(kind):
+        yield from _inside(ArrowLeaf(f"{path}.{{}}", kind.key_type, maps + 1))
+        yield from _inside(ArrowLeaf(f"{path}.{{=}}", kind.item_type, maps + 1))
+    elif pa.types.is_nested(kind):
+        yield from _inside(ArrowLeaf(f"{path}.[]", kind.value_type, maps))
+    else:
+        yield ArrowLeaf(path, kind, maps)
+
+
+def escaped(name: str) -> str:
+    """A name as a part of a path."""
+    return name.replace("\\", "\\\\").replace(".", "\\.")
+
+
+def placed(meanings: Sequence[LeafMeaning], schema: pa.Schema) -> dict[str, LeafMeaning]:
+    """The leaves by their paths in the Arrow schema of their file. Raises FooterError where these are others."""
+    leaves = list(arrow_leaves(schema))
+    if len(leaves) != len(meanings):
+        raise FooterError(f"its {len(meanings)} columns are read as {len(leaves)}", costly=True)
+    for leaf, one in zip(leaves, meanings, strict=True):
+        if leaf.maps != one.maps:
+            raise FooterError(
+                f"column {one.name[:MAX_SHOWN]!r} lies in a MAP without values, which would become a list", costly=True
+            )
+    return {leaf.path: one for leaf, one in zip(leaves, meanings, strict=True)}
+
+
+def with_texts(schema: pa.Schema, texts: Mapping[str, str]) -> pa.Schema:
+    """The schema, and nothing in its metadata but these texts of its leaves."""
+    said = {path: text for path, text in sorted(texts.items()) if text}
+    return schema.with_metadata({LOGICAL_KEY: json.dumps(said, ensure_ascii=True).encode()} if said else None)
+
+
+def texts_of(schema: pa.Schema) -> Mapping[str, str]:
+    """The inverse: of the leaves that have one. Raises ValueError."""
+    return dict(json.loads((schema.metadata or {}).get(LOGICAL_KEY, b"{}")))
+
+
+def leaf_texts(field: pa.Field, texts: Mapping[str, str]) -> dict[str, str]:
+    """Of the leaves of a column, those excepted that hold nulls only: they go with any."""
+    return {leaf.path: texts.get(leaf.path, "") for leaf in arrow_leaves((field,)) if not pa.types.is_null(leaf.kind)}

@@ -1,0 +1,273 @@
+"""What a column means besides its bytes is in the output as it was in the sources, or nothing is written."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compaction.exceptions import (
+    CompactionError,
+    LogicalTypeLostError,
+    SchemaConflictError,
+    SortKeyError,
+    UnsuitableBlockError,
+)
+from compaction.stores.blocks.fingerprint.verify import read_back
+from compaction.stores.blocks.format.footer import BlockFooter, read_footer
+from compaction.stores.blocks.format.int96 import Int96Error, check_spark
+from compaction.stores.blocks.format.thrift_edit import STRUCT
+from compaction.stores.blocks.merge.kernel import merge
+from compaction.stores.blocks.merge.meanings import check_writable
+from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
+from compaction.stores.blocks.schema.classes import classes_of
+from compaction.stores.objects.store import open_objects
+from support.stores.logical_types import (
+    COLUMNS,
+    KEY,
+    SHREDDED,
+    SHREDDED_VALUE,
+    VARIANT,
+    nodes_of,
+    typed_file,
+    with_nodes,
+)
+
+APACHE: Final = Path("../shared/fixtures/parquet-testing/data")
+BY_KEY: Final = MergeSettings(sort_key=(KEY,))
+
+
+def footer_of(data: bytes, folder: Path) -> BlockFooter:
+    (folder / "source.parquet").write_bytes(data)
+    return read_footer(open_objects(str(folder)), "source.parquet")
+
+
+def merged(*files: bytes, settings: MergeSettings = BY_KEY) -> bytes:
+    sink = io.BytesIO()
+    inputs = [MergeInput(name=f"{n}", open=lambda data=data: io.BytesIO(data)) for n, data in enumerate(files)]  # type: ignore[misc]
+    result = merge(inputs, sink, settings)
+    assert read_back("output", lambda: io.BytesIO(sink.getvalue())) == result.written
+    return sink.getvalue()
+
+
+def as_duckdb_reads(*files: bytes, folder: Path) -> tuple[list[tuple[str, str]], list[str]]:
+    """Names and types of the columns, and all rows in some order."""
+    for number, data in enumerate(files):
+        (folder / f"{number}.parquet").write_bytes(data)
+    source = f"read_parquet({[str(folder / f'{number}.parquet') for number in range(len(files))]})"
+    with duckdb.connect() as connection:
+        connection.execute("set timezone = 'UTC'")
+        kinds = [row[:2] for row in connection.execute(f"describe select * from {source}").fetchall()]
+        text = ", ".join(f'"{name}"::varchar' for name, _ in kinds)
+        return kinds, sorted(map(repr, connection.execute(f"select {text} from {source}").fetchall()))
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_every_logical_type_is_what_it_was(name: str, tmp_path: Path) -> None:
+    """By the raw footer, and by what DuckDB makes of column and values."""
+    data = typed_file({name: COLUMNS[name]})
+    footer = footer_of(data, tmp_path)
+    check_writable("source", footer.schema, footer.meanings)
+    output = merged(data, data)
+    again = merged(output, data)
+    assert footer_of(output, tmp_path).schema_id == footer.schema_id == footer_of(again, tmp_path).schema_id
+    before, after = nodes_of(data)[name.encode()], nodes_of(output)[name.encode()]
+    if name.endswith(", old") and name.startswith(("text", "unsigned", "decimal")):
+        assert after.pop(10)  # what the converted type says is said in the newer way, too
+    assert {**before, **after} == after
+    if name == "bson":
+        return  # which DuckDB does not read
+    assert as_duckdb_reads(output, folder=tmp_path) == as_duckdb_reads(data, data, folder=tmp_path)
+
+
+def test_inside_of_lists_structs_and_maps_too() -> None:
+    kinds = pa.struct([("enum", pa.binary()), ("l", pa.list_(pa.struct([("bson", pa.binary())])))])
+    rows = pa.array([{"enum": b"red", "l": [{"bson": b"x"}]}, None] * 30, kinds)
+    items = pa.array([[("k", b"\x00" * 12)], []] * 30, pa.map_(pa.string(), pa.binary(12)))
+    fields = {name: COLUMNS[column][1] for name, column in (("value", "interval"), ("enum", "enum"), ("bson", "bson"))}
+    data = with_nodes(
+        typed_file({"s": (rows, {}), "m": (items, {})}), {name.encode(): one for name, one in fields.items()}
+    )
+    found = nodes_of(merged(data, data))
+    assert {name: found[name.encode()] for name in fields} == fields
+
+
+def test_unlike_types_are_classes_of_their_own(tmp_path: Path) -> None:
+    """Of the same bytes: two coordinate systems, texts of any kind, times with and without a zone."""
+    schemas = {}
+    for name, (values, fields) in COLUMNS.items():
+        footer = footer_of(typed_file({"c": (values, fields)}), tmp_path)
+        schemas[name] = footer.schema
+    found = classes_of(schemas).classes()
+    together = [sorted(one) for one in found if len(one) > 1]
+    assert together == [["enum", "enum, old"]]
+    for one, other in combinations(("geometry", "geometry, srid", "geography", "json", "bson", "enum"), 2):
+        files = [typed_file({"c": COLUMNS[name]}) for name in (one, other)]
+        with pytest.raises(SchemaConflictError, match=r"column c: 0 has .*, 1 has .*: these cannot be merged"):
+            merged(*files)
+    words = [str(one) for one in classes_of({name: schemas[name] for name in ("geometry", "geometry, srid")}).conflicts]
+    assert words == ["column c binary GEOMETRY | binary GEOMETRY(srid:5070)"]
+
+
+def test_a_column_that_is_missing_or_null_goes_with_any(tmp_path: Path) -> None:
+    typed, nulls = typed_file({"bson": COLUMNS["bson"]}), typed_file({"bson": (pa.nulls(60), {})})
+    output = merged(typed_file({}), nulls, typed)
+    assert nodes_of(output)[b"bson"] == nodes_of(typed)[b"bson"]
+    schemas = {name: footer_of(data, tmp_path).schema for name, data in (("n", nulls), ("t", typed))}
+    assert len(classes_of(schemas).classes()) == 1
+
+
+def test_bytes_without_an_order_get_no_bounds() -> None:
+    data = typed_file({name: COLUMNS[name] for name in ("geometry", "interval", "variant", "bson", "json")})
+    group = pq.read_metadata(io.BytesIO(merged(data))).row_group(0)
+    found = {group.column(leaf).path_in_schema: group.column(leaf).is_stats_set for leaf in range(group.num_columns)}
+    assert [path for path, there in found.items() if not there] == [
+        "geometry", "interval", "variant.metadata", "variant.value",
+    ]  # fmt: skip
+
+
+def test_what_cannot_be_written_as_it_is_is_refused_by_name(tmp_path: Path) -> None:
+    values = pa.array([SHREDDED_VALUE] * 60, SHREDDED)
+    shredded = typed_file({"v": (values, VARIANT)}, store_decimal_as_integer=True)
+    footer = footer_of(shredded, tmp_path)
+    with pytest.raises(LogicalTypeLostError, match=r"source: column v\.metadata is .*VARIANT\(1\).*cannot be merged"):
+        check_writable("source", footer.schema, footer.meanings)
+    with pytest.raises(LogicalTypeLostError, match=r"0: column v\.metadata"):
+        merged(shredded)
+    unknown = typed_file({"c": (pa.array([b"x"] * 60), {10: (STRUCT, {2555: (STRUCT, {})})})})
+    with pytest.raises(UnsuitableBlockError, match=r"source.parquet: column 'c' has a logical type that is not known"):
+        footer_of(unknown, tmp_path)
+
+
+REFUSED: Final[Mapping[str, str]] = {
+    "datapage_v1-corrupt-checksum.parquet": "CRC checksum",
+    "incorrect_map_schema.parquet": "Map keys must be annotated as required",
+    "int96_from_spark.parquet": "column a: times (INT96) that microseconds do not hold",
+    "map_no_value.parquet": "MAP without values",
+    "repeated_no_annotation.parquet": "it says 0 rows",
+    "rle-dict-uncompressed-corrupt-checksum.parquet": "CRC checksum",
+    "unknown-logical-type.parquet": "a logical type that is not known (number 2555",
+}
+HUGE: Final = "large_string_map.brotli.parquet"
+"""One row of 2 GiB: tests/stores/blocks/registration/test_describe.py."""
+
+
+def test_every_file_of_apache_is_merged_with_its_meaning_or_refused_by_name(tmp_path: Path) -> None:
+    """As DuckDB reads them, where it can."""
+    refused, same = {}, []
+    for path in sorted(path for path in APACHE.rglob("*.parquet") if path.name != HUGE):
+        data = path.read_bytes()
+        try:
+            footer = footer_of(data, tmp_path)
+            check_writable("0", footer.schema, footer.meanings)
+            check_spark(footer.parquet, io.BytesIO(data))
+            ordered = [field.name for field in footer.schema if not pa.types.is_nested(field.type)]
+            keys = [name for name in ordered if not pa.types.is_float16(footer.schema.field(name).type)]
+            output = merged(data, settings=MergeSettings(sort_key=tuple((keys or footer.schema.names)[:1])))
+        except SortKeyError:
+            continue
+        except (CompactionError, Int96Error) as error:
+            refused[path.name] = str(error)
+            continue
+        try:
+            before = as_duckdb_reads(data, folder=tmp_path)
+        except duckdb.Error:
+            continue
+        assert as_duckdb_reads(output, folder=tmp_path) == before, path.name
+        same.append(path.name)
+    assert refused.keys() == REFUSED.keys()
+    assert all(reason in refused[name] for name, reason in REFUSED.items())
+    assert len(same) > 55
+
+
+def geo(crs: str | None = None, *, box: Sequence[float] = (), kinds: Sequence[str] = ("Point",)) -> dict[str, Any]:
+    """GeoParquet's key, as it says what the column g holds."""
+    column: dict[str, Any] = {"encoding": "WKB", "geometry_types": list(kinds)}
+    column |= {"crs": {"id": {"authority": "EPSG", "code": crs}}} if crs else {}
+    return {
+        "version": "1.1.0",
+        "primary_column": "g",
+        "columns": {"g": {**column, **({"bbox": [*box]} if box else {})}},
+    }
+
+
+def with_keys(start: int = 0, **keys: Any) -> bytes:
+    rows = pa.table({KEY: range(start, start + 5), "g": [b"x"] * 5, "c": pa.array(["a", "b", "a", "b", "a"])})
+    pairs = {
+        key.encode(): value.encode() if isinstance(value, str) else json.dumps(value).encode()
+        for key, value in keys.items()
+    }
+    sink = io.BytesIO()
+    pq.write_table(rows.replace_schema_metadata(pairs), sink)
+    return sink.getvalue()
+
+
+def keys_of(data: bytes) -> dict[bytes, bytes]:
+    return dict(pq.read_metadata(io.BytesIO(data)).metadata)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ((geo(box=[0, 0, 1, 1]), geo(box=[5, -1, 6, 0])), geo(box=[0, -1, 6, 1])),
+        ((geo(box=[0, 0, 0, 1, 1, 1]), geo(box=[2, 2, 2, 3, 3, 3])), geo(box=[0, 0, 0, 3, 3, 3])),
+        ((geo(box=[170, 0, -170, 1]), geo(box=[5, -1, 6, 0])), geo()),
+        ((geo(box=[0, 0, 1, 1]), geo()), geo()),
+        ((geo(kinds=["Point"]), geo(kinds=["LineString", "Point"])), geo(kinds=["LineString", "Point"])),
+        ((geo(kinds=["Point"]), geo(kinds=[])), geo(kinds=[])),
+    ],
+)
+def test_what_geoparquet_says_of_rows_is_joined(files: tuple[Any, Any], expected: Any) -> None:
+    output = merged(*(with_keys(5 * place, geo=one, batch=f"{place}", owner="me") for place, one in enumerate(files)))
+    found = keys_of(output)
+    assert json.loads(found[b"geo"]) == expected
+    assert (b"batch" in found, found[b"owner"]) == (False, b"me")
+    assert json.loads(keys_of(merged(output, with_keys(20, geo=files[0])))[b"geo"])["columns"].keys() == {"g"}
+
+
+@pytest.mark.parametrize("other", [{"geo": geo("25832")}, {}, {"geo": "no JSON"}])
+def test_other_coordinates_are_another_class(other: dict[str, Any], tmp_path: Path) -> None:
+    """Also bytes of which nothing says that they are geometries."""
+    files = {"one": with_keys(geo=geo("4326")), "other": with_keys(**other)}
+    classes = classes_of({name: footer_of(data, tmp_path).schema for name, data in files.items()})
+    assert len(classes.classes()) == 2
+    assert "binary geo EPSG:4326" in str(classes.conflicts[0])
+    with pytest.raises(SchemaConflictError, match="column g: 0 has binary geo EPSG:4326"):
+        merged(*files.values())
+
+
+def test_what_pandas_says_is_kept_but_for_indexes_that_differ() -> None:
+    """A range of rows is what the rows of a merge have anyway."""
+    columns = [{"name": "c", "field_name": "c", "pandas_type": "categorical", "metadata": {"num_categories": 2}}]
+    said = [
+        {"index_columns": [{"kind": "range", "start": 0, "stop": stop, "step": 1}], "columns": columns, "creator": "x"}
+        for stop in (5, 7)
+    ]
+    output = merged(*(with_keys(5 * place, pandas=one) for place, one in enumerate(said)))
+    assert json.loads(keys_of(output)[b"pandas"]) == {**said[0], "index_columns": []}
+    named = {**said[0], "index_columns": ["id"]}
+    assert json.loads(keys_of(merged(*[with_keys(0, pandas=named)] * 2))[b"pandas"]) == named
+
+
+def test_field_ids_stay_and_others_are_another_class(tmp_path: Path) -> None:
+    """Iceberg and Protobuf know columns by them; nested ones too."""
+    kind = pa.struct([pa.field("a", pa.list_(pa.field("element", pa.int64(), metadata={"PARQUET:field_id": "4"})))])
+    nested = pa.array([{"a": [1, 2]}] * 60, kind)
+    data = with_nodes(
+        typed_file({"x": (pa.array(range(60)), {}), "s": (nested, {})}),
+        {b"x": {9: (5, 7)}, b"s": {9: (5, 2)}, b"a": {9: (5, 3)}},
+    )
+    ids = {one.name: one.ids for one in footer_of(data, tmp_path).meanings.values()}
+    assert ids == {"id": (), "x": (7,), "s.a.list.element": (2, 3, 4)}
+    output = footer_of(merged(data, data), tmp_path)
+    assert {one.name: one.ids for one in output.meanings.values()} == ids
+    with pytest.raises(SchemaConflictError, match="column x: 0 has int64 id 7, 1 has int64 without a logical type"):
+        merged(data, typed_file({"x": (pa.array(range(60)), {})}))
