@@ -8,6 +8,7 @@ from compaction.catalogs.compaction.processes import Stage, Trigger
 from compaction.catalogs.compaction.reasons import Finding, Outcome, Reason
 from compaction.catalogs.compaction.round import Unanswered
 from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.manager.history import START as NO_VERSIONS
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.participants.report import Cause
 from compaction.reconcile.catalogs.actions import SaveSnapshot, SendMinimum
@@ -86,6 +87,31 @@ def test_a_log_that_does_not_answer_does_not_stop_the_propagation() -> None:
     assert one.status.compaction.reason == "LogUnavailable"
     assert one.status.propagated_minimum is not None
     assert one.status.propagated_minimum.value == one.now
+
+
+def test_a_log_that_has_lost_versions_is_no_new_catalog() -> None:
+    """A process that starts takes an empty prefix for a new log; the status knows what was there. Another prefix is
+    another log.
+    """
+    one = CatalogCoordinator()
+    one.run()
+    one.whole_round()
+    assert one.status.latest_version == 6
+    one.seconds += 61
+    one.run()
+    decision = one.run(one.heard(one.idle()))
+    assert "ReadLog" in kinds(decision)
+    one.run(LogRead(NO_VERSIONS, one.now), Delivered(1))
+    assert one.ready[1] == "LogCorrupt"
+    assert one.status.compaction is not None
+    assert "ends at version 0, and it had version 6: its keys were deleted" in one.status.compaction.message
+    assert one.status.latest_version == 6
+    one.generation += 1
+    one.seconds += 61
+    one.run()
+    one.run(one.heard(one.idle()))
+    one.run(LogRead(NO_VERSIONS, one.now), Delivered(1))
+    assert one.status.compaction.reason != "LogCorrupt"
 
 
 def test_a_participant_without_an_answer_is_named_and_its_age_grows() -> None:

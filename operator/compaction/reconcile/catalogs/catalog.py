@@ -37,7 +37,7 @@ def reconcile(snapshot: CatalogSnapshot) -> CatalogDecision:
     ended: list[Ended] = []
     seconds: list[float] = []
     for result in snapshot.results:
-        found = step(memory, result, catalog.spec, status.fencing_token)
+        found = step(memory, result, catalog.spec, status.fencing_token, status.latest_version or 0)
         status = after_step(status, found, snapshot.now)
         memory = found.memory
         tasks += found.tasks
@@ -75,6 +75,9 @@ def _begin(
     if catalog.spec.suspend:
         # What was remembered before the suspension comes back as the trigger of a changed spec.
         return replace(memory, processes=Processes(), ended_at=snapshot.now.monotonic), status
+    if memory.processes.trigger is Trigger.SPEC_CHANGED:
+        # It may name another log: what the last one had says nothing about this one.
+        status = status.model_copy(update={"earliest_version": None, "latest_version": None})
     tasks.append(Ask(catalog.spec, least_token(snapshot.transitions, status.fencing_token)))
     status = with_round(status, memory.processes, begun=True, now=snapshot.now)
     return replace(memory, round=None, begun_at=snapshot.now.monotonic), status

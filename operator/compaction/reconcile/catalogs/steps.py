@@ -38,13 +38,15 @@ class Step:
     sent: Delivered | None = None
 
 
-def step(memory: CatalogMemory, result: Result, spec: CatalogCompactionSpec, token: int) -> Step:
-    """Results of a round that is forgotten lead to nothing. `token`: of the round whose answers came last."""
+def step(memory: CatalogMemory, result: Result, spec: CatalogCompactionSpec, token: int, latest: int = 0) -> Step:
+    """Results of a round that is forgotten lead to nothing. `token`: of the round whose answers came last. `latest`:
+    the last version that the same log had before, 0 when that is not known.
+    """
     match result:
         case Heard() if memory.processes.stage is Stage.ASKING:
             return _heard(memory, result, spec)
         case LogRead() if memory.processes.runs(Process.COMPACTION) and memory.round is not None:
-            return _log_read(memory, memory.round, result, spec, token)
+            return _log_read(memory, memory.round, result, spec, token, latest)
         case Saved() if memory.processes.runs(Process.COMPACTION):
             return _end(replace(Step(memory), saved=result), Process.COMPACTION, _saved(result, memory))
         case Delivered() if memory.processes.runs(Process.PROPAGATION):
@@ -78,7 +80,17 @@ def _heard(memory: CatalogMemory, heard: Heard, spec: CatalogCompactionSpec) -> 
     return _end(begun, Process.PROPAGATION, propagation)
 
 
-def _log_read(memory: CatalogMemory, round: Round, read: LogRead, spec: CatalogCompactionSpec, token: int) -> Step:
+def _log_read(
+    memory: CatalogMemory, round: Round, read: LogRead, spec: CatalogCompactionSpec, token: int, latest: int
+) -> Step:
+    # An empty prefix is a new log to a process that starts. Here it is known what was there.
+    if read.history.latest.version < latest:
+        message = (
+            f"the log ends at version {read.history.latest.version}, and it had version {latest}: its keys were "
+            "deleted, or etcd was restored from an older copy. Restore them; where the catalog begins again on "
+            "purpose, delete this object and create it again"
+        )
+        return _end(Step(memory), Process.COMPACTION, Finding(Reason.LOG_CORRUPT, message))
     round = replace(round, topology=with_assignments(round.topology, spec.topology, read.history))
     decided = compacting(round, read.history, read.read_at)
     memory = replace(memory, round=round, earliest=read.history.earliest.version)
