@@ -131,3 +131,14 @@ def test_known_files_are_looked_up_and_an_overwritten_one_keeps_no_other_out(
     assert (result.exit_code, read) == (1, ["lake/3.parquet"])
     assert blocks.run(*args, "--verify", "--skip-bad").exit_code == 1
     assert sorted(read[1:]) == [f"lake/{number}.parquet" for number in range(4)]
+
+
+def test_what_a_merge_drops_of_a_footer_is_said_at_registration(blocks: BlockCommands) -> None:
+    """Keys on which all files agree stay, and `geo` and `pandas` are joined: nothing is said of those."""
+    for name, said in (("a", {"host": "a", "unit": "m"}), ("b", {"host": "b", "unit": "m"})):
+        table = rows(5).replace_schema_metadata({**said, "pandas": f'{{"creator": {{"version": "{name}"}}}}'})
+        blocks.objects.put(f"{name}.parquet", parquet(table))
+    result = blocks.run("register", "--tenant", "t", "--assign-ids", "a.parquet", "b.parquet")
+    assert "note: these files differ in the footer keys host: a merge of files that differ drops them" in result.stderr
+    assert "unit" not in result.stderr
+    assert "pandas" not in result.stderr

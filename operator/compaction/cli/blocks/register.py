@@ -31,13 +31,20 @@ from compaction.exceptions import (
     UnexpectedBlockError,
     UnsuitableBlockError,
 )
-from compaction.stores.blocks.format.footer import read_footer
+from compaction.stores.blocks.format.footer import BlockFooter, read_footer
+from compaction.stores.blocks.format.footer_keys import lost_where_different
 from compaction.stores.blocks.index.registering import known_paths
 from compaction.stores.blocks.index.rows import MAX_LEVEL, chunks
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.paths import MAX_SHARD, escape_tenant, parse_block_path
 from compaction.stores.blocks.registration.describe import Described, describe_footer, said_of
-from compaction.stores.blocks.registration.foreign import SkippedFiles, assigned_id, known_files, parquet_among
+from compaction.stores.blocks.registration.foreign import (
+    EXAMPLES,
+    SkippedFiles,
+    assigned_id,
+    known_files,
+    parquet_among,
+)
 from compaction.stores.blocks.registration.order import FoundOrder, OrderSource
 from compaction.stores.blocks.store import DESCRIBED_AT_ONCE, BlockStore
 from compaction.stores.objects.store import ObjectInfo
@@ -157,6 +164,10 @@ class _Registration:
     infos: dict[str, ObjectInfo] = field(default_factory=dict)
     listed: set[str] = field(default_factory=set)
     stopped: tuple[int, int] | None = None
+    pairs: dict[bytes, bytes | None] = field(default_factory=dict)
+    """What footers say beside their rows, by key; None where two files say different things."""
+    without_copy: set[str] = field(default_factory=set)
+    """What else of the files no merge keeps."""
 
     def files(self, place: StorePlace, uris: Sequence[str]) -> list[str]:
         """The files that are meant. Raises ObjectMissingError: a folder holds none."""
@@ -234,6 +245,7 @@ class _Registration:
             if said.job and path in self.listed and parse_block_path(path) is not None:
                 self.skipped.add(path, OWN_OUTPUTS)
                 return None
+            self._note_losses(footer)
             block = assigned_id(footer.info) if self.assign_ids else ""
             return describe_footer(objects, footer, said, block=block, **self.known)
         except (BlockFormatError, StorageError) as error:
@@ -243,6 +255,18 @@ class _Registration:
         except Exception as error:  # noqa: BLE001
             # Whatever one file does to the libraries below, the others are registered or named.
             return UnexpectedBlockError(path, defect(error, path))
+
+    def _note_losses(self, footer: BlockFooter) -> None:
+        """What of a file a merge drops, for `hints`: it is said when the file is registered, not when it is gone."""
+        for key, value in lost_where_different(footer.parquet.metadata or {}).items():
+            if self.pairs.setdefault(key, value) != value:
+                self.pairs[key] = None
+        if footer.parquet.num_row_groups:
+            columns = [footer.parquet.row_group(0).column(n) for n in range(footer.parquet.num_columns)]
+            if any(one.metadata for one in columns):
+                self.without_copy.add("key-value pairs of single columns")
+            if any(one.is_geo_stats_set for one in columns):
+                self.without_copy.add("geospatial statistics of columns")
 
     def _register(self, blocks: Sequence[Block]) -> set[str]:
         """Ids of those that are new. One whose id or path is taken is named; in halves, because each half is a call."""
@@ -260,6 +284,12 @@ class _Registration:
         yield from (f"skipped: {line}" for line in self.skipped)
         if any(row["outcome"] == NEW and parse_block_path(row["path"]) is None for row in self.rows):
             yield OWNED
+            different = sorted(key.decode("utf-8", "replace") for key, value in self.pairs.items() if value is None)
+            if different:
+                names = ", ".join(different[:EXAMPLES]) + (", ..." if len(different) > EXAMPLES else "")
+                yield f"note: these files differ in the footer keys {names}: a merge of files that differ drops them"
+            for what in sorted(self.without_copy):
+                yield f"note: a merge does not keep {what}"
         if nameless := sum(isinstance(error, NoBlockIdError) for error in self.errors):
             yield f"--assign-ids would give {plural(nameless, 'file')} an id made of the path"
         if self.stopped is not None and self.stopped[1]:

@@ -46,6 +46,12 @@ def agreed(found: Sequence[Pairs]) -> dict[bytes, bytes]:
     return kept
 
 
+def lost_where_different(found: Pairs) -> dict[bytes, bytes]:
+    """What of a file's pairs a merge drops where its sources differ on it: no part of `agreed` in any form."""
+    joined = (SPARK_VERSION, _GEO, _PANDAS, b"ARROW:schema")
+    return {key: value for key, value in found.items() if key not in joined and not key.startswith(_OURS)}
+
+
 def texts_in(meanings: Mapping[str, LeafMeaning], pairs: Pairs) -> dict[str, str]:
     """What the leaves of a file mean beyond their Arrow types, by path: by their nodes, and by what GeoParquet says of
     its columns and not of their rows.
