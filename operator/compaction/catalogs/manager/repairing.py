@@ -24,7 +24,7 @@ WRITER = "catalogs repair"
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableVersion:
     """A value that does not decode, and why. `activation`: the time that stands before it, None when that is gone."""
 
     version: int
@@ -38,7 +38,7 @@ class Unreadable:
 class Repair:
     """Values that are to be replaced, each with the value that takes its place."""
 
-    steps: tuple[tuple[Unreadable, bytes], ...]
+    steps: tuple[tuple[UnreadableVersion, bytes], ...]
 
 
 class LogRepair:
@@ -50,9 +50,9 @@ class LogRepair:
         self._client = client
         self._keys = Keys(prefix.rstrip("/"))
 
-    def unreadable(self) -> tuple[Unreadable, ...]:
+    def unreadable(self) -> tuple[UnreadableVersion, ...]:
         """Versions whose values do not decode, ascending."""
-        return tuple(one for one in self._values(self._survey()) if isinstance(one, Unreadable))
+        return tuple(one for one in self._values(self._survey()) if isinstance(one, UnreadableVersion))
 
     def plan(self, versions: Collection[int]) -> Repair:
         """What replaces these versions. Raises CatalogRepairError when one of them can be read, another one cannot, the
@@ -60,7 +60,7 @@ class LogRepair:
         """
         survey = self._survey()
         values = list(self._values(survey))
-        broken = {one.version: one for one in values if isinstance(one, Unreadable)}
+        broken = {one.version: one for one in values if isinstance(one, UnreadableVersion)}
         for version in sorted(versions):
             if version not in broken:
                 raise CatalogRepairError(version, "it can be read, or the log does not hold it; it stays as it is")
@@ -70,11 +70,11 @@ class LogRepair:
             if version == survey.snapshot > FIRST_VERSION:
                 reason = "it is the snapshot that all others follow; restore the log from a backup of etcd"
                 raise CatalogRepairError(version, reason)
-        steps: list[tuple[Unreadable, bytes]] = []
+        steps: list[tuple[UnreadableVersion, bytes]] = []
         events: list[LogEvent] = []
         active = 0
         for found in values:
-            if isinstance(found, Unreadable):
+            if isinstance(found, UnreadableVersion):
                 stored = self._replacement(found, active, survey)
                 steps.append((found, pack(self._keys, stored)))
             else:
@@ -102,7 +102,7 @@ class LogRepair:
             raise CorruptCatalogLogError(shown(self._keys.product), "does not exist: the prefix holds no log")
         return found
 
-    def _values(self, survey: Survey) -> Iterator[Stored | Unreadable]:
+    def _values(self, survey: Survey) -> Iterator[Stored | UnreadableVersion]:
         """Every version from the snapshot to the last. A gap is not stepped over: nothing says what was there."""
         expected = survey.snapshot
         for pair in pairs_from(self._client, self._keys, survey.snapshot, survey.revision):
@@ -113,12 +113,12 @@ class LogRepair:
             try:
                 yield unpack(self._keys, pair.key, pair.value)
             except CorruptCatalogLogError as error:
-                yield Unreadable(version, name, error.reason, head_of(pair.value), pair.value)
+                yield UnreadableVersion(version, name, error.reason, head_of(pair.value), pair.value)
         if expected != survey.version + 1:
             missing = shown(self._keys.update(expected))
             raise CorruptCatalogLogError(missing, f"is missing; the last is {survey.version}")
 
-    def _replacement(self, one: Unreadable, before: int, survey: Survey) -> Stored:
+    def _replacement(self, one: UnreadableVersion, before: int, survey: Survey) -> Stored:
         """An update of nothing at the time of the value that it replaces: versions keep their times."""
         active = survey.activation if one.version == survey.version else one.activation
         if active is None or active <= before:

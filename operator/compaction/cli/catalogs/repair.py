@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from compaction.catalogs.manager.repairing import LogRepair, Unreadable
+from compaction.catalogs.manager.repairing import LogRepair, UnreadableVersion
 from compaction.cli.catalogs.place import LogPlace, log_options
 from compaction.cli.errors import EXIT_DATA_ERROR
 from compaction.cli.output import Column, OutputFormat, emit, output_option
@@ -67,7 +67,7 @@ def repair_command(
         emit(rows, output, columns=_COLUMNS)
 
 
-def _save(directory: Path, one: Unreadable) -> Path:
+def _save(directory: Path, one: UnreadableVersion) -> Path:
     """On disk before the log changes. Raises FileExistsError: an earlier copy is not written over."""
     file = directory / f"version-{one.version}.bin"
     with file.open("xb") as opened:
@@ -77,5 +77,5 @@ def _save(directory: Path, one: Unreadable) -> Path:
     return file
 
 
-def _row(one: Unreadable, saved: str) -> dict[str, object]:
+def _row(one: UnreadableVersion, saved: str) -> dict[str, object]:
     return {"version": one.version, "bytes": len(one.value), "reason": one.reason, "saved": saved}

@@ -30,7 +30,7 @@ from compaction.exceptions import (
 from compaction.ingest.access import Principal
 from compaction.ingest.blocks.messages import BlockResult, BlockToRegister, Problem, RegistrationOutcome
 from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.owners import Sign
+from compaction.stores.blocks.owners import OwnerSign
 from compaction.stores.blocks.paths import escape_tenant, parse_block_path
 from compaction.stores.blocks.store import BlockStore
 from compaction.unexpected import defect
@@ -83,7 +83,7 @@ def register(
     return Registration(HTTPStatus.OK, tuple(_registered(block, new) for block in blocks))
 
 
-def _look(store: BlockStore, one: BlockToRegister, principal: Principal, sign: Sign | None) -> Block | BlockResult:
+def _look(store: BlockStore, one: BlockToRegister, principal: Principal, sign: OwnerSign | None) -> Block | BlockResult:
     try:
         if sign is not None:
             raise ForeignFileError(cut(one.path, 200), f"it belongs to {sign}")

@@ -71,7 +71,7 @@ _HUDI_COLUMNS: Final = frozenset({"_hoodie_commit_time", "_hoodie_record_key"})
 """Every row of a Hudi table has both, unless its meta fields were switched off."""
 
 
-class Sign(NamedTuple):
+class OwnerSign(NamedTuple):
     """`owner` owns all below `folder`, a path from the top of the bucket or file system; `evidence` shows it."""
 
     owner: FileOwner
@@ -82,18 +82,18 @@ class Sign(NamedTuple):
         return f"{self.owner.what} ({self.evidence}): {self.owner.remedy}"
 
 
-def sign_of_path(path: str) -> Sign | None:
+def sign_of_path(path: str) -> OwnerSign | None:
     """What the path of any object shows by itself."""
     *folders, name = path.split("/")
     for number, folder in enumerate(folders):
         if folder in _FOLDERS:
-            return Sign(_FOLDERS[folder], "/".join(folders[:number]), "/".join(folders[: number + 1]))
+            return OwnerSign(_FOLDERS[folder], "/".join(folders[:number]), "/".join(folders[: number + 1]))
     inside = folders[-1:] == [_METADATA]
     list_of_manifests = name.startswith("snap-") and name.endswith(".avro")
     if name == _HINT or (inside and (name.endswith((".metadata.json", ".metadata.json.gz")) or list_of_manifests)):
-        return Sign(ICEBERG, "/".join(folders[:-1] if inside else folders), path)
+        return OwnerSign(ICEBERG, "/".join(folders[:-1] if inside else folders), path)
     if "/".join((*folders[-1:], name)) == IDENTITY_PATH:
-        return Sign(BLOCK_STORE, "/".join(folders[:-1]), path)
+        return OwnerSign(BLOCK_STORE, "/".join(folders[:-1]), path)
     return None
 
 
@@ -117,11 +117,11 @@ class FolderOwners:
         self, objects: ObjectStorage, *, keep: float | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._objects, self._keep, self._clock = objects, keep, clock
-        self._known: dict[str, tuple[float, Sign | None]] = {}
-        self._shown: dict[str, Sign] = {}
+        self._known: dict[str, tuple[float, OwnerSign | None]] = {}
+        self._shown: dict[str, OwnerSign] = {}
         self._listed: list[str] = []
 
-    def of(self, paths: Iterable[str]) -> dict[str, Sign]:
+    def of(self, paths: Iterable[str]) -> dict[str, OwnerSign]:
         """Those of the paths below the store's root that belong to others, with the sign. What no object can have as a
         path is left out: it is refused for that.
 
@@ -175,13 +175,13 @@ class FolderOwners:
     def _from_top(self, path: str) -> str:
         return "/".join(filter(None, (self._root, path)))
 
-    def _counts(self, sign: Sign) -> bool:
+    def _counts(self, sign: OwnerSign) -> bool:
         """The store is not another one than itself, by whatever name its folder is reached."""
         folder = self._objects.folder
         own = sign.folder == self._root or (folder is not None and sign.folder == str(folder.resolve()).strip("/"))
         return sign.owner is not BLOCK_STORE or not own
 
-    def _ask(self, folder: str) -> Sign | None:
+    def _ask(self, folder: str) -> OwnerSign | None:
         if folder in self._shown:
             return self._shown[folder]
         if any(not one or folder == one or folder.startswith(f"{one}/") for one in self._listed):
@@ -197,7 +197,7 @@ class FolderOwners:
         except OSError as error:
             raise ObjectError(folder, f"its owner is not known: {error.strerror}") from None
 
-    def _remote(self, folder: str) -> Iterator[Sign]:
+    def _remote(self, folder: str) -> Iterator[OwnerSign]:
         """One request for each sign; most folders have none, and their other objects are not listed."""
         below = f"{folder}/" if folder else ""
         for name in (*_FOLDERS, _METADATA):
@@ -215,7 +215,7 @@ class FolderOwners:
                 yield sign
 
 
-def _signs_in(folder: Path) -> Iterator[Sign]:
+def _signs_in(folder: Path) -> Iterator[OwnerSign]:
     """Of a local folder, and of the one that a link to it leads to."""
     for place in dict.fromkeys((folder, *_leads_to(folder))):
         names = [name for name in _FOLDERS if (place / name).is_dir()]

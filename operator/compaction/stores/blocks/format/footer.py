@@ -19,7 +19,7 @@ from compaction.api.text.safe import cut, printable
 from compaction.exceptions import BlockFormatError, CorruptBlockError, ObjectError, UnsuitableBlockError
 from compaction.stores.blocks.format.footer_keys import texts_in
 from compaction.stores.blocks.format.footer_shape import Leaf, chunk, count, leaves, need, structs
-from compaction.stores.blocks.format.int96 import MAGIC, Int96Error, Reading, arrow_schema, has_int96, reading_of
+from compaction.stores.blocks.format.int96 import MAGIC, Int96Error, Int96Reading, arrow_schema, has_int96, reading_of
 from compaction.stores.blocks.format.logical import LeafMeaning, leaf_meanings, placed, with_texts
 from compaction.stores.blocks.format.thrift import ENCRYPTION_ALGORITHM, FooterError, Struct, decode
 from compaction.stores.blocks.schema.ids import schema_id
@@ -84,7 +84,7 @@ class BlockFooter:
     nulls_first: bool
     metadata: Mapping[str, str]
     parquet: pq.FileMetaData
-    int96: Reading
+    int96: Int96Reading
     meanings: Mapping[str, LeafMeaning]
 
     def bounds(self, column: str) -> Bounds:
@@ -165,9 +165,9 @@ def read_footer(objects: ObjectStorage, path: str, *, limit: int = MAX_FOOTER) -
     )
 
 
-def _reading(objects: ObjectStorage, info: ObjectInfo, parquet: pq.FileMetaData) -> Reading:
+def _reading(objects: ObjectStorage, info: ObjectInfo, parquet: pq.FileMetaData) -> Int96Reading:
     if not has_int96(parquet):
-        return Reading()
+        return Int96Reading()
     with objects.reader(info.path, info=info) as source:
         return reading_of(parquet, source)
 

@@ -29,7 +29,7 @@ SPARK_PREFIX: Final = b"org.apache.spark."
 SPARK_VERSION: Final = b"org.apache.spark.version"
 """Spark reads old dates by it: without it, as those of another calendar, or not at all."""
 READING_KEY: Final = b"compaction.dev.int96"
-"""In our own files: how their INT96 is read (`Reading.said`)."""
+"""In our own files: how their INT96 is read (`Int96Reading.said`)."""
 MAGIC: Final = b"PAR1"
 _PHYSICAL: Final = "INT96"
 _SECOND: Final = 1_000_000_000
@@ -47,7 +47,7 @@ class Int96Error(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Int96Reading:
     """How the INT96 of a file is read: in this unit, None where it has none; `raw`: paths of the columns (of Parquet)
     that are read as bytes.
     """
@@ -79,21 +79,21 @@ class Reading:
         ]
 
 
-def reading_of(metadata: pq.FileMetaData, source: Any) -> Reading:
+def reading_of(metadata: pq.FileMetaData, source: Any) -> Int96Reading:
     """How the INT96 of this file is read; `source`: the file, whose columns of that type are read when nothing else
     tells. Raises Int96Error, and what pyarrow raises.
     """
     keys = metadata.metadata or {}
     if not has_int96(metadata):
-        return Reading()
+        return Int96Reading()
     if READING_KEY in keys:
         try:
             said = json.loads(keys[READING_KEY])
-            return Reading(said["unit"] if said["unit"] in _FAR else "us", frozenset(map(str, said["raw"])))
+            return Int96Reading(said["unit"] if said["unit"] in _FAR else "us", frozenset(map(str, said["raw"])))
         except (ValueError, KeyError, TypeError):
             raise Int96Error(f"its metadata {READING_KEY.decode()} is not what we write") from None
     if any(key.startswith(SPARK_PREFIX) for key in keys):
-        return Reading("us")
+        return Int96Reading("us")
     return _read(metadata, source)
 
 
@@ -102,7 +102,7 @@ def check_spark(metadata: pq.FileMetaData, source: Any) -> None:
     keys = metadata.metadata or {}
     if READING_KEY in keys or not any(key.startswith(SPARK_PREFIX) for key in keys) or not has_int96(metadata):
         return
-    if (found := _read(metadata, source)) != Reading("us"):
+    if (found := _read(metadata, source)) != Int96Reading("us"):
         column = min(found.raw, default="")
         raise Int96Error(
             f"column {column or 'of times'}: times (INT96) that microseconds do not hold, which Spark cannot have: "
@@ -110,13 +110,13 @@ def check_spark(metadata: pq.FileMetaData, source: Any) -> None:
         )
 
 
-def _read(metadata: pq.FileMetaData, source: Any) -> Reading:
+def _read(metadata: pq.FileMetaData, source: Any) -> Int96Reading:
     """In the first unit that holds all columns, else in the one that holds the most."""
     paths = [path for leaf in range(metadata.num_columns) if (path := _int96_path(metadata, leaf))]
     exact = {path: _exact_units(metadata, source, path) for path in paths}
     raw = {unit: frozenset(path for path in paths if unit not in exact[path]) for unit in _FAR}
     unit = min(_FAR, key=lambda one: len(raw[one]))
-    return Reading(unit, raw[unit])
+    return Int96Reading(unit, raw[unit])
 
 
 def _int96_path(metadata: pq.FileMetaData, leaf: int) -> str:
@@ -171,7 +171,7 @@ def has_other_timestamps(metadata: pq.FileMetaData) -> bool:
     return any(metadata.schema.column(leaf).logical_type.type == "TIMESTAMP" for leaf in range(metadata.num_columns))
 
 
-def arrow_schema(metadata: pq.FileMetaData, schema: pa.Schema, source: Any, reading: Reading) -> pa.Schema:
+def arrow_schema(metadata: pq.FileMetaData, schema: pa.Schema, source: Any, reading: Int96Reading) -> pa.Schema:
     """The schema as the file is read: `schema`, unless it has INT96. `metadata`: what `reading` makes of it."""
     options = reading.options
     return pq.ParquetFile(source, metadata=metadata, **options).schema_arrow if options else schema

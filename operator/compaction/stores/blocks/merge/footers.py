@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from compaction.exceptions import UnreadableBlockError
 from compaction.stores.blocks.format.footer_keys import texts_in
 from compaction.stores.blocks.format.footer_shape import structs
-from compaction.stores.blocks.format.int96 import Int96Error, Reading, arrow_schema, reading_of
+from compaction.stores.blocks.format.int96 import Int96Error, Int96Reading, arrow_schema, reading_of
 from compaction.stores.blocks.format.logical import LOGICAL_KEY, LeafMeaning, leaf_meanings, placed, with_texts
 from compaction.stores.blocks.format.thrift import FooterError, decode_up_to
 from compaction.stores.blocks.merge.columns import is_codable
@@ -64,7 +64,7 @@ class OpenedFooter:
     reading_bytes: int
     whole_bytes: int
     meanings: Mapping[str, LeafMeaning] = field(default_factory=dict)
-    int96: Reading = field(default_factory=Reading)
+    int96: Int96Reading = field(default_factory=Int96Reading)
 
     @property
     def named_schema(self) -> tuple[str, pa.Schema]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from compaction.stores.blocks.format.int96 import READING_KEY, Reading
+from compaction.stores.blocks.format.int96 import READING_KEY, Int96Reading
 from compaction.stores.blocks.merge import encodings
 from compaction.stores.blocks.merge.columns import Columns, Rows
 from compaction.stores.blocks.merge.encodings import ColumnEncoding
@@ -232,7 +232,7 @@ class Output:
         raw = frozenset(path for path, one in wanted if one is not None and one.raw_times)
         if not raw and self._declared.int96 is None:
             return {}
-        return {READING_KEY: Reading(self._declared.int96, raw).said()}
+        return {READING_KEY: Int96Reading(self._declared.int96, raw).said()}
 
     def _with_bounds(self) -> bool | list[str]:
         """The leaves that get statistics: of types without an order the bounds would be those of their bytes."""
