@@ -1956,6 +1956,23 @@ class CatalogNotRunError(CatalogError):
         return "not run: a step before it failed"
 
 
+class CatalogLateError(CatalogError):
+    """A version that came after its time was complete (`wait_complete`). `age`: milliseconds since its timestamp."""
+
+    def __init__(self, version: int, writer: str, age: int) -> None:
+        super().__init__(version, writer, age)
+        self.version = version
+        self.writer = writer
+        self.age = age
+
+    def __str__(self) -> str:
+        return (
+            f"version {self.version} of {self.writer} has a time {self.age:,} ms ago, for which the catalog was "
+            "complete already; synchronize the clocks of both processes, or raise slowest_append where etcd is slower "
+            "than that, then start this process again"
+        )
+
+
 class CatalogClosedError(CatalogError):
     """The manager of the catalog was closed before the result was known."""
 

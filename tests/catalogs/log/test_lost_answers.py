@@ -8,8 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compaction.catalogs.log.etcd.client import GatewayClient
+from compaction.catalogs.log.etcd.port import Transaction, TransactionAnswer
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
-from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.log.port import Renewal, SnapshotOutcome
 from compaction.exceptions import CatalogLogUnavailableError, CatalogLogUncertainError
 from support.catalogs.etcd_members import EtcdStore
 from support.catalogs.logs import at, fill, snapshot, update, versions
@@ -180,3 +182,30 @@ def test_whatever_is_lost_outcomes_are_true(etcd_store: EtcdStore, plan: list[Lo
             update(version, written[version - 1]) for version in range(earliest + (earliest > 1), len(written) + 1)
         ]
         assert [one.event for one in found.events] == ([snapshot(earliest)] if earliest > 1 else []) + expected
+
+
+class Silent(GatewayClient):
+    """The first appends get no answer in time; with `carries` they happen all the same."""
+
+    times, carries = 2, False
+
+    def transaction(self, what: Transaction, *, within: float | None = None) -> TransactionAnswer:
+        if within is not None and self.times:
+            self.times -= 1
+            if self.carries:
+                super().transaction(what, within=within)
+            raise CatalogLogUnavailableError(self.name, "no answer")
+        return super().transaction(what, within=within)
+
+
+@pytest.mark.parametrize("carries", [False, True])
+def test_an_append_that_takes_long_is_sent_again_with_the_time_of_then(etcd_store: EtcdStore, carries: bool) -> None:
+    """Else the version would be active at a time that others hold for complete. What arrived keeps its time."""
+    client = Silent(etcd_store.members.settings())
+    client.carries = carries
+    log = EtcdUpdateLog(client, etcd_store.prefix)
+    etcd_store.opened.append(log)
+    now = iter((at(30), at(40), at(50)))
+    assert log.append(update(1), at(1), renewal=Renewal(1.0, lambda: next(now)))
+    (event,) = etcd_store.open().recover().events
+    assert event.timestamp == (at(1) if carries else at(40))

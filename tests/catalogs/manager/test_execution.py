@@ -6,7 +6,7 @@ import pytest
 
 from compaction.catalogs.commands.schemas import CreateSchema
 from compaction.catalogs.commands.tables import DropTable
-from compaction.catalogs.log.port import LogEvent
+from compaction.catalogs.log.port import LogEvent, Renewal
 from compaction.catalogs.manager.executing import Executed
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.entries import VersionedUpdate
@@ -156,7 +156,7 @@ class BrokenLog(ListLog):
         super().__init__()
         self.error = error
 
-    def append(self, update: VersionedUpdate, timestamp: int) -> bool:
+    def append(self, update: VersionedUpdate, timestamp: int, *, renewal: Renewal | None = None) -> bool:
         if self.version:
             raise self.error
         return super().append(update, timestamp)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.catalogs.log.port import Recovered, SnapshotOutcome
+from compaction.catalogs.log.port import Recovered, Renewal, SnapshotOutcome
 from compaction.catalogs.manager.settings import Settings
 from compaction.catalogs.model.catalog import EMPTY
 from compaction.catalogs.model.entries import VersionedUpdate
@@ -89,7 +89,7 @@ def test_a_call_before_version_1_is_read_waits_for_it() -> None:
 class DeafLog(ListLog):
     """Takes no update."""
 
-    def append(self, update: VersionedUpdate, timestamp: int) -> bool:
+    def append(self, update: VersionedUpdate, timestamp: int, *, renewal: Renewal | None = None) -> bool:
         raise CatalogLogUnavailableError("memory", "the log is away")
 
 

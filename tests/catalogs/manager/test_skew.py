@@ -8,7 +8,7 @@ import pytest
 
 from compaction.catalogs.log.port import LogTime
 from compaction.catalogs.model.hybrid import hybrid, physical
-from compaction.exceptions import CatalogClockError, CatalogStoppedError
+from compaction.exceptions import CatalogClockError, CatalogLateError, CatalogStoppedError
 from support.catalogs.immediate_logs import ListLog
 from support.catalogs.managers import START, ManualTime, Stage, stage
 from support.catalogs.worlds import table
@@ -51,6 +51,20 @@ def test_a_writer_whose_clock_is_off_that_of_the_log_writes_nothing(off: int) ->
     assert 0 < abs(error.off) <= abs(off)
     assert log.version == 2
     one.run(table("B"))
+
+
+def test_a_log_that_answers_slowly_is_no_clock_that_is_behind() -> None:
+    """The time that its answer takes passes before the writer's clock is read."""
+    log = DatedLog(ManualTime())
+    one = stage(log, time=log.server)
+
+    def slow() -> LogTime:
+        log.server.milliseconds += 5_000
+        return DatedLog.time(log)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "time", slow)
+        assert one.run(table("A")).version == 2
 
 
 @pytest.mark.parametrize("off", [400, -400])
@@ -105,9 +119,9 @@ def test_a_version_that_is_active_before_a_time_that_was_complete_is_not_applied
     other.manager.execute(table("A"))
     (stopped,) = one.reported
     assert isinstance(stopped, CatalogStoppedError)
-    assert isinstance(stopped.__cause__, CatalogClockError)
-    assert "in memory, which wrote version 2, is" in str(stopped)
-    assert "behind" in str(stopped)
+    assert isinstance(stopped.__cause__, CatalogLateError)
+    assert "version 2 of in memory has a time " in str(stopped)
+    assert "synchronize the clocks of both processes, or raise slowest_append" in str(stopped)
     assert one.manager.active(at) is before
 
 

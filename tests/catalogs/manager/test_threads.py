@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.log.port import Renewal, SnapshotOutcome
 from compaction.catalogs.manager.events import CatalogEvent, EventKind
 from compaction.catalogs.manager.executing import Executed
 from compaction.catalogs.manager.manager import CatalogManager
@@ -35,7 +35,7 @@ class SharedLog(ListLog):
         self.thread = Thread(target=self._deliver, daemon=True)
         self.thread.start()
 
-    def append(self, update: VersionedUpdate, timestamp: int) -> bool:
+    def append(self, update: VersionedUpdate, timestamp: int, *, renewal: Renewal | None = None) -> bool:
         with self.lock:
             return super().append(update, timestamp)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from compaction.catalogs.codec.codec import decode, encode
 from compaction.catalogs.log.memory import MemoryUpdateLog, MemoryWatch
-from compaction.catalogs.log.port import LogEvent, Recovered, SnapshotOutcome, Watch
+from compaction.catalogs.log.port import LogEvent, Recovered, Renewal, SnapshotOutcome, Watch
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
 
 
@@ -44,7 +44,7 @@ class ListLog(MemoryUpdateLog):
         self.calls.append("recover")
         return super().recover()
 
-    def append(self, update: VersionedUpdate, timestamp: int) -> bool:
+    def append(self, update: VersionedUpdate, timestamp: int, *, renewal: Renewal | None = None) -> bool:
         self.calls.append("append")
         stored = decode(encode(update), f"update {update.version}")
         assert isinstance(stored, VersionedUpdate)
@@ -83,7 +83,7 @@ class LosingLog(ListLog):
         self.since = since
         self.lost = 0
 
-    def append(self, update: VersionedUpdate, timestamp: int) -> bool:
+    def append(self, update: VersionedUpdate, timestamp: int, *, renewal: Renewal | None = None) -> bool:
         if update.version < self.since:
             return super().append(update, timestamp)
         self.lost += 1

@@ -12,7 +12,7 @@ from compaction.catalogs.commands.command import Command
 from compaction.catalogs.compaction.reasons import Reason
 from compaction.catalogs.compaction.round import Answer, Unanswered
 from compaction.catalogs.log.memory import MemoryUpdateLog
-from compaction.catalogs.log.port import Recovered, SnapshotOutcome, UpdateLog
+from compaction.catalogs.log.port import Recovered, Renewal, SnapshotOutcome, UpdateLog
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.participants.reference import ReferenceParticipant
@@ -43,7 +43,7 @@ class KeptLog:
             raise self.failure
         return self.log.recover()
 
-    def append(self, update: VersionedUpdate, timestamp: int) -> bool:
+    def append(self, update: VersionedUpdate, timestamp: int, *, renewal: Renewal | None = None) -> bool:
         return self.log.append(update, timestamp)
 
     def save_snapshot(self, snapshot: Snapshot, token: int) -> SnapshotOutcome:

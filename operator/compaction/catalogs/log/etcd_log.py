@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable
 from itertools import count
 from typing import Final
@@ -24,7 +25,7 @@ from compaction.catalogs.log.layout import (
     shown,
     unpack,
 )
-from compaction.catalogs.log.port import LogEvent, LogTime, Recovered, SnapshotOutcome, Watch
+from compaction.catalogs.log.port import LogEvent, LogTime, Recovered, Renewal, SnapshotOutcome, Watch
 from compaction.catalogs.log.position import Position
 from compaction.catalogs.log.recovery import read_log
 from compaction.catalogs.log.requests import AT_ONCE
@@ -37,10 +38,13 @@ from compaction.exceptions import (
     CatalogLogLimitError,
     CatalogLogRewoundError,
     CatalogLogSizeError,
+    CatalogLogUnavailableError,
     CatalogLogUncertainError,
 )
 
 _WRITER_BYTES: Final = 8
+APPEND_SECONDS: Final = 15.0
+"""How long an append with a renewal is sent again, each time with the time of that moment."""
 HEARD_SECONDS: Final = 10.0
 """How long an answer says what a member's clock is; a clock that is set meanwhile is noticed after that."""
 
@@ -95,15 +99,22 @@ class EtcdUpdateLog:
             self._start = reading.end
         return reading.recovered
 
-    def append(self, update: VersionedUpdate, timestamp: int) -> bool:
-        version, stamp = update.version, self._stamp()
+    def append(self, update: VersionedUpdate, timestamp: int, *, renewal: Renewal | None = None) -> bool:
+        version, stamp, began, resent = update.version, self._stamp(), time.monotonic(), False
         before, activation = self._own, activation_of(update, timestamp)
         if before[0] == version - 1:
             activation = max(activation, before[1] + 1)
         self._begin()
         while True:
             what = requests.append(self._keys, version, activation, self._packed(update, activation, stamp))
-            answer = self._send(version, what)
+            try:
+                answer = self._send(version, what, within=None if renewal is None else renewal.seconds)
+            except CatalogLogUnavailableError:
+                if renewal is None or time.monotonic() - began >= APPEND_SECONDS:
+                    raise
+                # It may be in the log by now: then the stamp says so, whatever time is sent the next time.
+                activation, resent = max(activation, activation_of(update, renewal.now())), True
+                continue
             if answer.succeeded:
                 self._own = version, activation
                 return True
@@ -115,7 +126,7 @@ class EtcdUpdateLog:
                 continue
             # Another writer's update settles it. A snapshot in its place, or nothing, does not.
             cut = found.snapshot >= version and (found.asked is None or isinstance(found.asked.event, Snapshot))
-            return answer.repeated and cut and self._was_written(version, stamp, found)
+            return (answer.repeated or resent) and cut and self._was_written(version, stamp, found)
 
     def save_snapshot(self, snapshot: Snapshot, token: int) -> SnapshotOutcome:
         if snapshot.version < FIRST_VERSION:
@@ -177,9 +188,9 @@ class EtcdUpdateLog:
     def _packed(self, event: Event, activation: int, stamp: bytes) -> bytes:
         return pack(self._keys, Stored(event, activation, stamp, self._name))
 
-    def _send(self, version: int, what: Transaction) -> TransactionAnswer:
+    def _send(self, version: int, what: Transaction, *, within: float | None = None) -> TransactionAnswer:
         try:
-            return self._client.transaction(what)
+            return self._client.transaction(what, within=within)
         except CatalogLogSizeError as error:
             size = sum(len(part.value) for part in what.success if isinstance(part, Put))
             raise CatalogLogLimitError(version, size, error.reason) from error

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from compaction.catalogs.log.layout import FIRST_VERSION, STAMP_BYTES, Keys, Stored, activation_of, pack
-from compaction.catalogs.log.port import LogEvent, LogTime, Recovered, SnapshotOutcome, Watch
+from compaction.catalogs.log.port import LogEvent, LogTime, Recovered, Renewal, SnapshotOutcome, Watch
 from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
 from compaction.catalogs.model.hybrid import LOGICAL_BITS
 from compaction.exceptions import CatalogLogLimitError, CatalogLogRewoundError, CatalogLogUnavailableError
@@ -70,7 +70,7 @@ class MemoryUpdateLog:
             kept = tuple(self._kept[version] for version in sorted(self._kept))
             return Recovered(kept, self._version, self._revision, self._token)
 
-    def append(self, update: VersionedUpdate, timestamp: int) -> bool:
+    def append(self, update: VersionedUpdate, timestamp: int, *, renewal: Renewal | None = None) -> bool:
         activation = activation_of(update, timestamp)
         self._check(update, activation)
         with self._lock:

@@ -54,6 +54,16 @@ class LogTime:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """When an append takes another timestamp: `now` gives it once `seconds` have passed without an answer. A version
+    with an older one would be active at a time that others hold for complete (`wait_complete`).
+    """
+
+    seconds: float
+    now: Callable[[], int]
+
+
 class SnapshotOutcome(StrEnum):
     """What became of a snapshot that was to be saved."""
 
@@ -87,10 +97,11 @@ class UpdateLog(Protocol):
         """Everything kept. Raises CorruptCatalogLogError for a gap or a value that does not decode."""
         ...
 
-    def append(self, update: VersionedUpdate, timestamp: int) -> bool:
+    def append(self, update: VersionedUpdate, timestamp: int, *, renewal: Renewal | None = None) -> bool:
         """Write `update` as the version after the last one; False, and nothing is written, when another version is
         last. The stored activation time is strictly later than that of the version before: a timestamp that is too
         early is moved. Raises CatalogLogLimitError, and writes nothing, for a version larger than the log takes.
+        `renewal`: for a log that does not answer at once.
         """
         ...
 

@@ -10,7 +10,7 @@ from threading import Lock
 
 from compaction.catalogs.log.port import LogEvent, LogTime
 from compaction.catalogs.model.hybrid import LOGICAL_BITS, MAXIMUM, MINIMUM, next_millisecond, physical
-from compaction.exceptions import CatalogClockError
+from compaction.exceptions import CatalogClockError, CatalogLateError
 
 
 def system_milliseconds() -> int:
@@ -94,10 +94,9 @@ class ClockGuard:
             f"{event.writer}, which wrote version {event.event.version},", off, self._process, self._max_skew
         )
 
-    def late(self, event: LogEvent) -> CatalogClockError:
+    def late(self, event: LogEvent) -> CatalogLateError:
         """The error of a version that came after the catalog was complete for its activation time."""
-        writer = f"{event.writer}, which wrote version {event.event.version},"
-        return CatalogClockError(writer, min(-1, self._off(event.timestamp)), self._process, self._max_skew)
+        return CatalogLateError(event.event.version, event.writer, -self._off(event.timestamp))
 
     def require(self, timestamp: int, time: LogTime | None) -> None:
         """Raises CatalogClockError when no version may be written at `timestamp`: this process's clock is off that of

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from compaction.catalogs.commands.command import Command, batch
-from compaction.catalogs.log.port import UpdateLog
+from compaction.catalogs.log.port import Renewal, UpdateLog
 from compaction.catalogs.manager import futures
 from compaction.catalogs.manager.clock import ClockGuard, HybridClock
 from compaction.catalogs.manager.history import History
@@ -130,7 +130,7 @@ class Execution:
             unchanged = Executed(found.applied, base.version, base.activation_time)
             return futures.done(_Saved(unchanged, base.activation_time))
         update = VersionedUpdate(base.version + 1, self._settings.delay, found.entries)
-        written = append_at(self._log, update, self._clock, self._guard)
+        written = append_at(self._log, update, self._clock, self._guard, self._settings)
 
         def read(_: None) -> Future[_Saved]:
             if not written:
@@ -147,11 +147,16 @@ class Execution:
         return (history.find(version) or history.earliest).activation_time
 
 
-def append_at(log: UpdateLog, update: VersionedUpdate, clock: HybridClock, guard: ClockGuard) -> bool:
+def append_at(
+    log: UpdateLog, update: VersionedUpdate, clock: HybridClock, guard: ClockGuard, settings: Settings
+) -> bool:
     """Append with the clock's time. Raises CatalogClockError, and appends nothing, when that is not to be believed."""
+    time = log.time()
+    # Read after the log's time, which may have taken a request: the other way round a slow etcd looks like a clock that
+    # is behind.
     timestamp = clock.now()
-    guard.require(timestamp, log.time())
-    return log.append(update, timestamp)
+    guard.require(timestamp, time)
+    return log.append(update, timestamp, renewal=Renewal(settings.slowest_append / 1_000, clock.now))
 
 
 def moved(timestamp: int, milliseconds: int) -> int:

@@ -109,7 +109,9 @@ class CatalogManager:
             self.initialization.set_result(None)
             return
         # Another process may write it first: then there is nothing to do.
-        created = self._runner.submit(lambda: append_at(self._log, first_update(), self.clock, self._guard))
+        created = self._runner.submit(
+            lambda: append_at(self._log, first_update(), self.clock, self._guard, self.settings)
+        )
         futures.forward(futures.then(created, lambda _: self._readiness.until(1)), self._begun)
         futures.forward(futures.then(self._begun, self._first_active), self.initialization)
 

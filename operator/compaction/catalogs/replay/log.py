@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from compaction.catalogs.codec.codec import decode, encode
-from compaction.catalogs.log.port import LogEvent, Recovered, SnapshotOutcome
+from compaction.catalogs.log.port import LogEvent, Recovered, Renewal, SnapshotOutcome
 from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
 from compaction.catalogs.model.hybrid import LOGICAL_BITS
 from compaction.catalogs.replay.steps import Transaction
@@ -75,7 +75,7 @@ class ReplayLog:
         events = tuple(self._updates[version] for version in sorted(self._updates))
         return Recovered(events, self._version, self._revision)
 
-    def append(self, update: VersionedUpdate, timestamp: int) -> bool:
+    def append(self, update: VersionedUpdate, timestamp: int, *, renewal: Renewal | None = None) -> bool:
         if self.before_append is not None:
             run, self.before_append = self.before_append, None
             run()

@@ -64,8 +64,8 @@ class GatewayClient:
         answer, _ = self._call(wire.RANGE, wire.range_request(what, revision))
         return wire.page(answer, wire.revision_of(answer))
 
-    def transaction(self, what: Transaction) -> TransactionAnswer:
-        answer, attempts = self._call(wire.TRANSACTION, wire.transaction_request(what))
+    def transaction(self, what: Transaction, *, within: float | None = None) -> TransactionAnswer:
+        answer, attempts = self._call(wire.TRANSACTION, wire.transaction_request(what), within)
         return wire.transaction_answer(answer, repeated=attempts > 1)
 
     def compact(self, revision: int) -> None:
@@ -124,11 +124,12 @@ class GatewayClient:
 
     # -- one call ---------------------------------------------------------------------------------------------------
 
-    def _call(self, path: str, what: Document) -> tuple[Document, int]:
+    def _call(self, path: str, what: Document, within: float | None = None) -> tuple[Document, int]:
         """The answer, and how many times the request was sent."""
         answer, attempts = self._over_endpoints(
             lambda endpoint: self._post(endpoint, path, what),
             lambda answer: None if answer.status == http.client.OK else answer,
+            within,
         )
         try:
             return wire.document(answer.body), attempts
@@ -136,10 +137,11 @@ class GatewayClient:
             raise CatalogLogUnavailableError(self.name, "the answer is not one of etcd's JSON gateway") from error
 
     def _over_endpoints(
-        self, request: Callable[[Endpoint], Sent], refused: Callable[[Sent], Answer | None]
+        self, request: Callable[[Endpoint], Sent], refused: Callable[[Sent], Answer | None], within: float | None = None
     ) -> tuple[Sent, int]:
         """Try members in turn until one does it, or the time of a call is over."""
-        deadline = self._clock() + self._settings.call_seconds
+        seconds = self._settings.call_seconds
+        deadline = self._clock() + (seconds if within is None else min(seconds, within))
         attempts, strangers, renewed, pause, last = 0, 0, False, PAUSE_SECONDS, "no endpoint answered"
         while not self._connections.closed:
             endpoint = self._order[0]

@@ -168,8 +168,10 @@ class EtcdClient(Protocol):
         """Read at a revision, 0 for the newest (linearizable)."""
         ...
 
-    def transaction(self, what: Transaction) -> TransactionAnswer:
-        """Run a transaction, and after a lost answer again: it is written so that a second run changes nothing."""
+    def transaction(self, what: Transaction, *, within: float | None = None) -> TransactionAnswer:
+        """Run a transaction, and after a lost answer again: it is written so that a second run changes nothing.
+        `within`: seconds after which it is sent no more, where that is less than the time of a call.
+        """
         ...
 
     def heard(self) -> ClockHeard | None:
