@@ -154,6 +154,17 @@ def test_a_writer_is_compared_with_the_clock_of_etcd(etcd_store: EtcdStore, off:
     assert log.recover().version == 0
 
 
+def test_a_log_that_was_lost_is_not_made_by_a_claim(etcd_store: EtcdStore) -> None:
+    log = etcd_store.open()
+    with pytest.raises(CatalogLogRewoundError, match="it does not exist, and it did before"):
+        log.claim(1, begins=False)
+    client = etcd_store.members.client()
+    assert not client.range(Get(Keys(etcd_store.prefix).product)).pairs
+    client.close()
+    assert log.claim(1) == 1
+    assert log.claim(1, begins=False) == 2
+
+
 def test_revisions_ascend_and_a_lost_race_uses_none(store: Store) -> None:
     """A failed append still uses a revision in the reference; here it does not."""
     log = store.open()

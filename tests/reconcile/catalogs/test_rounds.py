@@ -11,7 +11,7 @@ from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.manager.history import START as NO_VERSIONS
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.participants.report import Cause
-from compaction.reconcile.catalogs.actions import SaveSnapshot, SendMinimum
+from compaction.reconcile.catalogs.actions import Ask, SaveSnapshot, SendMinimum
 from compaction.reconcile.catalogs.catalog import reconcile
 from compaction.reconcile.catalogs.memory import CatalogMemory
 from compaction.reconcile.catalogs.observations import Broken, CatalogSnapshot, Delivered, LogRead, Saved
@@ -106,12 +106,17 @@ def test_a_log_that_has_lost_versions_is_no_new_catalog() -> None:
     assert one.status.compaction is not None
     assert "ends at version 0, and it had version 6: its keys were deleted" in one.status.compaction.message
     assert one.status.latest_version == 6
-    one.generation += 1
-    one.seconds += 61
-    one.run()
-    one.run(one.heard(one.idle()))
-    one.run(LogRead(NO_VERSIONS, one.now), Delivered(1))
-    assert one.status.compaction.reason != "LogCorrupt"
+    for spec, reason in (
+        ({"interval": "2m"}, "LogCorrupt"),
+        ({"catalog": {"endpoints": ["http://127.0.0.1:2379"], "prefix": "/other"}}, "NothingToCompact"),
+    ):
+        one.spec, one.generation = spec, one.generation + 1
+        one.seconds += 200
+        asked = one.run().tasks
+        assert [task.known for task in asked if isinstance(task, Ask)] == [reason == "LogCorrupt"]
+        one.run(one.heard(one.idle()))
+        one.run(LogRead(NO_VERSIONS, one.now), Delivered(1))
+        assert one.status.compaction.reason == reason
 
 
 def test_a_participant_without_an_answer_is_named_and_its_age_grows() -> None:

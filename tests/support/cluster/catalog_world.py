@@ -49,7 +49,7 @@ class KeptLog:
     def save_snapshot(self, snapshot: Snapshot, token: int) -> SnapshotOutcome:
         return self.log.save_snapshot(snapshot, token)
 
-    def claim(self, least: int) -> int:
+    def claim(self, least: int, *, begins: bool = True) -> int:
         if self.failure is not None:
             raise self.failure
         return self.log.claim(least)

@@ -152,8 +152,9 @@ class EtcdUpdateLog:
             if not self._client.transaction(requests.sweep(self._keys, start, end)).succeeded:
                 return
 
-    def claim(self, least: int) -> int:
-        self._begin()
+    def claim(self, least: int, *, begins: bool = True) -> int:
+        if begins:
+            self._begin()
         while True:
             largest = self._survey().token
             token = max(least, largest + 1)

@@ -101,7 +101,7 @@ class MemoryUpdateLog:
     def sweep(self) -> None:
         """Nothing is left below a snapshot."""
 
-    def claim(self, least: int) -> int:
+    def claim(self, least: int, *, begins: bool = True) -> int:
         with self._lock:
             self._require_open()
             self._token = max(least, self._token + 1)

@@ -117,9 +117,10 @@ class UpdateLog(Protocol):
         """
         ...
 
-    def claim(self, least: int) -> int:
+    def claim(self, least: int, *, begins: bool = True) -> int:
         """Take a fencing token: `least`, or one more than the largest that the log has seen when that is larger. Each
-        call has another one, and a snapshot with a smaller one is refused from then on.
+        call has another one, and a snapshot with a smaller one is refused from then on. Without
+        `begins` a log that is not there is not made: CatalogLogRewoundError.
         """
         ...
 

@@ -73,9 +73,10 @@ class LogRepair:
         steps: list[tuple[UnreadableVersion, bytes]] = []
         events: list[LogEvent] = []
         active = 0
-        for found in values:
+        for position, found in enumerate(values):
             if isinstance(found, UnreadableVersion):
-                stored = self._replacement(found, active, survey)
+                later = next((one.activation for one in values[position + 1 :] if isinstance(one, Stored)), None)
+                stored = self._replacement(found, active, later, survey)
                 steps.append((found, pack(self._keys, stored)))
             else:
                 stored = found
@@ -118,10 +119,12 @@ class LogRepair:
             missing = shown(self._keys.update(expected))
             raise CorruptCatalogLogError(missing, f"is missing; the last is {survey.version}")
 
-    def _replacement(self, one: UnreadableVersion, before: int, survey: Survey) -> Stored:
-        """An update of nothing at the time of the value that it replaces: versions keep their times."""
+    def _replacement(self, one: UnreadableVersion, before: int, later: int | None, survey: Survey) -> Stored:
+        """An update of nothing at the time of the value that it replaces: versions keep their times. A time that may be
+        damaged itself, since it is not between those of its neighbours, is not kept.
+        """
         active = survey.activation if one.version == survey.version else one.activation
-        if active is None or active <= before:
+        if active is None or active <= before or (later is not None and active >= later):
             active = before + 1
         return Stored(VersionedUpdate(one.version, 0, ()), active, secrets.token_bytes(STAMP_BYTES), WRITER)
 

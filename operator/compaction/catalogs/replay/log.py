@@ -112,7 +112,7 @@ class ReplayLog:
     def sweep(self) -> None:
         """Nothing is left below a snapshot."""
 
-    def claim(self, least: int) -> int:
+    def claim(self, least: int, *, begins: bool = True) -> int:
         return least
 
     def watch(self, after: int, deliver: Deliver, failed: Callable[[Exception], None]) -> ReplayWatch:

@@ -68,8 +68,12 @@ def repair_command(
 
 
 def _save(directory: Path, one: UnreadableVersion) -> Path:
-    """On disk before the log changes. Raises FileExistsError: an earlier copy is not written over."""
+    """On disk before the log changes. An earlier run may have saved the same; another copy is not written over:
+    FileExistsError.
+    """
     file = directory / f"version-{one.version}.bin"
+    if file.exists() and file.read_bytes() == one.value:
+        return file
     with file.open("xb") as opened:
         opened.write(one.value)
         opened.flush()

@@ -115,7 +115,7 @@ class CatalogWork:
         spec, token, unclaimed = task.spec, task.least, None
         if not spec.dry_run:
             try:
-                token = await self._with_log(spec, credentials, lambda log: claimed(log, task.least))
+                token = await self._with_log(spec, credentials, lambda log: claimed(log, task))
             except (CatalogError, SecretError) as error:
                 unclaimed = failure_of(error)
         started_at = self._clock()
@@ -143,12 +143,12 @@ class CatalogWork:
         return waiting()
 
 
-def claimed(log: UpdateLog, least: int) -> int:
-    """The token of the round. Where the log has no space for it, what lies below the snapshot goes first: deleting is
-    all that such a log still does.
+def claimed(log: UpdateLog, task: Ask) -> int:
+    """The token of the round. A log that was there is not made again: that it is gone says that it was lost. Where the
+    log has no space for a claim, what lies below the snapshot goes first: deleting is all that such a log still does.
     """
     try:
-        return log.claim(least)
+        return log.claim(task.least, begins=not task.known)
     except CatalogLogFullError:
         with suppress(CatalogLogError):
             log.sweep()

@@ -17,10 +17,13 @@ from compaction.reconcile.observations import Identity
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Claim the log, then find the participants of `spec` and ask all of them. `least`: the least fencing token."""
+    """Claim the log, then find the participants of `spec` and ask all of them. `least`: the least fencing token.
+    `known`: an earlier round has read versions of this log.
+    """
 
     spec: CatalogCompactionSpec
     least: int
+    known: bool = False
 
 
 @dataclass(frozen=True, slots=True)

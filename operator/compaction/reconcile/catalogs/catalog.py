@@ -75,10 +75,14 @@ def _begin(
     if catalog.spec.suspend:
         # What was remembered before the suspension comes back as the trigger of a changed spec.
         return replace(memory, processes=Processes(), ended_at=snapshot.now.monotonic), status
-    if memory.processes.trigger is Trigger.SPEC_CHANGED:
-        # It may name another log: what the last one had says nothing about this one.
+    same_log = memory.reference == catalog.spec.catalog
+    if memory.processes.trigger is Trigger.SPEC_CHANGED and not same_log:
+        # What another log had says nothing about this one.
         status = status.model_copy(update={"earliest_version": None, "latest_version": None})
-    tasks.append(Ask(catalog.spec, least_token(snapshot.transitions, status.fencing_token)))
+    memory = replace(memory, reference=catalog.spec.catalog)
+    tasks.append(
+        Ask(catalog.spec, least_token(snapshot.transitions, status.fencing_token), bool(status.latest_version))
+    )
     status = with_round(status, memory.processes, begun=True, now=snapshot.now)
     return replace(memory, round=None, begun_at=snapshot.now.monotonic), status
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from compaction.api.catalog.spec import CatalogReference
 from compaction.api.catalog.status import CatalogCompactionStatus
 from compaction.catalogs.compaction.processes import Processes
 from compaction.catalogs.compaction.round import Round
@@ -19,7 +20,7 @@ class CatalogMemory:
     round, -1 before one did. `watermark`: hybrid timestamp, UNDEFINED until it was moved or read from the status.
     `begun_at`: monotonic seconds, of the round that runs; `ended_at`: of the last one. `round`: what the participants
     said, None while they are asked. `earliest`: first version when the log was read. `status`: what is to be written,
-    which outlives a write that met another version; None until something is.
+    which outlives a write that met another version; None until something is. `reference`: the log of the last round.
     """
 
     generation: int = -1
@@ -31,3 +32,4 @@ class CatalogMemory:
     round: Round | None = None
     earliest: int = 0
     status: CatalogCompactionStatus | None = None
+    reference: CatalogReference | None = None
