@@ -13,8 +13,8 @@ from compaction.api.enums import JobReason
 from compaction.exceptions import LeaseLostError
 from compaction.rewrite.segments import task
 from compaction.rewrite.tasks import run_tasks, share_of
+from compaction.stores.segments.planning.group_check import GroupRanges
 from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import GroupRanges
 from compaction.stores.segments.snapshot.seq import LiveSet
 from support.processes.worker_ports import FakeLease, ThreadEngine
 

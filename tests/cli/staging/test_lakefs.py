@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from compaction.cli.staging.commands import group
+from compaction.cli.staging.lakefs import merge as merge_command
 from compaction.local.servers.postgres import PostgresServer
 from compaction.stores.objects.store import open_objects
 from compaction.stores.staging.format.wire import bytes_field
@@ -175,6 +176,22 @@ def test_many_branches_wait_for_their_quiet_periods_together(
     assert [one["end"] for one in items] == ["merged"] * 4
     # One after the other they would take four times the quiet period by the clock alone, whatever the machine does.
     assert sum(one["seconds"] for one in items) > time.monotonic() - started
+
+
+def test_a_branch_that_fails_for_no_known_reason_hides_no_outcome(
+    lakefs: LakeFsCommands, server: LakeFsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.create_branch("bad", server.branch().commit_id)
+    plain = merge_command.merge_branch
+
+    def failing(live: Any, branch: str, *more: Any) -> Any:
+        return [][7] if branch == "bad" else plain(live, branch, *more)
+
+    monkeypatch.setattr(merge_command, "merge_branch", failing)
+    result = lakefs.run("merge", "--repo", server.name, *AT_ONCE, "--apply")
+    assert result.exit_code == 1
+    assert "1 branch of 2 merged" in result.stdout
+    assert "branch bad: an unexpected IndexError at" in result.stderr
 
 
 def test_a_namespace_that_is_nowhere_here_keeps_no_inspection(lakefs: LakeFsCommands, kv: SqlKeyValueStore) -> None:

@@ -168,8 +168,9 @@ SWEEP_DEFECTS: Final = (
         name="sweep of objects: only the trees of branches count, not those of older commits",
         promise=f"{_PAGE}#sweep",
         file="stores/staging/sweep/objects.py",
-        old="        trees.add(commit.meta_range_id)\n",
-        new="        trees |= {commit.meta_range_id} if commit.id in branches.values() else set()\n",
+        old="        trees.add(commit.meta_range_id)\n        there.add(commit.id)\n        named",
+        new="        trees |= {commit.meta_range_id} if commit.id in branches.values() else set()\n"
+        "        there.add(commit.id)\n        named",
         killers=_SWEEP,
     ),
     Defect(

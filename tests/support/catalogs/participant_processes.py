@@ -15,7 +15,7 @@ from compaction.local.servers.versitygw import free_port
 from support.stores.ingest import SECRET
 from support.time.waiting import eventually
 
-QUICK: Final = ("--availability=1s", "--update-interval=0.2s", "--checkpoint-interval=0.2s")
+QUICK: Final = ("--availability=1s", "--update-interval=0.2s", "--checkpoint-interval=0.2s", "--no-old-rows")
 """A watermark and checkpoints that follow within a second."""
 END_SECONDS: Final = 60.0
 

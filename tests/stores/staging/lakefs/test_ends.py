@@ -240,6 +240,24 @@ def test_merges_of_a_deleted_repository_end_with_their_grace(
     assert list(other.rows_of(kept).values()) == [1, 1]
 
 
+def test_rows_that_cannot_be_read_keep_nothing_of_other_repositories(
+    live: LiveRepository, server: LakeFsServer, clock: QuietClock
+) -> None:
+    """A damaged entry of another repository, and a damaged record, which may be that of any."""
+    old = server.put_sealed(*LAYERS)
+    merge_branch(live, "main")
+    server.kv.set(MERGE_PARTITION, b"journal/other-x/main/t", b"\xff")
+    clock.now += GRACE + 1
+    assert drop_deleted(server.kv, clock=clock.time, sleep=clock.sleep) == (0, 0)
+    server.kv.delete(REPOSITORIES_PARTITION, f"repos/{server.name}".encode())
+    server.kv.delete(server.partition, b"branches/main")
+    server.kv.set(REPOSITORIES_PARTITION, b"repos/damaged", b"\xff")
+    assert drop_deleted(server.kv, clock=clock.time, sleep=clock.sleep) == (0, 0)
+    server.kv.delete(REPOSITORIES_PARTITION, b"repos/damaged")
+    assert drop_deleted(server.kv, clock=clock.time, sleep=clock.sleep)[0] == len(old) + 1
+    assert server.kv.get(MERGE_PARTITION, b"journal/other-x/main/t") == b"\xff"
+
+
 # -- undo --------------------------------------------------------------------------------------------------------------
 
 

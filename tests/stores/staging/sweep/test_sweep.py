@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from compaction.stores.staging.compaction.work import work_on
 from compaction.stores.staging.flows.journal import DROPPING, journalled
 from compaction.stores.staging.flows.marks import mark, marked_objects, pin, pinned, unmark
 from compaction.stores.staging.kv.port import KeyValueStore
+from compaction.stores.staging.refs.commits import Commits
 from compaction.stores.staging.sweep import objects, tokens
-from compaction.stores.staging.sweep.objects import CLOCKS_DIFFER, sweep_objects
+from compaction.stores.staging.sweep.objects import CLOCKS_DIFFER, reachable, sweep_objects
 from compaction.stores.staging.sweep.tokens import SweptTokens, sweep_tokens
 from compaction.stores.staging.tree.storage import RangeStorage
 from support.faults.aged import Aging
@@ -49,6 +51,20 @@ def test_a_row_that_must_be_there_stops_the_sweep(repo: StagingRepo, lost: str) 
     with pytest.raises(RowMissingError, match="is missing, so no object is known to be garbage"):
         sweep_objects(repo.area, grace=ALL_OLD)
     assert {one.path for one in repo.area.ranges.stored()} == stored
+
+
+def test_a_commit_that_a_listing_has_passed_by_is_there(repo: StagingRepo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two commits are made while commits are listed by id: the parent's place was passed, the child's not yet."""
+    for name in ("a", "b", "c"):
+        repo.set(name, "1")
+        repo.committer.commit("main", DRAFT)
+    head = repo.area.commits.get(repo.area.branches.get("main").record.commit_id)
+    passed = {head.parents[0], repo.area.commits.get(head.parents[0]).parents[0]}
+    every = list(repo.area.commits.every())
+    monkeypatch.setattr(Commits, "every", lambda _: (one for one in every if one.id not in passed))
+    assert {one.meta_range_id for one in every} - {""} <= reachable(repo.area)
+    sweep_objects(repo.area, grace=ALL_OLD)
+    assert {one.meta_range_id for one in every} - {""} <= {Path(one.path).name for one in repo.area.ranges.stored()}
 
 
 class TestTokens:

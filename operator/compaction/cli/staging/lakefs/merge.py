@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 import click
@@ -14,11 +16,12 @@ from compaction.api.text.formatting import plural
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
 from compaction.cli.staging.lakefs.options import LivePlace, live_options, merge_options
-from compaction.exceptions import StagingStoreError
+from compaction.exceptions import StagingStoreError, StorageError
 from compaction.stores.staging.lakefs.merging import MergeEnd, MergeOutcome, merge_branch
 from compaction.stores.staging.lakefs.planning import MergePlan, plan_merge
 from compaction.stores.staging.lakefs.repository import LiveRepository
 from compaction.stores.staging.lakefs.settings import MergeSettings, MergeStep
+from compaction.unexpected import defect
 
 AT_ONCE: Final = 8
 """Branches that are merged at a time; each has a connection of its own."""
@@ -128,12 +131,23 @@ def _merges(
     """Several at a time: most of a merge is its quiet period."""
     items, problems = [], []
     names = branches or _every(live)
+    interrupted = threading.Event()
+    settings = replace(settings, stop=interrupted.is_set)
     with _progress(len(names), settings) as of, ThreadPoolExecutor(max(1, min(AT_ONCE, len(names)))) as pool:
-        for name, running in [(name, pool.submit(merge_branch, live, name, of(name))) for name in names]:
-            try:
-                items.append(outcome_object(running.result()))
-            except StagingStoreError as error:
-                problems.append(f"branch {name}: {error}")
+        merges = [(name, pool.submit(merge_branch, live, name, of(name))) for name in names]
+        try:
+            for name, running in merges:
+                try:
+                    items.append(outcome_object(running.result()))
+                except (StagingStoreError, StorageError) as error:
+                    problems.append(f"branch {name}: {error}")
+                except Exception as error:  # noqa: BLE001 - of one branch: what became of the others is said
+                    problems.append(f"branch {name}: {defect(error, name)}")
+        except BaseException:
+            # An interrupt ends those that run before their next step, and begins none of the others.
+            interrupted.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return items, problems
 
 

@@ -83,6 +83,7 @@ class LiveAdapter:
             return unreadable(request, self._spec.location, error, clock=self._clock, wall=self._wall)
 
     def _sense(self, request: SenseRequest, live: LiveRepository) -> Sensed:
+        _ = live.ranges  # a namespace that a worker could not open either is said now, not by its attempts
         found = self._sensor.scan(live, noted=request.recover)
         scan, now = found.scan, self._wall()
         records = {target_name(live.name, one.name): one.record for one in scan.branches}
@@ -143,7 +144,7 @@ class LiveAdapter:
         try:
             with self._kv() as kv:
                 drop_deleted(kv, clock=self._wall, sleep=time.sleep)
-            with self._live() as live:
+            with self._live() as live:  # which reads no object
                 discarded = recover(live).discarded
                 dropped = drop_due(live)
                 # The claims first: a branch that is created and claimed meanwhile keeps its claim.
@@ -199,7 +200,6 @@ class LiveAdapter:
         wanted = connection_of(self._spec.reference, self._secrets)
         with self._opened.use(wanted) as kv, explaining(wanted.address()):
             live = open_live_repository(kv, self._spec.repository, options=wanted.options, clock=self._wall)
-            _ = live.ranges  # a namespace that a worker could not open either is said now, not by its attempts
             with explaining(wanted.address(live.namespace)):
                 yield replace(live, clock=self._wall)
 

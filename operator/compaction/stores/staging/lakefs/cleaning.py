@@ -18,11 +18,11 @@ from compaction.stores.staging.lakefs.journal import (
     JournalRow,
     MergeEntry,
     MergeState,
-    all_entries,
     entries,
     forget,
     moved,
     read_entry,
+    readable_entries,
 )
 from compaction.stores.staging.lakefs.repository import LiveRepository, is_deleted
 from compaction.stores.staging.lakefs.settings import DROPS_PER_SECOND
@@ -141,7 +141,7 @@ def drop_deleted(
         return 0, 0
     tokens = rows = 0
     gone: dict[str, bool] = {}
-    for row in list(all_entries(kv)):
+    for row in list(readable_entries(kv)):
         entry = row.entry
         if entry.partition not in gone:
             gone[entry.partition] = is_deleted(kv, entry.partition)
@@ -153,7 +153,7 @@ def drop_deleted(
             rows += count
         kv.delete(MERGE_PARTITION, entry.key)
     for partition in (name for name, deleted in gone.items() if deleted):
-        if not any(row.entry.partition == partition for row in all_entries(kv)):
+        if not any(row.entry.partition == partition for row in readable_entries(kv)):
             forget_partition(kv, partition)
     return tokens, rows
 

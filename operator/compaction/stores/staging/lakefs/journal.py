@@ -8,10 +8,12 @@ docs/design/staging.md#live-lakefs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import ClassVar, Final
 
+from compaction.exceptions import CorruptMessageError
 from compaction.stores.staging.format.messages import SIGNED, TEXT, TEXTS, StagingMessage, wire_at
 from compaction.stores.staging.kv.port import Expected, KeyValueStore, Presence
 from compaction.stores.staging.lakefs.branch_rows import BranchRow
@@ -114,16 +116,25 @@ def entries(live: LiveRepository, branch: str = "") -> Iterator[JournalRow]:
     yield from _entries(live.kv, f"{_ENTRIES}{live.partition}/" + (f"{branch}/" if branch else ""))
 
 
-def all_entries(kv: KeyValueStore) -> Iterator[JournalRow]:
-    """Those of all repositories of the store, deleted ones too."""
-    yield from _entries(kv, _ENTRIES)
+def readable_entries(kv: KeyValueStore) -> Iterator[JournalRow]:
+    """Those of all repositories of the store, deleted ones too. One that cannot be read is left to its own repository,
+    which names it.
+    """
+    for name, raw in _rows(kv, _ENTRIES):
+        with suppress(CorruptMessageError):
+            yield JournalRow(MergeEntry.decode(raw, name=name), raw)
 
 
 def _entries(kv: KeyValueStore, prefix: str) -> Iterator[JournalRow]:
+    for name, raw in _rows(kv, prefix):
+        yield JournalRow(MergeEntry.decode(raw, name=name), raw)
+
+
+def _rows(kv: KeyValueStore, prefix: str) -> Iterator[tuple[str, bytes]]:
     start = prefix.encode()
     for page in kv.scan(MERGE_PARTITION, start, start[:-1] + b"0"):
         for key, raw in page:
-            yield JournalRow(MergeEntry.decode(raw, name=f"merge {key.decode(errors='replace')}"), raw)
+            yield f"merge {key.decode(errors='replace')}", raw
 
 
 def read_entry(live: LiveRepository, entry: MergeEntry) -> JournalRow | None:

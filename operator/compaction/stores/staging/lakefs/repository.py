@@ -14,7 +14,7 @@ from typing import Final
 
 from sqlalchemy import Connection, text
 
-from compaction.exceptions import LiveStoreRefusedError, RepositoryReadOnlyError, UnknownRefError
+from compaction.exceptions import CorruptMessageError, LiveStoreRefusedError, RepositoryReadOnlyError, UnknownRefError
 from compaction.stores.objects.store import open_objects
 from compaction.stores.staging.format.messages import BranchData, CommitData
 from compaction.stores.staging.kv.sql import SqlKeyValueStore
@@ -165,12 +165,18 @@ def live_repositories(kv: SqlKeyValueStore) -> Iterator[str]:
 
 
 def is_deleted(kv: SqlKeyValueStore, partition: str) -> bool:
-    """Whether no repository has this partition, and no branch is left in it."""
+    """Whether no repository has this partition, and no branch is left in it. A record that cannot be read may be that
+    of any repository.
+    """
     start, stop = REPOSITORY_KEYS.encode(), REPOSITORY_KEYS[:-1].encode() + b"0"
     for page in kv.scan(REPOSITORIES_PARTITION, start, stop):
         for key, raw in page:
             name = key.decode(errors="replace").removeprefix(REPOSITORY_KEYS)
-            if _partition(name, RepositoryRecord.decode(raw, name=f"repository {name}")) == partition:
+            try:
+                record = RepositoryRecord.decode(raw, name=f"repository {name}")
+            except CorruptMessageError:
+                return False
+            if _partition(name, record) == partition:
                 return False
     return not any(kv.scan(partition, BRANCH_KEYS.encode(), BRANCH_KEYS[:-1].encode() + b"0", page=1))
 

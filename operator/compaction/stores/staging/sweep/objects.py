@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Final
 
-from compaction.exceptions import RowMissingError
+from compaction.exceptions import RowMissingError, UnknownRefError
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.marks import mark, marked_objects, pinned, unmark
 from compaction.stores.staging.flows.receipts import sweep_receipts
@@ -76,8 +76,16 @@ def reachable(area: Area) -> frozenset[str]:
         trees.add(commit.meta_range_id)
         there.add(commit.id)
         named.update(commit.parents)
-    if missing := named - there:
-        raise RowMissingError(area.repository.name, f"commit {min(missing)}")
+    # A listing by id is no snapshot: of two commits made meanwhile it may have the child and not the parent.
+    while missing := named - there:
+        for name in missing:
+            try:
+                commit = area.commits.get(name)
+            except UnknownRefError:
+                raise RowMissingError(area.repository.name, f"commit {name}") from None
+            trees.add(commit.meta_range_id)
+            there.add(commit.id)
+            named.update(commit.parents)
     trees |= pinned(area)
     trees |= {branch.record.compacted_base for branch in area.branches.every()}
     return frozenset(_with_ranges(area, trees - {""}))
