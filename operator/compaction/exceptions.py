@@ -668,7 +668,7 @@ class ServerRunningError(OwnerRunningError):
 
 
 class LiveEntriesMissingError(LogPathError):
-    """Live indexes of a log are in no segment that can be read, and no write-ahead log lies beside it."""
+    """Live indexes of a log are in no segment that can be read, nor in its write-ahead log, if one was found."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"

@@ -486,7 +486,7 @@ def plain_log(directory: Path) -> Path:
 
 def rewrite(log: Path, entries: Iterable[tuple[int, int, bytes]]) -> None:
     """Segment 7, of these entries alone."""
-    with LogWriter(log.parent / "elsewhere", max_count=8, sync=False) as writer:
+    with LogWriter(log.parent / "elsewhere", max_count=64, sync=False) as writer:
         for index, term, payload in entries:
             writer.append(index, term, payload)
     (log.parent / "elsewhere" / segment_name(1)).rename(log / segment_name(7))
@@ -503,6 +503,10 @@ def rewrite(log: Path, entries: Iterable[tuple[int, int, bytes]]) -> None:
         # What a repeated flush writes, and what a new leader drops.
         ([(48, 2, b"entry 48")], set(), ""),
         ([(40, 3, b"of a new leader")], set(), ""),
+        # A new leader writes first what it had of an older term, then entries of its own.
+        ([(40, 1, b"older"), (41, 3, b"of a new leader")], set(), ""),
+        # An installation brings live entries without anything of the leader's own term.
+        ([(12, 0, b"older"), *((index, 1 + index // 30, b"entry %d" % index) for index in range(13, 49))], set(), ""),
     ],
 )
 def test_what_a_stale_segment_hides_is_named(

@@ -37,6 +37,7 @@ from compaction.stores.segments.reading.hidden import hidden_errors
 from compaction.stores.segments.reading.reader import iter_entries, read_batches
 from compaction.stores.segments.reading.view import LogScan, LogState, SegmentRef, scan_log
 from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system.cut import read_cut
 
 
 def _span(bounds: list[int] | None) -> str:
@@ -90,7 +91,8 @@ def inspect(
     half_done = _half_done(directory, errors)
     if verify:
         errors += [scan.log.entries_missing()] if scan.log.missing else []
-        errors += hidden_errors(scan.log)
+        cut = read_cut(directory)
+        errors += hidden_errors(scan.log, cut=None if cut is None else cut.first)
     given = {"snapshot_given": snapshot is not None, "live_given": live is not None}
     result = _describe(scan, errors, look_for_owner(directory), **given, verified=verify)
     result["halfDone"] = half_done

@@ -110,7 +110,7 @@ def hidden(log: LogFacts) -> Iterator[Problem]:
     state = log.state
     lost = live is not None and in_no_segment(state.segments, live).without(LiveSet.from_indexes(log.waiting or ()))
     dead = find_dead(state, state.live) if state.live is not None and not lost else {}
-    for one in hidden_entries(state, needed):
+    for one in hidden_entries(state, needed, cut=None if log.cut is None else log.cut.first):
         rule = Rule.SAME_ENTRY if one.replaced else Rule.ENTRIES_ABOVE
         if not one.replaced and live is not None and one.indexes[0] < above:
             rule = Rule.LIVE_ENTRIES

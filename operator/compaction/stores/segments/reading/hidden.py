@@ -1,9 +1,10 @@
 """Entries that segments hold and no reader gets, because a newer file begins at a lower index: which of them were
 overwritten, and which are lost to an old file under a new name.
 
-A leader drops entries only by writing others of a later term at or below their indexes. So a hidden entry that the log
-needs was overwritten if a later record at or below its index has a higher term; or it is there again, with the same
-content, since a flush was repeated.
+A leader drops entries by writing those of its own log, whose terms may be lower, and then some of its own term, which
+is later. So a hidden entry that the log needs was overwritten if a record of a later term is read at its index or above,
+or a later file has one at its index or below; or it is there again, with the same content, since a flush was repeated.
+The entries of an installation come without anything of the leader's own term.
 """
 
 from __future__ import annotations
@@ -40,11 +41,15 @@ class HiddenEntries:
         return f"{begin} alone, and {self.by} hides them, which begins at a lower index and holds no later term"
 
 
-def hidden_entries(log: LogState, needed: Callable[[U64Array], BoolArray]) -> Iterator[HiddenEntries]:
+def hidden_entries(
+    log: LogState, needed: Callable[[U64Array], BoolArray], *, cut: int | None
+) -> Iterator[HiddenEntries]:
     """Each segment's needed entries that no reader gets as they are, oldest segment first.
 
-    `needed`: which indexes the log needs from its segments.
+    `needed`: which indexes the log needs from its segments. `cut`: the first index that does not count, where an
+    installation was interrupted (`log.cut`).
     """
+    installed = log.snapshot_index or 0 if cut is None else cut - 1
     rows = {ref.name: log.readable(ref) for ref in log.refs}
     parts = [(log.segment(name), found) for name, found in rows.items()]
     read = np.concatenate([segment.idx[found] for segment, found in parts]) if parts else np.empty(0, dtype=np.uint64)
@@ -52,6 +57,7 @@ def hidden_entries(log: LogState, needed: Callable[[U64Array], BoolArray]) -> It
         np.concatenate([getattr(segment, name)[found] for segment, found in parts]) if parts else read
         for name in ("term", "length", "crc")
     ]
+    term_from = np.maximum.accumulate(columns[0][::-1])[::-1]  # The highest term of each record and those above.
     for position, segment in enumerate(log.segments):
         hidden = np.ones(segment.count, dtype=np.bool_)
         hidden[rows.get(segment.name, np.empty(0, dtype=np.int64))] = False
@@ -70,24 +76,25 @@ def hidden_entries(log: LogState, needed: Callable[[U64Array], BoolArray]) -> It
         mine = own[there]
         checked = (segment.crc[mine] != 0) & (crc != 0)
         other = (segment.length[mine] != length) | (checked & (segment.crc[mine] != crc))
-        wrong = mine[(term < segment.term[mine]) | ((term == segment.term[mine]) & other)]
+        overwritten = (term_from[at[there]] > segment.term[mine]) | (segment.idx[mine] <= np.uint64(installed))
+        wrong = mine[((term < segment.term[mine]) & ~overwritten) | ((term == segment.term[mine]) & other)]
         if wrong.size:
             yield _hidden(segment, wrong, newer, replaced=True)
 
 
-def hidden_errors(log: LogState) -> list[EntriesHiddenError]:
-    """One error for each segment with such entries, which the write-ahead log does not hold either.
+def hidden_errors(log: LogState, *, cut: int | None) -> list[EntriesHiddenError]:
+    """One error for each segment with such entries, which the write-ahead log does not hold either. `cut`: as above.
 
     DamagedWalError, InvalidWalFormatError: it may hold them, and cannot be read.
     """
     unknown = log.snapshot_index is not None and log.live is None
-    if unknown or not any(True for _ in hidden_entries(log, log.live_mask)):
+    if unknown or not any(True for _ in hidden_entries(log, log.live_mask, cut=cut)):
         return []
     real = Path(os.path.realpath(log.directory))
     waiting = waiting_in(log.wal_directory or real.parent, os.fsencode(real.name))
     # From the first one that waits on, a reader asks the write-ahead log.
-    bound = np.uint64(waiting.smallest if waiting else MAX_INDEX)
-    found = hidden_entries(log, lambda indexes: log.live_mask(indexes) & (indexes < bound))
+    bound = np.uint64(min(waiting.smallest if waiting else MAX_INDEX, MAX_INDEX if cut is None else cut))
+    found = hidden_entries(log, lambda indexes: log.live_mask(indexes) & (indexes < bound), cut=cut)
     return [EntriesHiddenError(str(log.directory / one.by), str(one)) for one in found]
 
 
