@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from compaction.exceptions import LeaseLostError
-from compaction.rewrite.tasks import run_tasks, share_of
+from compaction.rewrite.tasks import run_tasks
 from support.processes.worker_ports import FakeLease, ThreadEngine
 
 
@@ -60,8 +60,3 @@ def test_a_lost_lease_leaves_no_task(engine: ThreadEngine) -> None:
         for _ in results:
             pass
     assert len(engine.submitted) <= engine.parallelism
-
-
-def test_what_runs_side_by_side_shares_the_bytes() -> None:
-    assert share_of(None, parallel=4) is None
-    assert (share_of(100, parallel=4), share_of(3, parallel=4), share_of(7, parallel=0)) == (25, 1, 7)

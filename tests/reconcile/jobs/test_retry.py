@@ -163,7 +163,7 @@ def test_a_retry_of_what_the_last_look_could_not_read_is_granted() -> None:
 
 @pytest.mark.parametrize("unknown", ["no scan yet", "a scan that failed", "a scan of another spec", "an older scan"])
 def test_a_retry_is_answered_by_a_scan_that_can_tell(unknown: str) -> None:
-    """The damage was repaired and other jobs have compacted the sources: an attempt would report damage that is gone."""
+    """The damage was repaired, other jobs have compacted the sources: an attempt would report damage that is gone."""
     world, job = assigned_world()
     world.quarantine_identity["/ra/a", SEGMENT] = "id"
     corrupt(world, job)

@@ -13,8 +13,8 @@ from compaction.rewrite.metaranges.task import PartTask, WrittenPart, write_prov
 from compaction.rewrite.place import ObjectsPlace
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.progress import Progress
-from compaction.rewrite.tasks import run_tasks, share_of
-from compaction.stores.pace import limited
+from compaction.rewrite.tasks import run_tasks
+from compaction.stores.pace import SharedBucket, limited
 from compaction.stores.staging.compaction.rewriting import base_view, staged_changes
 from compaction.stores.staging.compaction.spool import ChangesSpool
 from compaction.stores.staging.compaction.work import BranchWork
@@ -58,7 +58,7 @@ class WrittenTree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeWriter:
-    """Writes one tree. `part_bytes`: wanted size of a part. `bytes_per_second`: what all may move together."""
+    """Writes one tree. `part_bytes`: wanted size of a part. `budget`: what reads and writes ask."""
 
     area: Area
     place: ObjectsPlace
@@ -66,7 +66,7 @@ class TreeWriter:
     lease: HeldLease
     tag: str
     part_bytes: int = PART_BYTES
-    bytes_per_second: int | None = None
+    budget: SharedBucket | None = None
 
     def write(self, work: BranchWork) -> WrittenTree:
         """The tree that the tokens of the work make of its base.
@@ -94,7 +94,7 @@ class TreeWriter:
             return self._assembled(work, planned, done, spool)
 
     def _held(self, batches: Iterable[RecordColumns]) -> Iterator[RecordColumns]:
-        pace = limited(self.bytes_per_second)
+        pace = limited(self.budget)
         for batch in batches:
             self.lease.ensure_held()
             pace(batch.nbytes)
@@ -106,9 +106,8 @@ class TreeWriter:
         total = sum(part.nbytes for part in parts)
         progress = Progress(total * 100 // (100 - PLANNING_SHARE), self.lease.set_progress)
         progress.add(total * PLANNING_SHARE / (100 - PLANNING_SHARE))
-        share = share_of(self.bytes_per_second, parallel=min(self.engine.parallelism, len(parts)))
         tasks = (
-            PartTask(self.place, self.area.ranges.rule, base, branch, part, changes, share)
+            PartTask(self.place, self.area.ranges.rule, base, branch, part, changes, self.budget)
             for part, changes in spool.parts(parts)
         )
         done: dict[int, WrittenPart] = {}

@@ -49,7 +49,7 @@ def run_clump(task: ClumpTask) -> ClumpCopies:
     """What runs inside a Spark task: copy and verify; the partial files stay for the driver to commit."""
     directory = Path(task.directory)
     try:
-        pace = pace_of(directory, job=task.job, token=task.token, bytes_per_second=task.bytes_per_second)
+        pace = pace_of(directory, job=task.job, token=task.token, budget=task.budget)
         return copy_clumps(task, pace=pace)
     except CompactionError as error:
         return failure_of(error, ())
@@ -95,7 +95,7 @@ class ClumpAttempt(SegmentLogAttempt):
 
     def _copy(self, prepared: PreparedClump) -> Sequence[CopiedClump]:
         """The outputs of the one task; a failure in it is noted, and there are none."""
-        task = replace(prepared.task, bytes_per_second=self.bytes_per_second)
+        task = replace(prepared.task, budget=self.budget)
         with closing(run_tasks(run_clump, [task], engine=self.engine, lease=self.lease, tag=self.tag)) as running:
             result = next(result for arrived in running for _, result in arrived)
         if isinstance(result, GroupFailure):

@@ -32,7 +32,7 @@ from compaction.rewrite.segments.job import SegmentJob
 from compaction.rewrite.segments.receipt import combine
 from compaction.rewrite.segments.report import identities_of, report_of
 from compaction.rewrite.segments.task import GroupFailure, GroupResult, GroupTask, failure_of, run_group
-from compaction.rewrite.tasks import run_tasks, share_of
+from compaction.rewrite.tasks import run_tasks
 from compaction.stores.secrets import Secrets
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.commit.records import GroupReceipt, RewrittenGroup, SegmentTombstone
@@ -171,8 +171,7 @@ class SegmentAttempt(SegmentLogAttempt):
         """Run the tasks, a few at a time, and commit what has arrived whenever something has."""
         if self._must_end:
             return
-        share = share_of(self.bytes_per_second, parallel=min(self.engine.parallelism, len(tasks)))
-        work = [replace(task, bytes_per_second=share) for _, task in tasks]
+        work = [replace(task, budget=self.budget) for _, task in tasks]
         with closing(run_tasks(run_group, work, engine=self.engine, lease=self.lease, tag=self.tag)) as running:
             for arrived in running:
                 self._settle([(result, tasks[number][0]) for number, result in arrived], progress)
