@@ -26,7 +26,6 @@ from compaction.reconcile.catalogs.summary import after_step, hybrid_time, next_
 from compaction.reconcile.catalogs.triggers import next_in, triggered
 from compaction.reconcile.status.announcing import of_standing
 
-
 Outcoming: TypeAlias = tuple[str, str, bool]
 """Reason and message that a round ended with, and whether they have stood since before it."""
 
@@ -172,8 +171,8 @@ def _suspended(memory: CatalogMemory) -> tuple[str, str, bool]:
 
 
 def _outcome(status: CatalogCompactionStatus, begun: datetime | None) -> Outcoming:
-    """Reason, message, and whether it has stood since before the round that began then. What fails goes before what waits: a cut that
-    is kept by a transaction says nothing about a minimum that no participant takes.
+    """What a round that began then has ended with. What fails goes before what waits: a cut that is kept by a transaction
+    says nothing about a minimum that no participant takes.
     """
     shown, propagation = status.compaction, status.propagation
     if propagation is not None and _fails(propagation) and (shown is None or not _fails(shown)):
