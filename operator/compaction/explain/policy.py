@@ -49,7 +49,7 @@ def explain_policy(
     if ready is not None:
         meaning = meaning_of(policy_words(), ready.reason)
         message = "" if _is_listed(ready.reason, status) else ready.message
-        since = builder.age(ready.last_transition_time)
+        since = builder.age(status.reason_since or ready.last_transition_time)
         builder.state(builder.once(f"{ready.reason}, for {since}", meaning.says, message))
         builder.consequences(_with_trouble(meaning, ready.reason, status))
     if 0 <= status.observed_generation < meta.generation:

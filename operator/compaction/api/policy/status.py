@@ -207,6 +207,8 @@ class CompactionPolicyStatus(ApiModel):
     conditions: Annotated[tuple[Condition, ...], Field(max_length=MAX_CONDITIONS), list_map("type")] = ()
     """Conditions of the policy: Ready always (True while the policy does its work, False when a user has to act);
     Reconciling until the spec is carried out; Stalled while nothing happens until a user acts."""
+    reason_since: Timestamp | None = None
+    """Time since which Ready has its reason; lastTransitionTime is the time since which it has its status."""
     store: StoreName | None = None
     """Kind of the store that the policy compacts."""
     debt: DebtStatus | None = None

@@ -43,6 +43,7 @@ def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordinati
         "ready": ready.status.value if ready is not None else None,
         "reason": ready.reason if ready is not None else None,
         "message": ready.message if ready is not None else None,
+        "reasonSince": time_text(status.reason_since),
         "observed": is_observed(policy),
         "coordinator": coordinator_data(coordinator, now),
         "debtBytes": debt.bytes if debt is not None else None,
@@ -195,7 +196,7 @@ def show_jobs(jobs: Iterable[CompactionJob]) -> None:
 
 def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[str, str]]:
     name = f"{data['namespace']}/{data['name']}"
-    since, kind = since_text(policy.status.conditions, now), kind_of(policy.spec.store)
+    since, kind = since_text(policy.status, now), kind_of(policy.spec.store)
     pairs = [
         ("Policy", f"{name} ({data['store'] or 'not scanned yet'})"),
         ("State", f"{data['reason'] or 'unknown'}{since}" + (f": {data['message']}" if data["message"] else "")),

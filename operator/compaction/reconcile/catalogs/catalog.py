@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.catalog.standing import CatalogReason, standing_of
 from compaction.api.catalog.status import CatalogCompactionStatus, ProcessStatus
+from compaction.api.conditions import reason_since
 from compaction.api.policy.standing import conditions_for
 from compaction.catalogs.compaction.fencing import least_token
 from compaction.catalogs.compaction.processes import Processes, Stage, Trigger
@@ -161,7 +162,9 @@ def _standing(
         now=snapshot.now.time,
         standing=standing_of(reason, lasts=lasts),
     )
-    return status.model_copy(update={"conditions": conditions, "observed_generation": generation})
+    since = reason_since(status.conditions, conditions, known=status.reason_since, now=snapshot.now.time)
+    changes = {"conditions": conditions, "reason_since": since, "observed_generation": generation}
+    return status.model_copy(update=changes)
 
 
 def _suspended(memory: CatalogMemory) -> tuple[str, str, bool]:
@@ -171,8 +174,8 @@ def _suspended(memory: CatalogMemory) -> tuple[str, str, bool]:
 
 
 def _outcome(status: CatalogCompactionStatus, begun: datetime | None) -> Outcoming:
-    """What a round that began then has ended with. What fails goes before what waits: a cut that is kept by a transaction
-    says nothing about a minimum that no participant takes.
+    """What a round that began then has ended with. What fails goes before what waits: a cut that is kept by a
+    transaction says nothing about a minimum that no participant takes.
     """
     shown, propagation = status.compaction, status.propagation
     if propagation is not None and _fails(propagation) and (shown is None or not _fails(shown)):

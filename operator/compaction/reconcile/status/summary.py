@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from compaction.api.conditions import Conditions, get_condition
+from compaction.api.conditions import Conditions, get_condition, reason_since
 from compaction.api.enums import ConditionType, JobReason, JobState, PolicyReason, WaitReason
 from compaction.api.policy.plan_status import WaitCount, WaitStatus
 from compaction.api.policy.resource import (
@@ -91,14 +91,16 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
     debt = debt_of(facts.reading) if facts.reading is not None else None
     finished = [s.status.finished_at for s in facts.steps if s.state is JobState.SUCCEEDED and s.status.finished_at]
     known_success = [before.last_success_time] if before.last_success_time is not None else []
+    conditions = _conditions(facts, counts, debt)
     changes: dict[str, Any] = {
         "observed_generation": facts.policy.metadata.generation,
         "conditions": with_skew(
-            _conditions(facts, counts, debt),
+            conditions,
             facts.skew,
             observed_generation=facts.policy.metadata.generation,
             now=facts.now.time,
         ),
+        "reason_since": reason_since(before.conditions, conditions, known=before.reason_since, now=facts.now.time),
         "store": facts.policy.spec.store.name,
         "plan": facts.memory.planning.plan or before.plan,
         "active": counts.active,
