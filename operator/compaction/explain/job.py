@@ -8,6 +8,7 @@ from datetime import datetime
 from compaction.api.conditions import get_condition
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState
 from compaction.api.job.resource import AttemptStatus, CompactionJob
+from compaction.api.job.superseded import is_superseded
 from compaction.api.names import ANNOTATION_PROGRESS
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.api.text.formatting import plural
@@ -39,6 +40,8 @@ def explain_job(
             _explain_waiting(builder, job, policy)
         case JobState.IN_PROGRESS:
             _explain_running(builder, job, leases)
+        case JobState.FAULTY if policy is not None and _is_repaired(job, policy):
+            _explain_superseded(builder, job)
         case JobState.FAULTY:
             _explain_parked(builder, job)
         case JobState.SUCCEEDED:
@@ -160,6 +163,24 @@ def _explain_parked(builder: ExplanationBuilder, job: CompactionJob) -> None:
     last = _last(job)
     if last is not None and last.reason != reason:
         _explain_attempt(builder, last)
+
+
+def _is_repaired(job: CompactionJob, policy: CompactionPolicy) -> bool:
+    return _verdict(job)[0] == JobReason.SOURCE_CORRUPT and is_superseded(job, policy.status.quarantined)
+
+
+def _explain_superseded(builder: ExplanationBuilder, job: CompactionJob) -> None:
+    """What was wrong is over: the advice of its reason is not for this job any more."""
+    reason, message = _verdict(job)
+    ended = builder.age(job.status.finished_at)
+    builder.state(
+        builder.said(
+            f"It ended {ended} ago, {reason}: the damaged sources are not in quarantine any more, and the job is kept "
+            "as a record.",
+            message,
+        )
+    )
+    builder.next("What is left of its sources is planned in new jobs.")
 
 
 def _explain_receipt(builder: ExplanationBuilder, job: CompactionJob) -> None:

@@ -30,7 +30,6 @@ from compaction.kube.executor.outcome import ExecutionResult
 from compaction.kube.executor.workers import LaunchedWorkers
 from compaction.kube.gather import (
     ParsedObjects,
-    identity,
     is_lease_of,
     is_worker,
     job_leases,
@@ -294,10 +293,9 @@ class PolicyController:
         )
         runtime.metrics.conditions.set(key_of(body), after.conditions)
         if after != before:
-            about = identity(body)
             answer = await runtime.client.replace_status(COMPACTION_POLICIES, {**body, "status": after.to_object()})
             runtime.cache.policies.upsert(answer)
-            log.error("policy cannot be read", policy=about.name, error=f"{where}: {problem['msg']}")
+            log.error("policy cannot be read", policy=str(key_of(body)), error=f"{where}: {problem['msg']}")
             for event in of_standing(before.conditions, after.conditions):
                 runtime.events.event(body, reason=event.reason, message=event.message, type=EventType.WARNING)
         return None

@@ -293,6 +293,9 @@ class CompactionPolicyStatus(ApiModel):
     released: Mark = ""
     """Value of the annotation compaction.dev/release that was last acted upon (its SHA-256, if it is long)."""
 
+    approved: Annotated[str, StringConstraints(max_length=64)] = ""
+    """Hash of the newest plan that was carried out because the annotation compaction.dev/approve named it."""
+
     @computed_field(return_type=Annotated[str, StringConstraints(max_length=16)] | None)  # type: ignore[prop-decorator]
     @property
     def eta(self) -> str | None:

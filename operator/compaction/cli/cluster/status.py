@@ -121,7 +121,8 @@ async def _show_one(
     elif policy is not None:
         jobs = await cluster.jobs(name)
         if data:
-            emit(policy_data(policy, now, coordinator) | {"jobs": [job_data(job) for job in sorted_jobs(jobs)]}, output)
+            rows = [job_data(job, now) for job in sorted_jobs(jobs)]
+            emit(policy_data(policy, now, coordinator) | {"jobs": rows}, output)
         else:
             show_policy(policy, jobs, now, coordinator)
 

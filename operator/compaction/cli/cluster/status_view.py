@@ -139,6 +139,9 @@ _JOBS = (
     Column("bytesReclaimed", "Reclaimed", optional_bytes),
     Column("target", "Target"),
     Column("reason", "Reason", optional),
+    Column("startedSeconds", "Started", age_text),
+    Column("finishedSeconds", "Ended", age_text),
+    Column("ageSeconds", "Age", age_text),
 )
 
 
@@ -152,8 +155,8 @@ def fleet_columns(*, namespaces: bool, wide: bool) -> tuple[Column, ...]:
     return ((NAMESPACE,) if namespaces else ()) + _FLEET + (_WIDE if wide else ())
 
 
-def job_data(job: CompactionJob) -> Data:
-    """One job, in exact values."""
+def job_data(job: CompactionJob, now: datetime) -> Data:
+    """One job, in exact values; seconds since its newest attempt started, since it ended, and since its creation."""
     status = job.status
     ready = get_condition(status.conditions, ConditionType.READY)
     return {
@@ -168,6 +171,9 @@ def job_data(job: CompactionJob) -> Data:
         "level": job.spec.level,
         "target": job.spec.target,
         "reason": ready.reason if ready is not None else None,
+        "startedSeconds": seconds_between(status.assigned_at, now),
+        "finishedSeconds": seconds_between(status.finished_at, now),
+        "ageSeconds": seconds_between(job.metadata.creation_timestamp, now),
     }
 
 
@@ -186,23 +192,24 @@ def show_policy(
     print_pairs([first, *outdated_pairs(policy, "policy", coordinator, now), *rest])
     if jobs:
         click.echo()
-        show_jobs(jobs)
+        show_jobs(jobs, now)
 
 
-def show_jobs(jobs: Iterable[CompactionJob]) -> None:
+def show_jobs(jobs: Iterable[CompactionJob], now: datetime) -> None:
     """Jobs as a table."""
-    print_table([job_data(job) for job in sorted_jobs(jobs)], _JOBS)
+    print_table([job_data(job, now) for job in sorted_jobs(jobs)], _JOBS)
 
 
 def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[str, str]]:
     name = f"{data['namespace']}/{data['name']}"
     since, kind = since_text(policy.status, now), kind_of(policy.spec.store)
+    run, wait = plural(data["active"], "runs", "run"), plural(data["queued"], "waits", "wait")
     pairs = [
         ("Policy", f"{name} ({data['store'] or 'not scanned yet'})"),
         ("State", f"{data['reason'] or 'unknown'}{since}" + (f": {data['message']}" if data["message"] else "")),
         ("Debt", _debt(policy, data)),
         *kind.rows(policy.status),
-        ("Jobs", f"{data['active']} run, {data['queued']} wait, {data['faulty']} faulty"),
+        ("Jobs", f"{run}, {wait}, {data['faulty']} faulty"),
     ]
     pairs += _wait_pairs(policy, data, now)
     if data["etaSeconds"] is not None:

@@ -9,7 +9,7 @@ thread, the main loop and the HTTP thread all touch it.
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -86,6 +86,7 @@ class Metrics:
     """The registry and one attribute per metric. Make one per process (tests make their own)."""
 
     def __init__(self, *, version: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        disable_created_metrics()  # a series of its own for each counter and histogram, which no query reads
         registry = self.registry = CollectorRegistry()
         self._watch_ages = _WatchAges(clock)
         registry.register(self._watch_ages)
@@ -151,6 +152,12 @@ class Metrics:
         self.jobs = per_policy("jobs", "Jobs by state; Superseded: parked, but their work was planned again", "state")
         self.workers = per_policy("workers", "Workers that announced themselves")
         self.skewed_workers = per_policy("workers_of_other_version", "Workers of another version than the operator's")
+        self.debt_may_wait = per_policy(
+            "debt_may_wait", "1 where the spec lets debt wait: suspend, approval Manual, a schedule, or windows"
+        )
+        self.pending_workers = per_policy(
+            "workers_pending", "Workers that cannot start yet, by reason", "reason"
+        )
         self.wait_age_seconds = per_policy("wait_age_seconds", "Age of the oldest wait, by reason", "reason")
         self.waiting = per_policy("waiting", "Jobs (and plans) that wait, by reason", "reason")
         self.granted_bytes_per_second = per_policy(
@@ -181,6 +188,7 @@ class Metrics:
             self.quarantined,
             self.workers,
             self.skewed_workers,
+            self.debt_may_wait,
             self.granted_bytes_per_second,
             self.cleanup_overdue_seconds,
             self.cleanup_problems,
@@ -193,6 +201,7 @@ class Metrics:
             (self.debt_level_bytes, {}),
             (self.last_job_before, {}),
             (self.last_job_after, {}),
+            (self.pending_workers, {}),
         )
 
     def observe_call(self, call: ApiCall) -> None:
@@ -230,6 +239,10 @@ class Metrics:
         """Replace what a policy's last job changed, by measure; measures no longer present go to zero."""
         self._replace(4, policy, before)
         self._replace(5, policy, after)
+
+    def set_pending_workers(self, policy: ObjectKey, by_reason: Mapping[str, int]) -> None:
+        """Replace a policy's counts of workers that cannot begin yet; reasons no longer present go to zero."""
+        self._replace(6, policy, {reason: float(count) for reason, count in by_reason.items()})
 
     def _replace(self, which: int, policy: ObjectKey, values: Mapping[str, float]) -> None:
         gauge, known = self._labelled[which]

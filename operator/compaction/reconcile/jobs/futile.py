@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from compaction.api.enums import JobReason
 from compaction.api.job.resource import CompactionJob
+from compaction.api.job.superseded import parked_for
 from compaction.api.policy.resource import QuarantinedSource
 from compaction.planning.reading import ScanResult
 from compaction.reconcile.jobs.parts import parts_of
-from compaction.reconcile.jobs.superseded import parked_for
 from compaction.reconcile.teardown import owner_uid
 
 
