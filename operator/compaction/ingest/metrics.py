@@ -13,7 +13,7 @@ class RequestMetrics:
     """Of one server, in a registry of its own unless one is given. `prefix`: of the names of its metrics."""
 
     def __init__(self, prefix: str, registry: CollectorRegistry | None = None) -> None:
-        disable_created_metrics()  # see kube/metrics/registry.py
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # see kube/metrics/registry.py
         self.registry = registry or CollectorRegistry()
         self.requests = Counter(
             f"{prefix}_requests",

@@ -86,7 +86,7 @@ class Metrics:
     """The registry and one attribute per metric. Make one per process (tests make their own)."""
 
     def __init__(self, *, version: str = "", clock: Callable[[], float] = time.monotonic) -> None:
-        disable_created_metrics()  # a series of its own for each counter and histogram, which no query reads
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, which no query reads
         registry = self.registry = CollectorRegistry()
         self._watch_ages = _WatchAges(clock)
         registry.register(self._watch_ages)
@@ -155,9 +155,7 @@ class Metrics:
         self.debt_may_wait = per_policy(
             "debt_may_wait", "1 where the spec lets debt wait: suspend, approval Manual, a schedule, or windows"
         )
-        self.pending_workers = per_policy(
-            "workers_pending", "Workers that cannot start yet, by reason", "reason"
-        )
+        self.pending_workers = per_policy("workers_pending", "Workers that cannot start yet, by reason", "reason")
         self.wait_age_seconds = per_policy("wait_age_seconds", "Age of the oldest wait, by reason", "reason")
         self.waiting = per_policy("waiting", "Jobs (and plans) that wait, by reason", "reason")
         self.granted_bytes_per_second = per_policy(
