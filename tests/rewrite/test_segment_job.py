@@ -365,6 +365,19 @@ def test_every_task_pays_from_the_budget_of_the_worker(make_log: MakeLog, monkey
     assert sum(asked) > report.receipt.bytes_after
 
 
+def test_progress_grows_while_a_group_is_copied(
+    make_log: MakeLog, engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compaction.rewrite.shares.TELL_SECONDS", 0.0)
+    directory = make_log()
+    lease = FakeLease()
+    report = SegmentRewriter(engine, holder="w").run(assignment(job_spec(directory)), lease)
+    assert report.outcome is ReportOutcome.SUCCEEDED
+    assert report.receipt is not None
+    assert len({percent for percent in lease.progress if 0 < percent < 99}) > 2 * report.receipt.groups
+    assert lease.progress == sorted(lease.progress)
+
+
 def test_report_is_small_and_plain(make_log: MakeLog, engine: ThreadEngine) -> None:
     wire = json.loads(run(make_log(), engine).to_json())
     assert wire["receipt"]["groupsCommitted"] == wire["receipt"]["groups"]

@@ -12,6 +12,7 @@ from compaction.api.job.superseded import is_superseded
 from compaction.api.names import ANNOTATION_PROGRESS
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.api.text.formatting import plural
+from compaction.api.text.safe import number_in
 from compaction.explain.coordinator import tell_coordinator
 from compaction.explain.explanation import Explanation, ExplanationBuilder, first_of
 from compaction.explain.measure_changes import changes_of
@@ -53,10 +54,15 @@ def explain_job(
 
 
 def progress_of(job: CompactionJob, leases: Sequence[Lease] | None) -> str:
-    """`37% done`: the Lease has it exactly, the status only now and then."""
-    lease = _lease_of(job, leases)
-    exact = lease.annotations.get(ANNOTATION_PROGRESS) if lease is not None else None
-    return f"{exact or job.status.progress_percent or 0}% done"
+    """`37% done`."""
+    return f"{progress_percent(job, leases) or 0}% done"
+
+
+def progress_percent(job: CompactionJob, leases: Sequence[Lease] | None) -> int | None:
+    """The Lease of a running job has it exactly, the status only now and then; None before the first attempt."""
+    lease = _lease_of(job, leases) if job.status.state is JobState.IN_PROGRESS else None
+    exact = number_in(lease.annotations.get(ANNOTATION_PROGRESS), limit=100) if lease is not None else None
+    return job.status.progress_percent if exact is None else exact
 
 
 def why_parked(job: CompactionJob, *, brief: bool) -> str:

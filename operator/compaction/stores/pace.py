@@ -58,6 +58,7 @@ class Pace:
             By each thread that calls.
         bytes_per_second: of all reads and writes together; None for no limit.
         shared: what is asked instead where others pay from the same bucket.
+        moved: gets each number of bytes when they may be moved.
         clock, sleep: seconds; by default those of `time` when this is made (the simulator has its own).
         what: the work, in the error.
     """
@@ -68,6 +69,7 @@ class Pace:
         should_stop: Callable[[], bool] = lambda: False,
         bytes_per_second: int | None = None,
         shared: SharedBucket | None = None,
+        moved: Callable[[int], None] | None = None,
         clock: Callable[[], float] | None = None,
         sleep: Callable[[float], None] | None = None,
         what: str = "the rewrite",
@@ -78,20 +80,22 @@ class Pace:
         self._what = what
         self._lock = threading.Lock()
         self._shared = shared
+        self._moved = moved
         self._ahead = 0  # bytes that were paid for and have not moved
         self._bucket = None if bytes_per_second is None else TokenBucket(max(1, bytes_per_second), self._clock())
 
     def __call__(self, count: int) -> None:
         self._look()
-        if self._bucket is None and self._shared is None:
-            return
-        with self._lock:
-            now = self._clock()
-            wait = self._take(count, now)
-        deadline = now + wait
-        while (left := deadline - self._clock()) > 0:
-            self._sleep(min(left, STEP_SECONDS))
-            self._look()
+        if self._bucket is not None or self._shared is not None:
+            with self._lock:
+                now = self._clock()
+                wait = self._take(count, now)
+            deadline = now + wait
+            while (left := deadline - self._clock()) > 0:
+                self._sleep(min(left, STEP_SECONDS))
+                self._look()
+        if self._moved is not None:
+            self._moved(count)
 
     def _take(self, count: int, now: float) -> float:
         if self._shared is None:

@@ -52,11 +52,11 @@ async def _retry(cluster: ClusterAccess, names: tuple[str, ...]) -> int:
             report(error)
             code = EXIT_DATA_ERROR
         else:
-            click.echo(f"job {bare}: {_what_follows(job)}")
+            click.echo(f"job {bare}: {what_follows(job)}")
     return code
 
 
-def _what_follows(job: CompactionJob) -> str:
+def what_follows(job: CompactionJob) -> str:
     """The answer to a retry that may be useful: for a planned job only the store tells whether it is."""
     if job.metadata.controller is None:
         return "retry requested; the coordinator resets its attempts"

@@ -25,7 +25,9 @@ from compaction.cli.cluster.viewing import (
 )
 from compaction.cli.output import Column, optional, optional_bytes, print_pairs, print_table
 from compaction.explain.coordination import MISSING, UNKNOWN, Coordination, Leadership
+from compaction.explain.job import progress_percent
 from compaction.kinds.registry import kind_of
+from compaction.leases.record import Lease
 
 
 def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordination = UNKNOWN) -> Data:
@@ -155,14 +157,16 @@ def fleet_columns(*, namespaces: bool, wide: bool) -> tuple[Column, ...]:
     return ((NAMESPACE,) if namespaces else ()) + _FLEET + (_WIDE if wide else ())
 
 
-def job_data(job: CompactionJob, now: datetime) -> Data:
-    """One job, in exact values; seconds since its newest attempt started, since it ended, and since its creation."""
+def job_data(job: CompactionJob, now: datetime, leases: Sequence[Lease] | None = None) -> Data:
+    """One job, in exact values; seconds since its newest attempt started, since it ended, and since its creation.
+    `leases`: of its namespace, which have the exact progress; the status has it only now and then.
+    """
     status = job.status
     ready = get_condition(status.conditions, ConditionType.READY)
     return {
         "name": job.metadata.name,
         "state": status.state.value,
-        "progress": status.progress_percent,
+        "progress": progress_percent(job, leases),
         "worker": status.worker,
         "token": status.fencing_token,
         "failures": status.failures,
@@ -184,7 +188,11 @@ def sorted_jobs(jobs: Iterable[CompactionJob]) -> list[CompactionJob]:
 
 
 def show_policy(
-    policy: CompactionPolicy, jobs: Sequence[CompactionJob], now: datetime, coordinator: Coordination = UNKNOWN
+    policy: CompactionPolicy,
+    jobs: Sequence[CompactionJob],
+    now: datetime,
+    coordinator: Coordination = UNKNOWN,
+    leases: Sequence[Lease] | None = None,
 ) -> None:
     """All about one policy as text."""
     data = policy_data(policy, now, coordinator)
@@ -192,12 +200,12 @@ def show_policy(
     print_pairs([first, *outdated_pairs(policy, "policy", coordinator, now), *rest])
     if jobs:
         click.echo()
-        show_jobs(jobs, now)
+        show_jobs(jobs, now, leases)
 
 
-def show_jobs(jobs: Iterable[CompactionJob], now: datetime) -> None:
+def show_jobs(jobs: Iterable[CompactionJob], now: datetime, leases: Sequence[Lease] | None = None) -> None:
     """Jobs as a table."""
-    print_table([job_data(job, now) for job in sorted_jobs(jobs)], _JOBS)
+    print_table([job_data(job, now, leases) for job in sorted_jobs(jobs)], _JOBS)
 
 
 def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[str, str]]:

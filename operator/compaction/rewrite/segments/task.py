@@ -35,6 +35,7 @@ from compaction.exceptions import (
     VerificationFailedError,
 )
 from compaction.kinds.segments.reasons import SegmentReason
+from compaction.rewrite.shares import Teller
 from compaction.stores.pace import Pace, SharedBucket
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.commit.records import RewrittenGroup
@@ -52,7 +53,7 @@ FENCE_LOOK_SECONDS = 1.0
 class GroupTask:
     """One group to rewrite. `ranges` say what is read from each source (plan.GroupCheck), so that a task need not
     open the whole log; `live` is cut to them, so that it carries no more than it needs. `budget`: what its reads
-    and writes ask.
+    and writes ask; `tell` gets the bytes of each.
     """
 
     directory: str
@@ -63,6 +64,7 @@ class GroupTask:
     live: LiveSet
     limits: SegmentLimits
     budget: SharedBucket | None = None
+    tell: Teller | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def run_group(task: GroupTask) -> GroupResult:
             limits=task.limits,
             job=task.job,
             token=task.token,
-            pace=pace_of(directory, job=task.job, token=task.token, budget=task.budget),
+            pace=pace_of(directory, job=task.job, token=task.token, budget=task.budget, tell=task.tell),
         )
     except CompactionError as error:
         return failure_of(error, task.sources)
@@ -136,11 +138,12 @@ def failure_of(error: CompactionError, sources: tuple[str, ...]) -> GroupFailure
     raise error
 
 
-def pace_of(directory: Path, *, job: str, token: int, budget: SharedBucket | None) -> Pace:
+def pace_of(directory: Path, *, job: str, token: int, budget: SharedBucket | None, tell: Teller | None = None) -> Pace:
     """The pace of one task: at most its share, and to its end once the attempt has been replaced."""
     return Pace(
         should_stop=until_replaced(directory, job=job, token=token),
         shared=budget,
+        moved=tell,
         what=f"{directory}: the rewrite",
     )
 
