@@ -121,6 +121,6 @@ UNLIMITED: Final = Pace()
 """As fast as it goes, to the end."""
 
 
-def limited(shared: SharedBucket | None) -> Pace:
-    """A pace that pays from a bucket; UNLIMITED itself where there is none."""
-    return Pace(shared=shared) if shared is not None else UNLIMITED
+def limited(shared: SharedBucket | None, moved: Callable[[int], None] | None = None) -> Pace:
+    """A pace that pays from a bucket and tells what it lets move; UNLIMITED itself where there is neither."""
+    return UNLIMITED if shared is None and moved is None else Pace(shared=shared, moved=moved)

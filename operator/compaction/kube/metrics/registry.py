@@ -152,9 +152,7 @@ class Metrics:
         self.jobs = per_policy("jobs", "Jobs by state; Superseded: parked, but their work was planned again", "state")
         self.workers = per_policy("workers", "Workers that announced themselves")
         self.skewed_workers = per_policy("workers_of_other_version", "Workers of another version than the operator's")
-        self.debt_may_wait = per_policy(
-            "debt_may_wait", "1 where the spec lets debt wait: suspend, approval Manual, a schedule, or windows"
-        )
+        self.debt_may_wait = per_policy("debt_may_wait", "1 where suspend, Manual, a schedule or windows let debt wait")
         self.pending_workers = per_policy("workers_pending", "Workers that cannot start yet, by reason", "reason")
         self.wait_age_seconds = per_policy("wait_age_seconds", "Age of the oldest wait, by reason", "reason")
         self.waiting = per_policy("waiting", "Jobs (and plans) that wait, by reason", "reason")

@@ -20,6 +20,7 @@ from compaction.exceptions import (
     StorageError,
 )
 from compaction.rewrite.place import ObjectsPlace
+from compaction.rewrite.shares import Teller
 from compaction.stores.pace import SharedBucket, limited
 from compaction.stores.staging.compaction.rewriting import shown_over
 from compaction.stores.staging.compaction.spool import decode_changes
@@ -35,7 +36,7 @@ from compaction.stores.staging.tree.stretches import Part
 @dataclass(frozen=True, slots=True)
 class PartTask:
     """What a task is given. `base`: the metarange that lists the part's ranges, for messages. `budget`: what
-    reads and writes ask.
+    reads and writes ask; `tell` gets the bytes of each.
     """
 
     place: ObjectsPlace
@@ -45,6 +46,7 @@ class PartTask:
     part: Part
     changes: bytes
     budget: SharedBucket | None = None
+    tell: Teller | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class WrittenPart:
 def write_proved(task: PartTask) -> WrittenPart:
     """Write a part, and prove that its ranges hold what the changes show over the base."""
     try:
-        pace = limited(task.budget)
+        pace = limited(task.budget, task.tell)
         storage = RangeStorage(task.place.open(), rule=task.rule, pace=pace)
         result = write_part(storage, task.part, decode_changes(task.changes), keep_equal=False)
         shown = fingerprint(_shown(storage, task))

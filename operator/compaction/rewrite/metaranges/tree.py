@@ -13,6 +13,7 @@ from compaction.rewrite.metaranges.task import PartTask, WrittenPart, write_prov
 from compaction.rewrite.place import ObjectsPlace
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.progress import Progress
+from compaction.rewrite.shares import Shares
 from compaction.rewrite.tasks import run_tasks
 from compaction.stores.pace import SharedBucket, limited
 from compaction.stores.staging.compaction.rewriting import base_view, staged_changes
@@ -106,19 +107,30 @@ class TreeWriter:
         total = sum(part.nbytes for part in parts)
         progress = Progress(total * 100 // (100 - PLANNING_SHARE), self.lease.set_progress)
         progress.add(total * PLANNING_SHARE / (100 - PLANNING_SHARE))
-        tasks = (
-            PartTask(self.place, self.area.ranges.rule, base, branch, part, changes, self.budget)
-            for part, changes in spool.parts(parts)
-        )
         done: dict[int, WrittenPart] = {}
-        running = run_tasks(write_proved, tasks, engine=self.engine, lease=self.lease, tag=self.tag)
-        with closing(running):
-            for arrived in running:
-                for number, result in arrived:
-                    if result.error is not None:
-                        raise result.error
-                    done[number] = result
-                    progress.add(parts[number].nbytes)
+        with Shares(self.engine.address, len(parts), lambda more: progress.add(more * total)) as shares:
+            # A part is read, written and read back.
+            tasks = (
+                PartTask(
+                    self.place,
+                    self.area.ranges.rule,
+                    base,
+                    branch,
+                    part,
+                    changes,
+                    self.budget,
+                    shares.teller(number, 3 * part.nbytes),
+                )
+                for number, (part, changes) in enumerate(spool.parts(parts))
+            )
+            running = run_tasks(write_proved, tasks, engine=self.engine, lease=self.lease, tag=self.tag)
+            with closing(running):
+                for arrived in running:
+                    for number, result in arrived:
+                        if result.error is not None:
+                            raise result.error
+                        done[number] = result
+                        shares.finish(number)
         return [done[number] for number in range(len(parts))]
 
     def _assembled(

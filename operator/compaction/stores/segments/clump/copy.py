@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ from compaction.stores.segments.snapshot.seq import LiveSet
 class ClumpTask:
     """What to copy: plain data. `head`: where the log ended when this was planned, with the newest segment's file.
 
-    `budget`: what its reads and writes ask where others share a limit with it.
+    `budget`: what its reads and writes ask where others share a limit with it; `moved` gets the bytes of each.
     """
 
     directory: str
@@ -50,6 +50,7 @@ class ClumpTask:
     head_identity: FileIdentity
     rounds: tuple[ClumpRound, ...]
     budget: SharedBucket | None = None
+    moved: Callable[[int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
