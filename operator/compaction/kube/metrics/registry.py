@@ -20,6 +20,7 @@ from compaction.kube.metrics.catalogs import CatalogMetrics
 from compaction.kube.metrics.conditions import ConditionMetrics
 
 _POLICY = ("namespace", "policy")
+_WORK = (1, 2, 5, 10, 30, 60, 120, 300, 900, 3600)
 _LATENCY = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -170,9 +171,9 @@ class Metrics:
         self.job_seconds = Histogram(
             "compaction_job_seconds",
             "From assignment to the accepted report",
-            [*_POLICY],
+            _POLICY,
             registry=registry,
-            buckets=(1, 2, 5, 10, 30, 60, 120, 300, 900, 3600),
+            buckets=_WORK,
         )
         self._per_policy = (
             self.debt_bytes,
