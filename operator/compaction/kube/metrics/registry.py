@@ -123,6 +123,7 @@ class Metrics:
             "compaction_operator_limit", "Limits over all policies; absent without one", ["limit"], registry=registry
         )
         self._of_policies(registry)
+        self._count_for_policies(registry)
         self.catalogs = CatalogMetrics(registry)
 
     def _of_policies(self, registry: CollectorRegistry) -> None:
@@ -130,9 +131,6 @@ class Metrics:
 
         def per_policy(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(f"compaction_{name}", text, [*_POLICY, *labels], registry=registry)
-
-        def counted(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"compaction_{name}", text, [*_POLICY, *labels], registry=registry)
 
         self.conditions = ConditionMetrics(registry)
         self.debt_bytes = per_policy("debt_bytes", "Bytes a compaction now would reclaim, or merge")
@@ -161,20 +159,6 @@ class Metrics:
             "granted_bytes_per_second", "Bytes per second that the running jobs may read and write; 0 without a limit"
         )
         self.worker_share = per_policy("worker_share", "Workers that are the policy's share of --max-workers")
-        self.attempts = counted("job_attempts", "Ended attempts by outcome", "outcome")
-        self.fenced_commits = counted(
-            "fenced_commits", "Attempts whose commit the store refused: their token was outdated"
-        )
-        self.cleanup_bytes = counted("cleanup_bytes", "Bytes of replaced data deleted after its grace")
-        self.bytes_reclaimed = counted("bytes_reclaimed", "Bytes reclaimed by finished jobs")
-        self.bytes_rewritten = counted("bytes_rewritten", "Bytes written by finished jobs")
-        self.job_seconds = Histogram(
-            "compaction_job_seconds",
-            "From assignment to the accepted report",
-            _POLICY,
-            registry=registry,
-            buckets=_WORK,
-        )
         self._per_policy = (
             self.debt_bytes,
             self.debt_sources,
@@ -199,6 +183,27 @@ class Metrics:
             (self.last_job_before, {}),
             (self.last_job_after, {}),
             (self.pending_workers, {}),
+        )
+
+    def _count_for_policies(self, registry: CollectorRegistry) -> None:
+        """What only grows."""
+
+        def counted(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"compaction_{name}", text, [*_POLICY, *labels], registry=registry)
+
+        self.attempts = counted("job_attempts", "Ended attempts by outcome", "outcome")
+        self.fenced_commits = counted(
+            "fenced_commits", "Attempts whose commit the store refused: their token was outdated"
+        )
+        self.cleanup_bytes = counted("cleanup_bytes", "Bytes of replaced data deleted after its grace")
+        self.bytes_reclaimed = counted("bytes_reclaimed", "Bytes reclaimed by finished jobs")
+        self.bytes_rewritten = counted("bytes_rewritten", "Bytes written by finished jobs")
+        self.job_seconds = Histogram(
+            "compaction_job_seconds",
+            "From assignment to the accepted report",
+            _POLICY,
+            registry=registry,
+            buckets=_WORK,
         )
 
     def observe_call(self, call: ApiCall) -> None:

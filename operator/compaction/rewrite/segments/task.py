@@ -138,7 +138,9 @@ def failure_of(error: CompactionError, sources: tuple[str, ...]) -> GroupFailure
     raise error
 
 
-def pace_of(directory: Path, *, job: str, token: int, budget: SharedBucket | None, tell: Teller | None = None) -> Pace:
+def pace_of(
+    directory: Path, *, job: str, token: int, budget: SharedBucket | None, tell: Callable[[int], None] | None = None
+) -> Pace:
     """The pace of one task: at most its share, and to its end once the attempt has been replaced."""
     return Pace(
         should_stop=until_replaced(directory, job=job, token=token),
