@@ -585,6 +585,21 @@ class ExecutorsOutOfMemoryError(TaskFailedError):
     """Executors that ran a task were killed for using more memory than their pods have."""
 
 
+class RateBudgetError(CompactionError):
+    """A task cannot ask the driver of its worker for its part of limits.bytesPerSecond."""
+
+    def __init__(self, host: str, port: int, cause: Exception) -> None:
+        super().__init__(host, port, cause)
+        self.host, self.port, self.cause = host, port, cause
+
+    def __str__(self) -> str:
+        return (
+            f"{self.host}:{self.port}: the worker's driver does not say how many bytes may be moved "
+            f"({type(self.cause).__name__}: {self.cause}). Let executors reach their driver on every port, or remove "
+            "limits.bytesPerSecond"
+        )
+
+
 class TaskCancelledError(CompactionError):
     """A Spark task was cancelled."""
 

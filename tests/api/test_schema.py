@@ -154,7 +154,18 @@ def test_columns() -> None:
         "ETA",
         "AGE",
     ]
-    assert narrow(JOB_CRD) == ["POLICY", "KIND", "LEVEL", "STATE", "PROGRESS", "WORKER", "TOKEN", "AGE"]
+    assert narrow(JOB_CRD) == [
+        "POLICY",
+        "KIND",
+        "LEVEL",
+        "STATE",
+        "PROGRESS",
+        "WORKER",
+        "TOKEN",
+        "STARTED",
+        "ENDED",
+        "AGE",
+    ]
     assert narrow(CATALOG_CRD) == [
         "READY",
         "REASON",

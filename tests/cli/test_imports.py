@@ -60,3 +60,14 @@ def test_who_looks_into_a_log_imports_no_store_of_blocks(tmp_path: Path) -> None
     assert main(["segments", "generate", str(log)]) == 0
     heavy = CLUSTER | DATABASE | {"pyarrow", "compaction.api.policy.resource"}
     assert imported(heavy, "segments", "inspect", log) == ""
+
+
+def test_a_run_of_a_policy_imports_nothing_of_catalogs(tmp_path: Path) -> None:
+    root, file = tmp_path / "logs", tmp_path / "policy.yaml"
+    root.mkdir()
+    file.write_text(
+        "apiVersion: compaction.dev/v1alpha1\nkind: CompactionPolicy\nmetadata: {name: logs}\n"
+        f"spec: {{store: {{segmentLogs: {{root: {root}}}}}}}\n"
+    )
+    heavy = {"compaction.catalogs", "compaction.api.catalog.resource", "kubernetes", "kopf"}
+    assert imported(heavy, "run", "-f", file, "--dry-run") == ""

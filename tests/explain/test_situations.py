@@ -157,7 +157,7 @@ def test_nobody_there_is_said_first_of_all_causes() -> None:
     for leases in ([], None):
         told = explain_policy(fresh, (), leases, NOW)
         assert "No operator has observed it yet." in told.state
-        assert told.actions == ("Start the operator: compactor operator --namespace NAMESPACE",)
+        assert told.actions == ("Start the operator: compactor operator --namespace storage",)
     released = explain_policy(policy_with(), (), [lease_with(COORDINATOR_LEASE, holder=None)], NOW)
     assert any("released its Lease" in sentence for sentence in released.state)
     silent = explain_policy(policy_with(), (), [lease_with(COORDINATOR_LEASE, holder="a", seconds=300)], NOW)
@@ -213,3 +213,33 @@ def test_workers_of_another_version_are_told_with_what_to_do() -> None:
     skew = condition("WorkerVersionSkew", "OtherVersion", message="workers of version 0.1.0 run; set the image")
     told = explain_policy(policy_with({"conditions": [skew]}), (), None, NOW)
     assert "WorkerVersionSkew, for 2m10s: workers of version 0.1.0 run; set the image." in told.state
+
+
+def test_what_was_repaired_is_not_said_to_be_parked() -> None:
+    """The quarantine has ended: the job is a record, neither its damage nor the remedy is said to hold."""
+    skipped = [{"source": "1.segment", "reason": "SourceCorrupt", "message": "bad"}]
+    parked = job_with(
+        {
+            "state": "Faulty",
+            "finishedAt": ago(1680),
+            "skipped": skipped,
+            "attempts": [attempt("SourceCorrupt", message="1.segment is bad")],
+        }
+    )
+    told = explain_policy(policy_with(), (parked,), None, NOW)
+    assert not any("parked" in sentence for sentence in told.state)
+    alone = explain_job(parked, policy_with(), None, NOW)
+    assert (
+        "It ended 28m ago, SourceCorrupt: the damaged sources are not in quarantine any more, and the job is kept as a "
+        "record. (1.segment is bad)"
+    ) in alone.state
+    assert alone.actions == ()
+    damaged = {"target": parked.spec.target, "since": ago(1680)} | skipped[0]
+    still = explain_policy(policy_with({"quarantined": [damaged]}), (parked,), None, NOW)
+    assert any("has been parked for 28m" in sentence for sentence in still.state)
+
+
+def test_scans_that_are_not_recorded_are_said_to_be() -> None:
+    told = explain_policy(policy_with({"lastSenseTime": ago(61)}, trigger={"interval": "10s"}), (), None, NOW)
+    recorded = "the last one that is recorded was 1m1s ago, those without news may not be"
+    assert told.next[-1] == f"The store is scanned every 10s; {recorded}."

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from compaction.api.conditions import Conditions
-from compaction.api.enums import AttemptOutcome, JobState, PolicyReason, WaitReason
+from compaction.api.enums import AttemptOutcome, JobState, PolicyReason, WaitReason, WorkerTrouble
 from compaction.api.names import COORDINATOR_LEASE
 from compaction.api.policy.standing import conditions_for
 from compaction.kube.informer.cache import ObjectKey
@@ -54,6 +54,8 @@ def healthy(metrics: Metrics, minute: int) -> None:
     metrics.cleanup_overdue_seconds.labels(*POLICY).set(minute % 3)
     metrics.cleanup_problems.labels(*POLICY).set(0)
     metrics.skewed_workers.labels(*POLICY).set(1 if minute < 20 else 0)
+    metrics.debt_may_wait.labels(*POLICY).set(0)
+    metrics.set_pending_workers(POLICY, {WorkerTrouble.QUEUED: 0})
     healthy_catalog(metrics, minute)
 
 
@@ -63,6 +65,12 @@ def debt_grows(metrics: Metrics, minute: int) -> None:
 
 def debt_too_old(metrics: Metrics, minute: int) -> None:
     metrics.debt_oldest_age_seconds.labels(*POLICY).set(86400 + 60 * (minute - 10))
+
+
+def debt_that_may_wait(metrics: Metrics, minute: int) -> None:
+    """Suspended, Manual, with a schedule or windows; and the hours in which what has waited is compacted."""
+    debt_too_old(metrics, minute)
+    metrics.debt_may_wait.labels(*POLICY).set(1 if minute < 30 else 0)
 
 
 def store_not_seen(metrics: Metrics, minute: int) -> None:
@@ -96,6 +104,11 @@ def workers_cannot_start(metrics: Metrics, minute: int) -> None:
     metrics.set_waiting(POLICY, {in_turn[minute % 3]: 3} if minute >= 10 else {})
 
 
+def queue_admits_later(metrics: Metrics, minute: int) -> None:
+    workers_cannot_start(metrics, minute)
+    metrics.set_pending_workers(POLICY, {WorkerTrouble.QUEUED: 1 if minute >= 10 else 0})
+
+
 def image_not_upgraded(metrics: Metrics, minute: int) -> None:
     metrics.skewed_workers.labels(*POLICY).set(2 if minute >= 10 else 0)
 
@@ -125,6 +138,8 @@ def nobody_answers(metrics: Metrics, minute: int) -> None:
 
 
 NO_LEADER = "No replica of the compaction operator leads"
+INSTALLATION = (("name", COORDINATOR_LEASE), ("namespace", "compaction-system"))
+HERE = "No replica of the compaction operator in namespace compaction-system leads"
 CASES = [
     Case(
         "CompactionDebtGrows", debt_grows, 148, 151, "storage/logs falls behind: 4.517GiB of debt, and growing", SUBJECT
@@ -173,8 +188,8 @@ CASES = [
         nobody_leads,
         11,
         12,
-        NO_LEADER,
-        (("name", COORDINATOR_LEASE), ("namespace", "compaction-system")),
+        HERE,
+        INSTALLATION,
     ),
     Case("CompactionNoLeader", nobody_answers, 1, 2, NO_LEADER, (("name", COORDINATOR_LEASE),)),
     *CATALOG_CASES,
@@ -202,6 +217,29 @@ def test_promtool_finds_nothing_wrong(promtool: Promtool) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.alert}-{case.cause.__name__}")
 def test_an_alert_fires_by_its_cause_and_not_before_its_time(promtool: Promtool, case: Case) -> None:
     timeline = Timeline.of(case.cause, minutes=case.firing + 2)
+    promtool.judge(
+        timeline,
+        Moment(case.alert, at=case.quiet),
+        Moment(case.alert, at=case.firing, firing=(expected(promtool, case),)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("alert", "cause"),
+    [("CompactionDebtTooOld", debt_that_may_wait), ("CompactionWorkersCannotStart", queue_admits_later)],
+    ids=lambda one: one if isinstance(one, str) else one.__name__,
+)
+def test_what_the_spec_or_a_queue_lets_wait_fires_nothing(promtool: Promtool, alert: str, cause: Cause) -> None:
+    promtool.judge(Timeline.of(cause, minutes=300), Moment(alert, at=298))
+
+
+def test_one_of_several_installations_that_vanishes_is_named(promtool: Promtool) -> None:
+    """The other one leads as before; no sample comes from the first one any more."""
+    timeline = Timeline(40)
+    for namespace, minutes in (("compaction-system", 20), ("team-b", 40)):
+        key = (("name", COORDINATOR_LEASE), ("namespace", namespace), ("pod", "compaction-operator-0"))
+        timeline.series["leader_election_master_status", key] = [1.0] * minutes
+    case = Case("CompactionNoLeader", nobody_answers, 19, 30, HERE, INSTALLATION)
     promtool.judge(
         timeline,
         Moment(case.alert, at=case.quiet),

@@ -145,13 +145,13 @@ def test_a_wrong_policy_is_refused_with_the_words_of_the_page(control_plane: Con
     policy: dict[str, Any] = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
     policy["spec"]["store"]["segmentLogs"]["root"] = "data/ra"
     (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy))
-    answer = Shell(control_plane).run("kubectl apply -f policy.yaml", cwd=tmp_path)
-    shown = text.split("$ kubectl apply -f policy.yaml\n")[1].split("\n```")[0]
+    answer = Shell(control_plane).run("kubectl apply --server-side -f policy.yaml", cwd=tmp_path)
+    shown = text.split("$ kubectl apply --server-side -f policy.yaml\n")[1].split("\n```")[0]
     assert answer.stderr.strip() == shown
 
 
 def test_every_session_is_run_by_a_test() -> None:
     """Here, or where `ELSEWHERE` says."""
-    here = ("compactor segments", "kubectl apply -f policy.yaml")
+    here = ("compactor segments", "kubectl apply --server-side -f policy.yaml")
     lines = [line for session in sessions_of(PAGE) for line in session]
     assert [line for line in lines if not line.startswith(here + ELSEWHERE)] == []

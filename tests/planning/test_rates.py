@@ -1,4 +1,4 @@
-"""Shares of bytes per second: together never more than the limit."""
+"""Shares of bytes per second: together never more than the limit, and little of it unused."""
 
 from __future__ import annotations
 
@@ -8,15 +8,29 @@ from hypothesis import strategies as st
 from compaction.planning.rates import Rates, share_of
 
 
-@given(st.integers(1, 2**40), st.lists(st.integers(1, 300), max_size=30))
-def test_what_is_granted_never_exceeds_the_limit(limit: int, wishes: list[int]) -> None:
-    """`wishes`: how many jobs could run at once whenever one more is to start."""
+def rates_of(limit: int, granted: list[int], *, slots: int, ready: int) -> Rates:
+    """As the assigner makes them."""
+    jobs = max(1, min(slots, len(granted) + ready))
+    return Rates(limit, sum(granted), share_of(limit, jobs=jobs), coming=max(1, jobs - len(granted)))
+
+
+@given(
+    limit=st.integers(1, 2**40),
+    slots=st.integers(1, 20),
+    moments=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20)), max_size=30),
+)
+def test_a_limit_is_used_and_never_exceeded(limit: int, slots: int, moments: list[tuple[int, int]]) -> None:
+    """`moments`: how many jobs are ready, and how many of the running ones end before."""
     granted: list[int] = []
-    for jobs in wishes:
-        rates = Rates(limit, sum(granted), share_of(limit, jobs=max(jobs, len(granted) + 1)))
-        if rates.room:
-            granted.append(rates.share)
-        assert sum(granted) <= limit
+    for ready, ended in moments:
+        del granted[:ended]
+        rates = rates_of(limit, granted, slots=slots, ready=ready)
+        starts = min(ready, rates.room, slots - len(granted))
+        granted += [rates.each] * max(0, starts)
+        assert sum(granted) <= limit or sum(granted) == len(granted)
+        if starts and len(granted) < limit:
+            unused = limit - sum(granted)
+            assert unused * 10 < limit or unused < len(granted) * slots
 
 
 @given(st.integers(1, 2**40), st.integers(0, 1000))
@@ -26,3 +40,11 @@ def test_when_nothing_runs_a_job_may_start(limit: int, jobs: int) -> None:
 
 def test_a_limit_lowered_under_running_jobs_lets_no_other_start() -> None:
     assert Rates(limit=10, granted=100, share=5).room == 0
+
+
+def test_what_is_left_goes_to_the_jobs_that_start() -> None:
+    """Two of four ended: those that come divide their shares, whatever would be fair if all began now."""
+    assert rates_of(1000, [250, 250], slots=4, ready=1).each == 500
+    assert rates_of(1000, [250, 250], slots=4, ready=2).each == 250
+    assert (rates_of(1000, [670], slots=2, ready=3).room, rates_of(1000, [670], slots=2, ready=3).each) == (1, 330)
+    assert rates_of(1000, [950], slots=2, ready=3).room == 0

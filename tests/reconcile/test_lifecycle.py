@@ -870,6 +870,32 @@ class TestConditions:
         world.settle()
         assert status_of(world).eta_seconds is not None
 
+    def test_the_eta_falls_while_less_is_left(self) -> None:
+        """Two jobs run side by side, then one alone; scans know nothing of what running jobs have copied."""
+        world = PlainCluster(limits={"maxConcurrentJobs": 2}, workers={"slots": 2})
+        world.add_log("/ra/a", 2)
+        world.add_log("/ra/b", 4)
+        world.settle()
+        world.announce()
+        world.settle()
+        short, long = sorted(world.in_state(P), key=lambda name: world.jobs[name].spec.estimated_bytes)
+        etas = []
+        for percent in range(10, 100, 10):
+            later(world, 11)
+            if percent == 60:
+                world.finish(short)
+            for job in world.in_state(P):
+                world.renew(job, progress=percent)
+            world.settle()
+            etas.append(status_of(world).eta_seconds)
+        known = [eta for eta in etas if eta is not None]
+        assert len(known) == len(etas)
+        assert known[:5] == sorted(known[:5], reverse=True)
+        assert known[5:] == sorted(known[5:], reverse=True)
+        assert known[4] < 0.7 * known[0]
+        assert known[-1] < 0.7 * known[5]
+        assert world.jobs[long].status.state is P
+
     def test_eta_comes_from_measured_speed(self) -> None:
         world = PlainCluster(limits={"maxBytesPerJob": 50})
         world.add_log("/ra/a", 10)

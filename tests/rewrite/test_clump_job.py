@@ -64,7 +64,7 @@ def test_a_job_moves_what_is_sparse_and_says_so(log: Path, engine: ThreadEngine)
     assert receipt.clump.bytes_moved == moved * 128
     assert receipt.outputs == tuple(moves.receipt.output for moves in read_moves(log))
     assert receipt.fingerprint_before == receipt.fingerprint_after != ""
-    assert len(lease.progress) == 2
+    assert (len(lease.progress) > 2, lease.progress[-1]) == (True, 99), "also while it copies"
     assert lease.progress == sorted(lease.progress)
     assert parse_report(report.to_json()).receipt == receipt
 

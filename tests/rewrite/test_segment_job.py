@@ -26,6 +26,7 @@ from compaction.exceptions import (
     TaskFailedError,
 )
 from compaction.kinds.segments.reasons import SegmentReason
+from compaction.rewrite.budget import budget_of
 from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.rewrite.segments.task import failure_of
 from compaction.stores.segments.adapter import identity_of
@@ -351,25 +352,30 @@ def test_defect_in_a_task_removes_the_partial_files(make_log: MakeLog) -> None:
     assert leftovers(directory) == []
 
 
-@pytest.mark.parametrize(("granted", "share"), [(None, None), (10**9, 5 * 10**8), (1, 1)])
-def test_the_jobs_bytes_per_second_are_shared_by_the_tasks_that_run_beside_each_other(
-    make_log: MakeLog, granted: int | None, share: int | None
-) -> None:
-    seen: list[Any] = []
-
-    class Recording(ThreadEngine):
-        def submit(self, work: Callable[[Any], Any], task: Any, *, tag: str) -> Future[Any]:
-            seen.append(task)
-            return super().submit(work, replace(task, bytes_per_second=None), tag=tag)
-
-    engine = Recording(parallelism=2)
+def test_every_task_pays_from_the_budget_of_the_worker(make_log: MakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, asked = ThreadEngine(parallelism=2), list[int]()
+    monkeypatch.setattr(budget_of(engine), "wait_for", lambda secret, count: asked.append(count) or 0.0)
     directory = make_log()
-    given = replace(assignment(job_spec(directory, limits=SMALL)), bytes_per_second=granted)
+    given = replace(assignment(job_spec(directory, limits=SMALL)), bytes_per_second=20)
     report = SegmentRewriter(engine, holder="w").run(given, FakeLease())
     engine.close()
     assert report.outcome is ReportOutcome.SUCCEEDED
-    assert len(seen) > 2
-    assert {task.bytes_per_second for task in seen} == {share}
+    assert report.receipt is not None
+    assert report.receipt.groups > 2
+    assert sum(asked) > report.receipt.bytes_after
+
+
+def test_progress_grows_while_a_group_is_copied(
+    make_log: MakeLog, engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compaction.rewrite.shares.TELL_SECONDS", 0.0)
+    directory = make_log()
+    lease = FakeLease()
+    report = SegmentRewriter(engine, holder="w").run(assignment(job_spec(directory)), lease)
+    assert report.outcome is ReportOutcome.SUCCEEDED
+    assert report.receipt is not None
+    assert len({percent for percent in lease.progress if 0 < percent < 99}) > 2 * report.receipt.groups
+    assert lease.progress == sorted(lease.progress)
 
 
 def test_report_is_small_and_plain(make_log: MakeLog, engine: ThreadEngine) -> None:

@@ -12,7 +12,7 @@ import pytest
 from compaction.api.enums import JobReason
 from compaction.exceptions import LeaseLostError
 from compaction.rewrite.segments import task
-from compaction.rewrite.tasks import run_tasks, share_of
+from compaction.rewrite.tasks import run_tasks
 from compaction.stores.segments.planning.group_check import GroupRanges
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.snapshot.seq import LiveSet
@@ -65,11 +65,6 @@ def test_a_lost_lease_leaves_no_task(engine: ThreadEngine) -> None:
         for _ in results:
             pass
     assert len(engine.submitted) <= engine.parallelism
-
-
-def test_what_runs_side_by_side_shares_the_bytes() -> None:
-    assert share_of(None, parallel=4) is None
-    assert (share_of(100, parallel=4), share_of(3, parallel=4), share_of(7, parallel=0)) == (25, 1, 7)
 
 
 def test_a_group_on_which_the_code_fails_is_a_result_like_others(monkeypatch: pytest.MonkeyPatch) -> None:

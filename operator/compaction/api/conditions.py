@@ -191,3 +191,15 @@ def _abnormal(
             now=now,
         )
     return result
+
+
+def reason_since(before: Conditions, after: Conditions, *, known: datetime | None, now: datetime) -> datetime | None:
+    """Since when Ready has the reason that it has `after`; its transition time says only since when it has its status.
+    `known`: what was known `before`. None without Ready.
+    """
+    old, ready = get_condition(before, ConditionType.READY), get_condition(after, ConditionType.READY)
+    if ready is None:
+        return None
+    if old is None or (old.status, old.reason) != (ready.status, ready.reason):
+        return to_timestamp(now)
+    return known or old.last_transition_time

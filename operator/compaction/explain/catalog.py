@@ -49,7 +49,7 @@ def explain_catalog(catalog: CatalogCompaction, leases: Sequence[Lease] | None, 
     tell_coordinator(builder, leases, now, namespace=meta.namespace, seen=seen, without=_WITHOUT, first=_FIRST)
     if ready is not None:
         meaning = meaning_of(CATALOG_WORDS, ready.reason)
-        since = builder.age(ready.last_transition_time)
+        since = builder.age(status.reason_since or ready.last_transition_time)
         builder.state(builder.once(f"{ready.reason}, for {since}", meaning.says, ready.message))
         builder.consequences(meaning)
     if 0 <= status.observed_generation < meta.generation:

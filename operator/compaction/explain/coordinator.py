@@ -10,7 +10,6 @@ from compaction.explain.coordination import Leadership, coordination
 from compaction.explain.explanation import ExplanationBuilder
 from compaction.leases.record import Lease
 
-_START: Final = "Start the operator: compactor operator --namespace NAMESPACE"
 _WITHOUT: Final = "Nothing is planned or assigned until an operator leads; running workers finish their jobs."
 _FIRST: Final = "The first scan follows when an operator watches the namespace."
 
@@ -36,8 +35,8 @@ def tell_coordinator(
     if found.is_missing:
         telling.state(found.sentence(now))
         telling.next(without)
-        telling.actions(_START)
+        telling.actions(f"Start the operator: compactor operator --namespace {namespace}")
     elif found.state is Leadership.UNKNOWN and not seen:
         telling.state("No operator has observed it yet.")
         telling.next(first)
-        telling.actions(_START)
+        telling.actions(f"Start the operator: compactor operator --namespace {namespace}")

@@ -8,9 +8,11 @@ from datetime import datetime
 from compaction.api.conditions import get_condition
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState
 from compaction.api.job.resource import AttemptStatus, CompactionJob
+from compaction.api.job.superseded import is_superseded
 from compaction.api.names import ANNOTATION_PROGRESS
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.api.text.formatting import plural
+from compaction.api.text.safe import number_in
 from compaction.explain.coordinator import tell_coordinator
 from compaction.explain.explanation import Explanation, ExplanationBuilder, first_of
 from compaction.explain.measure_changes import changes_of
@@ -39,6 +41,8 @@ def explain_job(
             _explain_waiting(builder, job, policy)
         case JobState.IN_PROGRESS:
             _explain_running(builder, job, leases)
+        case JobState.FAULTY if policy is not None and _is_repaired(job, policy):
+            _explain_superseded(builder, job)
         case JobState.FAULTY:
             _explain_parked(builder, job)
         case JobState.SUCCEEDED:
@@ -50,10 +54,15 @@ def explain_job(
 
 
 def progress_of(job: CompactionJob, leases: Sequence[Lease] | None) -> str:
-    """`37% done`: the Lease has it exactly, the status only now and then."""
-    lease = _lease_of(job, leases)
-    exact = lease.annotations.get(ANNOTATION_PROGRESS) if lease is not None else None
-    return f"{exact or job.status.progress_percent or 0}% done"
+    """`37% done`."""
+    return f"{progress_percent(job, leases) or 0}% done"
+
+
+def progress_percent(job: CompactionJob, leases: Sequence[Lease] | None) -> int | None:
+    """The Lease of a running job has it exactly, the status only now and then; None before the first attempt."""
+    lease = _lease_of(job, leases) if job.status.state is JobState.IN_PROGRESS else None
+    exact = number_in(lease.annotations.get(ANNOTATION_PROGRESS), limit=100) if lease is not None else None
+    return job.status.progress_percent if exact is None else exact
 
 
 def why_parked(job: CompactionJob, *, brief: bool) -> str:
@@ -160,6 +169,24 @@ def _explain_parked(builder: ExplanationBuilder, job: CompactionJob) -> None:
     last = _last(job)
     if last is not None and last.reason != reason:
         _explain_attempt(builder, last)
+
+
+def _is_repaired(job: CompactionJob, policy: CompactionPolicy) -> bool:
+    return _verdict(job)[0] == JobReason.SOURCE_CORRUPT and is_superseded(job, policy.status.quarantined)
+
+
+def _explain_superseded(builder: ExplanationBuilder, job: CompactionJob) -> None:
+    """What was wrong is over: the advice of its reason is not for this job any more."""
+    reason, message = _verdict(job)
+    ended = builder.age(job.status.finished_at)
+    builder.state(
+        builder.said(
+            f"It ended {ended} ago, {reason}: the damaged sources are not in quarantine any more, and the job is kept "
+            "as a record.",
+            message,
+        )
+    )
+    builder.next("What is left of its sources is planned in new jobs.")
 
 
 def _explain_receipt(builder: ExplanationBuilder, job: CompactionJob) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType, JobState, PlanApproval, PolicyReason, WaitReason
 from compaction.api.job.resource import CompactionJob
+from compaction.api.job.superseded import is_superseded
 from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus
 from compaction.api.text.formatting import format_age, format_bytes, plural
 from compaction.api.text.times import format_timestamp
@@ -49,7 +50,7 @@ def explain_policy(
     if ready is not None:
         meaning = meaning_of(policy_words(), ready.reason)
         message = "" if _is_listed(ready.reason, status) else ready.message
-        since = builder.age(ready.last_transition_time)
+        since = builder.age(status.reason_since or ready.last_transition_time)
         builder.state(builder.once(f"{ready.reason}, for {since}", meaning.says, message))
         builder.consequences(_with_trouble(meaning, ready.reason, status))
     if 0 <= status.observed_generation < meta.generation:
@@ -114,8 +115,9 @@ def _explain_debt(builder: ExplanationBuilder, policy: CompactionPolicy, leases:
         return
     oldest = f"; the oldest debt is {builder.age(status.oldest_debt_at)} old" if status.oldest_debt_at else ""
     builder.debt(f"{kind.debt(status)}{oldest}.", *kind.details(status))
+    one_waits, many_wait = f"{kind.nouns.source} waits", f"{kind.nouns.source}s wait"
     tenants = {
-        f"Of tenant {one.tenant}": f"{plural(one.sources, kind.nouns.source)} wait to be {kind.nouns.compacted}."
+        f"Of tenant {one.tenant}": f"{plural(one.sources, one_waits, many_wait)} to be {kind.nouns.compacted}."
         for one in debt.tenants
     }
     builder.debt(*first_of(tenants, "tenants"))
@@ -178,7 +180,7 @@ def _explain_jobs(
             job, brief=bool(status.quarantined)
         )
         for job in jobs
-        if job.status.state is JobState.FAULTY
+        if job.status.state is JobState.FAULTY and not is_superseded(job, status.quarantined)
     }
     builder.state(*first_of(faulty, "jobs are parked"))
 
@@ -223,6 +225,9 @@ def _explain_times(builder: ExplanationBuilder, policy: CompactionPolicy) -> Non
     if trigger.windows and status.next_window_time is not None:
         moment = format_timestamp(status.next_window_time)
         builder.next(f"The next window opens {builder.until(status.next_window_time)}, at {moment}.")
-    scanned = status.last_sense_time
+    scanned, interval = status.last_sense_time, float(trigger.interval)
     last = f"; last scan {builder.age(scanned)} ago" if scanned is not None else ""
+    if scanned is not None and (builder.now - scanned).total_seconds() > interval:
+        # The status gets the time of a scan without news late, so that an idle policy writes nothing.
+        last = f"; the last one that is recorded was {builder.age(scanned)} ago, those without news may not be"
     builder.next(f"The store is scanned every {trigger.interval.text}{last}.")

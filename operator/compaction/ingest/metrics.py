@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 _SECONDS: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
 
@@ -13,6 +13,7 @@ class RequestMetrics:
     """Of one server, in a registry of its own unless one is given. `prefix`: of the names of its metrics."""
 
     def __init__(self, prefix: str, registry: CollectorRegistry | None = None) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # see kube/metrics/registry.py
         self.registry = registry or CollectorRegistry()
         self.requests = Counter(
             f"{prefix}_requests",

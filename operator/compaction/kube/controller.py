@@ -16,6 +16,7 @@ from typing import Any, Final
 import structlog
 from pydantic import ValidationError
 
+from compaction.api.conditions import reason_since
 from compaction.api.enums import PolicyReason
 from compaction.api.job.resource import CompactionJob
 from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus
@@ -29,7 +30,6 @@ from compaction.kube.executor.outcome import ExecutionResult
 from compaction.kube.executor.workers import LaunchedWorkers
 from compaction.kube.gather import (
     ParsedObjects,
-    identity,
     is_lease_of,
     is_worker,
     job_leases,
@@ -279,20 +279,23 @@ class PolicyController:
         except ValidationError:
             before = CompactionPolicyStatus()
         generation = body["metadata"].get("generation", 0)
+        now = Moment(self._wall(), 0.0).time
         conditions = conditions_for(
             before.conditions,
             reason=PolicyReason.INVALID_SPEC,
             message=f"{where}: {problem['msg']}",
             observed_generation=generation,
-            now=Moment(self._wall(), 0.0).time,
+            now=now,
         )
-        after = before.model_copy(update={"conditions": conditions, "observed_generation": generation})
+        since = reason_since(before.conditions, conditions, known=before.reason_since, now=now)
+        after = before.model_copy(
+            update={"conditions": conditions, "reason_since": since, "observed_generation": generation}
+        )
         runtime.metrics.conditions.set(key_of(body), after.conditions)
         if after != before:
-            about = identity(body)
             answer = await runtime.client.replace_status(COMPACTION_POLICIES, {**body, "status": after.to_object()})
             runtime.cache.policies.upsert(answer)
-            log.error("policy cannot be read", policy=about.name, error=f"{where}: {problem['msg']}")
+            log.error("policy cannot be read", policy=str(key_of(body)), error=f"{where}: {problem['msg']}")
             for event in of_standing(before.conditions, after.conditions):
                 runtime.events.event(body, reason=event.reason, message=event.message, type=EventType.WARNING)
         return None

@@ -1,35 +1,55 @@
 """Shares of `limits.bytesPerSecond`: who may start, and how fast it may go.
 
 Invariants (tests/planning/test_rates.py): what is granted never exceeds the limit, unless the limit was lowered under
-running jobs; when nothing runs, a job may start.
+running jobs; when nothing runs, a job may start; and while a job could run, less than a tenth of the limit is granted
+to none. A share is kept to the end of its job, so those that start later divide what is left, however much that is.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
+
+_WORTH: Final = 10
+"""A job starts with less than a fair share when at least this part of the limit is left: else it would lie idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The limit of a policy, what its running jobs have of it, and what the next job gets (bytes per second).
+    """The limit of a policy, and what its running jobs have of it (bytes per second).
 
+    `share`: of each job if all that could run began now. `coming`: how many could start beside those that run.
     `ceiling`: what they may have together for now, where others still hold what is this policy's; None is the limit.
     """
 
     limit: int
     granted: int
     share: int
+    coming: int = 1
     ceiling: int | None = None
+
+    @property
+    def left(self) -> int:
+        """What is granted to no job."""
+        limit = self.limit if self.ceiling is None else min(self.limit, self.ceiling)
+        return max(0, limit - self.granted)
 
     @property
     def room(self) -> int:
         """How many more jobs may start."""
-        limit = self.limit if self.ceiling is None else min(self.limit, self.ceiling)
-        return max(0, limit - self.granted) // self.share
+        whole = self.left // self.share
+        # What others still hold does not lie idle: a job that began with a little of it would keep that to its end.
+        lies_idle = self.limit - self.granted == self.left
+        return whole or int(lies_idle and self.left * _WORTH >= self.limit)
+
+    @property
+    def each(self) -> int:
+        """What each of the next jobs gets: all that is left, divided between those that could start; at least 1."""
+        return max(1, self.left // max(1, min(self.room, self.coming)))
 
     def after(self, started: int) -> Rates:
-        """The same when so many more jobs have got their shares."""
-        return replace(self, granted=self.granted + self.share * started)
+        """The same when so many more jobs have got what is theirs."""
+        return replace(self, granted=self.granted + self.each * started)
 
 
 def share_of(limit: int, *, jobs: int) -> int:

@@ -159,12 +159,15 @@ class _Reconcile:
         names = {deletion.job.name for deletion in obsolete}
         return tuple(step for step in steps if step.name not in names), (*orphans, *obsolete)
 
-    def _futile(self, job: CompactionJob) -> str:
-        """Why a retry of a parked job would change nothing."""
+    def _futile(self, job: CompactionJob) -> str | None:
+        """Why a retry of a parked job would change nothing; None until a scan tells."""
         refusal = self.refusals.refuse(job)
         if refusal is not None:
             return refusal.message
-        return futile(job, self.policy.status.quarantined, self.refusals.reading)
+        reading, ended = self.refusals.reading, self.memory.finished.get(job.spec.target)
+        if reading is not None and ended is not None and reading.started <= ended:
+            reading = None
+        return futile(job, self.policy.status.quarantined, reading)
 
     def _remember(self, steps: Iterable[JobStep]) -> None:
         """Targets whose job has just ended: what was read of them before is outdated."""

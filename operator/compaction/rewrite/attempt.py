@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from compaction.api.job.report import JobReport
 from compaction.exceptions import CompactionError
+from compaction.rewrite.budget import BudgetClient, budget_of
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
 
 
 @dataclass(slots=True, kw_only=True)
 class RewriteAttempt(ABC):
-    """Who works, and with what. `bytes_per_second`: what all of the job's tasks may move together."""
+    """Who works, and with what. `bytes_per_second`: what the job adds to what all that runs in its worker may move
+    together; `budget`: what its tasks ask for it while the attempt works, None without a limit.
+    """
 
     reported: ClassVar[tuple[type[CompactionError], ...]]
     """What data and storage can cause; it ends the work and becomes a part of the report."""
@@ -23,6 +26,7 @@ class RewriteAttempt(ABC):
     lease: HeldLease
     engine: Engine
     bytes_per_second: int | None = None
+    budget: BudgetClient | None = field(default=None, init=False)
 
     @property
     def tag(self) -> str:
@@ -36,7 +40,8 @@ class RewriteAttempt(ABC):
             LeaseLostError, JobStoppedError, EngineLostError: see `ports.JobRunner`.
         """
         try:
-            self._work()
+            with budget_of(self.engine).joined(self.bytes_per_second) as self.budget:
+                self._work()
         except self.reported as error:
             self._failed(error)
         finally:

@@ -44,8 +44,3 @@ def run_tasks(
     finally:
         if running:
             engine.cancel(tag)
-
-
-def share_of(bytes_per_second: int | None, *, parallel: int) -> int | None:
-    """What each of the tasks that run beside each other may read and write of a job's bytes per second, at least 1."""
-    return None if bytes_per_second is None else max(1, bytes_per_second // max(1, parallel))

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from compaction.exceptions import RewriteStoppedError
 
@@ -32,6 +32,23 @@ class TokenBucket:
         paid_at = max(self.paid_at, now) + count / self.bytes_per_second
         return replace(self, paid_at=paid_at), paid_at - now
 
+    def at_rate(self, bytes_per_second: int, *, now: float) -> TokenBucket:
+        """The bucket at another rate: what was asked for and has not passed yet is paid for at that rate."""
+        owed = max(0.0, self.paid_at - now) * self.bytes_per_second
+        return TokenBucket(bytes_per_second, now + owed / bytes_per_second)
+
+
+class SharedBucket(Protocol):
+    """A bucket that several processes pay from; can be pickled. `step`: bytes to ask for at least."""
+
+    @property
+    def step(self) -> int: ...
+
+    def take(self, count: int) -> float | None:
+        """The seconds to wait until so many bytes more may pass; None when the work is over. Raises CompactionError
+        when nothing can be learned.
+        """
+
 
 class Pace:
     """Called with a number of bytes before they are read or written; returns when they may be.
@@ -40,6 +57,8 @@ class Pace:
         should_stop: asked at each call, and at least every STEP_SECONDS while it waits; then RewriteStoppedError.
             By each thread that calls.
         bytes_per_second: of all reads and writes together; None for no limit.
+        shared: what is asked instead where others pay from the same bucket.
+        moved: gets each number of bytes when they may be moved.
         clock, sleep: seconds; by default those of `time` when this is made (the simulator has its own).
         what: the work, in the error.
     """
@@ -49,6 +68,8 @@ class Pace:
         *,
         should_stop: Callable[[], bool] = lambda: False,
         bytes_per_second: int | None = None,
+        shared: SharedBucket | None = None,
+        moved: Callable[[int], None] | None = None,
         clock: Callable[[], float] | None = None,
         sleep: Callable[[float], None] | None = None,
         what: str = "the rewrite",
@@ -58,19 +79,38 @@ class Pace:
         self._sleep = sleep or time.sleep
         self._what = what
         self._lock = threading.Lock()
+        self._shared = shared
+        self._moved = moved
+        self._ahead = 0  # bytes that were paid for and have not moved
         self._bucket = None if bytes_per_second is None else TokenBucket(max(1, bytes_per_second), self._clock())
 
     def __call__(self, count: int) -> None:
         self._look()
-        if self._bucket is None:
-            return
-        with self._lock:
-            now = self._clock()
+        if self._bucket is not None or self._shared is not None:
+            with self._lock:
+                now = self._clock()
+                wait = self._take(count, now)
+            deadline = now + wait
+            while (left := deadline - self._clock()) > 0:
+                self._sleep(min(left, STEP_SECONDS))
+                self._look()
+        if self._moved is not None:
+            self._moved(count)
+
+    def _take(self, count: int, now: float) -> float:
+        if self._shared is None:
+            assert self._bucket is not None, "one of the two was checked by the caller"
             self._bucket, wait = self._bucket.take(count, now=now)
-        deadline = now + wait
-        while (left := deadline - self._clock()) > 0:
-            self._sleep(min(left, STEP_SECONDS))
-            self._look()
+            return wait
+        if count <= self._ahead:
+            self._ahead -= count
+            return 0.0
+        asked = max(count - self._ahead, self._shared.step)
+        answer = self._shared.take(asked)
+        if answer is None:
+            raise RewriteStoppedError(f"{self._what} was replaced or has ended")
+        self._ahead += asked - count
+        return answer
 
     def _look(self) -> None:
         if self._should_stop():
@@ -81,6 +121,6 @@ UNLIMITED: Final = Pace()
 """As fast as it goes, to the end."""
 
 
-def limited(bytes_per_second: int | None) -> Pace:
-    """A pace of its own that begins now; UNLIMITED itself where there is no limit (None or 0)."""
-    return Pace(bytes_per_second=bytes_per_second) if bytes_per_second else UNLIMITED
+def limited(shared: SharedBucket | None, moved: Callable[[int], None] | None = None) -> Pace:
+    """A pace that pays from a bucket and tells what it lets move; UNLIMITED itself where there is neither."""
+    return UNLIMITED if shared is None and moved is None else Pace(shared=shared, moved=moved)

@@ -151,8 +151,17 @@ def test_watch_prints_a_row_per_change_until_it_is_interrupted(cluster: Cluster,
 
 
 def test_plan_has_a_reason_for_all_that_was_left_out(busy: Cluster, editor: User) -> None:
+    busy.kubectl("label", "cjob/logs-1", "compaction.dev/plan=4d5e00c0ffee1234")
+    busy.kubectl("label", "cjob/logs-2", "compaction.dev/plan=another")
     text = editor.prints("plan", "logs")
     assert text.startswith("Plan 4d5e00c0ffee1234 of ")
+    (job,) = columns_of(text.split("\n\n")[1].partition("\n2 unfinished")[0])
+    assert (job["JOB"], job["ENDED"]) == ("logs-1", "-")
+    assert job["STARTED"].endswith("s")
+    assert (
+        "2 unfinished jobs are of other plans, or created by hand: kubectl compaction status logs "
+        f"-n {busy.namespace}" in text
+    )
     assert "3 jobs, copies 41Mi, reclaims 163Mi" in text
     (row,) = columns_of(text.rpartition("\n\n")[2])
     assert row == {
@@ -163,6 +172,7 @@ def test_plan_has_a_reason_for_all_that_was_left_out(busy: Cluster, editor: User
     }
     data = json.loads(editor.prints("plan", "logs", "-o", "json"))
     assert (data["hash"], data["plannedJobs"], data["leftOut"][0]["reason"]) == ("4d5e00c0ffee1234", 3, "Cooldown")
+    assert [one["name"] for one in data["jobs"]] == ["logs-1"]
 
 
 def test_a_plan_without_a_job_says_when_the_next_one_is_due(cluster: Cluster, editor: User) -> None:

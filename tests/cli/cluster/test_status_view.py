@@ -6,9 +6,12 @@ from datetime import timedelta
 
 import pytest
 
+from compaction.api.metadata import OwnerReference
+from compaction.api.names import API_VERSION, POLICY_KIND
+from compaction.cli.cluster.retry import what_follows
 from compaction.cli.cluster.status_view import fleet_row, policy_data, show_policy
 from compaction.explain.coordination import Coordination, Leadership
-from support.cluster.explained import NOW, ago, condition, policy_with
+from support.cluster.explained import NOW, ago, condition, job_with, policy_with
 
 
 def test_workers_of_which_there_is_more_to_say(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,3 +60,13 @@ def test_a_spec_that_was_not_observed_is_said(observed: int, said: str, capsys: 
     assert (data["observed"], fleet_row(data)["next"]) == (False, "spec not observed")
     show_policy(changed, (), NOW)
     assert said in capsys.readouterr().out
+
+
+def test_a_retry_of_a_planned_job_is_answered_with_what_decides_about_it() -> None:
+    by_hand = job_with({"state": "Faulty"})
+    assert what_follows(by_hand) == "retry requested; the coordinator resets its attempts"
+    owner = OwnerReference(api_version=API_VERSION, kind=POLICY_KIND, name="logs", uid="u", controller=True)
+    planned = by_hand.model_copy(
+        update={"metadata": by_hand.metadata.model_copy(update={"owner_references": (owner,)})}
+    )
+    assert "if the store still offers its sources, otherwise it answers with the Event" in what_follows(planned)

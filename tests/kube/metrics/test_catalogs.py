@@ -197,4 +197,4 @@ def test_a_deleted_catalog_leaves_counters_only() -> None:
         if sample.labels.get("catalog") == "orders"
     }
     assert left
-    assert all(name.endswith(("_total", "_created", "_sum", "_count", "_bucket")) for name in left), left
+    assert all(name.endswith(("_total", "_sum", "_count", "_bucket")) for name in left), left

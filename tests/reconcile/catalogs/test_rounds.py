@@ -312,6 +312,39 @@ def test_a_missing_secret_ends_both_processes() -> None:
     assert one.status.propagation is not None
     assert one.status.compaction.reason == one.status.propagation.reason == "SecretMissing"
     assert one.memory.processes.stage is Stage.IDLE
+    assert (one.ready, one.present) == (("False", "SecretMissing"), {"Stalled"}), "said at once: no round ends it"
+    assert one.events == ["SecretMissing"]
+
+
+@pytest.mark.parametrize("first", ["propagation", "compaction"])
+def test_half_a_round_repeats_nothing_of_the_last_one(first: str) -> None:
+    """etcd answers again; of the process that still runs only the end before is known."""
+    one = CatalogCoordinator()
+    one.run()
+    one.run(Broken(Work.ASK, Reason.LOG_UNAVAILABLE, "etcd does not answer"))
+    one.seconds += 61
+    one.run()
+    one.events.clear()
+    one.run(one.heard(one.idle()))
+    if first == "propagation":
+        one.run(Delivered(one.now))
+    one.run(LogRead(HISTORY, one.now))
+    one.run(Saved(SnapshotOutcome.SAVED, 5, 700))
+    if first == "compaction":
+        assert one.events == ["Compacted"]
+        one.run(Delivered(one.now))
+    assert (one.ready, one.present) == (("True", "Compacted"), set())
+    assert one.events == ["Compacted"]
+
+
+def test_what_stands_for_one_round_does_not_last_because_the_next_one_has_begun() -> None:
+    one = CatalogCoordinator()
+    one.run()
+    one.seconds += 301
+    one.run()
+    decision = one.run(Broken(Work.ASK, Reason.PARTICIPANTS_UNKNOWN, "no answer of the API server"))
+    assert kinds(decision) == ["Ask"]
+    assert (one.ready, one.present) == (("Unknown", "ParticipantsUnknown"), {"Reconciling"})
 
 
 def test_a_trigger_that_came_while_participants_were_not_found_begins_a_round() -> None:

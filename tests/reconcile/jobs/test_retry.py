@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from compaction.api.conditions import get_condition
 from compaction.api.enums import JobState
 from compaction.kinds.segments.kind import SEGMENTS
 from compaction.planning.reading import TargetProblem
+from compaction.reconcile.memory import frozen
 from support.cluster.world import Crash, PlainCluster
 
 SEGMENT = "0000000000000001.segment"
@@ -157,6 +159,38 @@ def test_a_retry_of_what_the_last_look_could_not_read_is_granted() -> None:
     world.annotate_job(job, retry="monday")
     world.rest()
     assert world.state(job) is not JobState.FAULTY
+
+
+@pytest.mark.parametrize("unknown", ["no scan yet", "a scan that failed", "a scan of another spec", "an older scan"])
+def test_a_retry_is_answered_by_a_scan_that_can_tell(unknown: str) -> None:
+    """The damage was repaired, other jobs have compacted the sources: an attempt would report damage that is gone."""
+    world, job = assigned_world()
+    world.quarantine_identity["/ra/a", SEGMENT] = "id"
+    corrupt(world, job)
+    world.quarantine_identity["/ra/a", SEGMENT] = "another"
+    world.rest()
+    world.logs["/ra/a"].groups = ["0000000000000099.segment"]
+    world.wall += 61
+    world.rest()
+    before = world.jobs[job].status
+    reading = world.reading
+    assert reading is not None
+    world.events.clear()
+    world.annotate_job(job, retry="monday")
+    if unknown == "no scan yet":
+        world.restart()
+    elif unknown == "a scan that failed":
+        world.reading = replace(reading, problem=TargetProblem("/ra", "StoreUnreadable", "no answer"))
+    elif unknown == "a scan of another spec":
+        world.reading = replace(reading, generation=0)
+    else:
+        world.memory = replace(world.memory, finished=frozen({"/ra/a": world.wall}))
+    world.reconcile()
+    assert world.jobs[job].status == before, "not answered yet"
+    world.pass_time(120)
+    assert world.jobs[job].status == before.model_copy(update={"retried": "monday"})
+    assert [reason for reason, _ in world.events if reason.startswith(("Retry", "Reopened"))] == ["RetryRefused"]
+    assert world.status.quarantined == ()
 
 
 # -- the record -------------------------------------------------------------------------------------------------------

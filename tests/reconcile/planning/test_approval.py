@@ -85,6 +85,22 @@ def test_an_approval_of_another_plan_creates_nothing_and_is_named() -> None:
     assert "0123456789abcdef, which is approved, is not the plan any more" in world.status.waiting.message
 
 
+def test_an_approval_that_was_carried_out_is_not_said_to_be_void() -> None:
+    """Its annotation stays, and the next plan waits for its own."""
+    world = manual()
+    first = plan_of(world).hash
+    approve(world)
+    assert world.status.approved == first
+    world.add_log("/ra/new")
+    world.wall += 61
+    world.rest()
+    waiting = next(row for row in world.status.waits if row.reason == "ApprovalPending")
+    assert waiting.message.endswith(f"compaction.dev/approve={plan_of(world).hash}")
+    world.restart()
+    world.rest()
+    assert first not in next(row.message for row in world.status.waits if row.reason == "ApprovalPending")
+
+
 def test_a_changed_world_makes_the_approval_void() -> None:
     world = manual()
     first = plan_of(world)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
+from compaction.api.conditions import get_condition
 from compaction.api.enums import JobReason, PolicyReason
+from compaction.cli.cluster.viewing import since_text
+from compaction.explain.policy import explain_policy
 from compaction.kinds.segments.reasons import SegmentReason
 from compaction.planning.reading import TargetProblem
 from support.cluster.kstatus import KStatus, kstatus
@@ -139,3 +143,28 @@ def test_a_plan_that_waits_for_approval_is_not_done_and_has_not_failed() -> None
     world.add_log("/ra/a")
     world.rest()
     assert (of_policy(world), ready_reason(world)) == (KStatus.IN_PROGRESS, PolicyReason.APPROVAL_PENDING)
+
+
+def test_a_reason_has_an_age_of_its_own() -> None:
+    """Ready stays True through Scheduled, Compacting, Scheduled: its transition is older than its reason."""
+    world = PlainCluster()
+    world.add_log("/ra/a")
+    world.rest()
+    compacting = world.status.reason_since
+    assert compacting is not None
+    world.announce()
+    world.pass_time(30)
+    ready = get_condition(world.status.conditions, "Ready")
+    assert ready is not None
+    assert (ready.reason, world.status.reason_since) == ("Compacting", compacting)
+    world.finish(world.only_job())
+    world.pass_time(30)
+    ready = get_condition(world.status.conditions, "Ready")
+    assert ready is not None
+    assert (ready.reason, ready.last_transition_time) == ("Scheduled", compacting)
+    assert world.status.reason_since is not None
+    assert 20 <= (world.status.reason_since - compacting).total_seconds() <= 45
+    assert world.policy is not None
+    now = world.status.reason_since + timedelta(seconds=16)
+    assert any(said.startswith("Scheduled, for 16s") for said in explain_policy(world.policy, [], None, now).state)
+    assert since_text(world.status, now) == " for 16s"

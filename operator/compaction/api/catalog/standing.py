@@ -41,6 +41,9 @@ PASSING: Final = frozenset(
 )
 """Ends by itself when participants have done what they are doing."""
 
+NEEDS_A_USER: Final = frozenset({Reason.SECRET_MISSING, Reason.PERMISSION_DENIED})
+"""No round ends it before a user has changed something: it is said at once."""
+
 STANDING: Final[Mapping[str, PolicyStanding]] = MappingProxyType(
     {
         CatalogReason.STARTING: PolicyStanding.APPLYING,
@@ -57,4 +60,4 @@ def standing_of(reason: str, *, lasts: bool) -> PolicyStanding:
         return STANDING[reason]
     if reason in PASSING:
         return PolicyStanding.WORKING
-    return PolicyStanding.STALLED if lasts else PolicyStanding.APPLYING
+    return PolicyStanding.STALLED if lasts or reason in NEEDS_A_USER else PolicyStanding.APPLYING

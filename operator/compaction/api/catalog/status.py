@@ -128,6 +128,8 @@ class CatalogCompactionStatus(ApiModel):
     conditions: Annotated[tuple[Condition, ...], Field(max_length=MAX_CONDITIONS), list_map("type")] = ()
     """Conditions: Ready always (True while history is cut as it may be, False when a user has to act); Reconciling
     until a first round has ended; Stalled while nothing is cut until a user acts."""
+    reason_since: Timestamp | None = None
+    """Time since which Ready has its reason; lastTransitionTime is the time since which it has its status."""
     coordinator: Annotated[str, StringConstraints(max_length=253)] = ""
     """Name of the operator's replica that ran the last round."""
     fencing_token: Count = 0

@@ -56,6 +56,8 @@ class CompactionJob(ApiModel):
             PrinterColumn("Progress", ".status.progress", "Progress of the newest attempt"),
             PrinterColumn("Worker", ".status.worker", "Worker that has the job"),
             PrinterColumn("Token", ".status.fencingToken", "Fencing token of the newest attempt", ColumnType.INTEGER),
+            PrinterColumn("Started", ".status.assignedAt", "Start of the newest attempt", ColumnType.DATE),
+            PrinterColumn("Ended", ".status.finishedAt", "End of the job", ColumnType.DATE),
             PrinterColumn("Age", ".metadata.creationTimestamp", "Age of the job", ColumnType.DATE),
             PrinterColumn("Failures", ".status.failures", "Failed attempts", ColumnType.INTEGER, wide=True),
             PrinterColumn(

@@ -78,6 +78,7 @@ class CompactionPolicy(ApiModel):
             PrinterColumn("Approval", ".status.plan.approval", "Whether the plan is approved", wide=True),
             PrinterColumn("Workers", ".status.workers", "Workers that run", ColumnType.INTEGER, wide=True),
             PrinterColumn("Reclaimed", ".status.reclaimed", "Bytes reclaimed so far", wide=True),
+            PrinterColumn("Since", ".status.reasonSince", "Age of the reason", ColumnType.DATE, wide=True),
             PrinterColumn("Message", f"{_READY}.message", "Message of the condition Ready", wide=True),
         ),
         selectable=(".spec.suspend", ".status.store"),

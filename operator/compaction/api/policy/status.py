@@ -207,6 +207,8 @@ class CompactionPolicyStatus(ApiModel):
     conditions: Annotated[tuple[Condition, ...], Field(max_length=MAX_CONDITIONS), list_map("type")] = ()
     """Conditions of the policy: Ready always (True while the policy does its work, False when a user has to act);
     Reconciling until the spec is carried out; Stalled while nothing happens until a user acts."""
+    reason_since: Timestamp | None = None
+    """Time since which Ready has its reason; lastTransitionTime is the time since which it has its status."""
     store: StoreName | None = None
     """Kind of the store that the policy compacts."""
     debt: DebtStatus | None = None
@@ -290,6 +292,9 @@ class CompactionPolicyStatus(ApiModel):
     """Bytes per second that the running jobs may read and write together. Empty without limits.bytesPerSecond."""
     released: Mark = ""
     """Value of the annotation compaction.dev/release that was last acted upon (its SHA-256, if it is long)."""
+
+    approved: Annotated[str, StringConstraints(max_length=64)] = ""
+    """Hash of the newest plan that was carried out because the annotation compaction.dev/approve named it."""
 
     @computed_field(return_type=Annotated[str, StringConstraints(max_length=16)] | None)  # type: ignore[prop-decorator]
     @property

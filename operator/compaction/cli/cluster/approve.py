@@ -42,7 +42,7 @@ def command(*, policy: str, plan_hash: str | None, yes: bool, target: CommandTar
     ask(target, lambda cluster: cluster.annotate(COMPACTION_POLICIES, policy, ANNOTATION_APPROVE, plan.hash))
     click.echo(
         f"approved: the store is scanned again, and if the plan is still {plan.hash}, its "
-        f"{plural(plan.jobs, 'job')} are created; a changed store makes another plan, which waits again"
+        f"{plural(plan.jobs, 'job is', 'jobs are')} created; a changed store makes another plan, which waits again"
     )
 
 

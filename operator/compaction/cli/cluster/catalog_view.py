@@ -40,6 +40,7 @@ def catalog_data(catalog: CatalogCompaction, now: datetime, coordinator: Coordin
         "ready": ready.status.value if ready is not None else None,
         "reason": ready.reason if ready is not None else None,
         "message": ready.message if ready is not None else None,
+        "reasonSince": time_text(status.reason_since),
         "observed": is_observed(catalog),
         "coordinator": coordinator_data(coordinator, now),
         "suspended": spec.suspend,
@@ -194,7 +195,7 @@ def _pairs(catalog: CatalogCompaction, data: Data, now: datetime) -> list[tuple[
     status = catalog.status
     pairs = [
         ("Catalog", f"{data['namespace']}/{data['name']} ({data['prefix']} in {data['etcd']})"),
-        ("State", f"{data['reason'] or 'unknown'}{since_text(status.conditions, now)}{said}"),
+        ("State", f"{data['reason'] or 'unknown'}{since_text(status, now)}{said}"),
         ("History", _history(data)),
         ("Pinned by", _pin(data["pin"])),
     ]

@@ -12,7 +12,7 @@ import click
 
 from compaction.api.enums import JobState, PlanApproval
 from compaction.api.job.resource import CompactionJob
-from compaction.api.names import ANNOTATION_APPROVE
+from compaction.api.names import ANNOTATION_APPROVE, LABEL_PLAN
 from compaction.api.policy.resource import CompactionPolicy, LeftOutStatus, PlanStatus
 from compaction.api.text.formatting import format_age, format_bytes, plural
 from compaction.api.text.times import format_timestamp
@@ -56,17 +56,28 @@ def command(*, policy: str, target: CommandTarget, output: OutputFormat) -> None
     if output is OutputFormat.TABLE:
         _show(found, jobs, datetime.now(UTC))
     else:
-        emit(_data(found, jobs), output)
+        emit(_data(found, jobs, datetime.now(UTC)), output)
 
 
-def _data(policy: CompactionPolicy, jobs: list[CompactionJob]) -> dict[str, Any]:
+def _is_of(plan: PlanStatus, job: CompactionJob) -> bool:
+    return bool(plan.hash) and job.metadata.labels.get(LABEL_PLAN) == plan.hash
+
+
+def _of_plan(plan: PlanStatus, jobs: list[CompactionJob]) -> tuple[list[CompactionJob], int]:
+    """The unfinished jobs of the plan, and how many others there are."""
+    unfinished = [job for job in jobs if job.status.state is not JobState.SUCCEEDED]
+    own = [job for job in unfinished if _is_of(plan, job)]
+    return own, len(unfinished) - len(own)
+
+
+def _data(policy: CompactionPolicy, jobs: list[CompactionJob], now: datetime) -> dict[str, Any]:
     plan = policy.status.plan or PlanStatus()
     return {
         "namespace": policy.metadata.namespace,
         "policy": policy.metadata.name,
         **plan.to_object(),
         "plannedJobs": plan.jobs,
-        "jobs": [job_data(job) for job in sorted_jobs(jobs)],
+        "jobs": [job_data(job, now) for job in sorted_jobs(jobs) if _is_of(plan, job)],
         "leftOut": [_left_out(row) for row in plan.left_out],
         "awaitsApproval": plan.approval is PlanApproval.PENDING,
     }
@@ -91,13 +102,17 @@ def _show(policy: CompactionPolicy, jobs: list[CompactionJob], now: datetime) ->
         click.echo(f"No plan of {policy.metadata.name} yet: its store was not scanned.")
         return
     click.echo(summary(policy, plan, now))
-    unfinished = [job for job in jobs if job.status.state is not JobState.SUCCEEDED]
+    unfinished, others = _of_plan(plan, jobs)
     if plan.approval is PlanApproval.PENDING:
         click.echo()
         show_work(plan)
     if unfinished:
         click.echo()
-        show_jobs(unfinished)
+        show_jobs(unfinished, now)
+    if others:
+        where = f"{policy.metadata.name} -n {policy.metadata.namespace}"
+        of_others = plural(others, "unfinished job is", "unfinished jobs are")
+        click.echo(f"{of_others} of other plans, or created by hand: kubectl compaction status {where}")
     if plan.left_out:
         click.echo()
         waits = any(
@@ -128,9 +143,10 @@ def _not_due(policy: CompactionPolicy, plan: PlanStatus) -> str:
     if not waiting:
         return ""
     due, first = min(waiting, key=lambda one: one[0])
-    what = plural(sum(row.count for _, row in waiting), kind_of(policy.spec.store).nouns.source)
+    source = kind_of(policy.spec.store).nouns.source
+    what = plural(sum(row.count for _, row in waiting), f"{source} waits", f"{source}s wait")
     sooner = f", or when {first.missing} more have come" if first.missing else ""
-    return f" Nothing is due yet: {what} wait; next due at {format_timestamp(due)}{sooner}."
+    return f" Nothing is due yet: {what}; next due at {format_timestamp(due)}{sooner}."
 
 
 def show_work(plan: PlanStatus) -> None:

@@ -52,8 +52,19 @@ async def _retry(cluster: ClusterAccess, names: tuple[str, ...]) -> int:
             report(error)
             code = EXIT_DATA_ERROR
         else:
-            click.echo(f"job {bare}: retry requested; the coordinator resets its attempts")
+            click.echo(f"job {bare}: {what_follows(job)}")
     return code
+
+
+def what_follows(job: CompactionJob) -> str:
+    """The answer to a retry that may be useful: for a planned job only the store tells whether it is."""
+    if job.metadata.controller is None:
+        return "retry requested; the coordinator resets its attempts"
+    where = f"{job.metadata.name} -n {job.metadata.namespace}"
+    return (
+        "retry requested; the coordinator resets its attempts if the store still offers its sources, otherwise it "
+        f"answers with the Event RetryRefused (kubectl events --for cjob/{where})"
+    )
 
 
 def check_parked(job: CompactionJob) -> None:

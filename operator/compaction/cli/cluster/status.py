@@ -119,11 +119,12 @@ async def _show_one(
     elif catalog is not None:
         show_catalog(catalog, now, coordinator)
     elif policy is not None:
-        jobs = await cluster.jobs(name)
+        jobs, leases = await cluster.jobs(name), await cluster.leases()
         if data:
-            emit(policy_data(policy, now, coordinator) | {"jobs": [job_data(job) for job in sorted_jobs(jobs)]}, output)
+            rows = [job_data(job, now, leases) for job in sorted_jobs(jobs)]
+            emit(policy_data(policy, now, coordinator) | {"jobs": rows}, output)
         else:
-            show_policy(policy, jobs, now, coordinator)
+            show_policy(policy, jobs, now, coordinator, leases)
 
 
 async def _coordinators(cluster: ClusterAccess) -> CoordinatorOf:

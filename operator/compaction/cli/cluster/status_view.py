@@ -25,7 +25,9 @@ from compaction.cli.cluster.viewing import (
 )
 from compaction.cli.output import Column, optional, optional_bytes, print_pairs, print_table
 from compaction.explain.coordination import MISSING, UNKNOWN, Coordination, Leadership
+from compaction.explain.job import progress_percent
 from compaction.kinds.registry import kind_of
+from compaction.leases.record import Lease
 
 
 def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordination = UNKNOWN) -> Data:
@@ -43,6 +45,7 @@ def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordinati
         "ready": ready.status.value if ready is not None else None,
         "reason": ready.reason if ready is not None else None,
         "message": ready.message if ready is not None else None,
+        "reasonSince": time_text(status.reason_since),
         "observed": is_observed(policy),
         "coordinator": coordinator_data(coordinator, now),
         "debtBytes": debt.bytes if debt is not None else None,
@@ -138,6 +141,9 @@ _JOBS = (
     Column("bytesReclaimed", "Reclaimed", optional_bytes),
     Column("target", "Target"),
     Column("reason", "Reason", optional),
+    Column("startedSeconds", "Started", age_text),
+    Column("finishedSeconds", "Ended", age_text),
+    Column("ageSeconds", "Age", age_text),
 )
 
 
@@ -151,14 +157,16 @@ def fleet_columns(*, namespaces: bool, wide: bool) -> tuple[Column, ...]:
     return ((NAMESPACE,) if namespaces else ()) + _FLEET + (_WIDE if wide else ())
 
 
-def job_data(job: CompactionJob) -> Data:
-    """One job, in exact values."""
+def job_data(job: CompactionJob, now: datetime, leases: Sequence[Lease] | None = None) -> Data:
+    """One job, in exact values; seconds since its newest attempt started, since it ended, and since its creation.
+    `leases`: of its namespace, which have the exact progress; the status has it only now and then.
+    """
     status = job.status
     ready = get_condition(status.conditions, ConditionType.READY)
     return {
         "name": job.metadata.name,
         "state": status.state.value,
-        "progress": status.progress_percent,
+        "progress": progress_percent(job, leases),
         "worker": status.worker,
         "token": status.fencing_token,
         "failures": status.failures,
@@ -167,6 +175,9 @@ def job_data(job: CompactionJob) -> Data:
         "level": job.spec.level,
         "target": job.spec.target,
         "reason": ready.reason if ready is not None else None,
+        "startedSeconds": seconds_between(status.assigned_at, now),
+        "finishedSeconds": seconds_between(status.finished_at, now),
+        "ageSeconds": seconds_between(job.metadata.creation_timestamp, now),
     }
 
 
@@ -177,7 +188,11 @@ def sorted_jobs(jobs: Iterable[CompactionJob]) -> list[CompactionJob]:
 
 
 def show_policy(
-    policy: CompactionPolicy, jobs: Sequence[CompactionJob], now: datetime, coordinator: Coordination = UNKNOWN
+    policy: CompactionPolicy,
+    jobs: Sequence[CompactionJob],
+    now: datetime,
+    coordinator: Coordination = UNKNOWN,
+    leases: Sequence[Lease] | None = None,
 ) -> None:
     """All about one policy as text."""
     data = policy_data(policy, now, coordinator)
@@ -185,23 +200,24 @@ def show_policy(
     print_pairs([first, *outdated_pairs(policy, "policy", coordinator, now), *rest])
     if jobs:
         click.echo()
-        show_jobs(jobs)
+        show_jobs(jobs, now, leases)
 
 
-def show_jobs(jobs: Iterable[CompactionJob]) -> None:
+def show_jobs(jobs: Iterable[CompactionJob], now: datetime, leases: Sequence[Lease] | None = None) -> None:
     """Jobs as a table."""
-    print_table([job_data(job) for job in sorted_jobs(jobs)], _JOBS)
+    print_table([job_data(job, now, leases) for job in sorted_jobs(jobs)], _JOBS)
 
 
 def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[str, str]]:
     name = f"{data['namespace']}/{data['name']}"
-    since, kind = since_text(policy.status.conditions, now), kind_of(policy.spec.store)
+    since, kind = since_text(policy.status, now), kind_of(policy.spec.store)
+    run, wait = plural(data["active"], "runs", "run"), plural(data["queued"], "waits", "wait")
     pairs = [
         ("Policy", f"{name} ({data['store'] or 'not scanned yet'})"),
         ("State", f"{data['reason'] or 'unknown'}{since}" + (f": {data['message']}" if data["message"] else "")),
         ("Debt", _debt(policy, data)),
         *kind.rows(policy.status),
-        ("Jobs", f"{data['active']} run, {data['queued']} wait, {data['faulty']} faulty"),
+        ("Jobs", f"{run}, {wait}, {data['faulty']} faulty"),
     ]
     pairs += _wait_pairs(policy, data, now)
     if data["etaSeconds"] is not None:

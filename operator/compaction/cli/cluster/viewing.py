@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.conditions import Conditions, get_condition
+from compaction.api.catalog.status import CatalogCompactionStatus
+from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus
 from compaction.api.text.formatting import format_age
 from compaction.api.text.times import format_timestamp
 from compaction.cli.output import Column
@@ -33,10 +34,12 @@ def age_text(seconds: int | None) -> str:
     return "-" if seconds is None else format_age(seconds)
 
 
-def since_text(conditions: Conditions, now: datetime) -> str:
-    """` for 2m10s`: how long Ready has been as it is."""
-    ready = get_condition(conditions, ConditionType.READY)
-    return "" if ready is None else f" for {format_age((now - ready.last_transition_time) / timedelta(seconds=1))}"
+def since_text(status: CompactionPolicyStatus | CatalogCompactionStatus, now: datetime) -> str:
+    """` for 2m10s`: how long Ready has had its reason."""
+    ready = get_condition(status.conditions, ConditionType.READY)
+    if ready is None:
+        return ""
+    return f" for {format_age((now - (status.reason_since or ready.last_transition_time)) / timedelta(seconds=1))}"
 
 
 def is_observed(one: CompactionPolicy | CatalogCompaction) -> bool:

@@ -15,19 +15,17 @@ from typing import TextIO
 import click
 
 from compaction.api.manifests.objects import holds
-from compaction.api.names import POLICY_KIND
+from compaction.api.names import CATALOG_KIND, POLICY_KIND
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.errors import errors_as_exit_code, report
-from compaction.cli.local.catalog_file import CatalogFile
 from compaction.cli.local.policy_file import PolicyFile
-from compaction.cli.local.run_catalogs import RunOptions, run_catalogs, watch_catalogs, watched_beside
 from compaction.cli.local.run_engine import spark
-from compaction.cli.local.run_view import problems_of, show_plan, show_result
+from compaction.cli.local.run_view import RunOptions, problems_of, show_plan, show_result
 from compaction.cli.local.run_watch import LOCK_TIMEOUT, keep_compacted
 from compaction.cli.local.tables import NoOthers, OpenOthers, Others
 from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.progress_bar import ProgressBar
-from compaction.exceptions import CompactionError
+from compaction.exceptions import CompactionError, InvalidManifestError
 from compaction.kinds.registry import kind_of
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.run.once import WORKER, LocalRun, look
@@ -88,21 +86,30 @@ def command(
     setup_logging(LogFormat.TEXT, level=logging.INFO if verbose else logging.ERROR)
     with errors_as_exit_code():
         text = _text(source)
-        catalogs = None if wanted is not None else CatalogFile(source, text, wanted=catalog, secrets_dir=secrets_dir)
-        plan = RunOptions(output, dry_run=dry_run, take_over=take_over)
-        if catalogs is not None and catalogs.names and (catalog is not None or not _has_policy(source, text)):
-            if watch:
-                watch_catalogs(catalogs, plan)
-            problems = [] if watch else run_catalogs(catalogs, plan)
+        plan = RunOptions(output, dry_run=dry_run, watch=watch, take_over=take_over)
+        has_policy, has_catalog = (_has(source, text, kind) for kind in (POLICY_KIND, CATALOG_KIND))
+
+        def policy() -> PolicyFile:
+            return PolicyFile(source, text=text, wanted=wanted, approved=approved, secrets_dir=secrets_dir)
+
+        if wanted is not None or (catalog is None and not has_catalog):
+            problems = _policy(policy(), plan)
         else:
-            file = PolicyFile(source, text=text, wanted=wanted, approved=approved, secrets_dir=secrets_dir)
-            if watch:
-                with nullcontext() if catalogs is None else watched_beside(catalogs, plan):
-                    _watch(file, plan)
+            # Here, not above: all of catalogs costs half a second of a run that has none.
+            from compaction.cli.local.catalog_file import CatalogFile
+            from compaction.cli.local.run_catalogs import run_catalogs, watch_catalogs, watched_beside
+
+            catalogs = CatalogFile(source, text, wanted=catalog, secrets_dir=secrets_dir)
+            if catalog is None and has_policy:
+                file = policy()
+                with watched_beside(catalogs, plan) if watch else nullcontext():
+                    problems = _policy(file, plan)
+                problems += [] if watch else run_catalogs(catalogs, plan)
+            elif watch:
+                watch_catalogs(catalogs, plan)
                 problems = []
             else:
-                problems = _once(file, plan)
-                problems += [] if catalogs is None else run_catalogs(catalogs, plan)
+                problems = run_catalogs(catalogs, plan)
     for problem in problems:
         report(CompactionError(problem))
     sys.exit(1 if problems else 0)
@@ -115,8 +122,19 @@ def _text(source: TextIO) -> str:
         raise click.UsageError(str(error)) from error
 
 
-def _has_policy(source: TextIO, text: str) -> bool:
-    return holds(text, POLICY_KIND, source=source.name)
+def _has(source: TextIO, text: str, kind: str) -> bool:
+    try:
+        return holds(text, kind, source=source.name)
+    except InvalidManifestError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _policy(file: PolicyFile, plan: RunOptions) -> list[str]:
+    """What is wrong, one line for each thing; a watch ends without."""
+    if not plan.watch:
+        return _once(file, plan)
+    _watch(file, plan)
+    return []
 
 
 def _watch(file: PolicyFile, plan: RunOptions) -> None:

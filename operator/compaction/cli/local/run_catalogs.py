@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -19,21 +18,12 @@ from compaction.api.text.formatting import format_bytes, plural
 from compaction.api.text.safe import printable
 from compaction.catalogs.compaction.reasons import OUTCOMES, Ended, Outcome
 from compaction.cli.local.catalog_file import CatalogFile
+from compaction.cli.local.run_view import RunOptions
 from compaction.cli.output import OutputFormat, emit, print_pairs
 from compaction.exceptions import CompactionError
 from compaction.local.run.catalogs import LocalCatalog
 
 _WRONG = (Outcome.ABORTED, Outcome.FAILED)
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """How a file is run."""
-
-    output: OutputFormat
-    dry_run: bool = False
-    take_over: bool = False
-    """Of a policy's open jobs; a round of a catalog claims its log anyway."""
 
 
 def run_catalogs(file: CatalogFile, options: RunOptions) -> list[str]:

@@ -5,6 +5,7 @@ differs between kinds of stores is behind their door `tables`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import click
@@ -20,6 +21,17 @@ from compaction.planning.planner import Plan
 from compaction.planning.reading import ScanResult, TargetProblem
 
 _PROBLEMS: Final = (Column("target", "Target"), Column("reason", "Problem"), Column("message", "Message"))
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a file is run."""
+
+    output: OutputFormat
+    dry_run: bool = False
+    watch: bool = False
+    take_over: bool = False
+    """Of a policy's open jobs; a round of a catalog claims its log anyway."""
 
 
 def _tables(policy: CompactionPolicy) -> RunTables:

@@ -19,6 +19,7 @@ from compaction.api.bounds import first_problem
 from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.catalog.standing import CatalogReason, standing_of
 from compaction.api.catalog.status import CatalogCompactionStatus
+from compaction.api.conditions import reason_since
 from compaction.api.policy.standing import conditions_for
 from compaction.catalogs.compaction.reasons import Reason
 from compaction.catalogs.model.hybrid import hybrid
@@ -210,15 +211,19 @@ class CatalogController:
             before = CatalogCompactionStatus()
         generation = body["metadata"].get("generation", 0)
         reason = CatalogReason.INVALID_SPEC.value
+        now = Moment(self._wall(), 0.0).time
         conditions = conditions_for(
             before.conditions,
             reason=reason,
             message=problem,
             observed_generation=generation,
-            now=Moment(self._wall(), 0.0).time,
+            now=now,
             standing=standing_of(reason, lasts=True),
         )
-        after = before.model_copy(update={"conditions": conditions, "observed_generation": generation})
+        since = reason_since(before.conditions, conditions, known=before.reason_since, now=now)
+        after = before.model_copy(
+            update={"conditions": conditions, "reason_since": since, "observed_generation": generation}
+        )
         runtime.metrics.catalogs.conditions.set(key, conditions)
         if after == before:
             return None

@@ -196,9 +196,7 @@ class Executor:
             return
         for event in action.events:
             said = log.warning if event.warning else log.info
-            said(
-                "the policy's status has changed", policy=action.policy.name, reason=event.reason, message=event.message
-            )
+            said("the policy's status has changed", reason=event.reason, message=event.message)
             self._announce(event)
 
     def _announce(self, event: Announce) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.api.enums import AttemptOutcome, JobReason, JobState
+from compaction.api.enums import Approval, AttemptOutcome, JobReason, JobState
+from compaction.api.job.superseded import is_superseded
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.metrics.registry import Metrics
 from compaction.planning.debt import debt_of
 from compaction.reconcile.actions import Decision
-from compaction.reconcile.jobs.superseded import is_superseded
 from compaction.reconcile.observations import PolicySnapshot, ScanResult
 from compaction.reconcile.workers.skew import skewed
 
@@ -45,6 +46,11 @@ def measure(
     metrics.conditions.set(key, policy.status.conditions)
     metrics.workers.labels(*key).set(len(snapshot.workers))
     metrics.skewed_workers.labels(*key).set(len(skewed(snapshot)))
+    spec, trigger = policy.spec, policy.spec.trigger
+    may_wait = spec.suspend or spec.approval is Approval.MANUAL or trigger.schedule is not None or bool(trigger.windows)
+    metrics.debt_may_wait.labels(*key).set(may_wait)
+    lacking = Counter(one.trouble.value for one in snapshot.processes if one.trouble is not None and not one.ended)
+    metrics.set_pending_workers(key, lacking)
     metrics.quarantined.labels(*key).set(len(policy.status.quarantined))
     metrics.cleanup_overdue_seconds.labels(*key).set(cleanup.overdue)
     metrics.cleanup_problems.labels(*key).set(cleanup.problems)

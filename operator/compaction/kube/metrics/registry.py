@@ -9,7 +9,7 @@ thread, the main loop and the HTTP thread all touch it.
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -20,6 +20,7 @@ from compaction.kube.metrics.catalogs import CatalogMetrics
 from compaction.kube.metrics.conditions import ConditionMetrics
 
 _POLICY = ("namespace", "policy")
+_WORK = (1, 2, 5, 10, 30, 60, 120, 300, 900, 3600)
 _LATENCY = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
@@ -86,6 +87,7 @@ class Metrics:
     """The registry and one attribute per metric. Make one per process (tests make their own)."""
 
     def __init__(self, *, version: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, which no query reads
         registry = self.registry = CollectorRegistry()
         self._watch_ages = _WatchAges(clock)
         registry.register(self._watch_ages)
@@ -121,6 +123,7 @@ class Metrics:
             "compaction_operator_limit", "Limits over all policies; absent without one", ["limit"], registry=registry
         )
         self._of_policies(registry)
+        self._count_for_policies(registry)
         self.catalogs = CatalogMetrics(registry)
 
     def _of_policies(self, registry: CollectorRegistry) -> None:
@@ -128,9 +131,6 @@ class Metrics:
 
         def per_policy(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(f"compaction_{name}", text, [*_POLICY, *labels], registry=registry)
-
-        def counted(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"compaction_{name}", text, [*_POLICY, *labels], registry=registry)
 
         self.conditions = ConditionMetrics(registry)
         self.debt_bytes = per_policy("debt_bytes", "Bytes a compaction now would reclaim, or merge")
@@ -151,26 +151,14 @@ class Metrics:
         self.jobs = per_policy("jobs", "Jobs by state; Superseded: parked, but their work was planned again", "state")
         self.workers = per_policy("workers", "Workers that announced themselves")
         self.skewed_workers = per_policy("workers_of_other_version", "Workers of another version than the operator's")
+        self.debt_may_wait = per_policy("debt_may_wait", "1 where suspend, Manual, a schedule or windows let debt wait")
+        self.pending_workers = per_policy("workers_pending", "Workers that cannot start yet, by reason", "reason")
         self.wait_age_seconds = per_policy("wait_age_seconds", "Age of the oldest wait, by reason", "reason")
         self.waiting = per_policy("waiting", "Jobs (and plans) that wait, by reason", "reason")
         self.granted_bytes_per_second = per_policy(
             "granted_bytes_per_second", "Bytes per second that the running jobs may read and write; 0 without a limit"
         )
         self.worker_share = per_policy("worker_share", "Workers that are the policy's share of --max-workers")
-        self.attempts = counted("job_attempts", "Ended attempts by outcome", "outcome")
-        self.fenced_commits = counted(
-            "fenced_commits", "Attempts whose commit the store refused: their token was outdated"
-        )
-        self.cleanup_bytes = counted("cleanup_bytes", "Bytes of replaced data deleted after its grace")
-        self.bytes_reclaimed = counted("bytes_reclaimed", "Bytes reclaimed by finished jobs")
-        self.bytes_rewritten = counted("bytes_rewritten", "Bytes written by finished jobs")
-        self.job_seconds = Histogram(
-            "compaction_job_seconds",
-            "From assignment to the accepted report",
-            [*_POLICY],
-            registry=registry,
-            buckets=(1, 2, 5, 10, 30, 60, 120, 300, 900, 3600),
-        )
         self._per_policy = (
             self.debt_bytes,
             self.debt_sources,
@@ -181,6 +169,7 @@ class Metrics:
             self.quarantined,
             self.workers,
             self.skewed_workers,
+            self.debt_may_wait,
             self.granted_bytes_per_second,
             self.cleanup_overdue_seconds,
             self.cleanup_problems,
@@ -193,6 +182,28 @@ class Metrics:
             (self.debt_level_bytes, {}),
             (self.last_job_before, {}),
             (self.last_job_after, {}),
+            (self.pending_workers, {}),
+        )
+
+    def _count_for_policies(self, registry: CollectorRegistry) -> None:
+        """What only grows."""
+
+        def counted(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"compaction_{name}", text, [*_POLICY, *labels], registry=registry)
+
+        self.attempts = counted("job_attempts", "Ended attempts by outcome", "outcome")
+        self.fenced_commits = counted(
+            "fenced_commits", "Attempts whose commit the store refused: their token was outdated"
+        )
+        self.cleanup_bytes = counted("cleanup_bytes", "Bytes of replaced data deleted after its grace")
+        self.bytes_reclaimed = counted("bytes_reclaimed", "Bytes reclaimed by finished jobs")
+        self.bytes_rewritten = counted("bytes_rewritten", "Bytes written by finished jobs")
+        self.job_seconds = Histogram(
+            "compaction_job_seconds",
+            "From assignment to the accepted report",
+            _POLICY,
+            registry=registry,
+            buckets=_WORK,
         )
 
     def observe_call(self, call: ApiCall) -> None:
@@ -230,6 +241,10 @@ class Metrics:
         """Replace what a policy's last job changed, by measure; measures no longer present go to zero."""
         self._replace(4, policy, before)
         self._replace(5, policy, after)
+
+    def set_pending_workers(self, policy: ObjectKey, by_reason: Mapping[str, int]) -> None:
+        """Replace a policy's counts of workers that cannot begin yet; reasons no longer present go to zero."""
+        self._replace(6, policy, {reason: float(count) for reason, count in by_reason.items()})
 
     def _replace(self, which: int, policy: ObjectKey, values: Mapping[str, float]) -> None:
         gauge, known = self._labelled[which]

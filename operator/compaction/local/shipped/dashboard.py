@@ -39,6 +39,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "What is behind": (
         Panel("Debt", {latest("compaction_debt_bytes"): BY_POLICY}, "bytes", "What a compaction now would reclaim."),
         Panel("Age of the oldest debt", {latest("compaction_debt_oldest_age_seconds"): BY_POLICY}, "s"),
+        Panel("Policies whose debt may wait", {latest("compaction_debt_may_wait"): BY_POLICY}),
         Panel("Sources in debt", {latest("compaction_debt_sources"): BY_POLICY}),
         Panel("Debt by level", {latest("compaction_debt_level_bytes", "level"): "{{policy}} L{{level}}"}, "bytes"),
         *(
@@ -126,6 +127,10 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "For how long the oldest deletion has been due.",
         ),
         Panel("Deleted after the grace", {rate("compaction_cleanup_bytes_total"): BY_POLICY}, "Bps"),
+        Panel(
+            "Workers that cannot start yet",
+            {latest("compaction_workers_pending", "reason"): f"{BY_POLICY} {{{{reason}}}}"},
+        ),
         Panel("Workers of another version", {latest("compaction_workers_of_other_version"): BY_POLICY}),
         Panel("Targets that could not be swept", {latest("compaction_cleanup_problems"): BY_POLICY}),
     ),

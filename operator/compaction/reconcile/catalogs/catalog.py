@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.catalog.standing import CatalogReason, standing_of
 from compaction.api.catalog.status import CatalogCompactionStatus, ProcessStatus
+from compaction.api.conditions import reason_since
 from compaction.api.policy.standing import conditions_for
 from compaction.catalogs.compaction.fencing import least_token
 from compaction.catalogs.compaction.processes import Processes, Stage, Trigger
@@ -25,6 +27,9 @@ from compaction.reconcile.catalogs.summary import after_step, hybrid_time, next_
 from compaction.reconcile.catalogs.triggers import next_in, triggered
 from compaction.reconcile.status.announcing import of_standing
 
+Outcoming: TypeAlias = tuple[str, str, bool]
+"""Reason and message that a round ended with, and whether they have stood since before it."""
+
 
 def reconcile(snapshot: CatalogSnapshot) -> CatalogDecision:
     """What to do now for one catalog."""
@@ -36,6 +41,7 @@ def reconcile(snapshot: CatalogSnapshot) -> CatalogDecision:
     tasks: list[Task] = []
     ended: list[Ended] = []
     seconds: list[float] = []
+    concluded: Outcoming | None = None
     for result in snapshot.results:
         found = step(memory, result, catalog.spec, status.fencing_token, status.latest_version or 0)
         status = after_step(status, found, snapshot.now)
@@ -45,6 +51,8 @@ def reconcile(snapshot: CatalogSnapshot) -> CatalogDecision:
         if found.ended and memory.processes.stage is not Stage.ACTING:
             seconds.append(snapshot.now.monotonic - memory.begun_at)
             memory = replace(memory, ended_at=snapshot.now.monotonic)
+            begun = None if status.round is None else status.round.started_at
+            concluded = _outcome(status, begun)
             if memory.processes.stage is Stage.ASKING:  # a remembered trigger begins the next round
                 memory, status = _begin(memory, status, catalog, snapshot, tasks)
     idle, new_term = memory.processes.stage is Stage.IDLE, memory.transitions != snapshot.transitions
@@ -53,7 +61,7 @@ def reconcile(snapshot: CatalogSnapshot) -> CatalogDecision:
         status = status.model_copy(update={"coordinator": snapshot.identity})
     if idle and memory.processes.stage is Stage.ASKING:
         memory, status = _begin(memory, status, catalog, snapshot, tasks)
-    decision = _decided(snapshot, catalog, memory, status, tasks, ended)
+    decision = _decided(snapshot, catalog, memory, status, tasks, ended, concluded)
     return replace(decision, round_seconds=tuple(seconds))
 
 
@@ -94,10 +102,11 @@ def _decided(
     status: CatalogCompactionStatus,
     tasks: list[Task],
     ended: list[Ended],
+    concluded: Outcoming | None,
 ) -> CatalogDecision:
     left = next_in(memory, snapshot, catalog.spec)
     status = with_round(status, memory.processes, begun=False, now=snapshot.now)
-    status = _standing(snapshot, catalog, memory, status, ended)
+    status = _standing(snapshot, catalog, memory, status, concluded)
     if ended:
         watermark = hybrid_time(memory.watermark) if memory.watermark else None
         run = next_run(catalog.spec, memory.processes, left, snapshot.now)
@@ -137,19 +146,21 @@ def _standing(
     catalog: CatalogCompaction,
     memory: CatalogMemory,
     status: CatalogCompactionStatus,
-    ended: Sequence[Ended],
+    concluded: Outcoming | None,
 ) -> CatalogCompactionStatus:
-    """The conditions: of the suspension, of a spec whose first round has not ended, else of what ended now."""
+    """The conditions: of the suspension, of a spec whose first round has not ended, else of the round that ended now.
+    While one of its processes runs, what is known of the other one is from the round before.
+    """
     generation = catalog.metadata.generation
     stale = status.observed_generation != generation
     if catalog.spec.suspend:
         reason, message, lasts = _suspended(memory)
-    elif not ended and not stale and status.conditions:
+    elif concluded is None and not stale and status.conditions:
         return status
-    elif (stale and not ended) or memory.processes.remembered is Trigger.SPEC_CHANGED:
+    elif concluded is None or Trigger.SPEC_CHANGED in (memory.processes.trigger, memory.processes.remembered):
         reason, message, lasts = CatalogReason.STARTING.value, "the first round with this spec has begun", False
     else:
-        reason, message, lasts = _outcome(status)
+        reason, message, lasts = concluded
     conditions = conditions_for(
         status.conditions,
         reason=reason,
@@ -158,7 +169,9 @@ def _standing(
         now=snapshot.now.time,
         standing=standing_of(reason, lasts=lasts),
     )
-    return status.model_copy(update={"conditions": conditions, "observed_generation": generation})
+    since = reason_since(status.conditions, conditions, known=status.reason_since, now=snapshot.now.time)
+    changes = {"conditions": conditions, "reason_since": since, "observed_generation": generation}
+    return status.model_copy(update=changes)
 
 
 def _suspended(memory: CatalogMemory) -> tuple[str, str, bool]:
@@ -167,16 +180,15 @@ def _suspended(memory: CatalogMemory) -> tuple[str, str, bool]:
     return CatalogReason.SUSPENDING.value, "the round that runs is the last one until spec.suspend is false", False
 
 
-def _outcome(status: CatalogCompactionStatus) -> tuple[str, str, bool]:
-    """Reason, message, and whether it has stood since before this round. What fails goes before what waits: a cut that
-    is kept by a transaction says nothing about a minimum that no participant takes.
+def _outcome(status: CatalogCompactionStatus, begun: datetime | None) -> Outcoming:
+    """What a round that began then has ended with. What fails goes before what waits: a cut that is kept by a
+    transaction says nothing about a minimum that no participant takes.
     """
     shown, propagation = status.compaction, status.propagation
     if propagation is not None and _fails(propagation) and (shown is None or not _fails(shown)):
         shown = propagation
     if shown is None:
         return CatalogReason.STARTING.value, "the first round runs", False
-    begun = None if status.round is None else status.round.started_at
     return shown.reason, shown.message, begun is not None and shown.since is not None and shown.since < begun
 
 

@@ -6,17 +6,20 @@ from collections.abc import Iterable
 
 from compaction.api.enums import JobReason
 from compaction.api.job.resource import CompactionJob
+from compaction.api.job.superseded import parked_for
 from compaction.api.policy.resource import QuarantinedSource
 from compaction.planning.reading import ScanResult
 from compaction.reconcile.jobs.parts import parts_of
-from compaction.reconcile.jobs.superseded import parked_for
 from compaction.reconcile.teardown import owner_uid
 
 
-def futile(job: CompactionJob, quarantined: Iterable[QuarantinedSource], reading: ScanResult | None = None) -> str:
+def futile(
+    job: CompactionJob, quarantined: Iterable[QuarantinedSource], reading: ScanResult | None = None
+) -> str | None:
     """Why another attempt of a parked job would end as the last one did, and what to do instead; "" when it may not.
+    None when only a scan tells, and there is none.
 
-    `quarantined`: sources of the job's policy. `reading`: the last good scan of its store, where there is one at hand.
+    `quarantined`: sources of the job's policy. `reading`: a good scan of its store since the job ended.
     """
     reason, target = parked_for(job.status), job.spec.target
     if reason == JobReason.SOURCES_CHANGED:
@@ -28,17 +31,17 @@ def futile(job: CompactionJob, quarantined: Iterable[QuarantinedSource], reading
             f"{target}/{aside[0].source} is damaged and in quarantine: restore it, and its quarantine ends by itself; "
             "`kubectl compaction quarantine release` has it tried again as it is"
         )
-    if reading is not None and _is_gone(job, reading):
+    if not owner_uid(job):
+        return ""  # what a user created by hand need not be what a plan would have made of it
+    if reading is None:
+        return None
+    if _is_gone(job, reading):
         return "the store does not offer its sources any more, and what is left of them is planned again"
     return ""
 
 
 def _is_gone(job: CompactionJob, reading: ScanResult) -> bool:
-    """Whether the store has been read since, and no plan could make the job again. What a person asked for by hand need
-    not be what a plan would have made of it.
-    """
-    if not owner_uid(job):
-        return False
+    """Whether no plan could make the job again from what the scan has found."""
     if job.metadata.name in reading.outdated:
         return True
     parts, target = parts_of(job), job.spec.target

@@ -65,14 +65,14 @@ class JobRefusal:
 class StepRules:
     """What a step needs to know of the policy and its workers. `refuse` says why a job can never run, or None;
     `released` whether the quarantine of one of its sources has just ended; `futile` why a retry of a parked
-    job would change nothing, or "".
+    job would change nothing, or "", or None as long as that is not known.
     """
 
     max_attempts: int
     gone: Callable[[str], GoneWorker | None]
     refuse: Callable[[CompactionJob], JobRefusal | None]
     released: Callable[[CompactionJob], bool] = lambda job: False
-    futile: Callable[[CompactionJob], str] = lambda job: ""
+    futile: Callable[[CompactionJob], str | None] = lambda job: ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,12 @@ def _reopen(step: JobStep, rules: StepRules, now: Moment) -> JobStep:
     # Compared with the last one, not with its presence: a retry must count once, although the operator never removes
     # the annotation.
     if mark and mark != status.retried:
-        if why_not := rules.futile(step.view.job):
+        why_not = rules.futile(step.view.job)
+        if why_not is None:
+            # An attempt at sources that other jobs have replaced would find them changed, and park the job for the
+            # damage that was repaired since: the retry is answered after the scan.
+            return step
+        if why_not:
             event = _event(step, "RetryRefused", f"it is not tried again: {why_not}", warning=True)
             return replace(step, status=evolve(status, retried=mark), events=(event,))
         why = f"the annotation {ANNOTATION_RETRY} asks for it"

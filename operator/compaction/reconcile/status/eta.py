@@ -28,11 +28,17 @@ def eta(policy: CompactionPolicy, steps: tuple[JobStep, ...], debt: Debt, clock:
         return None
     spec = policy.spec
     only_planned = spec.trigger.schedule is not None or spec.approval is Approval.MANUAL
-    left = _planned_bytes(steps) if only_planned else debt.copy_bytes
-    if not left:
+    planned, running = _planned_bytes(steps), running_work(steps, now)
+    # The scan that found the debt knows nothing of what the running jobs have copied since.
+    copied = sum(work.cost_bytes for work in running)
+    left = planned if only_planned or not debt.copy_bytes else max(planned, debt.copy_bytes - copied)
+    if not left or not (only_planned or debt.copy_bytes):
         return None
-    parallel = min(spec.limits.max_concurrent_jobs, spec.workers.max * spec.workers.slots)
-    speed = bytes_per_second(finished_work(steps)) or bytes_per_second(running_work(steps, now))
+    unfinished = sum(step.state not in (JobState.SUCCEEDED, JobState.FAULTY) for step in steps)
+    # The last jobs run alone, however many slots there are.
+    most = unfinished if only_planned else max(unfinished, debt.targets)
+    parallel = min(spec.limits.max_concurrent_jobs, spec.workers.max * spec.workers.slots, most)
+    speed = bytes_per_second(finished_work(steps)) or bytes_per_second(running)
     seconds = eta_seconds(left, speed, parallel=parallel)
     if seconds is None:
         return None
@@ -61,6 +67,10 @@ def running_work(steps: Iterable[JobStep], now: Moment) -> list[FinishedWork]:
 def _planned_bytes(steps: Iterable[JobStep]) -> int:
     """Bytes that unfinished jobs have still to copy."""
     unfinished = (step for step in steps if step.state not in (JobState.SUCCEEDED, JobState.FAULTY))
-    return sum(
-        step.view.job.spec.estimated_bytes * (100 - (step.status.progress_percent or 0)) // 100 for step in unfinished
-    )
+    return sum(step.view.job.spec.estimated_bytes * (100 - _percent(step)) // 100 for step in unfinished)
+
+
+def _percent(step: JobStep) -> int:
+    """The Lease has it exactly, the status only now and then."""
+    exact = step.lease.progress if step.lease is not None else None
+    return exact if exact is not None else step.status.progress_percent or 0

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from compaction.api.conditions import Conditions, get_condition
-from compaction.api.enums import ConditionType, JobReason, JobState, PolicyReason, WaitReason
+from compaction.api.conditions import Conditions, get_condition, reason_since
+from compaction.api.enums import ConditionType, JobReason, JobState, PlanApproval, PolicyReason, WaitReason
+from compaction.api.job.superseded import is_superseded
 from compaction.api.policy.plan_status import WaitCount, WaitStatus
 from compaction.api.policy.resource import (
     CompactionPolicy,
@@ -31,7 +32,6 @@ from compaction.planning.reading import TargetProblem
 from compaction.reconcile.jobs import evictions
 from compaction.reconcile.jobs.counting import Totals
 from compaction.reconcile.jobs.steps import JobStep
-from compaction.reconcile.jobs.superseded import is_superseded
 from compaction.reconcile.memory import Memory
 from compaction.reconcile.observations import Moment, ScanResult
 from compaction.reconcile.status.eta import eta
@@ -88,19 +88,23 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
     """The status as it should stand now."""
     before = facts.policy.status
     counts = _count(facts)
+    plan = facts.memory.planning.plan or before.plan
     debt = debt_of(facts.reading) if facts.reading is not None else None
     finished = [s.status.finished_at for s in facts.steps if s.state is JobState.SUCCEEDED and s.status.finished_at]
     known_success = [before.last_success_time] if before.last_success_time is not None else []
+    conditions = _conditions(facts, counts, debt)
     changes: dict[str, Any] = {
         "observed_generation": facts.policy.metadata.generation,
         "conditions": with_skew(
-            _conditions(facts, counts, debt),
+            conditions,
             facts.skew,
             observed_generation=facts.policy.metadata.generation,
             now=facts.now.time,
         ),
+        "reason_since": reason_since(before.conditions, conditions, known=before.reason_since, now=facts.now.time),
         "store": facts.policy.spec.store.name,
-        "plan": facts.memory.planning.plan or before.plan,
+        "plan": plan,
+        "approved": plan.hash if plan is not None and plan.approval is PlanApproval.APPROVED else before.approved,
         "active": counts.active,
         "queued": counts.queued,
         "faulty": counts.faulty,
@@ -199,18 +203,24 @@ def _going_on(facts: Facts, counts: _Counts, debt: Debt | None) -> tuple[str, st
         return PolicyReason.SENSING, f"{location} has not been scanned with this spec yet"
     if facts.policy.spec.suspend:
         if counts.active:
-            message = f"{plural(counts.active, 'job')} still run and no other one starts; {counts.queued} wait"
-            return PolicyReason.SUSPENDING, message
-        return PolicyReason.SUSPENDED, f"no job runs, {counts.queued} wait; set spec.suspend to false to go on"
+            running = plural(counts.active, "job still runs", "jobs still run")
+            return PolicyReason.SUSPENDING, f"{running} and no other one starts; {_waiting_count(counts)}"
+        return PolicyReason.SUSPENDED, f"no job runs, {_waiting_count(counts)}; set spec.suspend to false to go on"
     if counts.queued and not counts.active and not facts.clock.window.is_open:
-        return PolicyReason.OUTSIDE_WINDOW, f"{plural(counts.queued, 'job')} wait: {for_window(facts.clock)}"
+        queued = plural(counts.queued, "job waits", "jobs wait")
+        return PolicyReason.OUTSIDE_WINDOW, f"{queued}: {for_window(facts.clock)}"
     if counts.active or counts.queued:
         bytes_left = format_bytes(debt.bytes if debt is not None else 0)
         gain = kind_of(facts.policy.spec.store).nouns.gain
-        return PolicyReason.COMPACTING, f"{counts.active} jobs run, {counts.queued} wait; {bytes_left} {gain}"
+        running = plural(counts.active, "job runs", "jobs run")
+        return PolicyReason.COMPACTING, f"{running}, {_waiting_count(counts)}; {bytes_left} {gain}"
     if any(at >= reading.started for at in facts.memory.finished.values()):
         return PolicyReason.COMPACTING, f"jobs have finished since the last scan of {location}; scanning again"
     return _settled(facts, debt)
+
+
+def _waiting_count(counts: _Counts) -> str:
+    return plural(counts.queued, "waits", "wait")
 
 
 def _stalled(facts: Facts, counts: _Counts) -> tuple[str, str] | None:
@@ -232,10 +242,11 @@ def _stalled(facts: Facts, counts: _Counts) -> tuple[str, str] | None:
         return PolicyReason.SOURCES_QUARANTINED, _in_quarantine(facts)
     stuck = [step for step in facts.steps if step.state is JobState.FAULTY and not _explained(step)]
     if stuck:
-        message = f"{len(stuck)} jobs used up their attempts, first {stuck[0].name}: {last_reason(stuck[0])}; fix the "
+        whose = plural(len(stuck), "job has used up its attempts", "jobs have used up their attempts")
+        message = f"{whose}, first {stuck[0].name}: {last_reason(stuck[0])}; fix the "
         return (
             PolicyReason.JOBS_FAULTY,
-            f"{message}cause, then retry them, raise limits.maxAttempts, or delete them",
+            f"{message}cause, then retry, raise limits.maxAttempts, or delete what is not needed",
         )
     return None
 

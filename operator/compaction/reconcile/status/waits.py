@@ -64,7 +64,8 @@ def of_plans(
 ) -> Waits:
     """What the next plan waits for: approval, or its time. `unplanned`: what is due."""
     if plan is not None and is_pending(plan):
-        void = approved_hash(policy)
+        # One whose jobs were created was honoured: its annotation stays, and says nothing about this plan.
+        void = approved_hash(policy) if approved_hash(policy) != policy.status.approved else ""
         named = printable(cut(void, MAX_TOLD))
         other = f"; {named}, which is approved, is not the plan any more" if void and void != plan.hash else ""
         work = format_work(plan.cost_bytes, plan.gain_bytes)

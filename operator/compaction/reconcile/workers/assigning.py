@@ -86,7 +86,7 @@ class Assigner:
             load=self._load(steps),
         )
         by_name = {step.name: step for step in queued}
-        share = rates.share if rates is not None else None
+        share = rates.each if rates is not None else None
         actions = tuple(self._assignment(by_name[one.job], one.worker, share) for one in schedule.assignments)
         likely = tuple(one for one in actions if one.job.name not in self.memory.claims)
         sound = self._sound(queued, running, by_name, schedule) if self.memory.claims else None
@@ -160,9 +160,11 @@ class Assigner:
         ready = assign(waiting, (), capacity=0, now=self.now.wall, busy_targets=busy).ready
         slots = allowance.workers_within(spec.workers.max) * spec.workers.slots
         limit = min(known)
-        share = share_of(limit, jobs=min(spec.limits.max_concurrent_jobs, slots, len(running) + ready))
+        jobs = min(spec.limits.max_concurrent_jobs, slots, len(running) + ready)
+        share = share_of(limit, jobs=jobs)
         granted = sum(share if (given := granted_to(step)) is None else given for step in running)
-        return Rates(limit, granted, share, ceiling=grant.may_hold if grant is not None else None)
+        ceiling = grant.may_hold if grant is not None else None
+        return Rates(limit, granted, share, coming=max(1, jobs - len(running)), ceiling=ceiling)
 
     def _may_run(self, running: int, rates: Rates | None) -> int:
         """How many jobs may run at once now."""

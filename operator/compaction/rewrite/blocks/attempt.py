@@ -90,7 +90,6 @@ class BlockAttempt(RewriteAttempt):
             objects=self.store.objects,
             engine=self.engine,
             lease=self.lease,
-            bytes_per_second=self.bytes_per_second,
         )
 
     @property
@@ -98,6 +97,7 @@ class BlockAttempt(RewriteAttempt):
         return self.job.name
 
     def _work(self) -> None:
+        self.rounds.budget = self.budget  # there is one only while the attempt works
         self.lease.ensure_held()
         record = self.store.job(self.job.name)
         if record is not None and record.state is IndexJobState.COMMITTED and record.token <= self.token:

@@ -17,19 +17,19 @@ from compaction.rewrite.blocks.task import MergeFailure, failure_of, of_culprit,
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.place import ObjectsPlace
 from compaction.rewrite.ports import HeldLease
-from compaction.rewrite.tasks import run_tasks, share_of
+from compaction.rewrite.tasks import run_tasks
 from compaction.stores.blocks.fingerprint.verify import read_back
 from compaction.stores.blocks.model import Block
-from compaction.stores.pace import limited
+from compaction.stores.pace import SharedBucket, limited
 
 
 @dataclass(frozen=True, slots=True)
 class ExamineTask:
-    """One source to read. `bytes_per_second`: this task's share of what the job may read and write."""
+    """One source to read. `budget`: what reads ask."""
 
     store: ObjectsPlace
     source: Block
-    bytes_per_second: int | None = None
+    budget: SharedBucket | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ Examined = Sound | MergeFailure
 
 def run_examination(task: ExamineTask) -> Examined:
     """Read a source to its end. A failure without a culprit is of the store as a whole."""
-    pace = limited(task.bytes_per_second)
+    pace = limited(task.budget)
     source = task.source
     try:
         objects = task.store.open()
@@ -69,11 +69,10 @@ def examine(
     *,
     store: ObjectsPlace,
     tag: str,
-    bytes_per_second: int | None = None,
+    budget: SharedBucket | None = None,
 ) -> tuple[MergeFailure, ...]:
     """What is wrong with each source that is not sound, in their order. Raises LeaseLostError."""
-    share = share_of(bytes_per_second, parallel=min(len(sources), engine.parallelism))
-    tasks = [ExamineTask(store, source, share) for source in sources]
+    tasks = [ExamineTask(store, source, budget) for source in sources]
     found: dict[int, MergeFailure] = {}
     with closing(run_tasks(run_examination, tasks, engine=engine, lease=lease, tag=tag)) as running:
         for arrived in running:

@@ -29,7 +29,7 @@ from compaction.rewrite.engine import Engine
 from compaction.rewrite.place import ObjectsPlace
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.shares import Shares
-from compaction.rewrite.tasks import run_tasks, share_of
+from compaction.rewrite.tasks import run_tasks
 from compaction.stores.blocks.fingerprint.verify import verify
 from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.merge.footers import read_footer
@@ -38,13 +38,14 @@ from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
 from compaction.stores.blocks.model import Block, RowFingerprint
 from compaction.stores.blocks.paths import parse_block_path
 from compaction.stores.objects.store import ObjectInfo
+from compaction.stores.pace import SharedBucket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockMerge:
     """What to merge. `outputs`: paths, in the order of the keys, at least one; as many ranges are made at most, so some
     may stay unused. `said`: what outputs say of themselves, but for what distinguishes them. `objects`: what was read
-    at, by path of the source. `bytes_per_second`: what all tasks together may read and write.
+    at, by path of the source. `budget`: what reads and writes ask.
     """
 
     name: str
@@ -54,7 +55,7 @@ class BlockMerge:
     settings: MergeSettings
     said: BlockMetadata = field(default_factory=BlockMetadata)
     objects: Mapping[str, ObjectInfo] = field(default_factory=dict)
-    bytes_per_second: int | None = None
+    budget: SharedBucket | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def merge_blocks(
     Raises LeaseLostError when the lease is lost: then no task runs any more.
     """
     try:
-        tasks = _tasks(work, engine.parallelism)
+        tasks = _tasks(work)
     except (BlockStoreError, StorageError) as error:
         return MergeOutcome((), (failure_of(error, work.name),))
     results = _run(tasks, engine, lease, tag, done)
@@ -98,16 +99,13 @@ def merge_blocks(
     return MergeOutcome(parts, failures)
 
 
-def _tasks(work: BlockMerge, parallelism: int) -> list[MergeTask]:
+def _tasks(work: BlockMerge) -> list[MergeTask]:
     """One for each range of keys, cut from the statistics of the sources' row groups."""
     ranges = _ranges(work)
-    share = share_of(work.bytes_per_second, parallel=min(len(ranges), parallelism))
     outputs = work.outputs[: len(ranges)]
     ids = tuple(place.id for place in map(parse_block_path, outputs) if place)
     said = replace(work.said, parts=len(ranges), outputs=ids)
-    task = MergeTask(
-        work.store, work.sources, "", work.settings, said=said, objects=work.objects, bytes_per_second=share
-    )
+    task = MergeTask(work.store, work.sources, "", work.settings, said=said, objects=work.objects, budget=work.budget)
     return [
         replace(task, keys=keys, output=output, said=replace(said, id=ids[part] if ids else None, part=part))
         for part, (keys, output) in enumerate(zip(ranges, outputs, strict=True))

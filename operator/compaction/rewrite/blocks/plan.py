@@ -19,6 +19,7 @@ from compaction.stores.blocks.merge.settings import MergeSettings
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.planning.ids import output_id
+from compaction.stores.pace import SharedBucket
 
 MOST_PARTS: Final = 64
 _LONGEST_NAME: Final = 40
@@ -39,7 +40,7 @@ def plan_merge(
     place: ObjectsPlace,
     attempt: str,
     token: int,
-    bytes_per_second: int | None = None,
+    budget: SharedBucket | None = None,
 ) -> BlockMerge:
     """The merge of these sources of the job, at least one, by this attempt. Raises SortKeyError."""
     blocks = tuple(source.block for source in sources)
@@ -68,7 +69,7 @@ def plan_merge(
             ancestors=ancestry(_said(source.footer.metadata) for source in sources),
         ),
         objects={source.block.path: source.footer.info for source in sources},
-        bytes_per_second=bytes_per_second,
+        budget=budget,
     )
 
 

@@ -30,6 +30,7 @@ from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.progress import Progress
 from compaction.stores.blocks.model import Block
 from compaction.stores.objects.store import ObjectStorage
+from compaction.stores.pace import SharedBucket
 
 log = structlog.get_logger(__name__)
 
@@ -60,7 +61,7 @@ class RewriteRounds:
     objects: ObjectStorage
     engine: Engine
     lease: HeldLease
-    bytes_per_second: int | None = None
+    budget: SharedBucket | None = None
     culprits: dict[str, Culprit] = field(default_factory=dict)
     uploads: set[str] = field(default_factory=set)
     failures: tuple[MergeFailure, ...] = ()
@@ -115,7 +116,7 @@ class RewriteRounds:
             place=self.place,
             attempt=self.attempt,
             token=self.token,
-            bytes_per_second=self.bytes_per_second,
+            budget=self.budget,
         )
         self.uploads.update(work.outputs)
         return work
@@ -133,7 +134,7 @@ class RewriteRounds:
             self.lease,
             store=self.place,
             tag=f"{tag}.look",
-            bytes_per_second=self.bytes_per_second,
+            budget=self.budget,
         )
         if of_the_store := tuple(failure for failure in found if failure.culprit is None):
             self.failures = of_the_store

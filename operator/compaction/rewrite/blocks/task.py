@@ -42,7 +42,7 @@ from compaction.stores.blocks.merge.ranges import WHOLE, KeyRange
 from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, MergeSettings, OpenFile, nobody
 from compaction.stores.blocks.model import Block
 from compaction.stores.objects.store import ObjectInfo, ObjectStorage
-from compaction.stores.pace import UNLIMITED, Pace, limited
+from compaction.stores.pace import UNLIMITED, Pace, SharedBucket, limited
 from compaction.unexpected import defect
 
 
@@ -52,8 +52,8 @@ class MergeTask:
 
     `objects`: the objects that were read, by path; another version of a source is not merged. `output`: path of the
     object to write. `said`: what it says of itself, but for the fingerprint. `unsorted`: sources that turned out not to
-    be sorted as they say. `bytes_per_second`: this task's share of what the job may read and write. `tell` gets each
-    row as it is read, merged and proved.
+    be sorted as they say. `budget`: what reads and writes ask. `tell` gets each row as it is
+    read, merged and proved.
     """
 
     store: ObjectsPlace
@@ -64,7 +64,7 @@ class MergeTask:
     unsorted: frozenset[str] = frozenset()
     said: BlockMetadata = field(default_factory=BlockMetadata)
     objects: Mapping[str, ObjectInfo] = field(default_factory=dict)
-    bytes_per_second: int | None = None
+    budget: SharedBucket | None = None
     tell: Teller | None = None
 
 
@@ -111,7 +111,7 @@ _PASSING: Final = (DatabaseUnavailableError, ObjectStoreUnavailableError)
 
 def run_merge(task: MergeTask) -> TaskResult:
     """Merge, upload, prove. A source that is not sorted as it says is sorted first, in a second attempt."""
-    pace = limited(task.bytes_per_second)
+    pace = limited(task.budget)
     try:
         return _merge(task, task.store.open(), pace)
     except BlockNotSortedError as error:

@@ -62,7 +62,7 @@ class MetarangeAttempt(BranchAttempt):
             engine=self.engine,
             lease=self.lease,
             tag=self.tag,
-            bytes_per_second=self.bytes_per_second,
+            budget=self.budget,
         )
         work = self.job.work
         written = writer.write(work)

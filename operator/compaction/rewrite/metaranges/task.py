@@ -21,7 +21,8 @@ from compaction.exceptions import (
     UnexpectedRangeError,
 )
 from compaction.rewrite.place import ObjectsPlace
-from compaction.stores.pace import limited
+from compaction.rewrite.shares import Teller
+from compaction.stores.pace import SharedBucket, limited
 from compaction.stores.staging.compaction.rewriting import shown_over
 from compaction.stores.staging.compaction.spool import decode_changes
 from compaction.stores.staging.format.breaks import BreakRule
@@ -36,8 +37,8 @@ from compaction.unexpected import defect
 
 @dataclass(frozen=True, slots=True)
 class PartTask:
-    """What a task is given. `base`: the metarange that lists the part's ranges, for messages. `bytes_per_second`: its
-    share of what the job may read and write.
+    """What a task is given. `base`: the metarange that lists the part's ranges, for messages. `budget`: what
+    reads and writes ask; `tell` gets the bytes of each.
     """
 
     place: ObjectsPlace
@@ -46,7 +47,8 @@ class PartTask:
     branch: str
     part: Part
     changes: bytes
-    bytes_per_second: int | None = None
+    budget: SharedBucket | None = None
+    tell: Teller | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class WrittenPart:
 def write_proved(task: PartTask) -> WrittenPart:
     """Write a part, and prove that its ranges hold what the changes show over the base."""
     try:
-        pace = limited(task.bytes_per_second)
+        pace = limited(task.budget, task.tell)
         storage = RangeStorage(task.place.open(), rule=task.rule, pace=pace)
         result = write_part(storage, task.part, decode_changes(task.changes), keep_equal=False)
         shown = fingerprint(_shown(storage, task))

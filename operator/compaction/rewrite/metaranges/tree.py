@@ -13,8 +13,9 @@ from compaction.rewrite.metaranges.task import PartTask, WrittenPart, write_prov
 from compaction.rewrite.place import ObjectsPlace
 from compaction.rewrite.ports import HeldLease
 from compaction.rewrite.progress import Progress
-from compaction.rewrite.tasks import run_tasks, share_of
-from compaction.stores.pace import limited
+from compaction.rewrite.shares import Shares
+from compaction.rewrite.tasks import run_tasks
+from compaction.stores.pace import SharedBucket, limited
 from compaction.stores.staging.compaction.rewriting import base_view, staged_changes
 from compaction.stores.staging.compaction.spool import ChangesSpool
 from compaction.stores.staging.compaction.work import BranchWork
@@ -58,7 +59,7 @@ class WrittenTree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeWriter:
-    """Writes one tree. `part_bytes`: wanted size of a part. `bytes_per_second`: what all may move together."""
+    """Writes one tree. `part_bytes`: wanted size of a part. `budget`: what reads and writes ask."""
 
     area: Area
     place: ObjectsPlace
@@ -66,7 +67,7 @@ class TreeWriter:
     lease: HeldLease
     tag: str
     part_bytes: int = PART_BYTES
-    bytes_per_second: int | None = None
+    budget: SharedBucket | None = None
 
     def write(self, work: BranchWork) -> WrittenTree:
         """The tree that the tokens of the work make of its base.
@@ -94,7 +95,7 @@ class TreeWriter:
             return self._assembled(work, planned, done, spool)
 
     def _held(self, batches: Iterable[RecordColumns]) -> Iterator[RecordColumns]:
-        pace = limited(self.bytes_per_second)
+        pace = limited(self.budget)
         for batch in batches:
             self.lease.ensure_held()
             pace(batch.nbytes)
@@ -106,20 +107,30 @@ class TreeWriter:
         total = sum(part.nbytes for part in parts)
         progress = Progress(total * 100 // (100 - PLANNING_SHARE), self.lease.set_progress)
         progress.add(total * PLANNING_SHARE / (100 - PLANNING_SHARE))
-        share = share_of(self.bytes_per_second, parallel=min(self.engine.parallelism, len(parts)))
-        tasks = (
-            PartTask(self.place, self.area.ranges.rule, base, branch, part, changes, share)
-            for part, changes in spool.parts(parts)
-        )
         done: dict[int, WrittenPart] = {}
-        running = run_tasks(write_proved, tasks, engine=self.engine, lease=self.lease, tag=self.tag)
-        with closing(running):
-            for arrived in running:
-                for number, result in arrived:
-                    if result.error is not None:
-                        raise result.error
-                    done[number] = result
-                    progress.add(parts[number].nbytes)
+        with Shares(self.engine.address, len(parts), lambda more: progress.add(more * total)) as shares:
+            # A part is read, written and read back.
+            tasks = (
+                PartTask(
+                    self.place,
+                    self.area.ranges.rule,
+                    base,
+                    branch,
+                    part,
+                    changes,
+                    self.budget,
+                    shares.teller(number, 3 * part.nbytes),
+                )
+                for number, (part, changes) in enumerate(spool.parts(parts))
+            )
+            running = run_tasks(write_proved, tasks, engine=self.engine, lease=self.lease, tag=self.tag)
+            with closing(running):
+                for arrived in running:
+                    for number, result in arrived:
+                        if result.error is not None:
+                            raise result.error
+                        done[number] = result
+                        shares.finish(number)
         return [done[number] for number in range(len(parts))]
 
     def _assembled(

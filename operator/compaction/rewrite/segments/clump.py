@@ -29,6 +29,7 @@ from compaction.rewrite.segments.attempt import SegmentLogAttempt
 from compaction.rewrite.segments.receipt import fold
 from compaction.rewrite.segments.report import as_count, identities_of, report_of
 from compaction.rewrite.segments.task import GroupFailure, failure_of, pace_of
+from compaction.rewrite.shares import Shares
 from compaction.rewrite.tasks import run_tasks
 from compaction.stores.segments.clump.commit import commit_clumps
 from compaction.stores.segments.clump.copy import ClumpTask, CopiedClump, copy_clumps
@@ -49,7 +50,7 @@ def run_clump(task: ClumpTask) -> ClumpCopies:
     """What runs inside a Spark task: copy and verify; the partial files stay for the driver to commit."""
     directory = Path(task.directory)
     try:
-        pace = pace_of(directory, job=task.job, token=task.token, bytes_per_second=task.bytes_per_second)
+        pace = pace_of(directory, job=task.job, token=task.token, budget=task.budget, tell=task.moved)
         return copy_clumps(task, pace=pace)
     except CompactionError as error:
         return failure_of(error, ())
@@ -87,17 +88,20 @@ class ClumpAttempt(SegmentLogAttempt):
             )
         if prepared.plan.rounds:
             progress = Progress(2 * prepared.plan.bytes, self.lease.set_progress)
-            copies = self._copy(prepared)
-            progress.add(prepared.plan.bytes)
+            copies = self._copy(prepared, progress)
             if copies:
                 self._commit(copies)
             progress.add(prepared.plan.bytes)
 
-    def _copy(self, prepared: PreparedClump) -> Sequence[CopiedClump]:
+    def _copy(self, prepared: PreparedClump, progress: Progress) -> Sequence[CopiedClump]:
         """The outputs of the one task; a failure in it is noted, and there are none."""
-        task = replace(prepared.task, bytes_per_second=self.bytes_per_second)
-        with closing(run_tasks(run_clump, [task], engine=self.engine, lease=self.lease, tag=self.tag)) as running:
-            result = next(result for arrived in running for _, result in arrived)
+        size = prepared.plan.bytes
+        with Shares(self.engine.address, 1, lambda more: progress.add(more * size)) as shares:
+            # Each byte is read, written and read back.
+            task = replace(prepared.task, budget=self.budget, moved=shares.teller(0, 3 * size))
+            with closing(run_tasks(run_clump, [task], engine=self.engine, lease=self.lease, tag=self.tag)) as running:
+                result = next(result for arrived in running for _, result in arrived)
+            shares.finish(0)
         if isinstance(result, GroupFailure):
             self.failures.append(result)
             return ()

@@ -21,6 +21,7 @@ class SegmentJob:
     """What one job is to do to one log. Checked: the groups are well formed and no segment is in two places.
 
     `clump`: a request to re-write live entries at the head; then there are neither groups nor obsolete segments.
+    `estimated_bytes`: what the plan expects to copy; 0 when it does not say.
     """
 
     name: str
@@ -32,6 +33,7 @@ class SegmentJob:
     indexes_missing: IndexesMissing
     ownership: Ownership = Ownership.DETECT
     clump: ClumpOptions | None = None
+    estimated_bytes: int = 0
 
     @classmethod
     def of(cls, spec: CompactionJobSpec, *, name: str) -> Self:
@@ -64,6 +66,7 @@ class SegmentJob:
             indexes_missing=IndexesMissing(parameters.when_indexes_missing.value),
             ownership=parameters.ownership,
             clump=_clump(source),
+            estimated_bytes=spec.estimated_bytes,
         )
         if len(set(job.all_sources)) != len(job.all_sources):
             raise InvalidAssignmentError(f"job {name}: a segment is named twice")

@@ -32,7 +32,8 @@ from compaction.rewrite.segments.job import SegmentJob
 from compaction.rewrite.segments.receipt import combine
 from compaction.rewrite.segments.report import identities_of, report_of
 from compaction.rewrite.segments.task import GroupFailure, GroupResult, GroupTask, failure_of, run_group
-from compaction.rewrite.tasks import run_tasks, share_of
+from compaction.rewrite.shares import Shares
+from compaction.rewrite.tasks import run_tasks
 from compaction.stores.secrets import Secrets
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.commit.records import GroupReceipt, RewrittenGroup, SegmentTombstone
@@ -150,7 +151,8 @@ class SegmentAttempt(SegmentLogAttempt):
         for group in prepared.groups:
             size = self._size(group.sources)
             if group.error is not None:
-                self._settle([(failure_of(group.error, group.sources), size)], progress)
+                self._settle([failure_of(group.error, group.sources)])
+                progress.add(size)
             elif group.ranges is not None:
                 tasks.append((size, self._task(group.sources, group.ranges, prepared.live)))
         return tasks
@@ -171,24 +173,31 @@ class SegmentAttempt(SegmentLogAttempt):
         """Run the tasks, a few at a time, and commit what has arrived whenever something has."""
         if self._must_end:
             return
-        share = share_of(self.bytes_per_second, parallel=min(self.engine.parallelism, len(tasks)))
-        work = [replace(task, bytes_per_second=share) for _, task in tasks]
-        with closing(run_tasks(run_group, work, engine=self.engine, lease=self.lease, tag=self.tag)) as running:
-            for arrived in running:
-                self._settle([(result, tasks[number][0]) for number, result in arrived], progress)
-                if self._must_end:
-                    break
+        total = sum(size for size, _ in tasks)
+        # Each byte that is copied is read, written and read back; how much of them is live, the plan has estimated.
+        moves = 3 * min(total, self.job.estimated_bytes or total) / max(1, total)
+        with Shares(self.engine.address, len(tasks), lambda more: progress.add(more * total)) as shares:
+            work = [
+                replace(task, budget=self.budget, tell=shares.teller(number, int(size * moves)))
+                for number, (size, task) in enumerate(tasks)
+            ]
+            with closing(run_tasks(run_group, work, engine=self.engine, lease=self.lease, tag=self.tag)) as running:
+                for arrived in running:
+                    self._settle([result for _, result in arrived])
+                    for number, _ in arrived:
+                        shares.finish(number)
+                    if self._must_end:
+                        break
 
-    def _settle(self, results: Sequence[tuple[GroupResult, int]], progress: Progress) -> None:
+    def _settle(self, results: Sequence[GroupResult]) -> None:
         """Commit the rewritten groups among what has arrived, together, and note why there is none of the others."""
-        ready = [result for result, _ in results if isinstance(result, RewrittenGroup)]
-        failures = [result for result, _ in results if isinstance(result, GroupFailure)]
+        ready = [result for result in results if isinstance(result, RewrittenGroup)]
+        failures = [result for result in results if isinstance(result, GroupFailure)]
         if ready:
             failures += self._commit(ready)
         self.failures += failures
         for failure in failures:
             log.warning("group not compacted", sources=failure.sources, reason=failure.reason, error=failure.message)
-        progress.add(sum(size for _, size in results))
 
     def _commit(self, groups: Sequence[RewrittenGroup]) -> list[GroupFailure]:
         """Commit groups together; the failures of those that were not."""

@@ -35,7 +35,8 @@ from compaction.exceptions import (
     VerificationFailedError,
 )
 from compaction.kinds.segments.reasons import SegmentReason
-from compaction.stores.pace import Pace
+from compaction.rewrite.shares import Teller
+from compaction.stores.pace import Pace, SharedBucket
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.commit.records import RewrittenGroup
 from compaction.stores.segments.directory.faults import storage_error
@@ -52,8 +53,8 @@ FENCE_LOOK_SECONDS = 1.0
 @dataclass(frozen=True, slots=True)
 class GroupTask:
     """One group to rewrite. `ranges` say what is read from each source (plan.GroupCheck), so that a task need not
-    open the whole log; `live` is cut to them, so that it carries no more than it needs. `bytes_per_second`: this task's
-    share of what the job may read and write.
+    open the whole log; `live` is cut to them, so that it carries no more than it needs. `budget`: what its reads
+    and writes ask; `tell` gets the bytes of each.
     """
 
     directory: str
@@ -63,7 +64,8 @@ class GroupTask:
     ranges: GroupRanges
     live: LiveSet
     limits: SegmentLimits
-    bytes_per_second: int | None = None
+    budget: SharedBucket | None = None
+    tell: Teller | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def run_group(task: GroupTask) -> GroupResult:
             limits=task.limits,
             job=task.job,
             token=task.token,
-            pace=pace_of(directory, job=task.job, token=task.token, bytes_per_second=task.bytes_per_second),
+            pace=pace_of(directory, job=task.job, token=task.token, budget=task.budget, tell=task.tell),
         )
     except CompactionError as error:
         return failure_of(error, task.sources)
@@ -140,11 +142,14 @@ def failure_of(error: CompactionError, sources: tuple[str, ...]) -> GroupFailure
     raise error
 
 
-def pace_of(directory: Path, *, job: str, token: int, bytes_per_second: int | None) -> Pace:
+def pace_of(
+    directory: Path, *, job: str, token: int, budget: SharedBucket | None, tell: Callable[[int], None] | None = None
+) -> Pace:
     """The pace of one task: at most its share, and to its end once the attempt has been replaced."""
     return Pace(
         should_stop=until_replaced(directory, job=job, token=token),
-        bytes_per_second=bytes_per_second,
+        shared=budget,
+        moved=tell,
         what=f"{directory}: the rewrite",
     )
 

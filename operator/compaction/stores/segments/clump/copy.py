@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from compaction.exceptions import MissingLiveIndexError, SourcesChangedError
-from compaction.stores.pace import UNLIMITED, Pace
+from compaction.stores.pace import UNLIMITED, Pace, SharedBucket
 from compaction.stores.segments.clump.moves import index_digest
 from compaction.stores.segments.clump.plan import ClumpPlan, ClumpRound, LogHead, log_head
 from compaction.stores.segments.directory import fs
@@ -38,7 +38,7 @@ from compaction.stores.segments.snapshot.seq import LiveSet
 class ClumpTask:
     """What to copy: plain data. `head`: where the log ended when this was planned, with the newest segment's file.
 
-    `bytes_per_second`: what the job may read and write.
+    `budget`: what its reads and writes ask where others share a limit with it; `moved` gets the bytes of each.
     """
 
     directory: str
@@ -49,7 +49,8 @@ class ClumpTask:
     head: LogHead
     head_identity: FileIdentity
     rounds: tuple[ClumpRound, ...]
-    bytes_per_second: int | None = None
+    budget: SharedBucket | None = None
+    moved: Callable[[int], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

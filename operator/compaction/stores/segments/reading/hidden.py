@@ -2,9 +2,9 @@
 overwritten, and which are lost to an old file under a new name.
 
 A leader drops entries by writing those of its own log, whose terms may be lower, and then some of its own term, which
-is later. So a hidden entry that the log needs was overwritten if a record of a later term is read at its index or above,
-or a later file has one at its index or below; or it is there again, with the same content, since a flush was repeated.
-The entries of an installation come without anything of the leader's own term.
+is later. So a hidden entry that the log needs was overwritten if a record of a later term is read at its index or above
+it, or is in a later file at its index or below it; or it is there again, with the same content, since a flush was
+repeated. The entries of an installation come without anything of the leader's own term.
 """
 
 from __future__ import annotations
