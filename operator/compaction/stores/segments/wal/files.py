@@ -155,7 +155,6 @@ def write_stop(directory: Path, ends: Mapping[str, WalEnd], *, held: HeldLock) -
 
 def remove_stop(directory: Path) -> None:
     """Durable once the directory is synced, which the caller does before anything is written."""
-    fs.unlink_if_present(directory / _STOP_TEMPORARY)
     fs.unlink_if_present(directory / STOP_FILE)
 
 
