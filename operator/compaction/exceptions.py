@@ -311,6 +311,28 @@ class DamagedWalError(SegmentLogError):
         )
 
 
+class WalChangedAfterStopError(DamagedWalError):
+    """A write-ahead log file does not end where it did when its system was stopped cleanly; `record` says where."""
+
+    def __init__(self, file: str, offset: int, reason: str, record: str) -> None:
+        super().__init__(file, offset, reason)
+        self.args = (file, offset, reason, record)  # what it is pickled with
+        self.record = record
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}; to open the system without them, delete {self.record}"
+
+
+class InvalidStopError(InvalidWalFormatError):
+    """The record of a clean stop cannot be read, so where the write-ahead log ended is unknown."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.file}: not a record of a clean stop: {self.reason}; whether the write-ahead log beside it is whole "
+            f"is unknown: restore the record from a copy, or delete it to open the system with what the log holds"
+        )
+
+
 class WalFailedError(LogPathError):
     """Writing or syncing a write-ahead log failed, so nothing is acknowledged any more."""
 

@@ -70,12 +70,18 @@ class Run:
         self.system.roll().result(WAIT)
         assert self.system.drain(WAIT)
 
+    def reopen(self) -> None:
+        self.system.close()
+        self.system = LogSystem(self.system.directory, limits=LIMITS)
+
     def close(self) -> None:
         self.system.close()
 
 
 def life(run: Run) -> None:
-    """Appends in batches, overwrites in the WAL and in segments, rolls, flushes, snapshots with live entries."""
+    """Appends in batches, overwrites in the WAL and in segments, rolls, flushes, snapshots with live entries; a clean
+    stop in between, with entries that are in the WAL alone.
+    """
     run.append("a", 1, 5, 1)
     run.append("b", 1, 3, 1, wait=False)
     run.append("a", 6, 6, 1)
@@ -86,7 +92,9 @@ def life(run: Run) -> None:
     run.append("b", 2, 5, 3)
     run.snapshot("a", 12, (2, 3, 9, 12))
     run.flush()
-    run.append("a", 13, 6, 4, wait=False)
+    run.append("a", 13, 2, 4)
+    run.reopen()
+    run.append("a", 15, 4, 4, wait=False)
     run.append("b", 7, 12, 3)
     run.snapshot("b", 9, (8,))
     run.flush()

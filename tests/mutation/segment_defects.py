@@ -157,4 +157,20 @@ SEGMENT_DEFECTS: Final = (
         new="",
         killers=("stores/segments/rewrite/test_outputs.py",),
     ),
+    Defect(
+        name="recovery: after a clean stop, an end of the write-ahead log that was zeroed is none that was cut",
+        promise="design/segment-wal.md#damage",
+        file="stores/segments/wal/reader.py",
+        old="end < before.whole or ",
+        new="",
+        killers=("stores/segments/system/test_clean_stop.py",),
+    ),
+    Defect(
+        name="recovery: after a clean stop, a write-ahead log file that is gone is none that was there",
+        promise="design/segment-wal.md#damage",
+        file="stores/segments/system/recovery.py",
+        old="    for lost in lost_since_stop(directory):\n        raise lost\n",
+        new="",
+        killers=("stores/segments/system/test_clean_stop.py",),
+    ),
 )

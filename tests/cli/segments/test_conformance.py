@@ -29,7 +29,8 @@ from compaction.stores.segments.model import HEADER_BYTES, segment_name
 from compaction.stores.segments.snapshot.directories import newest_snapshot, write_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet, encode_indexes
 from compaction.stores.segments.system.cut import CUT_FILE
-from compaction.stores.segments.wal.files import wal_files, wal_name, wal_number
+from compaction.stores.segments.wal.codec import HEADER
+from compaction.stores.segments.wal.files import STOP_FILE, wal_files, wal_name, wal_number
 from house.sources import ROOT
 from support.depth import examples
 from support.stores.log_systems import varied_system, write_wal
@@ -195,6 +196,26 @@ def damaged_wal(system: Path) -> None:
     patch(wal_files(system)[-1], 30, b"\xff\xff\xff")
 
 
+def shortened_wal(system: Path) -> None:
+    """The system was stopped cleanly: not even the last record may be torn."""
+    path = wal_files(system)[-1]
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def emptied_wal(system: Path) -> None:
+    """To its header: that is no end of a record either, and nothing is torn."""
+    path = wal_files(system)[-1]
+    path.write_bytes(path.read_bytes()[: len(HEADER)])
+
+
+def no_wal(system: Path) -> None:
+    wal_files(system)[-1].unlink()
+
+
+def foreign_stop(system: Path) -> None:
+    (system / STOP_FILE).write_bytes(b"[]")
+
+
 def next_wal(system: Path, writer: bytes, entry: LogEntry) -> None:
     write_wal(system, wal_number(wal_files(system)[-1].name) + 1, [(writer, entry)])
 
@@ -261,7 +282,11 @@ VIOLATIONS: list[tuple[Rule, Callable[[Path], None], str]] = [
     (Rule.WAL_FILES, named_wal, "fail"),
     (Rule.WAL_FILES, lost_wal, "fail"),
     (Rule.WAL_FILES, foreign_wal, "fail"),
+    (Rule.WAL_FILES, foreign_stop, "fail"),
     (Rule.WAL_RECORDS, damaged_wal, "fail"),
+    (Rule.WAL_RECORDS, shortened_wal, "fail"),
+    (Rule.WAL_RECORDS, emptied_wal, "fail"),
+    (Rule.WAL_RECORDS, no_wal, "fail"),
     (Rule.WAL_WRITERS, impossible_writer, "fail"),
     (Rule.SAME_ENTRY, other_entry, "fail"),
     (Rule.HALF_DONE, two_markers, "known W4"),

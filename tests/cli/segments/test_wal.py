@@ -11,7 +11,7 @@ import yaml
 from cli.commands import Run
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.wal.codec import HEADER
-from compaction.stores.segments.wal.files import WRITERS_FILE, wal_files
+from compaction.stores.segments.wal.files import STOP_FILE, WRITERS_FILE, wal_files
 from support.stores.log_systems import varied_system, write_wal
 
 
@@ -66,9 +66,18 @@ def test_every_record(run: Run, system: Path) -> None:
     assert len(run("wal", system, "--records", "--log", "b").stdout.splitlines()) == 6
 
 
-def test_a_torn_end_is_shown_and_no_error(run: Run, system: Path) -> None:
+def test_a_torn_end_is_damage_after_a_clean_stop_and_shown_after_a_kill(run: Run, system: Path) -> None:
     (path,) = wal_files(system)
     path.write_bytes(path.read_bytes()[:-1])
+    for option, rows in (((), 1), (("--records",), 10)):
+        result = run("wal", system, *option, "-o", "json")
+        assert result.exit_code == 1
+        assert f"error: {path}: damaged write-ahead log at offset " in result.stderr
+        assert f"delete {system / STOP_FILE}" in result.stderr
+        found = json.loads(result.stdout)
+        assert len(found if option else found["files"]) == rows
+    assert json.loads(run("wal", system, "-o", "json").stdout)["files"][0]["state"] == "Damaged"
+    (system / STOP_FILE).unlink()
     result = run("wal", system, "-o", "json")
     assert result.exit_code == 0
     (row,) = json.loads(result.stdout)["files"]
@@ -99,6 +108,21 @@ def test_damage_is_an_error_and_what_precedes_it_is_shown(run: Run, system: Path
     else:
         assert [(row["state"], row["records"]) for row in found["files"]] == [("Damaged", 2), ("Whole", 1)]
         assert [(row["log"], row["directory"]) for row in found["writers"]] == [("a", "present"), ("gone", "gone")]
+
+
+@pytest.mark.parametrize("option", [(), ("--records",)])
+def test_a_write_ahead_log_that_is_gone_since_a_clean_stop_is_an_error(
+    run: Run, system: Path, option: tuple[str, ...]
+) -> None:
+    (path,) = wal_files(system)
+    path.unlink()
+    result = run("wal", system, *option)
+    assert result.exit_code == 1
+    assert f"{path}: damaged write-ahead log at offset 0: it is gone" in result.stderr
+    (system / STOP_FILE).write_bytes(b"{}")
+    result = run("wal", system, *option)
+    assert result.exit_code == 1
+    assert f"{system / STOP_FILE}: not a record of a clean stop" in result.stderr
 
 
 def test_a_file_of_another_kind_and_a_broken_writers_snapshot_are_named(run: Run, system: Path) -> None:

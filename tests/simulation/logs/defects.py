@@ -186,7 +186,7 @@ FOUND_BY: dict[str, int] = {
     "the name of a write-ahead log file is not synced": 5,
     "a directory of segments is not synced": 1,
     "a write-ahead log file goes before its segments are durable": 19,
-    "a commit is not synced": 56,
+    "a commit is not synced": 487,
     "what was overwritten returns": 37,
     "entries of an interrupted installation count": 2,
     "B1: absence is taken for a commit": 14,

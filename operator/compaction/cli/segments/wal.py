@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,13 +21,13 @@ from compaction.cli.output import (
     print_table,
     stream,
 )
-from compaction.exceptions import NotALogDirectoryError, SegmentLogError
+from compaction.exceptions import InvalidStopError, NotALogDirectoryError, SegmentLogError
 from compaction.stores.segments.checking.facts import WalFacts, WriterFacts
 from compaction.stores.segments.checking.wal import read_wal_files
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.wal.acceptance import WriterState
 from compaction.stores.segments.wal.codec import WalRecord
-from compaction.stores.segments.wal.files import read_writers, wal_files
+from compaction.stores.segments.wal.files import lost_since_stop, read_writers, wal_files
 from compaction.stores.segments.wal.reader import read_wal
 
 _FILES: Final = (
@@ -64,13 +65,14 @@ def wal_command(
 ) -> None:
     """Show the write-ahead log of the system of logs in DIR: its files, and what each log wrote to them.
 
-    Reads only, also while the owner writes. A torn record at the end of a file was not acknowledged; damage before a
-    whole record is named on stderr, what precedes it is shown, and the exit code is then 1.
+    Reads only, also while the owner writes. A torn record at the end of a file was not acknowledged, unless the system
+    was stopped cleanly; that, and damage before a whole record, is named on stderr, what precedes it is shown, and the
+    exit code is then 1.
 
     Example: compactor segments wal system --records -o jsonl
     """
     with storage_errors(directory):
-        if not wal_files(directory):
+        if not wal_files(directory) and not lost_since_stop(directory):
             raise NotALogDirectoryError(str(directory), "it holds no write-ahead log file (NNNNNNNNNNNNNNNN.wal)")
         errors = _print_records(directory, name, output) if records else _print_summary(directory, name, output)
     for error in errors:
@@ -101,6 +103,9 @@ def _record_rows(
             continue  # its entries are in segments by now
         except SegmentLogError as error:
             on_error(error)
+    with suppress(InvalidStopError):  # each file says so
+        for lost in lost_since_stop(directory):
+            on_error(lost)
 
 
 def _record_row(path: Path, record: WalRecord) -> dict[str, Any]:

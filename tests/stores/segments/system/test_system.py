@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -35,7 +36,7 @@ from compaction.stores.segments.system.pending import LogPosition
 from compaction.stores.segments.system.system import LogSystem, SystemLimits
 from compaction.stores.segments.wal.acceptance import WriterState
 from compaction.stores.segments.wal.current import WalLimits
-from compaction.stores.segments.wal.files import read_writers, wal_files
+from compaction.stores.segments.wal.files import read_stop, read_writers, wal_files
 from compaction.stores.segments.writer.flush import NewSegments
 from support.stores.log_systems import wal_records
 
@@ -444,6 +445,7 @@ def test_nothing_is_acknowledged_after_a_sync_that_failed(directory: Path, monke
                 one.append(entries(4, 4)).result(WAIT)
         assert log.read(range(4)) == entries(1, 3)
         assert log.last_written == LogPosition(3, 1)
+    assert read_stop(directory) == {}, "what is on the disk is unknown"
     with LogSystem(directory) as system:
         log = system.open_log("a")
         assert log.read(range(1, 4)) == entries(1, 3)
@@ -465,6 +467,7 @@ def test_a_flush_that_fails_keeps_the_file(directory: Path, monkeypatch: pytest.
                 system.drain(WAIT)
         assert log.read(range(99)) == entries(1, 9)
         assert len(wal_files(directory)) == 2
+    assert read_stop(directory) == {}
     with LogSystem(directory) as system:
         assert system.drain(WAIT)
         assert system.open_log("a").read(range(99)) == entries(1, 9)
@@ -484,9 +487,10 @@ def test_damage_stops_the_opening_and_changes_nothing(directory: Path) -> None:
     assert wal_files(directory) == [path]
 
 
-def test_a_torn_last_record_does_not_count(directory: Path) -> None:
-    with LogSystem(directory) as system:
+def test_a_torn_last_record_of_a_killed_owner_does_not_count(directory: Path) -> None:
+    with LogSystem(directory.parent / "owner") as system:
         system.open_log("a").append(entries(1, 9)).result(WAIT)
+        shutil.copytree(system.directory, directory)
     (path,) = wal_files(directory)
     path.write_bytes(path.read_bytes()[:-1])
     with LogSystem(directory) as system:

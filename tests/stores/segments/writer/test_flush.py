@@ -19,6 +19,7 @@ from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.cut import LogCut
 from compaction.stores.segments.system.row import LogRow
+from compaction.stores.segments.wal.files import WalEnd
 from compaction.stores.segments.wal.write import RolledFile, Written
 from compaction.stores.segments.writer.flush import NewSegments, flush
 from compaction.stores.segments.writer.repair import repair_last
@@ -176,7 +177,7 @@ def test_a_file_is_deleted_only_after_all_its_logs_are_in_segments(
     wal = tmp_path / "0000000000000001.wal"
     wal.write_bytes(b"")
     writer = SegmentWriter(tmp_path, limits=SMALL, max_waiting=1)
-    writer.accept(RolledFile(wal, {client: [table(range(1, 3))] for client in clients}))
+    writer.accept(RolledFile(wal, WalEnd(5, 5), {client: [table(range(1, 3))] for client in clients}))
     assert writer.drain(WAIT)
     writer.close()
     assert [client.reported for client in clients] == [[Seq([(1, 2)])]] * 2

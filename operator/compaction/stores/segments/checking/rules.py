@@ -88,7 +88,9 @@ CHECKLIST: Final[dict[Rule, RuleText]] = {
     Rule.LIVE_ENTRIES: RuleText("each live entry is in a segment or in the write-ahead log"),
     Rule.ENTRIES_ABOVE: RuleText("above the snapshot no segment is missing"),
     Rule.WAL_FILES: RuleText("write-ahead log files have 16 digits, numbers without a gap, and a header each"),
-    Rule.WAL_RECORDS: RuleText("only the last record of a write-ahead log file may be torn"),
+    Rule.WAL_RECORDS: RuleText(
+        "only the last record of a write-ahead log file may be torn, and after a clean stop none"
+    ),
     Rule.WAL_WRITERS: RuleText("a writer's id is the name of its log's directory"),
     Rule.SAME_ENTRY: RuleText("an index of a term has one payload; an overwrite has a higher term"),
     Rule.HALF_DONE: RuleText("a compaction that died is settled before the owner starts"),

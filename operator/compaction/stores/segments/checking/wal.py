@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import DamagedWalError, InvalidWalFormatError, SegmentLogError
+from compaction.exceptions import DamagedWalError, InvalidStopError, InvalidWalFormatError, SegmentLogError
 from compaction.stores.segments.checking.facts import Content, WalFacts, WriterFacts
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.memtable.tables import MemTables
 from compaction.stores.segments.system.cut import LogCut
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.wal.codec import WalRecord
-from compaction.stores.segments.wal.files import open_wal, wal_files, wal_number
+from compaction.stores.segments.wal.files import WalEnd, lost_since_stop, open_wal, read_stop, wal_files, wal_number
 from compaction.stores.segments.wal.reader import WalReader
 
 _READS: Final = 5
@@ -57,7 +58,8 @@ class WaitingEntries:
 def read_wal_files(
     directory: Path, *, on_record: Callable[[WalRecord, int], None], before: Mapping[str, WalFacts] | None = None
 ) -> tuple[WalFacts, ...]:
-    """Facts of all files, oldest first; one that goes while they are read is left out: its entries are in segments.
+    """Facts of all files, oldest first, also of those that are gone since a clean stop; one that goes while they are
+    read is left out: its entries are in segments.
 
     `on_record`: gets every record in order with the number of its file, also those before damage. `before`: facts of an
     earlier reading by name.
@@ -67,12 +69,29 @@ def read_wal_files(
         facts = _read(path, (before or {}).get(path.name), on_record)
         if facts is not None:
             found.append(facts)
-    return tuple(found)
+    try:
+        found += [_unreadable(Path(lost.file), lost) for lost in lost_since_stop(directory)]
+    except InvalidStopError:
+        # Each file that is there says so.
+        if not found:
+            raise
+    return tuple(sorted(found, key=lambda facts: facts.path.name))
+
+
+def _unreadable(path: Path, error: SegmentLogError) -> WalFacts:
+    return WalFacts(path, size=0, whole=0, mark=0, records=0, writers=(), damage=error)
 
 
 def _read(path: Path, before: WalFacts | None, on_record: Callable[[WalRecord, int], None]) -> WalFacts | None:
     facts: WalFacts | None = None
     records: list[WalRecord] = []
+    stopped: WalEnd | None = None
+    unknown: InvalidStopError | None = None
+    try:
+        # Before the file, which may grow until its system is stopped, and never after.
+        stopped = read_stop(path.parent).get(path.name)
+    except InvalidStopError as error:
+        unknown = error
     for _ in range(_READS):
         try:
             with open(open_wal(path), "rb") as file:
@@ -80,24 +99,26 @@ def _read(path: Path, before: WalFacts | None, on_record: Callable[[WalRecord, i
         except FileNotFoundError:
             return None
         except InvalidWalFormatError as error:
-            return WalFacts(path, size=0, whole=0, mark=0, records=0, writers=(), damage=error)
+            return _unreadable(path, error)
         if facts is not None and facts.size == len(data):
             break
-        records, facts = _facts(path, data, before)
+        records, facts = _facts(path, data, before, stopped)
         if facts.damage is None:
             break
     for record in records:
         on_record(record, wal_number(path.name))
-    return facts
+    return replace(facts, damage=unknown) if facts is not None and facts.damage is None else facts
 
 
-def _facts(path: Path, data: bytes, before: WalFacts | None) -> tuple[list[WalRecord], WalFacts]:
+def _facts(
+    path: Path, data: bytes, before: WalFacts | None, stopped: WalEnd | None
+) -> tuple[list[WalRecord], WalFacts]:
     records: list[WalRecord] = []
     writers: dict[bytes, list[WalRecord]] = {}
     damage: SegmentLogError | None = None
     tail, whole = None, 0
     try:
-        reader = WalReader(data, file=str(path))
+        reader = WalReader(data, file=str(path), stopped=stopped)
         try:
             for record in reader:
                 records.append(record)

@@ -12,7 +12,7 @@ from compaction.stores.segments.directory.marker import write_marker
 from compaction.stores.segments.directory.owner import Writers, doubt_of, signs_in
 
 
-def hold_system(directory: Path, resources: ExitStack, *, timeout: float) -> None:
+def hold_system(directory: Path, resources: ExitStack, *, timeout: float) -> lock.HeldLock:
     """Hold the system's lock until `resources` close, and say that this owner follows compactions.
 
     Raises:
@@ -24,3 +24,4 @@ def hold_system(directory: Path, resources: ExitStack, *, timeout: float) -> Non
         raise ServerRunningError(str(directory), doubt_of(signs))
     held = resources.enter_context(lock.hold(directory, holder=f"system of logs, pid {os.getpid()}", timeout=timeout))
     write_marker(directory, held=held)
+    return held

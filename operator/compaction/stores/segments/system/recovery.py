@@ -13,7 +13,7 @@ from compaction.stores.segments.memtable.table import MemTable
 from compaction.stores.segments.memtable.tables import MemTables
 from compaction.stores.segments.system.cut import LogCut
 from compaction.stores.segments.wal.codec import WalTail
-from compaction.stores.segments.wal.files import wal_files, wal_number
+from compaction.stores.segments.wal.files import WalEnd, lost_since_stop, wal_files, wal_number
 from compaction.stores.segments.wal.reader import WalRun, read_wal
 from compaction.stores.segments.wal.write import RolledFile, WalClient
 
@@ -47,8 +47,11 @@ class Recovered:
 def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> Recovered:
     """Read every file, oldest first. A record of a log that is not in `logs` belongs to a deleted one: dropped.
 
-    InvalidWalFormatError, DamagedWalError: a file cannot be read; nothing was changed. OSError passes through.
+    InvalidWalFormatError, DamagedWalError: a file cannot be read, or has lost its end since a clean stop; nothing was
+    changed. OSError passes through.
     """
+    for lost in lost_since_stop(directory):
+        raise lost
     files: list[RolledFile] = []
     tails: dict[Path, WalTail] = {}
     writers: set[bytes] = set()
@@ -62,7 +65,8 @@ def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> Recovered:
                 log = logs.get(run.writer)
                 if log is not None:
                     _put(log, run, pieces.setdefault(log, {}), number)
-        files.append(RolledFile(path, {log: list(tables.items()) for log, tables in pieces.items() if tables}))
+        waiting = {log: list(tables.items()) for log, tables in pieces.items() if tables}
+        files.append(RolledFile(path, WalEnd(reader.end, reader.size), waiting))
         if reader.tail is not None:
             tails[path] = reader.tail
     return Recovered(tuple(files), number, frozenset(writers), tails)

@@ -19,9 +19,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from compaction.exceptions import InvalidEntryError, InvalidWalFormatError, LiveSetUnknownError, LogClosedError
+from compaction.exceptions import (
+    InvalidEntryError,
+    InvalidWalFormatError,
+    LiveSetUnknownError,
+    LockLostError,
+    LogClosedError,
+)
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.directory.faults import storage_errors
+from compaction.stores.segments.directory.lock import HeldLock
 from compaction.stores.segments.snapshot.directories import LogSnapshot, find_snapshots
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.changes import OnChange
@@ -42,7 +49,7 @@ from compaction.stores.segments.system.snapshots import (
 from compaction.stores.segments.wal.acceptance import WriterState
 from compaction.stores.segments.wal.codec import WalTail
 from compaction.stores.segments.wal.current import WalLimits
-from compaction.stores.segments.wal.files import read_writers
+from compaction.stores.segments.wal.files import read_writers, write_stop
 from compaction.stores.segments.wal.log import WriteAheadLog
 from compaction.stores.segments.writer.flush import NewSegments
 from compaction.stores.segments.writer.repair import repair_last
@@ -88,7 +95,8 @@ class LogSystem:
 
         Raises:
             LockHeldError, ServerRunningError: another process writes the system.
-            DamagedWalError, InvalidWalFormatError: a write-ahead log file cannot be read; nothing was changed.
+            DamagedWalError, InvalidWalFormatError: a write-ahead log file cannot be read, or does not end where it did
+            when the system was stopped cleanly; nothing was changed.
             CorruptSegmentError, CorruptSnapshotError: a log cannot be read. LogNotReadableError, StoreIOError.
             CorruptFenceError: a log's fence cannot be read.
         """
@@ -103,7 +111,9 @@ class LogSystem:
             if not directory.is_dir():
                 fs.make_directory(directory)
                 fs.sync_directory(directory.parent)
-            hold_system(directory, resources, timeout=lock_timeout)
+            held = hold_system(directory, resources, timeout=lock_timeout)
+            # What is registered first is called last: all files are closed, and nobody else has the lock.
+            resources.callback(self._record_stop, held)
             self._logs = {log.uid: log for log in self._find_logs()}
             recovered = recover(directory, self._logs)
             for log in self._logs.values():
@@ -196,7 +206,7 @@ class LogSystem:
 
     def close(self) -> None:
         """Finish snapshots and writes that were asked for, and stop. What is not in segments yet stays in the
-        write-ahead log.
+        write-ahead log, and a record says where that ends: from then on a torn end is damage.
         """
         with self._lock:
             if self._closed:
@@ -213,6 +223,18 @@ class LogSystem:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _record_stop(self, held: HeldLock) -> None:
+        """Only if all went well: without the record, the system counts as one that was killed, and nothing is lost."""
+        if not self._closed:
+            return  # its opening has failed
+        last, left = self._wal.last_file(), self._segments.left()
+        if last is None or left is None:
+            return
+        try:
+            write_stop(self.directory, {one.path.name: one.end for one in (*left, last)}, held=held)
+        except (OSError, LockLostError) as error:
+            _logger.warning("%s: that it was stopped cleanly is not recorded: %s", self.directory, error)
 
     def _find_logs(self) -> Iterator[Log]:
         with os.scandir(self.directory) as entries:

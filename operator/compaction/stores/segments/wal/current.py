@@ -12,7 +12,7 @@ from compaction.stores.segments.directory import fs
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import MemTable
 from compaction.stores.segments.wal.codec import HEAD, HEADER, RecordEncoder
-from compaction.stores.segments.wal.files import create_wal, wal_name
+from compaction.stores.segments.wal.files import WalEnd, create_wal, wal_name
 from compaction.stores.segments.wal.write import RolledFile, WalClient, WalWrite
 
 _JOINED: Final = 2048
@@ -122,4 +122,5 @@ class CurrentFile:
 
     def rolled(self) -> RolledFile:
         """What the file holds, for the segment writer."""
-        return RolledFile(self.path, {client: list(pieces.items()) for client, pieces in self._pieces.items()})
+        pieces = {client: list(pieces.items()) for client, pieces in self._pieces.items()}
+        return RolledFile(self.path, WalEnd(self.size, self.size), pieces)

@@ -1,27 +1,40 @@
-"""The files of a write-ahead log in a system's directory: names, creation, the writers snapshot.
+"""The files of a write-ahead log in a system's directory: names, creation, the writers snapshot, the clean stop.
 
 A file is created under another name, with its header, synced and renamed; so no file of this name is without a header.
+`compaction.stopped` is there from a clean stop to the next start, and says where each file ended: only without it may
+the last record be torn (docs/design/segment-wal.md#damage).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from compaction.exceptions import InvalidWalFormatError, TermFormatError
+from compaction.exceptions import (
+    InvalidStopError,
+    InvalidWalFormatError,
+    TermFormatError,
+    WalChangedAfterStopError,
+)
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.directory.access import replace_file
+from compaction.stores.segments.directory.lock import HeldLock
 from compaction.stores.segments.format import etf
+from compaction.stores.segments.format.codec import pread_up_to
 from compaction.stores.segments.wal.acceptance import Standing, WriterState
 from compaction.stores.segments.wal.codec import HEADER
 
 WAL_SUFFIX: Final = ".wal"
 TEMPORARY_SUFFIX: Final = ".tmp"
 WRITERS_FILE: Final = "writers.snapshot"
+STOP_FILE: Final = "compaction.stopped"
+_STOP_TEMPORARY: Final = "compaction.stopped.tmp"
+_LARGEST_STOP: Final = 1 << 20
 _NAME: Final = re.compile(r"([0-9]{16})\.wal", re.ASCII)
 
 
@@ -119,3 +132,71 @@ def read_writers(directory: Path) -> dict[bytes, WriterState]:
         return decode_writers(path.read_bytes(), file=str(path))
     except FileNotFoundError:
         return {}
+
+
+class WalEnd(NamedTuple):
+    """Where a file ends. `whole`: bytes up to the end of its last whole record; `size`: all of them. They differ where
+    a process was killed in a write and its successor has not emptied the file.
+    """
+
+    whole: int
+    size: int
+
+
+def write_stop(directory: Path, ends: Mapping[str, WalEnd], *, held: HeldLock) -> None:
+    """Say, durably, that the system was stopped with these files, by name, each synced. `held`: the system's lock.
+
+    LockLostError: it is no longer held. OSError passes through.
+    """
+    data = json.dumps({name: end._asdict() for name, end in ends.items()}, indent=1).encode()
+    replace_file(directory / _STOP_TEMPORARY, directory / STOP_FILE, data, access=None, held=held)
+    fs.sync_directory(directory)
+
+
+def remove_stop(directory: Path) -> None:
+    """Durable once the directory is synced, which the caller does before anything is written."""
+    fs.unlink_if_present(directory / STOP_FILE)
+
+
+def read_stop(directory: Path) -> dict[str, WalEnd]:
+    """The files of a system that was stopped cleanly; none where it runs, was killed, or never was ours.
+
+    InvalidStopError; OSError passes through.
+    """
+    path = directory / STOP_FILE
+    try:
+        fd = open_wal(path)
+    except FileNotFoundError:
+        return {}
+    except InvalidWalFormatError as error:
+        raise InvalidStopError(str(path), error.reason) from error
+    try:
+        said = json.loads(pread_up_to(fd, _LARGEST_STOP, 0))
+        found = {name: WalEnd(**end) for name, end in said.items() if wal_number(name) >= 0}
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidStopError(str(path), "it does not say where each file ended") from error
+    finally:
+        os.close(fd)
+    if not found or any(type(value) is not int for end in found.values() for value in end):
+        raise InvalidStopError(str(path), "it does not say where each file ended")
+    return found
+
+
+def lost_since_stop(directory: Path) -> list[WalChangedAfterStopError]:
+    """Files that were there when the system was stopped cleanly, and are gone. InvalidStopError; OSError passes
+    through.
+    """
+    stopped = read_stop(directory)
+    present = {path.name for path in wal_files(directory)}
+    # A newer file is that of an owner that does not know the record, as Ra does not: it empties the others. The second
+    # reading is for an owner that has started meanwhile: it removes the record before any file goes.
+    if not stopped or max(present, default="") > max(stopped) or read_stop(directory) != stopped:
+        return []
+    record = str(directory / STOP_FILE)
+    return [
+        WalChangedAfterStopError(
+            str(directory / name), 0, f"it is gone, and had {end.size} bytes when its system was stopped", record
+        )
+        for name, end in sorted(stopped.items())
+        if name not in present
+    ]

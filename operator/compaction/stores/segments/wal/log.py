@@ -16,7 +16,7 @@ from compaction.stores.segments.directory import fs
 from compaction.stores.segments.memtable.table import MemTable
 from compaction.stores.segments.wal.acceptance import Verdict, WriterState, judge
 from compaction.stores.segments.wal.current import CurrentFile, WalLimits
-from compaction.stores.segments.wal.files import write_writers
+from compaction.stores.segments.wal.files import remove_stop, write_writers
 from compaction.stores.segments.wal.queue import WalQueue
 from compaction.stores.segments.wal.write import RolledFile, WalClient, WalWrite, Written, joined
 
@@ -35,7 +35,8 @@ class WriteAheadLog:
         writers: Mapping[bytes, WriterState],
         on_rolled: Callable[[RolledFile], None],
     ) -> None:
-        """Creates file `number` and starts the thread. `writers`: what each log has written durably before.
+        """Creates file `number`, removes the record of a clean stop, starts the thread. `writers`: what each log has
+        written durably before.
 
         `on_rolled` may wait, which holds up all logs: the way in which a slow segment writer slows them down.
         """
@@ -48,6 +49,9 @@ class WriteAheadLog:
         self._done: dict[WalClient, dict[MemTable, int]] = {}
         self._clients: set[WalClient] = set()
         self._resends: dict[WalClient, int] = {}
+        self._failed = False
+        # The sync that makes the new file's name durable makes this so, too: before any record.
+        remove_stop(directory)
         self._publish()
         self._thread = threading.Thread(target=self._run, name=f"wal-{directory.name}", daemon=True)
         self._start()
@@ -72,6 +76,10 @@ class WriteAheadLog:
         """Write and sync what waits, and stop. The last file stays: opening the system again moves it into segments."""
         self.queue.close()
         self._thread.join()
+
+    def last_file(self) -> RolledFile | None:
+        """Once it is closed, the file that stays, all of it synced; None if what is on the disk is unknown."""
+        return None if self._failed else self._file.rolled()
 
     def _run(self) -> None:
         taken: list[WalWrite | Future[int]] = []
@@ -172,6 +180,7 @@ class WriteAheadLog:
 
     def _fail(self, error: BaseException, taken: list[WalWrite | Future[int]]) -> None:
         """Nothing is acknowledged from here on: what a failed write or sync left on the disk is unknown."""
+        self._failed = True
         failure = error if isinstance(error, SegmentLogError) else WalFailedError(str(self._file.path), str(error))
         waiting = [*taken, *self.queue.fail(failure)]
         self._clients.update(request.client for request in waiting if isinstance(request, WalWrite))

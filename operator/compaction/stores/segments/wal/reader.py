@@ -3,7 +3,8 @@
 A file ends after its last whole record: at the end of the file, at zeros up to the end, or at one record that was being
 written when the power failed. Such a record does not count and is harmless: it was never acknowledged. Damage with a
 whole record behind it is something else: acknowledged entries may be lost, so it is an error that names file and offset
-and nothing is dropped (docs/design/segment-wal.md#damage).
+and nothing is dropped. So is any other end than the one that a clean stop has recorded
+(docs/design/segment-wal.md#damage).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from compaction.exceptions import DamagedWalError
+from compaction.exceptions import DamagedWalError, WalChangedAfterStopError
 from compaction.stores.segments.format.checksums import adler32
 from compaction.stores.segments.format.codec import pread_up_to
 from compaction.stores.segments.memtable.table import LogEntry
@@ -37,7 +38,7 @@ from compaction.stores.segments.wal.codec import (
     number_of,
     word_of,
 )
-from compaction.stores.segments.wal.files import open_wal
+from compaction.stores.segments.wal.files import STOP_FILE, WalEnd, open_wal, read_stop
 
 STRETCH: Final = 1 << 20
 """Bytes of a file that are read at once: they stay in the processor's cache while their records are."""
@@ -94,17 +95,25 @@ class WalReader:
     Of the file a stretch is in memory, or its largest record; at damage, all that follows.
     """
 
-    def __init__(self, source: bytes | FileBytes, *, file: str, stretch: int = STRETCH) -> None:
-        """InvalidWalFormatError when the header is not that of a write-ahead log."""
+    def __init__(
+        self, source: bytes | FileBytes, *, file: str, stretch: int = STRETCH, stopped: WalEnd | None = None
+    ) -> None:
+        """`stopped`: where the file ended when its system was stopped cleanly; None if it was not, or it runs.
+
+        InvalidWalFormatError when the header is not that of a write-ahead log.
+        """
         self._source = FileBytes(len(source), _reading(source)) if isinstance(source, bytes) else source
         check_header(self._source.read(len(HEADER), 0), file=file)
         self.file = file
         self.tail: WalTail | None = None
         self.end = len(HEADER)
         self._stretch = stretch
+        self._stopped = stopped
 
     def __iter__(self) -> Iterator[WalRecord]:
-        """DamagedWalError where a record cannot be read and a whole one follows. OSError passes through."""
+        """DamagedWalError where a record cannot be read and a whole one follows, or the file has another end than at
+        the clean stop. OSError passes through.
+        """
         cursor = self._cursor()
         while (record := self._next(cursor)) is not None:
             yield record
@@ -125,6 +134,11 @@ class WalReader:
                 record.writer, record.truncate, [LogEntry(record.index, record.term, record.payload)]
             )
         yield from growing.values()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file, as large as it was when it was opened."""
+        return self._source.size
 
     def _cursor(self) -> RecordCursor:
         return RecordCursor(self._source.read(self._stretch, 0), len(HEADER), {})
@@ -159,15 +173,23 @@ class WalReader:
         """Of what cannot be read at the cursor: nothing but zeros, a torn record, or DamagedWalError."""
         offset = cursor.position
         rest = self._source.read(self._source.size - offset, offset)
-        if not rest.strip(b"\0"):
-            return
-        # From the record itself on: whole, but of an unknown writer, it is no torn one either.
-        whole = find_record(rest, 0, cursor.writers)
-        if whole is not None:
-            follows = f"a whole record follows at offset {offset + whole}"
-            where = follows if whole else "the record itself is whole"
-            raise DamagedWalError(self.file, offset, f"{reason}; {where}")
-        self.tail = WalTail(offset, reason)
+        if rest.strip(b"\0"):
+            # From the record itself on: whole, but of an unknown writer, it is no torn one either.
+            whole = find_record(rest, 0, cursor.writers)
+            if whole is not None:
+                follows = f"a whole record follows at offset {offset + whole}"
+                where = follows if whole else "the record itself is whole"
+                raise DamagedWalError(self.file, offset, f"{reason}; {where}")
+            self.tail = WalTail(offset, reason)
+        self._compare(offset, reason if self.tail else "no record follows")
+
+    def _compare(self, end: int, reason: str) -> None:
+        """WalChangedAfterStopError: what was written and synced when the system was stopped cleanly ended elsewhere."""
+        before, size = self._stopped, self._source.size
+        if before is not None and (end < before.whole or size != before.size):
+            had = f"it had {before.size} bytes, whole records up to {before.whole}, when its system was stopped cleanly"
+            record = str(Path(self.file).parent / STOP_FILE)
+            raise WalChangedAfterStopError(self.file, end, f"{reason}; the file has {size} bytes, {had}", record)
 
 
 def _reading(data: bytes) -> Callable[[int, int], bytes]:
@@ -179,10 +201,12 @@ def read_wal(path: Path) -> Iterator[WalReader]:
     """The records of the file at `path`, as large as it is now, which stays open. OSError passes through; errors of
     `WalReader`.
     """
+    # Before the file, which may grow until its system is stopped, and never after.
+    stopped = read_stop(path.parent).get(path.name)
     fd = open_wal(path)
     try:
         source = FileBytes(os.fstat(fd).st_size, lambda count, offset: pread_up_to(fd, count, offset))
-        yield WalReader(source, file=str(path))
+        yield WalReader(source, file=str(path), stopped=stopped)
     finally:
         os.close(fd)
 

@@ -12,6 +12,7 @@ from compaction.exceptions import SegmentLogError
 from compaction.stores.segments.memtable.seq import Seq
 from compaction.stores.segments.memtable.table import LogEntry, MemTable
 from compaction.stores.segments.system.row import LogRow
+from compaction.stores.segments.wal.files import WalEnd
 
 
 class Written(NamedTuple):
@@ -92,7 +93,8 @@ def _one(group: list[WalWrite]) -> WalWrite:
 
 @dataclass(frozen=True, slots=True)
 class RolledFile:
-    """A file that no more records go to: what each log has in it, by mem table, oldest table first."""
+    """A file that no more records go to: what each log has in it, by mem table, oldest table first; where it ends."""
 
     path: Path
+    end: WalEnd
     pieces: dict[WalClient, list[tuple[MemTable, Seq]]]

@@ -65,6 +65,10 @@ class SegmentWriter:
             self._changed.notify_all()
         self._thread.join()
 
+    def left(self) -> list[RolledFile] | None:
+        """Once it is closed, the files that it has not emptied; None if it failed: then one may be half-way gone."""
+        return None if self._error is not None else list(self._waiting)
+
     def _run(self) -> None:
         while (rolled := self._next()) is not None:
             try:

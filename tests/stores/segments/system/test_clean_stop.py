@@ -1,0 +1,165 @@
+"""After a clean stop the write-ahead log ends where it ended: anything else is damage. After a kill, it may be torn."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compaction.exceptions import InvalidStopError, StoreIOError, WalChangedAfterStopError
+from compaction.stores.segments.directory.lock import LOCK_FILE
+from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.system import system as system_module
+from compaction.stores.segments.system.system import LogSystem, SystemLimits
+from compaction.stores.segments.wal.codec import HEADER
+from compaction.stores.segments.wal.files import STOP_FILE, WalEnd, read_stop, wal_files
+from compaction.stores.segments.wal.reader import read_wal
+from simulation.logs.steps import SteppedSystem
+from support.stores.log_systems import WAIT, entries, wal_records, write_wal
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A system that was stopped cleanly: entries 1 to 5 in a file that waits for the segment writer, 6 to 9 in the
+    newest.
+    """
+    stepped = SteppedSystem(tmp_path / "system", SystemLimits(), time.time)
+    log = stepped.system.open_log("a")
+    for act in (lambda: log.append(entries(1, 5)), stepped.system.roll, lambda: log.append(entries(6, 9))):
+        future = act()
+        assert stepped.threads["write-ahead log"]()
+        future.result(WAIT)
+    stepped.close()
+    return tmp_path / "system"
+
+
+def all_files(directory: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file() and path.name != LOCK_FILE}
+
+
+def read_all(directory: Path) -> list[LogEntry]:
+    with LogSystem(directory) as system:
+        return system.open_log("a").read(range(99))
+
+
+def test_the_record_says_where_each_file_ends_and_goes_before_anything_is_written(directory: Path) -> None:
+    assert read_stop(directory) == {
+        path.name: WalEnd(path.stat().st_size, path.stat().st_size) for path in wal_files(directory)
+    }
+    assert len(read_stop(directory)) == 2
+    with LogSystem(directory) as system:
+        assert not (directory / STOP_FILE).exists()
+        log = system.open_log("a")
+        assert log.read(range(99)) == entries(1, 9)
+        log.append(entries(10, 12)).result(WAIT)
+        killed = shutil.copytree(directory, directory.parent / "killed")
+    path = wal_files(killed)[-1]
+    path.write_bytes(path.read_bytes()[:-1])
+    # What a kill has torn stays torn until the segment writer comes to it, over any number of clean stops.
+    SteppedSystem(killed, SystemLimits(), time.time).close()
+    whole, size = read_stop(killed)[path.name]
+    assert whole < size == path.stat().st_size
+    assert read_all(killed) == entries(1, 11)
+    assert read_all(directory) == entries(1, 12)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def cut_at_a_record(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: wal_records(path)[-1].offset])
+
+
+def cut_to_its_header(path: Path) -> None:
+    path.write_bytes(HEADER)
+
+
+def zero(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-40] + bytes(40))
+
+
+def tear(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + path.read_bytes()[len(HEADER) :][:20])
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("change", [cut, cut_at_a_record, cut_to_its_header, zero, tear, remove])
+def test_another_end_than_at_the_clean_stop_is_damage(
+    directory: Path, change: Callable[[Path], None], number: int
+) -> None:
+    path = wal_files(directory)[number]
+    change(path)
+    before = all_files(directory)
+    with pytest.raises(WalChangedAfterStopError, match=r"when its system was stopped.* delete .*stopped$") as caught:
+        LogSystem(directory)
+    assert (caught.value.file, caught.value.record) == (str(path), str(directory / STOP_FILE))
+    if path.exists():
+        # No record of a stop lies beside the copy.
+        with read_wal(shutil.copy(path, directory.parent / path.name)) as reader:
+            list(reader)
+        assert caught.value.offset == reader.end
+    assert all_files(directory) == before
+    # The remedy of who has no copy: what is left, and the system goes on.
+    Path(caught.value.record).unlink()
+    left = read_all(directory)
+    assert left == [one for one in entries(1, 9) if one in left]
+    assert (len(left) == 9) == (change is tear)
+
+
+def test_an_owner_that_does_not_know_the_record_has_written_since(directory: Path) -> None:
+    """As Ra does: its first file has the next number, and what it has moved into segments is gone."""
+    first, second = wal_files(directory)
+    newer = write_wal(directory, 3, [(b"a", LogEntry(10, 1, b"entry")), (b"a", LogEntry(11, 1, b"entry"))])
+    newer.write_bytes(newer.read_bytes()[:-1])
+    first.unlink()
+    assert [one.index for one in read_all(directory)] == [6, 7, 8, 9, 10]
+    assert second.name not in read_stop(directory)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b"[" * 4000,
+        b'{"0000000000000001.wal": 5}',
+        b'{"7.wal": {"whole": 5, "size": 5}}',
+        b'{"0000000000000001.wal": {"whole": 5, "size": true}}',
+        b'{"0000000000000001.wal": {"whole": 5}}',
+    ],
+)
+def test_a_record_that_cannot_be_read_is_named_and_stays(directory: Path, content: bytes) -> None:
+    (directory / STOP_FILE).write_bytes(content)
+    with pytest.raises(InvalidStopError, match=f"{STOP_FILE}: not a record of a clean stop: .* delete it to open"):
+        LogSystem(directory)
+    assert (directory / STOP_FILE).read_bytes() == content
+    (directory / STOP_FILE).unlink()
+    assert read_all(directory) == entries(1, 9)
+
+
+def test_a_start_that_is_refused_keeps_the_record_and_a_lost_lock_writes_none(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = (directory / STOP_FILE).read_bytes()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(system_module, "settle", full)
+        with pytest.raises(StoreIOError):
+            LogSystem(directory)
+    assert (directory / STOP_FILE).read_bytes() == record
+    with LogSystem(directory):
+        (directory / LOCK_FILE).unlink()
+    assert read_stop(directory) == {}
