@@ -179,12 +179,13 @@ def compact(
 def recover(context: click.Context, *, directory: Path, owner_stopped: bool, output: OutputFormat) -> None:
     """Finish or undo what a crash left half-done in the log in DIR, ours or Ra's own. Harmless on a healthy log.
 
-    Where something is half-done, a log of a Ra system is refused unless its server was stopped cleanly. A segment that
+    Where something is half-done, a log of a Ra system is refused unless its server was stopped cleanly. With
+    --owner-stopped, outputs of attempts (.partial) go as well: an attempt that still runs ends there. A segment that
     another process has changed since stays as it is. A file that may hold the only copy of an entry is kept and named;
     the exit code is then 1.
     """
     ownership = ownership_of(owner_stopped=owner_stopped)
-    done = recovery.recover(directory, holder=HOLDER, ownership=ownership)
+    done = recovery.recover(directory, holder=HOLDER, ownership=ownership, discard_partials=owner_stopped)
     result = recovery_object(done)
     if output is not OutputFormat.TABLE:
         emit({"log": str(directory), **result}, output)

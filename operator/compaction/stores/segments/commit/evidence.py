@@ -222,10 +222,19 @@ def _needed(directory: Path, compacting: str, lowest: str, intent: PendingCommit
     missing = look.log is not None and look.log.missing
     if intent is not None and intent.replaced and not missing and not changed_names(directory, intent):
         return ""
-    segment = _parsed(path)
-    reason = "" if segment is None else why_needed(segment, look.log, look.error)
+    return _alone(path, look)
+
+
+def why_partial_needed(directory: Path, name: str) -> str:
+    """Why the output of an attempt that is over must stay all the same; empty when it can go."""
+    return _alone(directory / name, _Look(directory))
+
+
+def _alone(path: Path, look: _Look) -> str:
+    segment, log = _parsed(path), look.log
+    reason = "" if segment is None else why_needed(segment, log, look.error)
     # A torn copy may be all that is left of what is missing.
-    return reason or (look.log.entries_missing().reason if look.log is not None and missing else "")
+    return reason or (log.entries_missing().reason if log is not None and log.missing else "")
 
 
 def why_needed(segment: SegmentIndex, log: LogState | None, error: str = "") -> str:

@@ -14,7 +14,7 @@ would replace, and of each file that it would remove. Idempotent, and itself saf
 * Every `.link` is removed: only renamed ones ever mattered, and what it is a name of has another one.
 * `n.clump`: see `clump/recovery.py`.
 
-Partial files are not touched: their attempts may be alive; the sweeper knows which are not.
+Partial files are not touched unless the caller says so: their attempts may be alive; the sweeper knows which are not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from compaction.exceptions import NotALogDirectoryError, RecoveryBlockedError
 from compaction.stores.segments.clump import moves
 from compaction.stores.segments.clump import recovery as clump_recovery
 from compaction.stores.segments.commit import fence, replacing
-from compaction.stores.segments.commit.evidence import CommitVerdict, StayingName, Stays, judge
+from compaction.stores.segments.commit.evidence import CommitVerdict, StayingName, Stays, judge, why_partial_needed
 from compaction.stores.segments.commit.ra_recovery import RaRecovery, settle_marker
 from compaction.stores.segments.commit.records import FenceRecord, PendingCommit, SegmentTombstone, TombstoneKind
 from compaction.stores.segments.directory import fs, lock
@@ -103,9 +103,13 @@ def recover(
     holder: str = "recovery",
     now: float | None = None,
     ownership: Ownership = Ownership.DETECT,
+    discard_partials: bool = False,
     timeout: float = lock.DEFAULT_TIMEOUT,
 ) -> RecoveryReport:
     """Settle everything half-done in a log directory. Repeating is harmless.
+
+    `discard_partials`: outputs of attempts go too, but for one that alone holds something live. An attempt that still
+    runs then fails, and may be repeated.
 
     Raises:
         NotALogDirectoryError: nothing here is a log's, whatever it is named; nothing was touched.
@@ -117,7 +121,16 @@ def recover(
     with storage_errors(directory), lock.hold(directory, holder=holder, timeout=timeout) as held:
         if is_needed(directory):
             require_stopped(directory, ownership)
-        return recover_locked(directory, now=now, held=held)
+        done = recover_locked(directory, now=now, held=held)
+        return _without_partials(directory, done) if discard_partials else done
+
+
+def _without_partials(directory: Path, done: RecoveryReport) -> RecoveryReport:
+    partials = sorted(filter(names.parse_partial, os.listdir(directory)))
+    kept = {name: reason for name in partials if (reason := why_partial_needed(directory, name))}
+    removed = _remove(directory, [name for name in partials if name not in kept])
+    still = tuple(Kept(name, reason) for name, reason in kept.items())
+    return replace(done, removed=(*done.removed, *removed), kept=(*done.kept, *still))
 
 
 def require_log(directory: Path) -> None:

@@ -127,7 +127,9 @@ def _open(path: Path) -> int:
         os.close(fd)
         raise LockFileError(str(path), "it is not a regular file")
     _held.add(fd)
-    if os.fstat(fd).st_uid == os.geteuid():
+    found = os.fstat(fd)
+    # A file with another name is somebody's elsewhere: a snapshot of the directory by hard links, or worse.
+    if found.st_uid == os.geteuid() and found.st_nlink == 1:
         give_to_owner(fd, path.parent)
     return fd
 
