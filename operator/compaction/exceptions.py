@@ -995,6 +995,15 @@ class ObjectStoreUnavailableError(ObjectError):
     """No usable answer, even after the bounded retries. A write or a deletion may have happened: it may be repeated."""
 
 
+class LackOfResourcesError(ObjectStoreUnavailableError):
+    """This machine had not what it takes to read the object: memory, open files, disk space. It says nothing of the
+    object.
+    """
+
+    def __init__(self, path: str, lacking: str) -> None:
+        super().__init__(path, f"cannot be read on this machine now: {lacking}; make room for it, then try again")
+
+
 # --- databases --------------------------------------------------------------------------------------------------------
 
 

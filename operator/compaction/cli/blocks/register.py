@@ -48,7 +48,7 @@ from compaction.stores.blocks.registration.foreign import (
 from compaction.stores.blocks.registration.order import FoundOrder, OrderSource
 from compaction.stores.blocks.store import DESCRIBED_AT_ONCE, BlockStore
 from compaction.stores.objects.store import ObjectInfo
-from compaction.unexpected import defect
+from compaction.unexpected import defect, lack_of
 
 AT_ONCE: Final = 1000
 """Blocks in one transaction."""
@@ -254,7 +254,7 @@ class _Registration:
             return UnsuitableBlockError(path, str(error))
         except Exception as error:  # noqa: BLE001
             # Whatever one file does to the libraries below, the others are registered or named.
-            return UnexpectedBlockError(path, defect(error, path))
+            return lack_of(error, path) or UnexpectedBlockError(path, defect(error, path))
 
     def _note_losses(self, footer: BlockFooter) -> None:
         """What of a file a merge drops, for `hints`: it is said when the file is registered, not when it is gone."""

@@ -52,6 +52,7 @@ from compaction.stores.blocks.registration.order import (
 from compaction.stores.blocks.schema.classes import schema_text
 from compaction.stores.objects.reader import ObjectReader
 from compaction.stores.objects.store import ObjectStorage
+from compaction.unexpected import lack_of
 
 BATCH_ROWS: Final = 1 << 16
 BATCH_BYTES: Final = 64 << 20
@@ -196,6 +197,8 @@ def _check_meanings(objects: ObjectStorage, footer: BlockFooter) -> None:
     except (BlockStoreError, StorageError):
         raise
     except LIBRARY_FAILURES as error:
+        if lack := lack_of(error, path):
+            raise lack from error
         raise CorruptBlockError(path, f"its rows cannot be read ({short(error)})") from None
 
 
@@ -278,6 +281,8 @@ def _read(
     except (BlockStoreError, StorageError):
         raise
     except LIBRARY_FAILURES as error:
+        if lack := lack_of(error, path):
+            raise lack from error
         raise CorruptBlockError(path, f"its rows cannot be read ({short(error)})") from None
     if fingerprinter.value.rows != footer.rows:
         raise CorruptBlockError(path, f"has {fingerprinter.value.rows} rows, its footer says {footer.rows}")
