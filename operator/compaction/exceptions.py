@@ -1087,6 +1087,18 @@ class UnexpectedBlockError(UnsuitableBlockError):
     """A file that this program fails on for a reason that no code expects: a defect of ours, not of the store."""
 
 
+class UnknownOutputError(UnsuitableBlockError):
+    """What a compaction (`job`) has written, in an index that knows neither: of another store, or of a lost index."""
+
+    def __init__(self, path: str, job: str) -> None:
+        super().__init__(
+            path,
+            f"compaction {job[:80]!r} wrote it, the index of this store knows neither of them, so no reader sees its "
+            f"rows: where the store was copied or its index lost, make an index of all that lies there with compactor "
+            f"blocks rebuild-index and the URL of an empty database (docs/block-stores.md, The index is lost)",
+        )
+
+
 class ForeignFileError(UnsuitableBlockError):
     """A file that belongs to a table format or to another block store: its owner compacts and deletes it, never we."""
 
