@@ -85,6 +85,14 @@ def test_the_column_of_times_is_that_of_the_request(endpoint: Endpoint, block_st
     assert (listed.min_time, listed.max_time) == (910, 920)
 
 
+def test_a_column_of_the_path_is_given_up_by_the_request(endpoint: Endpoint, block_store: BlockStore) -> None:
+    source, path = upload(block_store, 1, metadata=BlockMetadata(id=block_id(1))), "lake/region=eu/a.parquet"
+    block_store.objects.put(path, block_store.objects.get(source))
+    (refused,) = endpoint.register(block(path)).body["blocks"]
+    assert refused["message"].endswith("--drop-path-column region (over HTTP: dropPathColumns)")
+    assert endpoint.register(block(path, dropPathColumns=["Region"])).outcomes() == [("Registered", None)]
+
+
 def _bad(store: BlockStore, what: str) -> dict[str, Any]:
     """A block that cannot be registered."""
     path = block_path("acme", 0, block_id(9))

@@ -54,7 +54,7 @@ def test_a_column_that_only_the_path_holds_is_lost_on_demand_only(blocks: BlockC
     args = ("register", "--tenant", "t=1", "--assign-ids")
     line = blocks.fails(*args, "lake/")
     assert line.startswith("error: lake/region=eu/a.parquet: the column 'region' ('eu') is in its path only")
-    assert line.endswith("or give the column up with --drop-path-column region")
+    assert line.endswith("or give the column up with --drop-path-column region (over HTTP: dropPathColumns)")
     paths = ["lake/Service=s0/b.parquet", "lake/region=eu/a.parquet"]
     found = blocks.data(*args, "lake/", "--drop-path-column", "region")["items"]
     assert [one["path"] for one in found] == paths

@@ -94,7 +94,12 @@ def _look(store: BlockStore, one: BlockToRegister, principal: Principal, sign: O
                 cut(one.path, 200), f"{principal.name} registers <tenant>/<shard>/<ULID>.parquet only"
             )
         return store.describe(
-            one.path, tenant=one.tenant, shard=one.shard, level=one.level, time_column=one.time_column
+            one.path,
+            tenant=one.tenant,
+            shard=one.shard,
+            level=one.level,
+            time_column=one.time_column,
+            given_up=one.drop_path_columns,
         )
     except REFUSALS as error:
         return _problem(one, error)

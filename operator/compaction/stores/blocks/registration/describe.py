@@ -31,7 +31,6 @@ from compaction.stores.blocks.fingerprint.rows import Fingerprinter
 from compaction.stores.blocks.format.footer import LIBRARY_FAILURES, BlockFooter, read_footer, short
 from compaction.stores.blocks.format.int96 import Int96Error, check_spark
 from compaction.stores.blocks.format.metadata import BlockMetadata, decode
-from compaction.stores.blocks.format.thrift import FooterError
 from compaction.stores.blocks.format.times import is_instant, scale_of, time_column_of, times_of_footer
 from compaction.stores.blocks.merge.dictionaries import SteadyDictionaries, coded_texts, not_repeating
 from compaction.stores.blocks.merge.meanings import check_writable
@@ -276,8 +275,6 @@ def _read(
         what = f"a row or page of column {error.column[:100]!r} takes {error.needed} bytes of memory"
         reason = f"{what}, {MOST_BYTES} are allowed: write it with smaller pages and values, or leave it out"
         raise UnsuitableBlockError(path, reason) from None
-    except FooterError as error:
-        raise CorruptBlockError(path, f"its rows cannot be read ({error})") from None
     except (BlockStoreError, StorageError):
         raise
     except LIBRARY_FAILURES as error:

@@ -124,7 +124,8 @@ def refuse_lost_columns(path: str, lost: Mapping[str, str], times: tuple[int, in
         raise UnsuitableBlockError(
             path,
             f"the column {name[:100]!r} ({value[:100]!r}) is in its path only, {zone}and no merge would keep it: write "
-            f"the file with that column, or give the column up with --drop-path-column {name[:100]}",
+            f"the file with that column, or give the column up with --drop-path-column {name[:100]} (over HTTP: "
+            f"dropPathColumns)",
         )
 
 
