@@ -1032,6 +1032,15 @@ class ObjectStoreUnavailableError(ObjectError):
     """No usable answer, even after the bounded retries. A write or a deletion may have happened: it may be repeated."""
 
 
+class LackOfResourcesError(ObjectStoreUnavailableError):
+    """This machine had not what it takes to read the object: memory, open files, disk space. It says nothing of the
+    object.
+    """
+
+    def __init__(self, path: str, lacking: str) -> None:
+        super().__init__(path, f"cannot be read on this machine now: {lacking}; make room for it, then try again")
+
+
 # --- databases --------------------------------------------------------------------------------------------------------
 
 
@@ -1113,6 +1122,18 @@ class UnsuitableBlockError(BlockFormatError):
 
 class UnexpectedBlockError(UnsuitableBlockError):
     """A file that this program fails on for a reason that no code expects: a defect of ours, not of the store."""
+
+
+class UnknownOutputError(UnsuitableBlockError):
+    """What a compaction (`job`) has written, in an index that knows neither: of another store, or of a lost index."""
+
+    def __init__(self, path: str, job: str) -> None:
+        super().__init__(
+            path,
+            f"compaction {job[:80]!r} wrote it, the index of this store knows neither of them, so no reader sees its "
+            f"rows: where the store was copied or its index lost, make an index of all that lies there with compactor "
+            f"blocks rebuild-index and the URL of an empty database (docs/block-stores.md, The index is lost)",
+        )
 
 
 class ForeignFileError(UnsuitableBlockError):

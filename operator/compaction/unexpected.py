@@ -6,17 +6,26 @@ in `exceptions`; the rest is a defect, so its traceback goes to the log, and use
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import re
 import traceback
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import CompactionError
+from compaction.exceptions import CompactionError, LackOfResourcesError
 
 log = logging.getLogger(__name__)
 # Where no log is set up, as in most commands, Python itself would write warnings on standard error.
 log.addHandler(logging.NullHandler())
 
+_RESOURCES: Final = frozenset(
+    {errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
+)
+_ALLOCATION: Final = re.compile(r"of size (\d+) failed")
+_ABSURD: Final = 1 << 40
+"""Bytes that no file needs at once: one that asks for them lies about its sizes."""
 _PACKAGE: Final = Path(__file__).parent
 
 
@@ -30,6 +39,21 @@ def defect(error: Exception, of: str) -> str:
         return str(error)
     log.warning("unexpected failure of %s", of, exc_info=error)
     return f"an unexpected {type(error).__name__} at {_place(error)}; this is a defect: please report it"
+
+
+def lack_of(error: Exception, path: str) -> LackOfResourcesError | None:
+    """What to raise instead when it was this machine that failed while an object was read, and not the object: which
+    would be accused, or refused for good, although it is sound.
+
+    Libraries raise OSError for damaged files, too, but then no call of the system has failed. Of an allocation that is
+    absurd the file is at fault.
+    """
+    if isinstance(error, MemoryError):
+        wanted = _ALLOCATION.search(str(error))
+        return None if wanted and int(wanted[1]) >= _ABSURD else LackOfResourcesError(path, "out of memory")
+    if isinstance(error, OSError) and error.errno in _RESOURCES:
+        return LackOfResourcesError(path, os.strerror(error.errno))
+    return None
 
 
 def _place(error: Exception) -> str:

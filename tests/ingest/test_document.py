@@ -66,9 +66,15 @@ VALUES = st.one_of(
 )  # fmt: skip
 BLOCKS = st.fixed_dictionaries(
     {"path": st.just("acme/0/x.parquet"), "tenant": st.just("acme"), "shard": st.just(0)},
-    optional={"level": st.integers(-1, 3), "timeColumn": st.sampled_from(["", "time"])},
+    optional={
+        "level": st.integers(-1, 3),
+        "timeColumn": st.sampled_from(["", "time"]),
+        "dropPathColumns": st.lists(st.sampled_from(["", "region"]), max_size=1),
+    },
 )
-FIELDS = st.sampled_from(["path", "tenant", "shard", "level", "timeColumn", "time_column", "id", "Path"])
+FIELDS = st.sampled_from(
+    ["path", "tenant", "shard", "level", "timeColumn", "dropPathColumns", "time_column", "id", "Path"]
+)
 
 
 @st.composite

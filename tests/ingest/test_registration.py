@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -16,6 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from compaction.ingest.service import RequestLimits
+from compaction.stores.blocks.format import footer as footer_module
 from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.owners import IDENTITY_PATH
 from compaction.stores.blocks.paths import block_path
@@ -34,6 +37,14 @@ from support.stores.ingest import Endpoint, gate, serving
 def endpoint(block_store: BlockStore, tmp_path: Path) -> Iterator[Endpoint]:
     with serving(block_store, lambda: gate(tmp_path)) as running:
         yield running
+
+
+LACKING = (
+    MemoryError(),
+    pa.ArrowMemoryError("malloc of size 4096 failed"),
+    OSError(errno.EMFILE, "Too many open files"),
+    OSError(errno.ENOSPC, "No space left on device"),
+)
 
 
 def block(path: str, **fields: Any) -> dict[str, Any]:
@@ -72,6 +83,14 @@ def test_the_column_of_times_is_that_of_the_request(endpoint: Endpoint, block_st
     assert endpoint.register(block(path, timeColumn="seen")).status == 200
     (listed,) = block_store.live().blocks
     assert (listed.min_time, listed.max_time) == (910, 920)
+
+
+def test_a_column_of_the_path_is_given_up_by_the_request(endpoint: Endpoint, block_store: BlockStore) -> None:
+    source, path = upload(block_store, 1, metadata=BlockMetadata(id=block_id(1))), "lake/region=eu/a.parquet"
+    block_store.objects.put(path, block_store.objects.get(source))
+    (refused,) = endpoint.register(block(path)).body["blocks"]
+    assert refused["message"].endswith("--drop-path-column region (over HTTP: dropPathColumns)")
+    assert endpoint.register(block(path, dropPathColumns=["Region"])).outcomes() == [("Registered", None)]
 
 
 def _bad(store: BlockStore, what: str) -> dict[str, Any]:
@@ -149,6 +168,20 @@ def test_what_fails_for_no_known_reason_is_refused_and_not_to_be_repeated(
     assert "nothing" not in message
     assert f"unexpected failure of {bad}" in caplog.text
     assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("error", LACKING, ids=str)
+def test_what_this_machine_lacks_is_no_fault_of_a_block(
+    endpoint: Endpoint, block_store: BlockStore, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A writer that is told 422 drops the block; a repetition registers it."""
+    path = upload(block_store, 1)
+    for module in (footer_module, describe_module):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "pq", Mock(ParquetFile=Mock(side_effect=error)))
+            answer = endpoint.register(block(path))
+        assert (answer.status, answer.body["code"]) == (503, "Unavailable")
+    assert endpoint.register(block(path)).status == 200
 
 
 def test_every_bad_block_is_named_not_only_the_first(endpoint: Endpoint, block_store: BlockStore) -> None:

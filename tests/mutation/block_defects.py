@@ -91,8 +91,8 @@ BLOCK_DEFECTS: Final = (
         name="cleanup: files of a table format are deleted",
         promise=_DELETION,
         file="stores/blocks/sweep/cleaning.py",
-        old="        kept = without_survivors(objects, index, batch) | _owned(owners, batch)",
-        new="        kept = without_survivors(objects, index, batch)",
+        old="for one in batch if one.path in signs}",
+        new="for one in batch if one.path in ()}",
         killers=("stores/blocks/test_owners.py",),
     ),
     Defect(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +19,9 @@ from compaction.api.job.report import ReportOutcome
 from compaction.kinds.blocks.reasons import BlockJobReason
 from compaction.rewrite.blocks import examine, task
 from compaction.rewrite.blocks.culprits import Culprit, SourceFault
-from compaction.rewrite.blocks.task import of_culprit
+from compaction.rewrite.blocks.task import MergeFailure, of_culprit
+from compaction.stores.blocks.format import footer as footer_module
+from compaction.stores.blocks.merge import footers as footers_module
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.objects.store import ObjectStorage
@@ -91,6 +96,38 @@ FAULTS: dict[Break, SourceFault] = {
 def broken(request: pytest.FixtureRequest) -> Break:
     found: Break = request.param
     return found
+
+
+@pytest.mark.parametrize(
+    ("error", "culprit"),
+    [
+        (MemoryError(), False),
+        (pa.ArrowMemoryError("malloc of size 4096 failed"), False),
+        (OSError(errno.EMFILE, "Too many open files"), False),
+        (pa.ArrowMemoryError("malloc of size 9223372036854775807 failed"), True),
+        (OSError("Couldn't deserialize thrift"), True),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("module", [footer_module, footers_module, examine])
+def test_what_the_machine_lacks_accuses_no_source(
+    module: ModuleType,
+    error: Exception,
+    culprit: bool,
+    block_store: BlockStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the footer, in the rows, and outside of what libraries read."""
+    fill(block_store, [1])
+    (source,) = block_store.live().blocks
+    if module is examine:
+        monkeypatch.setattr(examine, "read_back", Mock(side_effect=error))
+    else:
+        monkeypatch.setattr(module, "pq", Mock(ParquetFile=Mock(side_effect=error)))
+    found = examine.run_examination(examine.ExamineTask(Mock(open=Mock(return_value=block_store.objects)), source))
+    assert isinstance(found, MergeFailure)
+    assert (found.culprit is not None) == culprit
+    assert culprit or (found.reason, found.passing) == (JobReason.STORE_UNREADABLE, False)
 
 
 def test_nineteen_are_compacted_and_the_culprit_is_named(

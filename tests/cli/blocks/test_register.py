@@ -10,9 +10,10 @@ import pytest
 
 from compaction.cli.blocks import register as register_command
 from compaction.stores.blocks.format.footer import BlockFooter
+from compaction.stores.blocks.index.claims import claim
 from compaction.stores.blocks.registration.describe import Described
 from compaction.stores.objects.store import ObjectStorage
-from support.stores.block_commands import BlockCommands, in_folder
+from support.stores.block_commands import BlockCommands, block, in_folder
 from support.stores.blocks import parquet, rows
 
 
@@ -53,7 +54,7 @@ def test_a_column_that_only_the_path_holds_is_lost_on_demand_only(blocks: BlockC
     args = ("register", "--tenant", "t=1", "--assign-ids")
     line = blocks.fails(*args, "lake/")
     assert line.startswith("error: lake/region=eu/a.parquet: the column 'region' ('eu') is in its path only")
-    assert line.endswith("or give the column up with --drop-path-column region")
+    assert line.endswith("or give the column up with --drop-path-column region (over HTTP: dropPathColumns)")
     paths = ["lake/Service=s0/b.parquet", "lake/region=eu/a.parquet"]
     found = blocks.data(*args, "lake/", "--drop-path-column", "region")["items"]
     assert [one["path"] for one in found] == paths
@@ -102,6 +103,37 @@ def test_what_a_folder_holds_besides_is_said_and_our_own_outputs_are_no_news(blo
     assert "note:" not in again.stderr
     named = blocks.data("register", "--tenant", "acme", "--assign-ids", "lake/C.PARQUET", "lake/d")["items"]
     assert [one["outcome"] for one in named] == ["registered"] * 2
+
+
+def test_what_compactions_of_another_store_wrote_is_not_passed_over(blocks: BlockCommands, tmp_path: Path) -> None:
+    """Merged files that were copied: their rows would be in no index. The others are registered."""
+    for number in (1, 2):
+        blocks.add(number)
+    blocks.run("compact", "--all", "--grace", "0s")
+    (output,) = (one["path"] for one in blocks.data("list")["items"])
+    copied = in_folder(tmp_path / "copy")
+    copied.objects.put(output, blocks.objects.get(output))
+    plain = copied.write(3)
+    args = ("register", "--tenant", "acme", f"{copied.connection.url}/")
+    line = copied.fails(*args)
+    assert line.startswith(f"error: {output}: compaction '")
+    assert "compactor blocks rebuild-index" in line
+    assert [one["path"] for one in copied.data("list")["items"]] == [plain]
+    empty = ("--index", f"sqlite:///{tmp_path}/new.db")
+    copied.run("rebuild-index", *empty)
+    assert {one["path"] for one in copied.data("list", *empty)["items"]} == {output, plain}
+    again = copied.run(*args, *empty)
+    assert (again.exit_code, "skipped: 1 file written by compactions of this store" in again.stderr) == (0, True)
+
+
+def test_what_a_compaction_of_this_store_left_is_no_error(blocks: BlockCommands) -> None:
+    """A worker that died, or that has not committed yet: its sources are live."""
+    blocks.add(1)
+    with blocks.opened() as store:
+        claim(store.index, job="job-7", token=1, sources=[block(1)], now=store.now())
+    blocks.write(2, job="job-7")
+    result = blocks.run("register", "--tenant", "acme", f"{blocks.connection.url}/")
+    assert (result.exit_code, "skipped: 1 file written by" in result.stderr) == (0, True)
 
 
 def test_known_files_are_looked_up_and_an_overwritten_one_keeps_no_other_out(

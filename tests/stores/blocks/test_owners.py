@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,12 +28,13 @@ from compaction.stores.blocks.registration.describe import describe
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.blocks.sweep.cleaning import sweep
 from compaction.stores.blocks.sweep.orphan_collector import collect_orphans, find_orphans
-from compaction.stores.objects.store import ObjectStorage, open_objects
+from compaction.stores.objects.store import ObjectInfo, ObjectStorage, open_objects
 from support.faults.aged import Aging
 from support.stores.block_histories import compact
 from support.stores.block_index import NOON, block_id
 from support.stores.block_stores import fill, upload
 from support.stores.blocks import PATH, parquet, rows
+from support.stores.s3 import S3
 
 SIGNS = {
     "_delta_log/00000000000000000000.json": DELTA,
@@ -113,6 +115,27 @@ def test_each_folder_is_asked_once_and_none_that_a_listing_has_shown(
     assert len(list(listed.noting("lake", block_store.objects.list("lake")))) == 1
     monkeypatch.setattr(FolderOwners, "_remote", lambda self, folder: iter(()))
     assert [path for path in paths if path.startswith("lake/1/")] == list(listed.of(paths))
+
+
+def test_the_blocks_of_a_tenant_named_metadata_are_not_listed(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects, seen = s3.open(s3.bucket()), list[str]()
+    for number in range(3):
+        objects.put(f"metadata/0/{number}.parquet", b"")
+
+    def noting(plain: Callable[..., Iterable[ObjectInfo]]) -> Callable[..., Iterator[ObjectInfo]]:
+        def noted(self: ObjectStorage, path: str) -> Iterator[ObjectInfo]:
+            for one in plain(self, path):
+                seen.append(one.path)
+                yield one
+
+        return noted
+
+    for name in ("list", "inside"):
+        monkeypatch.setattr(ObjectStorage, name, noting(getattr(ObjectStorage, name)))
+    assert FolderOwners(objects).of(["metadata/0/1.parquet", "lake/x.parquet"]) == {}
+    assert seen == []
+    objects.put("metadata/v1.metadata.json", b"{}")
+    assert FolderOwners(objects).of(["lake/x.parquet"])["lake/x.parquet"].owner is ICEBERG
 
 
 def test_what_was_found_is_asked_again_after_a_while(block_store: BlockStore) -> None:

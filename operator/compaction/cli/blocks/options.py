@@ -29,7 +29,7 @@ from compaction.cli.places import (
     refuse_given,
     refuse_password,
 )
-from compaction.exceptions import NoBlockStoreError
+from compaction.exceptions import NoBlockStoreError, ObjectPathError
 from compaction.stores.blocks.owners import IDENTITY_PATH, FolderOwners
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.objects.store import ObjectStorage, open_objects
@@ -86,6 +86,26 @@ class StorePlace:
             finally:
                 store.close()
                 tell_skipped(store.objects)
+
+    def path_of(self, uri: str) -> str:
+        """The path below the store's root that a URL or path means; of a folder without its last slash.
+
+        Raises ObjectPathError: it lies elsewhere.
+        """
+        parts, folder = urllib.parse.urlsplit(uri), self.folder
+        if folder is not None and (parts.scheme == "file" or uri.startswith("/")):
+            target = Path(urllib.parse.unquote(parts.path) if parts.scheme else uri)
+            if target.is_relative_to(folder):
+                return "" if target == folder else str(target.relative_to(folder))
+            raise ObjectPathError(uri, f"lies outside of the store {folder}: blocks are registered where they are")
+        if not parts.scheme:
+            return uri.rstrip("/")
+        root = self.url.rstrip("/")
+        if uri.rstrip("/") == root:
+            return ""
+        if not uri.startswith(f"{root}/"):
+            raise ObjectPathError(uri, f"lies outside of the store {root}: blocks are registered where they are")
+        return uri.removeprefix(f"{root}/").rstrip("/")
 
     def check(self) -> None:
         """A mistyped folder must not become a store, nor a mistyped index an empty one.

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import urllib.parse
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -26,14 +24,15 @@ from compaction.exceptions import (
     NoBlockIdError,
     NoBlockStoreError,
     ObjectMissingError,
-    ObjectPathError,
     StorageError,
     UnexpectedBlockError,
+    UnknownOutputError,
     UnsuitableBlockError,
 )
 from compaction.stores.blocks.format.footer import BlockFooter, read_footer
 from compaction.stores.blocks.format.footer_keys import lost_where_different
-from compaction.stores.blocks.index.registering import known_paths
+from compaction.stores.blocks.index.claims import job_record
+from compaction.stores.blocks.index.registering import KnownPath, known_paths
 from compaction.stores.blocks.index.rows import MAX_LEVEL, chunks
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.paths import MAX_SHARD, escape_tenant, parse_block_path
@@ -48,7 +47,7 @@ from compaction.stores.blocks.registration.foreign import (
 from compaction.stores.blocks.registration.order import FoundOrder, OrderSource
 from compaction.stores.blocks.store import DESCRIBED_AT_ONCE, BlockStore
 from compaction.stores.objects.store import ObjectInfo
-from compaction.unexpected import defect
+from compaction.unexpected import defect, lack_of
 
 AT_ONCE: Final = 1000
 """Blocks in one transaction."""
@@ -111,9 +110,10 @@ def register(
     """Make Parquet files that lie in the store live blocks, which wait for compaction from then on.
 
     URI is the path of a file or folder below the store, or its whole URL; of a folder, all Parquet files below it. They
-    are read (footers, and rows where a footer does not tell enough), not copied. Registered are all of them or none
-    (of more than 1000: in steps of 1000); repeating is harmless, and reads only what is new. A file that was
-    overwritten since its registration is named, and keeps no other from it.
+    are read (footers, and rows where a footer does not tell enough), not copied. Repeating is harmless, and reads only
+    what is new. They go in steps of 1000: a file that cannot be a block keeps its step and those behind it out
+    (--skip-bad: only itself). Named, and kept out alone, is a file that was overwritten since its registration, whose
+    id or path is that of another block, or that a compaction of another store wrote.
 
     Example: compactor blocks register --store s3://lake/blocks --tenant acme --assign-ids 2026/11/
     """
@@ -150,8 +150,8 @@ def register(
 @dataclass(slots=True)
 class _Registration:
     """One run of the command: `rows` are what it shows, `errors` what it could not register. `known`: see `described`.
-    `infos`: what is known of the files that are meant; `listed`: those that a folder held. `stopped`: files of the step
-    of which none was registered, and how many of them are sound.
+    `infos`: what is known of the files that are meant; `listed`: those that a folder held; `indexed`: of a step, those
+    that the index knows. `stopped`: files of the step of which none was registered, and how many of them are sound.
     """
 
     store: BlockStore
@@ -163,6 +163,7 @@ class _Registration:
     skipped: SkippedFiles = field(default_factory=SkippedFiles)
     infos: dict[str, ObjectInfo] = field(default_factory=dict)
     listed: set[str] = field(default_factory=set)
+    indexed: Mapping[str, KnownPath] = field(default_factory=dict)
     stopped: tuple[int, int] | None = None
     pairs: dict[bytes, bytes | None] = field(default_factory=dict)
     """What footers say beside their rows, by key; None where two files say different things."""
@@ -172,7 +173,7 @@ class _Registration:
     def files(self, place: StorePlace, uris: Sequence[str]) -> list[str]:
         """The files that are meant. Raises ObjectMissingError: a folder holds none."""
         objects, found = self.store.objects, dict[str, None]()
-        paths = [path_in_store(place, uri) for uri in uris]
+        paths = [place.path_of(uri) for uri in uris]
 
         def head(path: str, uri: str) -> ObjectInfo | None:
             try:
@@ -205,8 +206,9 @@ class _Registration:
         same, unread = self._known([path for path in paths if path not in signs])
         with ThreadPoolExecutor(DESCRIBED_AT_ONCE) as pool:
             found = [one for one in pool.map(self._described, unread) if one is not None]
-        bad = [one for one in found if not isinstance(one, Described)]
-        self.errors += bad
+        self.errors += [one for one in found if not isinstance(one, Described)]
+        # One that no registration could take keeps none of the others out.
+        bad = [one for one in found if not isinstance(one, Described | UnknownOutputError)]
         if (bad or signs) and not self.skip_bad:
             self.stopped = len(paths), len(unread) - len(bad)
             return False
@@ -218,11 +220,12 @@ class _Registration:
 
     def _known(self, paths: Sequence[str]) -> tuple[dict[str, Described], list[str]]:
         """Those that are registered with these very bytes, and those that have to be read."""
+        self.indexed = known_paths(self.store.index, paths)
         if self.known["verify"]:
             return {}, list(paths)
         infos = [self.infos[path] for path in paths if path in self.infos]
         ids = {info.path: assigned_id(info) for info in infos} if self.assign_ids else {}
-        found, overwritten = known_files(infos, known_paths(self.store.index, paths), ids)
+        found, overwritten = known_files(infos, self.indexed, ids)
         # This is about a block that is registered: it keeps none of those that are to be.
         self.errors += [UnsuitableBlockError(path, reason) for path, reason in overwritten.items()]
         wanted = (self.known["tenant"], self.known["shard"], self.known["level"])
@@ -243,6 +246,9 @@ class _Registration:
             footer = read_footer(objects, path)
             said = said_of(footer)
             if said.job and path in self.listed and parse_block_path(path) is not None:
+                if path not in self.indexed and job_record(self.store.index, said.job) is None:
+                    # Of another store, or of this one with another index: these rows are in no block that readers see.
+                    return UnknownOutputError(path, said.job)
                 self.skipped.add(path, OWN_OUTPUTS)
                 return None
             self._note_losses(footer)
@@ -254,7 +260,7 @@ class _Registration:
             return UnsuitableBlockError(path, str(error))
         except Exception as error:  # noqa: BLE001
             # Whatever one file does to the libraries below, the others are registered or named.
-            return UnexpectedBlockError(path, defect(error, path))
+            return lack_of(error, path) or UnexpectedBlockError(path, defect(error, path))
 
     def _note_losses(self, footer: BlockFooter) -> None:
         """What of a file a merge drops, for `hints`: it is said when the file is registered, not when it is gone."""
@@ -324,25 +330,3 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
         print_table(rows, COLUMNS)
     new = sum(row["outcome"] == NEW for row in rows)
     click.echo(f"{plural(new, 'block')} registered" + (f", {len(rows) - new} known before" if len(rows) > new else ""))
-
-
-def path_in_store(place: StorePlace, uri: str) -> str:
-    """The path below the store's root that a URL or path means; of a folder without its last slash.
-
-    Raises ObjectPathError: it lies elsewhere.
-    """
-    parts = urllib.parse.urlsplit(uri)
-    folder = place.folder
-    if folder is not None and (parts.scheme == "file" or uri.startswith("/")):
-        target = Path(urllib.parse.unquote(parts.path) if parts.scheme else uri)
-        if target.is_relative_to(folder):
-            return "" if target == folder else str(target.relative_to(folder))
-        raise ObjectPathError(uri, f"lies outside of the store {folder}: blocks are registered where they are")
-    if not parts.scheme:
-        return uri.rstrip("/")
-    root = place.url.rstrip("/")
-    if uri.rstrip("/") == root:
-        return ""
-    if not uri.startswith(f"{root}/"):
-        raise ObjectPathError(uri, f"lies outside of the store {root}: blocks are registered where they are")
-    return uri.removeprefix(f"{root}/").rstrip("/")

@@ -29,7 +29,7 @@ from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.store import BlockStore
 from compaction.stores.objects.store import ObjectStorage
-from compaction.unexpected import defect
+from compaction.unexpected import defect, lack_of
 
 EQUAL, REPLACED, DIFFERENT, UNREADABLE = "equal", "replaced meanwhile", "DIFFERENT", "UNREADABLE"
 READ_AT_ONCE: Final = 4
@@ -96,7 +96,9 @@ def _verify(store: BlockStore, block: Block) -> dict[str, Any]:
         differences, verified = [_words(error)], UNREADABLE
     except CompactionError:
         raise
-    except Exception as error:  # noqa: BLE001 - of one block: the others are read all the same
+    except Exception as error:
+        if lack := lack_of(error, block.path):
+            raise lack from error
         differences, verified = [defect(error, block.path)], UNREADABLE
     if differences and _ended(store, block):
         # Listed, then replaced, and its grace was over before it was its turn.

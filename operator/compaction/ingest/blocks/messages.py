@@ -21,6 +21,8 @@ from compaction.stores.objects.paths import MAX_PATH
 MOST_BLOCKS: Final = 1000
 """Of one request and of one page."""
 MAX_NAME: Final = 1024
+MOST_PATH_COLUMNS: Final = 100
+PathColumn = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
@@ -77,6 +79,8 @@ class BlockToRegister(Wire):
     level: int = Field(default=0, ge=0, le=MAX_LEVEL)
     time_column: str = Field(default="", max_length=MAX_NAME)
     """Which column says when a row was; empty: the one that the block names, or its only column of timestamps."""
+    drop_path_columns: tuple[PathColumn, ...] = Field(default=(), max_length=MOST_PATH_COLUMNS)
+    """Columns that only the path holds (`region=eu/`) and that merged blocks may lose."""
 
 
 class RegisterRequest(Wire):

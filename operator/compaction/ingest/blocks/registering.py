@@ -33,7 +33,7 @@ from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.owners import OwnerSign
 from compaction.stores.blocks.paths import escape_tenant, parse_block_path
 from compaction.stores.blocks.store import BlockStore
-from compaction.unexpected import defect
+from compaction.unexpected import defect, lack_of
 
 _PROBLEMS: Final[tuple[tuple[type[CompactionError], Problem], ...]] = (
     (ObjectMissingError, Problem.OBJECT_MISSING),
@@ -94,13 +94,20 @@ def _look(store: BlockStore, one: BlockToRegister, principal: Principal, sign: O
                 cut(one.path, 200), f"{principal.name} registers <tenant>/<shard>/<ULID>.parquet only"
             )
         return store.describe(
-            one.path, tenant=one.tenant, shard=one.shard, level=one.level, time_column=one.time_column
+            one.path,
+            tenant=one.tenant,
+            shard=one.shard,
+            level=one.level,
+            time_column=one.time_column,
+            given_up=one.drop_path_columns,
         )
     except REFUSALS as error:
         return _problem(one, error)
     except CompactionError:
         raise  # of the store or the index: it may pass, and the writer tries again
-    except Exception as error:  # noqa: BLE001 - one file must not keep its writer repeating for ever
+    except Exception as error:
+        if lack := lack_of(error, one.path):
+            raise lack from error
         return _problem(one, UnexpectedBlockError(one.path, defect(error, one.path)))
 
 

@@ -23,7 +23,7 @@ from compaction.exceptions import (
 from compaction.stores.blocks.format.footer import BlockFooter, read_footer
 from compaction.stores.blocks.model import Block
 from compaction.stores.objects.store import ObjectStorage
-from compaction.unexpected import defect
+from compaction.unexpected import defect, lack_of
 
 
 class SourceFault(StrEnum):
@@ -75,7 +75,9 @@ def read_source_footer(objects: ObjectStorage, block: Block) -> BlockFooter | Cu
         if culprit is None:
             raise
         return culprit
-    except Exception as error:  # noqa: BLE001 - of one source, whatever it is
+    except Exception as error:
+        if lack := lack_of(error, block.path):
+            raise lack from error
         return broken(block, error)
     if (footer.info.size, footer.rows) != (block.bytes, block.rows):
         found = f"{footer.info.size} bytes and {footer.rows} rows"

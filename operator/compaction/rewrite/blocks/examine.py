@@ -21,6 +21,7 @@ from compaction.rewrite.tasks import run_tasks
 from compaction.stores.blocks.fingerprint.verify import read_back
 from compaction.stores.blocks.model import Block
 from compaction.stores.pace import SharedBucket, limited
+from compaction.unexpected import lack_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ def run_examination(task: ExamineTask) -> Examined:
     except CompactionError:
         raise
     except Exception as error:  # noqa: BLE001 - one source must not keep its siblings from being merged
-        return of_culprit(broken(source, error))
+        lack = lack_of(error, source.path)
+        return of_culprit(broken(source, error)) if lack is None else failure_of(lack, "")
     if found != source.fingerprint:
         return of_culprit(foreign(source, f"its rows are {found}, not {source.fingerprint} (rows:content)"))
     return Sound()

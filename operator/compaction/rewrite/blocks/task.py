@@ -23,6 +23,7 @@ from compaction.exceptions import (
     BlockVerificationError,
     CompactionError,
     DatabaseUnavailableError,
+    LackOfResourcesError,
     LogicalTypeLostError,
     ObjectStoreUnavailableError,
     SchemaConflictError,
@@ -118,6 +119,9 @@ def run_merge(task: MergeTask) -> TaskResult:
         return run_merge(replace(task, unsorted=task.unsorted | {error.block}))
     except (BlockStoreError, StorageError) as error:
         return failure_of(error, task.output)
+    except MemoryError:
+        message = f"{task.output}: out of memory: give the worker more, or the job less at once"
+        return MergeFailure(task.output, JobReason.STORE_UNREADABLE, message)
     except OSError as error:
         # Of the scratch directory; those of objects and of what is read are errors of ours by now.
         why = error.strerror or type(error).__name__
@@ -137,7 +141,9 @@ def failure_of(error: BlockStoreError | StorageError, output: str) -> MergeFailu
     elif culprit is not None:
         return of_culprit(culprit, output)
     reason = next((reason for kind, reason in _REASONS.items() if isinstance(error, kind)), JobReason.STORE_UNREADABLE)
-    return MergeFailure(output, reason, str(error), passing=isinstance(error, _PASSING))
+    # A job that takes more than its worker has is not tried for ever.
+    passing = isinstance(error, _PASSING) and not isinstance(error, LackOfResourcesError)
+    return MergeFailure(output, reason, str(error), passing=passing)
 
 
 def of_culprit(culprit: Culprit, output: str = "") -> MergeFailure:

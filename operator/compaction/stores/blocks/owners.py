@@ -201,8 +201,10 @@ class FolderOwners:
         """One request for each sign; most folders have none, and their other objects are not listed."""
         below = f"{folder}/" if folder else ""
         for name in (*_FOLDERS, _METADATA):
-            # The listing ends at the first sign: tables have one of the first names, or nothing is below it.
-            for info in self._top.list(f"{below}{name}"):
+            # Whatever lies below one of the first names is a sign. A tenant may be named metadata, with all its blocks
+            # in folders below it: there only what lies right in it can be one.
+            place = f"{below}{name}"
+            for info in self._top.inside(place) if name == _METADATA else self._top.list(place):
                 if (sign := sign_of_path(info.path)) is not None and sign.folder == folder:
                     yield sign
                     break

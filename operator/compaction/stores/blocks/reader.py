@@ -42,6 +42,7 @@ from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.merge.schema import unified
 from compaction.stores.blocks.model import Block
 from compaction.stores.objects.store import ObjectStorage
+from compaction.unexpected import lack_of
 
 BATCH_ROWS: Final = 1 << 16
 BUFFER_BYTES: Final = 1 << 20
@@ -178,6 +179,8 @@ class _Rows:
         except (BlockStoreError, StorageError):
             raise
         except LIBRARY_FAILURES as error:
+            if lack := lack_of(error, path):
+                raise lack from error
             raise CorruptBlockError(path, f"its rows cannot be read ({short(error)})") from None
 
     def _columns(self) -> list[str]:

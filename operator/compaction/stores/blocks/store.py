@@ -7,7 +7,7 @@ Safe to use from several threads and processes at once. See docs/block-stores.md
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -113,6 +113,7 @@ class BlockStore:
         time_column: str = "",
         sort_key: tuple[str, ...] = (),
         verify: bool = False,
+        given_up: Collection[str] = (),
     ) -> Block:
         """The block that lies at a path, by its footer. Raises BlockFormatError and ObjectError."""
         # Whoever only asks the index needs nothing that reads Parquet, which takes longer to import than to ask.
@@ -127,6 +128,7 @@ class BlockStore:
             time_column=time_column,
             sort_key=sort_key,
             verify=verify,
+            given_up=given_up,
         )
 
     def register(

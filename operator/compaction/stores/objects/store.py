@@ -21,7 +21,6 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, Final, TypeAlias, TypeVar
 
 import obstore
-import xxhash
 
 from compaction.exceptions import (
     ObjectError,
@@ -213,6 +212,11 @@ class ObjectStorage:
                 self._retrying.pause(attempt)
                 attempt += 1
 
+    def inside(self, folder: str) -> Sequence[ObjectInfo]:
+        """The objects right in a folder, however many lie in the folders below it."""
+        found = self._try(folder, lambda: obstore.list_with_delimiter(self._store, folder))
+        return [_info(meta) for meta in found["objects"]]
+
     def reader(
         self, path: str, *, info: ObjectInfo | None = None, before: Callable[[int], None] = lambda _: None
     ) -> ObjectReader:
@@ -247,9 +251,7 @@ class ObjectStorage:
             self._retrying.pause(attempt)
 
     def _is(self, path: str, data: bytes) -> bool:
-        if self.head(path).size != len(data):
-            return False
-        return xxhash.xxh3_128_digest(self.get(path)) == xxhash.xxh3_128_digest(data)
+        return self.head(path).size == len(data) and self.get(path) == data
 
     def _delete_batch(self, paths: Sequence[str]) -> Failures:
         try:
@@ -272,10 +274,8 @@ class ObjectStorage:
     def _delete_one(self, path: str) -> ObjectError | None:
         try:
             self._try(path, lambda: obstore.delete(self._store, path))
-        except ObjectMissingError:
-            return None
         except ObjectError as problem:
-            return problem
+            return None if isinstance(problem, ObjectMissingError) else problem
         return None
 
     def _try(self, path: str, call: Callable[[], T]) -> T:

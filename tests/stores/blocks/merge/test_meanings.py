@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -36,6 +38,7 @@ from support.stores.logical_types import (
     SHREDDED,
     SHREDDED_VALUE,
     VARIANT,
+    VARIANT_VALUES,
     nodes_of,
     typed_file,
     with_nodes,
@@ -123,6 +126,68 @@ def test_a_column_that_is_missing_or_null_goes_with_any(tmp_path: Path) -> None:
     assert nodes_of(output)[b"bson"] == nodes_of(typed)[b"bson"]
     schemas = {name: footer_of(data, tmp_path).schema for name, data in (("n", nulls), ("t", typed))}
     assert len(classes_of(schemas).classes()) == 1
+
+
+WIDENED: Final = (
+    (pa.decimal128(5, 2), pa.decimal128(20, 2), (Decimal("1.25"), Decimal("123456789012.25"))),
+    (pa.decimal128(9, 0), pa.decimal256(50, 0), (Decimal(7), Decimal(10**49))),
+    (pa.float16(), pa.float32(), (1.5, 3.0e38)),
+    (pa.float32(), pa.float64(), (1.5, 1e300)),
+    (pa.int8(), pa.int16(), (-1, 300)),
+    (pa.uint8(), pa.int8(), (200, -100)),
+    (pa.uint32(), pa.int32(), (1 << 31, -1)),
+    (pa.uint32(), pa.uint64(), (1, 1 << 63)),
+)
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["alone", "in a list"])
+@pytest.mark.parametrize(("one", "other", "values"), WIDENED, ids=[f"{one[0]} and {one[1]}" for one in WIDENED])
+def test_a_widened_column_with_an_id_is_what_it_is_without_one(
+    one: pa.DataType, other: pa.DataType, values: tuple[Any, Any], nested: bool
+) -> None:
+    """As two readers see it: an annotation of the narrower type would change values, or their type."""
+    outputs = []
+    for fields in ({}, {b"c": {9: (5, 2)}}):
+        files = []
+        for kind, value in zip((one, other), values, strict=True):
+            scalar = np.float16(value) if pa.types.is_float16(kind) else value
+            rows = pa.array([[scalar]] * 60, pa.list_(kind)) if nested else pa.array([scalar] * 60, kind)
+            files.append(with_nodes(typed_file({"c": (rows, {})}), fields))
+        outputs.append(merged(*files))
+    found, expected = (pq.read_table(io.BytesIO(output))["c"] for output in reversed(outputs))
+    assert found.type.equals(expected.type)
+    assert [row[0] if nested else row for row in found.to_pylist()[:2]] == pytest.approx(list(values))
+    assert nodes_of(outputs[1]) == nodes_of(outputs[0])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "value"),
+    [(pa.int8(), pa.int16(), 1), (pa.decimal128(20, 2), pa.decimal128(30, 2), Decimal("1.25"))],
+)
+def test_variants_shredded_in_unlike_widths_are_never_widened(one: pa.DataType, other: pa.DataType, value: Any) -> None:
+    files = []
+    for kind in (one, other):
+        shredded = pa.struct([*list(SHREDDED)[:2], pa.field("typed_value", kind)])
+        rows = pa.array([{**VARIANT_VALUES, "typed_value": value}] * 60, shredded)
+        files.append(typed_file({"v": (rows, VARIANT)}))
+    with pytest.raises(SchemaConflictError, match="column v: 0 has"):
+        merged(*files)
+    assert nodes_of(merged(files[1], files[1])) == nodes_of(files[1])
+
+
+@pytest.mark.parametrize("place", ["alone", "in a struct"])
+@pytest.mark.parametrize(
+    "kind", [pa.struct([("b", pa.int64())]), pa.list_(pa.int64()), pa.map_(pa.string(), pa.struct([("b", pa.int64())]))]
+)
+def test_nulls_of_no_type_go_with_columns_that_hold_others(kind: pa.DataType, place: str, tmp_path: Path) -> None:
+    value: Any = {"b": 1} if pa.types.is_struct(kind) else [("k", {"b": 1})] if pa.types.is_map(kind) else [1, 2]
+    files = []
+    for typed, one in ((pa.null(), None), (kind, value)):
+        rows = pa.array([one] * 60, typed)
+        files.append(typed_file({"a": (pa.StructArray.from_arrays([rows], ["in"]) if "in" in place else rows, {})}))
+    for both in (files, files[::-1]):
+        found = pq.read_table(io.BytesIO(merged(*both)))["a"].to_pylist()
+        assert [one["in"] if "in" in place else one for one in found].count(value) == 60
 
 
 def test_bytes_without_an_order_get_no_bounds() -> None:

@@ -11,9 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from compaction.exceptions import UnreadableBlockError
+from compaction.stores.blocks.fingerprint.verify import read_back
+from compaction.stores.blocks.format.thrift import decode_front
+from compaction.stores.blocks.format.thrift_edit import BINARY, STRUCT, parse
+from compaction.stores.blocks.format.thrift_edit import written as written_struct
 from compaction.stores.blocks.merge.footers import OpenedFooter, read_footer
 from compaction.stores.blocks.merge.kernel import merge
-from compaction.stores.blocks.merge.pages import paged_bytes
+from compaction.stores.blocks.merge.pages import RowsTooLargeError, decoded_row, paged_bytes
 from compaction.stores.blocks.merge.settings import MEBIBYTE, MergeInput, MergeSettings
 
 ROWS = 40_000
@@ -77,6 +81,39 @@ def test_pages_that_cannot_be_told_are_taken_whole_and_reading_them_says_why(tmp
     assert paged_bytes(footer_of(path)) == footer.reading_bytes
     with pytest.raises(UnreadableBlockError, match=r"a\.parquet"):
         merge([footer.input], io.BytesIO(), MergeSettings(sort_key=("ts",), memory_bytes=64 * MEBIBYTE))
+
+
+def with_header(path: Path, statistics: bytes) -> None:
+    """A file of one page, whose header holds this as its largest value: pyarrow leaves out long ones, others do not."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[-8:-4], "little")
+    footer = parse(data[-8 - size : -8])
+    chunk = footer[4][1][1][0][1][1][1][0][3][1]
+    start = chunk[9][1]
+    _, taken = decode_front(data[start:])
+    header = parse(data[start : start + taken])
+    header[5][1][5] = (STRUCT, {1: (BINARY, statistics)})
+    larger = written_struct(header)
+    for field in (6, 7):
+        chunk[field] = (chunk[field][0], chunk[field][1] + len(larger) - taken)
+    raw = written_struct(footer)
+    path.write_bytes(
+        data[:start] + larger + data[start + taken : -8 - size] + raw + len(raw).to_bytes(4, "little") + b"PAR1"
+    )
+
+
+@pytest.mark.parametrize("size", [10, 20_000, 3_000_000])
+def test_a_header_that_holds_a_long_text_is_read_to_its_end(size: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rows = pa.table({"ts": [[f"{n:>1000}" for n in range(1000)]] * 4})
+    written(path, rows, compression="none", write_statistics=False, data_page_size=1 << 30)
+    with_header(path, b"x" * size)
+    footer = footer_of(path)
+    with footer.opened(()) as file, footer.source() as source:
+        assert file.read()["ts"].to_pylist() == rows["ts"].to_pylist()
+        with pytest.raises(RowsTooLargeError, match="40160"):
+            decoded_row(file, 0, source, room=MEBIBYTE)
+    assert read_back("a", lambda: str(path)).rows == 4
 
 
 def test_what_can_be_read_page_by_page_is_not_spilled(tmp_path: Path) -> None:

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
+
 import pytest
 
 from compaction.exceptions import UnsuitableBlockError
-from compaction.stores.blocks.registration.foreign import lost_columns, refuse_lost_columns
+from compaction.stores.blocks.index.registering import KnownPath
+from compaction.stores.blocks.index.tables import BlockState
+from compaction.stores.blocks.registration.foreign import (
+    assigned_id,
+    known_files,
+    lost_columns,
+    refuse_lost_columns,
+)
+from compaction.stores.objects.store import ObjectInfo
+from support.stores.block_index import a_block
 
 DAY = 86_400_000_000
 NOON = 1_793_491_200_000_000 + DAY // 2
@@ -40,3 +52,18 @@ def test_a_column_of_the_path_is_no_loss_where_all_times_prove_it(
         return
     with pytest.raises(UnsuitableBlockError, match=refused):
         refuse_lost_columns(path, lost, times, instants)
+
+
+WRITTEN = datetime(2026, 11, 1, 12, 0, 7, 345_678, UTC)
+
+
+@pytest.mark.parametrize("micros", [0, 345_000, 345_678], ids=["a HEAD", "a listing", "a folder"])
+def test_a_file_is_the_same_however_exactly_its_time_is_said(micros: int) -> None:
+    """MinIO, Ceph and Google say milliseconds in a listing and seconds in the answer to a HEAD."""
+    head, found = (ObjectInfo("lake/a.parquet", 10, "", WRITTEN.replace(microsecond=one)) for one in (0, micros))
+    assert assigned_id(found) == assigned_id(head)
+    block = replace(a_block(1), id=assigned_id(head), path=head.path, bytes=10)
+    second = int(WRITTEN.timestamp()) * 1_000_000
+    for changed_at, same in ((second + 345_677, False), (second + 1_000_000, True)):
+        known = {head.path: KnownPath(block, BlockState.LIVE, changed_at)}
+        assert known_files([found], known, {head.path: assigned_id(found)}) == (known if same else {}, {})

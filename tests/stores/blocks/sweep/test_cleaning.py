@@ -166,6 +166,24 @@ def test_sources_stay_while_what_was_made_of_them_is_missing(block_store: BlockS
     assert sweep(store.objects, store.index, now=later + 4 * FIRST_PAUSE, grace=GRACE).blocks == 2
 
 
+@pytest.mark.parametrize("why", ["the folder became a table", "the output is missing"])
+def test_a_batch_that_is_kept_does_not_end_the_sweep(
+    block_store: BlockStore, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr(cleaning, "BATCH", 2)
+    fill(block_store, [1, 2])
+    fill(block_store, [3, 4], tenant="other")
+    (output,) = compact(block_store, [block_id(1), block_id(2)], now=NOON)
+    compact(block_store, [block_id(3), block_id(4)], now=NOON + 1)
+    if why == "the output is missing":
+        block_store.objects.delete([_path(block_store, output)])
+    else:
+        block_store.objects.put("acme/_delta_log/0.json", b"{}")
+    done = sweep(block_store.objects, block_store.index, now=NOON + 1, grace=0)
+    assert (done.blocks, set(done.failed)) == (2, {block_id(1), block_id(2)})
+    assert [_exists(block_store, block_id(number)) for number in (1, 2, 3, 4)] == [True, True, False, False]
+
+
 def test_a_missing_block_that_was_replaced_in_turn_holds_nothing_up(block_store: BlockStore) -> None:
     store = block_store
     fill(store, [1, 2])

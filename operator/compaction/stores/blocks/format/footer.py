@@ -24,6 +24,7 @@ from compaction.stores.blocks.format.logical import LeafMeaning, leaf_meanings, 
 from compaction.stores.blocks.format.thrift import ENCRYPTION_ALGORITHM, FooterError, Struct, decode
 from compaction.stores.blocks.schema.ids import schema_id
 from compaction.stores.objects.store import ObjectInfo, ObjectStorage
+from compaction.unexpected import lack_of
 
 ENCRYPTED: Final = b"PARE"
 TAIL_BYTES: Final = 64 << 10
@@ -146,6 +147,8 @@ def read_footer(objects: ObjectStorage, path: str, *, limit: int = MAX_FOOTER) -
     except (BlockFormatError, ObjectError):
         raise
     except LIBRARY_FAILURES as error:
+        if lack := lack_of(error, path):
+            raise lack from error
         raise CorruptBlockError(path, f"its footer cannot be read ({short(error)})") from None
     twice = next((name for name in schema.names if len(schema.get_all_field_indices(name)) > 1), None)
     if twice is not None:

@@ -75,7 +75,8 @@ class Int96Reading:
     def meanings(self, leaves: Sequence[LeafMeaning]) -> list[LeafMeaning]:
         """The leaves, raw ones of a meaning that no bytes have."""
         return [
-            replace(one, text=f"{one.text} {TIMES_IN_DAYS}".strip()) if one.name in self.raw else one for one in leaves
+            replace(one, text=f"{one.text} {TIMES_IN_DAYS}".strip(), beyond_arrow=True) if one.name in self.raw else one
+            for one in leaves
         ]
 
 

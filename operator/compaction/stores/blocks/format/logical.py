@@ -36,7 +36,7 @@ LOGICAL_KEY: Final = b"compaction.dev.logical"
 """In the metadata of a schema: JSON of the texts of its leaves, those excepted that have none."""
 NOTHING: Final = "NULL"
 TIMES_IN_DAYS: Final = "INT96"
-_TYPE, _REPEATED, _NAME, _CHILDREN, _CONVERTED, _SCALE, _ID, _LOGICAL = 1, 3, 4, 5, 6, 7, 9, 10
+_TYPE, _REPEATED, _NAME, _CHILDREN, _CONVERTED, _SCALE, _PRECISION, _ID, _LOGICAL = 1, 3, 4, 5, 6, 7, 8, 9, 10
 _IS_REPEATED: Final = 2
 _LIST_TYPES: Final = {3}
 _MAP_TYPES: Final = {1, 2}
@@ -45,6 +45,9 @@ _PHYSICAL: Final = {
     BOOLEAN: "BOOLEAN", INT32: "INTEGER", INT64: "INTEGER", INT96: TIMES_IN_DAYS, FLOAT: "FLOAT", DOUBLE: "FLOAT",
     BYTE_ARRAY: "BYTES", FIXED: "BYTES",
 }  # fmt: skip
+_INTEGERS: Final = {11 + place: (8 << place % 4, place > 3) for place in range(8)}
+"""Of the converted types UINT_8 to INT_64: bits, and whether there is a sign."""
+_FLOATS: Final = {FLOAT: "float", DOUBLE: "double"}
 _UNITS: Final = {1: "ms", 2: "us", 3: "ns"}
 _ALGORITHMS: Final = ("SPHERICAL", "VINCENTY", "THOMAS", "ANDOYER", "KARNEY")
 _CONVERTED_NAMES: Final = {
@@ -76,13 +79,17 @@ _UNORDERED: Final = ("GEOMETRY", "GEOGRAPHY", "INTERVAL", "VARIANT")
 @dataclass(frozen=True, slots=True)
 class LeafMeaning:
     """A leaf of a file. `name`: its path in Parquet, for messages; `text`: what keeps it apart from leaves of the same
-    Arrow type, empty for nothing; `meaning`: the whole of it; `ids`: of its fields (Iceberg's, Protobuf's); `own` and
-    `variant`: fields 6 and 10 of its node, and of the VARIANT right above it. `maps`: how many maps it lies in.
+    Arrow type, empty for nothing; `meaning`: the whole of it, but for `size`: which number it is, empty for others, as
+    a merge may widen it. `beyond_arrow`: whether no Arrow type says what it means; `ids`: of its fields (Iceberg's,
+    Protobuf's), which the text has, too; `own` and `variant`: fields 6 and 10 of its node, and of the VARIANT right
+    above it. `maps`: how many maps it lies in.
     """
 
     name: str
     text: str
     meaning: str
+    size: str
+    beyond_arrow: bool
     ids: tuple[int, ...]
     own: Struct
     variant: Struct | None
@@ -131,6 +138,7 @@ def _meaning(nodes: Sequence[Struct], above: Sequence[int], place: int) -> LeafM
             variant = path[number] if number == len(groups) - 1 else None
         elif kind not in ("", "LIST", "MAP"):
             raise FooterError(f"column {name[:MAX_SHOWN]!r} lies in a group of the logical type {kind}", costly=True)
+    beyond_arrow = bool(said)
     ids = tuple(one[_ID] for one in path if type(one.get(_ID)) is int and one[_ID] >= 0)
     if ids:
         said.append(f"id {'.'.join(map(str, ids))}")
@@ -138,6 +146,8 @@ def _meaning(nodes: Sequence[Struct], above: Sequence[int], place: int) -> LeafM
         name=name,
         text=" ".join(said),
         meaning=own,
+        size=_size(path[-1], own),
+        beyond_arrow=beyond_arrow,
         ids=ids,
         own=_annotation(path[-1]),
         variant=None if variant is None else _annotation(variant),
@@ -147,6 +157,29 @@ def _meaning(nodes: Sequence[Struct], above: Sequence[int], place: int) -> LeafM
 
 def _annotation(node: Struct) -> Struct:
     return {number: node[number] for number in (_CONVERTED, _LOGICAL) if number in node}
+
+
+def _size(node: Struct, kind: str) -> str:
+    """The Arrow type of a leaf of this meaning that is a number; empty for others."""
+    logical, converted = node.get(_LOGICAL) or {}, node.get(_CONVERTED)
+    if kind == "INTEGER":
+        said = logical.get(10, {})
+        bits, signed = said.get(1) or (64 if node[_TYPE] == INT64 else 32), said.get(2, True)
+        if not said and converted in _INTEGERS:
+            bits, signed = _INTEGERS[converted]
+        return f"{'' if signed else 'u'}int{bits}"
+    if kind == "FLOAT":
+        return _FLOATS.get(node[_TYPE], "halffloat") if 15 not in logical else "halffloat"
+    if kind.startswith("DECIMAL"):
+        return f"decimal of {logical[5].get(2, 0) if 5 in logical else node.get(_PRECISION, 0)} digits"
+    return ""
+
+
+def arrow_size(kind: pa.DataType) -> str:
+    """The same of an Arrow type."""
+    if pa.types.is_decimal(kind):
+        return f"decimal of {kind.precision} digits"
+    return str(kind) if pa.types.is_integer(kind) or pa.types.is_floating(kind) else ""
 
 
 def _is_plain_time(kind: str) -> bool:
@@ -182,7 +215,8 @@ def _shape(nodes: Sequence[Struct], top: int) -> str:
     while left and place < len(nodes):
         node = nodes[place]
         kind = _kind(node, _text(node[_NAME]))
-        shape.append([_text(node[_NAME]), node.get(_TYPE), node.get(_REPEATED), node.get(_CHILDREN, 0), kind])
+        named = [_text(node[_NAME]), node.get(_TYPE), node.get(_REPEATED), node.get(_CHILDREN, 0), kind]
+        shape.append([*named, _size(node, kind or _PHYSICAL.get(node.get(_TYPE, -1), ""))])
         left += node.get(_CHILDREN, 0) - 1
         place += 1
     names = ", ".join(one[0] for one in shape[1:4])

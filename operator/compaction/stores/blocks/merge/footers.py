@@ -25,6 +25,7 @@ from compaction.stores.blocks.format.thrift import FooterError, decode_up_to
 from compaction.stores.blocks.merge.columns import is_codable
 from compaction.stores.blocks.merge.schema import without_dictionary
 from compaction.stores.blocks.merge.settings import MergeInput
+from compaction.unexpected import lack_of
 
 ARROW_SCHEMA: Final = b"ARROW:schema"
 """The key under which Arrow's writers keep their schema in a Parquet file, and its readers look for it."""
@@ -39,10 +40,14 @@ _MEASURED: Final = frozenset({"PLAIN", "RLE", "BIT_PACKED", "DELTA_LENGTH_BYTE_A
 
 @contextmanager
 def reading(block: str) -> Iterator[None]:
-    """Turns what pyarrow says of a bad file into UnreadableBlockError; errors of our own pass."""
+    """Turns what pyarrow says of a bad file into UnreadableBlockError; errors of our own pass. Raises
+    LackOfResourcesError where it is not about the file.
+    """
     try:
         yield
-    except (pa.ArrowException, OSError, Int96Error, FooterError) as error:
+    except (pa.ArrowException, OSError, MemoryError, Int96Error, FooterError) as error:
+        if lack := lack_of(error, block):
+            raise lack from error
         raise UnreadableBlockError(block, str(error)) from error
 
 

@@ -24,6 +24,7 @@ from compaction.stores.blocks.format.logical import (
     TIMES_IN_DAYS,
     LeafMeaning,
     arrow_leaves,
+    arrow_size,
     escaped,
     leaf_meanings,
     placed,
@@ -53,14 +54,16 @@ class Meanings:
         return cls(schema, paths, tuple((footer.input.name, footer.meanings) for footer in footers))
 
     def wanted(self) -> list[LeafMeaning | None]:
-        """What each leaf must mean; None where the library writes it right, or no file has more than nulls there."""
+        """What each leaf must mean; None where the library writes it right, or no file has more than nulls there. Field
+        ids alone are no reason: the library writes them, and the column may be wider than in the file that has them.
+        """
         said: dict[str, LeafMeaning] = {}
         for _, leaves in self.sources:
             for path, one in leaves.items():
                 if one.meaning != NOTHING:
                     said.setdefault(path, one)
         found = [said.get(path) for path in self.paths]
-        return [one if one is not None and one.text else None for one in found]
+        return [one if one is not None and one.beyond_arrow else None for one in found]
 
     def check_order(self, sort_key: Sequence[str]) -> None:
         """Raises SortKeyError for a column whose bytes are in no order of its values."""
@@ -89,9 +92,11 @@ class Meanings:
 
     def _check(self, nodes: Sequence[Struct]) -> None:
         found = placed(leaf_meanings(nodes), self.schema)
+        sizes = {leaf.path: arrow_size(leaf.kind) for leaf in arrow_leaves(self.schema)}
         for block, leaves in self.sources:
-            for path, one in leaves.items():
-                if not _is_kept(one, found[path]):
+            # A column without a value may be a struct or a list elsewhere: its leaf is none of the output's.
+            for path, one in ((path, one) for path, one in leaves.items() if one.meaning != NOTHING):
+                if not _is_kept(one, found[path]) or sizes[path] not in ("", found[path].size):
                     raise LogicalTypeLostError(block, one.name, _in_words(one), _in_words(found[path]))
 
 
@@ -109,9 +114,7 @@ def check_writable(name: str, schema: pa.Schema, meanings: Mapping[str, LeafMean
 
 
 def _is_kept(source: LeafMeaning, output: LeafMeaning) -> bool:
-    """What becomes of nulls is not a loss; INT96 is written as timestamps where there are others (`format.int96`)."""
-    if source.meaning == NOTHING:
-        return True
+    """INT96 is written as timestamps where there are others (`format.int96`)."""
     if source.raw_times:
         return output.meaning == TIMES_IN_DAYS
     same = source.meaning == output.meaning or (
@@ -121,7 +124,8 @@ def _is_kept(source: LeafMeaning, output: LeafMeaning) -> bool:
 
 
 def _in_words(one: LeafMeaning) -> str:
-    return one.text if one.meaning in one.text else f"{one.meaning} {one.text}".strip()
+    said = one.text if one.meaning in one.text else f"{one.meaning} {one.text}".strip()
+    return f"{said} ({one.size})" if one.size else said
 
 
 def _annotated(raw: bytes, wanted: Sequence[LeafMeaning | None]) -> bytes:

@@ -15,13 +15,16 @@ from typing import IO, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compaction.stores.blocks.format.thrift import FooterError, decode_front
+from compaction.stores.blocks.format.thrift import FooterError, Struct, decode_front
 from compaction.stores.blocks.merge.footers import OpenedFooter, reading
 
 _SMALL: Final = 1 << 20
 """Bytes of a chunk up to which it is not checked: its pages are not smaller by much."""
 _HEADER: Final = 16 << 10
-"""More than a page's header takes: it may hold the smallest and the largest text of the page."""
+"""What most headers of pages take; one may hold the smallest and the largest text of its page, however long these are.
+"""
+_FURTHER: Final = 16
+"""So many times as much is read of a header that did not end there."""
 _DICTIONARY: Final = 2
 _TYPE, _RAW, _STORED = 1, 2, 3
 """Fields of a page's header."""
@@ -56,12 +59,12 @@ def decoded_row(file: pq.ParquetFile, group: int, source: IO[bytes] | RawIOBase,
     """Bytes of a row of a row group in memory, about: by the footer, by the headers of pages where a single row may be
     large, and by a few rows where texts are stored in less than they are.
 
-    Raises RowsTooLargeError where a row, or a page, which is decompressed as a whole, takes more than `room` bytes;
-    FooterError, and what pyarrow raises.
+    Where the pages cannot be found it is `room`. Raises RowsTooLargeError where a row, or a page, which is decompressed
+    as a whole, takes more than that, and what pyarrow raises.
     """
     metadata, found = file.metadata, file.metadata.row_group(group)
     rows = max(1, found.num_rows)
-    row, unsure, longest = 0, set(), 1
+    row, unsure, longest, untold = 0, set(), 1, False
     for leaf in range(found.num_columns):
         column, chunk = metadata.schema.column(leaf), found.column(leaf)
         size = expanded_bytes(column, chunk)
@@ -71,7 +74,12 @@ def decoded_row(file: pq.ParquetFile, group: int, source: IO[bytes] | RawIOBase,
         nested = column.max_repetition_level and size > room
         if chunk.num_values == 0 or not (repeats or nested or chunk.total_uncompressed_size > room):
             continue
-        dictionary, page, values = _largest_pages(chunk, _reader(source))
+        try:
+            dictionary, page, values = _largest_pages(chunk, _reader(source))
+        except FooterError:
+            # Read row by row, the file shows whether it is damaged: the library says so, we only cannot tell its pages.
+            untold = True
+            continue
         if page > room:
             raise RowsTooLargeError(column.path, page)
         # A row lies in one page: no writer begins a page within a row any more.
@@ -88,7 +96,7 @@ def decoded_row(file: pq.ParquetFile, group: int, source: IO[bytes] | RawIOBase,
     if row > room:
         widest = max(range(found.num_columns), key=lambda leaf: found.column(leaf).total_uncompressed_size)
         raise RowsTooLargeError(metadata.schema.column(widest).path, row)
-    return max(1, row)
+    return room if untold else max(1, row)
 
 
 def _own_bytes(array: pa.Array) -> int:
@@ -133,6 +141,18 @@ def _page_bytes(chunk: pq.ColumnChunkMetaData, read_at: ReadAt) -> int:
     return min(whole, dictionary + 2 * page)
 
 
+def _header(read_at: ReadAt, position: int, end: int) -> tuple[Struct, int]:
+    """The header of the page at a position of a chunk that ends at `end`, and its bytes. Raises FooterError."""
+    window = _HEADER
+    while True:
+        try:
+            return decode_front(read_at(position, min(window, end - position)))
+        except FooterError:
+            if window >= end - position:
+                raise
+            window *= _FURTHER
+
+
 def _largest_pages(chunk: pq.ColumnChunkMetaData, read_at: ReadAt) -> tuple[int, int, int]:
     """Bytes of the dictionary, and of the largest page of rows, decompressed; the most values of a page. Raises
     FooterError.
@@ -143,7 +163,7 @@ def _largest_pages(chunk: pq.ColumnChunkMetaData, read_at: ReadAt) -> tuple[int,
     largest = {True: 0, False: 0}
     most = 0
     while position < end:
-        header, taken = decode_front(read_at(position, min(_HEADER, end - position)))
+        header, taken = _header(read_at, position, end)
         raw, stored = header.get(_RAW), header.get(_STORED)
         if not isinstance(raw, int) or not isinstance(stored, int) or raw < 0 or stored < 0:
             raise FooterError("a page does not say how large it is")

@@ -30,7 +30,7 @@ from compaction.stores.blocks.rebuild.lineage import Made, Relative
 from compaction.stores.blocks.registration.describe import describe_footer, said_of
 from compaction.stores.blocks.registration.foreign import OWN_FOLDER, assigned_id, is_parquet
 from compaction.stores.objects.store import ObjectStorage
-from compaction.unexpected import defect
+from compaction.unexpected import defect, lack_of
 
 READ_AT_ONCE: Final = 8
 EXAMPLES: Final = 100
@@ -152,7 +152,9 @@ def _each(call: Callable[[str, BlockPlace], T], blocks: Sequence[Place], unreada
             return str(error)
         except StorageError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever one object does to the libraries, the others are read
+        except Exception as error:
+            if lack := lack_of(error, item[0]):
+                raise lack from error
             return defect(error, item[0])
 
     with ThreadPoolExecutor(READ_AT_ONCE) as pool:

@@ -31,7 +31,6 @@ from compaction.stores.blocks.fingerprint.rows import Fingerprinter
 from compaction.stores.blocks.format.footer import LIBRARY_FAILURES, BlockFooter, read_footer, short
 from compaction.stores.blocks.format.int96 import Int96Error, check_spark
 from compaction.stores.blocks.format.metadata import BlockMetadata, decode
-from compaction.stores.blocks.format.thrift import FooterError
 from compaction.stores.blocks.format.times import is_instant, scale_of, time_column_of, times_of_footer
 from compaction.stores.blocks.merge.dictionaries import SteadyDictionaries, coded_texts, not_repeating
 from compaction.stores.blocks.merge.meanings import check_writable
@@ -52,6 +51,7 @@ from compaction.stores.blocks.registration.order import (
 from compaction.stores.blocks.schema.classes import schema_text
 from compaction.stores.objects.reader import ObjectReader
 from compaction.stores.objects.store import ObjectStorage
+from compaction.unexpected import lack_of
 
 BATCH_ROWS: Final = 1 << 16
 BATCH_BYTES: Final = 64 << 20
@@ -196,6 +196,8 @@ def _check_meanings(objects: ObjectStorage, footer: BlockFooter) -> None:
     except (BlockStoreError, StorageError):
         raise
     except LIBRARY_FAILURES as error:
+        if lack := lack_of(error, path):
+            raise lack from error
         raise CorruptBlockError(path, f"its rows cannot be read ({short(error)})") from None
 
 
@@ -273,11 +275,11 @@ def _read(
         what = f"a row or page of column {error.column[:100]!r} takes {error.needed} bytes of memory"
         reason = f"{what}, {MOST_BYTES} are allowed: write it with smaller pages and values, or leave it out"
         raise UnsuitableBlockError(path, reason) from None
-    except FooterError as error:
-        raise CorruptBlockError(path, f"its rows cannot be read ({error})") from None
     except (BlockStoreError, StorageError):
         raise
     except LIBRARY_FAILURES as error:
+        if lack := lack_of(error, path):
+            raise lack from error
         raise CorruptBlockError(path, f"its rows cannot be read ({short(error)})") from None
     if fingerprinter.value.rows != footer.rows:
         raise CorruptBlockError(path, f"has {fingerprinter.value.rows} rows, its footer says {footer.rows}")

@@ -57,11 +57,13 @@ class SkippedFiles:
 
 
 def assigned_id(info: ObjectInfo) -> str:
-    """The id of a file: the ULID that is its name, else one made of its path, as old as the object."""
+    """The id of a file: the ULID that is its name, else one made of its path, as old as the object: in whole seconds,
+    because most stores tell a listing the milliseconds and a HEAD the seconds of the same time.
+    """
     name = info.path.rpartition("/")[2].removesuffix(SUFFIX)
     if ULID_TEXT.fullmatch(name):
         return name
-    milliseconds = max(0, int(info.modified.timestamp() * 1000))
+    milliseconds = max(0, int(info.modified.timestamp())) * 1000
     tail = hashlib.sha256(info.path.encode()).digest()[:_TAIL_BYTES]
     return str(ULID.from_bytes(milliseconds.to_bytes(_TIME_BYTES, "big") + tail))
 
@@ -122,7 +124,8 @@ def refuse_lost_columns(path: str, lost: Mapping[str, str], times: tuple[int, in
         raise UnsuitableBlockError(
             path,
             f"the column {name[:100]!r} ({value[:100]!r}) is in its path only, {zone}and no merge would keep it: write "
-            f"the file with that column, or give the column up with --drop-path-column {name[:100]}",
+            f"the file with that column, or give the column up with --drop-path-column {name[:100]} (over HTTP: "
+            f"dropPathColumns)",
         )
 
 
@@ -140,6 +143,12 @@ def _proved_by_time(columns: Mapping[str, str], times: tuple[int, int]) -> froze
         elif _DATE.fullmatch(value) and value == first.date().isoformat() == last.date().isoformat():
             proved.add(name)
     return frozenset(proved)
+
+
+def _written_by(modified: datetime) -> int:
+    """Epoch microseconds: until when the object was written at the latest, as times without smaller digits are cut."""
+    cut = SECOND if not modified.microsecond else 1 if modified.microsecond % 1000 else SECOND // 1000
+    return int(modified.timestamp()) * SECOND + modified.microsecond + cut - 1
 
 
 def known_files(
@@ -160,6 +169,6 @@ def known_files(
                 f"it was overwritten since block {one.block.id} of {one.block.bytes} bytes was registered at this "
                 "path, and a block never changes: write the new rows to another path and register that"
             )
-        elif int(info.modified.timestamp() * SECOND) <= one.changed_at:
+        elif _written_by(info.modified) <= one.changed_at:
             same[info.path] = one
     return same, overwritten

@@ -26,7 +26,7 @@ from compaction.stores.blocks.index.listing import inspect
 from compaction.stores.blocks.index.schemas import add_schemas, read_schemas
 from compaction.stores.blocks.schema.classes import schema_of_text, schema_text
 from compaction.stores.blocks.store import BlockStore
-from compaction.unexpected import defect
+from compaction.unexpected import defect, lack_of
 
 log = structlog.get_logger(__name__)
 
@@ -83,7 +83,9 @@ class SchemaBook:
                 continue
             except CompactionError:
                 raise
-            except Exception as error:  # noqa: BLE001 - one block must not keep the store from being scanned
+            except Exception as error:
+                if lack := lack_of(error, record.block.path):
+                    raise lack from error
                 log.info("a footer tells no schema", block=block, error=defect(error, record.block.path))
                 continue
             if footer.schema_id == name:

@@ -17,7 +17,7 @@ Objects that the index does not know are another matter: `orphan_collector`. Tim
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -28,7 +28,6 @@ from compaction.stores.blocks.index.orphans import forget_gone
 from compaction.stores.blocks.index.retention import Expired, RetentionPeriods, expire
 from compaction.stores.blocks.index.tombstones import (
     BATCH,
-    BlockTombstone,
     confirm,
     due,
     failed,
@@ -69,12 +68,18 @@ def sweep(objects: ObjectStorage, index: IndexDatabase, *, now: int, grace: int,
     """
     count = size = 0
     problems: dict[str, str] = {}
-    owners = FolderOwners(objects)
+    owners, silent = FolderOwners(objects), False
     while count + len(problems) < limit:
         batch = due(index, now=now, grace=grace, limit=min(BATCH, limit - count - len(problems)))
         if not batch:
             break
-        kept = without_survivors(objects, index, batch) | _owned(owners, batch)
+        kept = without_survivors(objects, index, batch)
+        try:
+            signs = owners.of(one.path for one in batch)
+        except ObjectError as error:
+            kept |= {one.block: f"it is kept: {error}" for one in batch}
+            signs, silent = {}, True
+        kept |= {one.block: f"it is kept: it belongs to {signs[one.path]}" for one in batch if one.path in signs}
         free = [one for one in batch if one.block not in kept]
         refused = {path: error.reason for path, error in objects.delete(one.path for one in free)}
         gone = [one for one in free if one.path not in refused]
@@ -84,22 +89,14 @@ def sweep(objects: ObjectStorage, index: IndexDatabase, *, now: int, grace: int,
         problems |= kept
         count += len(gone)
         size += sum(one.bytes for one in gone)
-        if not gone:
-            # The store refuses everything: whatever else is due would fail the same, and be put off for nothing.
+        if silent or (free and not gone):
+            # The store refuses everything: whatever else is due would fail the same, and be put off for nothing. What
+            # is kept for its own sake says nothing of the others.
             break
     more = count + len(problems) >= limit
     # What an earlier sweep could not delete is not deleted now either, until its time has come.
     problems |= put_off(index, now=now, grace=grace)
     return Cleaned(count, size, problems, next_due(index, grace=grace), more=more)
-
-
-def _owned(owners: FolderOwners, batch: Sequence[BlockTombstone]) -> dict[str, str]:
-    """Those of the batch whose folder belongs to others by now, by id; all of them when the store does not say."""
-    try:
-        signs = owners.of(one.path for one in batch)
-    except ObjectError as error:
-        return {one.block: f"it is kept: {error}" for one in batch}
-    return {one.block: f"it is kept: it belongs to {signs[one.path]}" for one in batch if one.path in signs}
 
 
 def expire_all(index: IndexDatabase, rule: RetentionPeriods, *, now: int, limit: int = AT_ONCE) -> tuple[Expired, ...]:
