@@ -100,10 +100,12 @@ class Bench:
         )
 
     def add_log(self, name: str, **more: Any) -> Path:
-        directory = self.root / name
+        """In one step, and in the data directory of a Ra server too, into which none is generated."""
+        elsewhere, directory = self.root.with_name(f"elsewhere-{name}"), self.root / name
         options = {"segments": 5, "entries_per_segment": 64, "payload_bytes": 64, "sync": False, **more}
-        generate_log(directory, **options)
-        return directory
+        generate_log(elsewhere, **options)
+        self.root.mkdir(parents=True, exist_ok=True)
+        return elsewhere.rename(directory)
 
     async def policy(self, name: str = "logs") -> Obj:
         return await self.client.get(COMPACTION_POLICIES, name, namespace=self.namespace)
