@@ -69,7 +69,12 @@ def test_a_lost_lease_leaves_no_task(engine: ThreadEngine) -> None:
 
 def test_a_group_on_which_the_code_fails_is_a_result_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception would be tried again by the engine, and would end the groups beside it."""
-    monkeypatch.setattr(task, "rewrite_group", lambda *args, **known: [][3])
+    failing: list[Exception] = [MemoryError(), IndexError()]
+
+    def fail(*args: object, **known: object) -> None:
+        raise failing.pop()
+
+    monkeypatch.setattr(task, "rewrite_group", fail)
     group = task.GroupTask(
         "/log", "job", 1, ("0000000000000001.segment",), GroupRanges((), ()), LiveSet.empty(), SegmentLimits()
     )
@@ -77,3 +82,9 @@ def test_a_group_on_which_the_code_fails_is_a_result_like_others(monkeypatch: py
     assert isinstance(result, task.GroupFailure)
     assert result.reason is JobReason.INTERNAL_ERROR
     assert "an unexpected IndexError at rewrite/segments/task.py:" in result.message
+    lacking = task.run_group(group)
+    assert isinstance(lacking, task.GroupFailure)
+    assert (lacking.reason, lacking.message) == (
+        JobReason.STORE_UNREADABLE,
+        "/log: 0000000000000001.segment: out of memory",
+    )

@@ -101,6 +101,8 @@ def run_group(task: GroupTask) -> GroupResult:
         return failure_of(error, task.sources)
     except OSError as error:
         return failure_of(storage_error(error, directory), task.sources)
+    except MemoryError:  # of this machine, not of the group
+        return GroupFailure(task.sources, JobReason.STORE_UNREADABLE, f"{directory}: {task.sources[0]}: out of memory")
     except Exception as error:  # noqa: BLE001 - of one group: the others are rewritten all the same
         message = f"{directory}: {task.sources[0]}: {defect(error, task.directory)}"
         return GroupFailure(task.sources, JobReason.INTERNAL_ERROR, message)
