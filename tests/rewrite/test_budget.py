@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from compaction.exceptions import RateBudgetError, RewriteStoppedError
-from compaction.rewrite.budget import Budget, BudgetClient, budget_of
+from compaction.rewrite.budget import BudgetClient, RateBudget, budget_of
 from compaction.stores.pace import Pace
 from support.processes.worker_ports import ThreadEngine
 
@@ -30,7 +30,7 @@ class VirtualTime:
 def test_a_limit_is_used_whatever_runs_beside_each_other_and_never_exceeded(jobs: int, tasks: int, cores: int) -> None:
     """Each job has its part of the limit and some tasks; of all tasks as many run as there are cores."""
     time = VirtualTime()
-    budget = Budget("127.0.0.1", clock=time)
+    budget = RateBudget("127.0.0.1", clock=time)
     with ExitStack() as stack:
         clients = [stack.enter_context(budget.joined(LIMIT // jobs)) for _ in range(jobs)]
         secrets = [client.secret for client in clients if client is not None]
@@ -48,7 +48,7 @@ def test_a_limit_is_used_whatever_runs_beside_each_other_and_never_exceeded(jobs
 
 def test_the_rate_follows_the_jobs_and_what_was_asked_for_is_still_owed() -> None:
     time = VirtualTime()
-    budget = Budget("127.0.0.1", clock=time)
+    budget = RateBudget("127.0.0.1", clock=time)
     with budget.joined(1000) as first, ExitStack() as stack:
         second = stack.enter_context(budget.joined(1000))
         assert first is not None

@@ -56,7 +56,7 @@ class BudgetClient:
         return float(wait) if wait >= 0 else None
 
 
-class Budget:
+class RateBudget:
     """The bucket of one engine. It listens while an attempt with a limit runs."""
 
     def __init__(self, host: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -114,7 +114,7 @@ class Budget:
 
 
 class _Server:
-    def __init__(self, host: str, budget: Budget) -> None:
+    def __init__(self, host: str, budget: RateBudget) -> None:
         class Handler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
                 self.request.settimeout(_PATIENCE)
@@ -144,13 +144,13 @@ class _Server:
         self._listener.server_close()
 
 
-_budgets: WeakKeyDictionary[Engine, Budget] = WeakKeyDictionary()
+_budgets: WeakKeyDictionary[Engine, RateBudget] = WeakKeyDictionary()
 _budgets_lock = threading.Lock()
 
 
-def budget_of(engine: Engine) -> Budget:
+def budget_of(engine: Engine) -> RateBudget:
     """The one budget of an engine, whichever rewriters use it."""
     with _budgets_lock:
         if engine not in _budgets:
-            _budgets[engine] = Budget(engine.address)
+            _budgets[engine] = RateBudget(engine.address)
         return _budgets[engine]
