@@ -160,6 +160,29 @@ def test_no_room_is_forgotten(modules: list[Module]) -> None:
     assert rooms - free == {".".join(layer.room.split(".")[:2]) for layer in LAYERS}
 
 
+OF_CATALOGS = (
+    "compaction.catalogs",
+    "compaction.api.catalog",
+    "compaction.reconcile.catalogs",
+    "compaction.kube.catalogs",
+    "compaction.kube.metrics.catalogs",
+    "compaction.ingest.participants",
+    "compaction.explain.catalog",
+    "compaction.explain.catalog_words",
+    "compaction.local.run.catalogs",
+    "compaction.local.demo.catalog",
+    "compaction.local.servers.etcd",
+    "compaction.cli.catalogs",
+    "compaction.cli.local.run_catalogs",
+)
+
+
+def test_what_runs_policies_imports_nothing_of_catalogs(modules: list[Module]) -> None:
+    users = {m.name for m in modules if any(reaches(name, ("compaction.catalogs",)) for name in m.imports)}
+    assert {name for name in users if not reaches(name, OF_CATALOGS)} == set()
+    assert {room for room in OF_CATALOGS if not any(reaches(name, (room,)) for name in users)} == set()
+
+
 EXAMPLE = "replicated_kv"
 OF_EXAMPLES = (EXAMPLE, "compaction.exceptions", "compaction.stores.segments")
 """Of the project an example uses one library, as its copy elsewhere would."""
