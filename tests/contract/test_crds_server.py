@@ -202,7 +202,7 @@ def test_the_table_of_policies(cluster: Cluster) -> None:
     assert row[5][-1] in "dhy", "a date shows as an age"
     assert row[6:10] == ["2", "5", "1", "2m10s"]
     wide = cluster.run("get", "cpol", "-o", "wide").splitlines()[0].split()
-    assert wide == [*header, "WAITING", "PLAN", "APPROVAL", "WORKERS", "RECLAIMED", "MESSAGE"]
+    assert wide == [*header, "WAITING", "PLAN", "APPROVAL", "WORKERS", "RECLAIMED", "SINCE", "MESSAGE"]
     assert CompactionPolicy.from_object(cluster.read("cpol/logs")).status == status
 
 
@@ -213,7 +213,7 @@ def test_the_table_of_jobs(cluster: Cluster) -> None:
     )
     cluster.write_status("cjob/logs-1", status.to_object())
     header, row = (line.split() for line in cluster.run("get", "cjob").splitlines())
-    assert header == ["NAME", "POLICY", "KIND", "LEVEL", "STATE", "PROGRESS", "WORKER", "TOKEN", "AGE"]
+    assert header == ["NAME", "POLICY", "KIND", "LEVEL", "STATE", "PROGRESS", "WORKER", "TOKEN", "STARTED", "ENDED", "AGE"]
     assert row[:-1] == ["logs-1", "logs", "SegmentRewrite", "0", "InProgress", "37%", "logs-w-abcde", "3"]
     wide = cluster.run("get", "cjob", "-o", "wide").splitlines()[0].split()
     assert wide == [*header, "FAILURES", "RECLAIMED", "LOG", "BATCH", "BRANCH", "REASON"]
