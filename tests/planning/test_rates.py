@@ -38,6 +38,12 @@ def test_when_nothing_runs_a_job_may_start(limit: int, jobs: int) -> None:
     assert Rates(limit, 0, share_of(limit, jobs=jobs)).room >= 1
 
 
+def test_of_nothing_no_job_starts() -> None:
+    """Nothing was wanted when the operator's limit was divided; one byte per second would be kept to the job's end."""
+    assert Rates(limit=0, granted=0, share=share_of(0, jobs=2)).room == 0
+    assert Rates(limit=100, granted=0, share=50, ceiling=0).room == 0
+
+
 def test_a_limit_lowered_under_running_jobs_lets_no_other_start() -> None:
     assert Rates(limit=10, granted=100, share=5).room == 0
 

@@ -40,7 +40,8 @@ class Rates:
         whole = self.left // self.share
         # What others still hold does not lie idle: a job that began with a little of it would keep that to its end.
         lies_idle = self.limit - self.granted == self.left
-        return whole or int(lies_idle and self.left * _WORTH >= self.limit)
+        # Of a limit of nothing (a policy that had no job when the operator's limit was divided) a tenth is nothing.
+        return whole or int(lies_idle and self.left * _WORTH >= max(1, self.limit))
 
     @property
     def each(self) -> int:
