@@ -8,6 +8,7 @@ from pathlib import Path
 
 from compaction.exceptions import NotALogDirectoryError
 from compaction.stores.segments.checking.reading import read_facts
+from compaction.stores.segments.checking.rules import Rule
 from compaction.stores.segments.checking.run import problems_of
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.system.log import Log
@@ -52,4 +53,9 @@ def needed(content: Content, row: LogRow) -> Content:
 def conforms(directory: Path) -> None:
     """What a power failure leaves breaks no rule that a scan shows: it is what the owner's next start deals with."""
     with suppress(NotALogDirectoryError):
-        assert [problem for problem in problems_of(read_facts(directory)) if not problem.note] == []
+        facts = read_facts(directory)
+        # Of a flush that no sync has ended, also the record of an entry may be torn; the next start repeats it.
+        newest = {str(log.state.directory / log.state.newest) for log in facts.logs if log.state.refs}
+        torn = {Rule.PAYLOAD_CHECKSUMS, Rule.SAME_ENTRY}
+        found = [one for one in problems_of(facts) if not (one.note or (one.rule in torn and one.path in newest))]
+        assert found == [], found
