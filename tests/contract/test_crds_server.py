@@ -213,7 +213,19 @@ def test_the_table_of_jobs(cluster: Cluster) -> None:
     )
     cluster.write_status("cjob/logs-1", status.to_object())
     header, row = (line.split() for line in cluster.run("get", "cjob").splitlines())
-    assert header == ["NAME", "POLICY", "KIND", "LEVEL", "STATE", "PROGRESS", "WORKER", "TOKEN", "STARTED", "ENDED", "AGE"]
+    assert header == [
+        "NAME",
+        "POLICY",
+        "KIND",
+        "LEVEL",
+        "STATE",
+        "PROGRESS",
+        "WORKER",
+        "TOKEN",
+        "STARTED",
+        "ENDED",
+        "AGE",
+    ]
     assert row[:-1] == ["logs-1", "logs", "SegmentRewrite", "0", "InProgress", "37%", "logs-w-abcde", "3"]
     wide = cluster.run("get", "cjob", "-o", "wide").splitlines()[0].split()
     assert wide == [*header, "FAILURES", "RECLAIMED", "LOG", "BATCH", "BRANCH", "REASON"]

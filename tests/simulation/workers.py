@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from compaction.api.job.report import JobReport
 from compaction.exceptions import CompactionError, EngineLostError, LaunchError
 from compaction.kube.assignments import KubeLeasePort, WorkerIdentity
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
-from compaction.rewrite.ports import LeasePort
+from compaction.rewrite.ports import Assignment, HeldLease, LeasePort
 from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.rewrite.worker.events import EndReason, JobEnded
 from compaction.rewrite.worker.held import HeldJobLease
@@ -105,7 +105,8 @@ class InlineEngine:
     """Implements `rewrite.engine.Engine`: a task runs in the job's own thread, and gives way at each system call."""
 
     parallelism = 2
-    address = "127.0.0.1"
+    address = "192.0.2.1"
+    """Of no machine: what tasks tell while they run would arrive in a thread that no schedule orders."""
 
     def __init__(self, world: SimulatedSystem, process: Process) -> None:
         self._world = world
@@ -124,6 +125,15 @@ class InlineEngine:
 
     def cancel(self, tag: str) -> None:
         """Nothing runs on: tasks are over when `submit` returns."""
+
+
+class UnpacedRewriter(SegmentRewriter):
+    """Tasks ask for the bytes of a limit over a socket, by the machine's clock: tests/rewrite/test_budget.py is about
+    that, in a time of its own. What the coordinator grants stays in the Leases, and under the simulator's eyes.
+    """
+
+    def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
+        return super().run(replace(assignment, bytes_per_second=None), lease)
 
 
 @dataclass
@@ -221,7 +231,7 @@ async def _run_worker(world: SimulatedSystem, process: Process, request: WorkerR
         worker = Worker(
             heartbeat=SimulatedHeartbeat(world, process, request, inbox),  # type: ignore[arg-type]
             inbox=inbox,  # type: ignore[arg-type]
-            runner=SegmentRewriter(InlineEngine(world, process), holder=process.name, lock_timeout=LOCK_TIMEOUT),
+            runner=UnpacedRewriter(InlineEngine(world, process), holder=process.name, lock_timeout=LOCK_TIMEOUT),
             slots=request.slots,
             idle_seconds=request.idle_seconds,
             clock=process.monotonic,

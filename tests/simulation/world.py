@@ -10,6 +10,7 @@ import asyncio
 import gc
 import hashlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -327,7 +328,8 @@ def _captured_logs(world: list[SimulatedSystem]) -> Iterator[None]:
             error = event.pop("exc_info", None)
             if method in ("warning", "error", "exception"):
                 said = {k: v for k, v in event.items() if k in ("job", "token", "error", "why", "reason", "worker")}
-                one.log(process, f"log: {event.get('event')} {said}"[:300])
+                # The pid is that of this process, which no seed chooses.
+                one.log(process, re.sub(r"pid \d+ on [^,)]*", "pid", f"log: {event.get('event')} {said}")[:300])
             if method == "exception" or isinstance(error, BaseException):
                 one.fail(Invariant.FORESEEN, f"{process}: {event.get('event')}: {event.get('error')} {error!r}"[:500])
         raise structlog.DropEvent
