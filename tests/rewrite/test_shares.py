@@ -52,7 +52,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tasks_tell_their_share_from_another_process_or_thread() -> None:
     heard = Heard()
-    with Shares(LOOPBACK, 2, heard) as listening:
+    with Shares(LOOPBACK, [0.5, 0.5], heard) as listening:
         first = pickle.loads(pickle.dumps(teller_of(listening, 0, 100)))
         first(50)
         assert heard.reached(0.25)
@@ -68,7 +68,7 @@ def test_tasks_tell_their_share_from_another_process_or_thread() -> None:
 
 def test_a_task_that_moves_more_than_was_thought_is_done_at_most() -> None:
     heard = Heard()
-    with Shares(LOOPBACK, 1, heard) as listening:
+    with Shares(LOOPBACK, [1.0], heard) as listening:
         teller_of(listening, 0, 10)(1_000)
         assert heard.reached(1.0)
         listening.finish(0)
@@ -79,7 +79,7 @@ def test_it_is_told_once_in_a_while_only(monkeypatch: pytest.MonkeyPatch) -> Non
     """At once for the first time, however short a while the machine is up (its clock may begin there)."""
     monkeypatch.setattr(shares, "TELL_SECONDS", 3600.0 + time.monotonic())
     heard = Heard()
-    with Shares(LOOPBACK, 1, heard) as listening:
+    with Shares(LOOPBACK, [1.0], heard) as listening:
         teller = teller_of(listening, 0, 1_000)
         for _ in range(10):
             teller(100)
@@ -91,7 +91,7 @@ def test_it_is_told_once_in_a_while_only(monkeypatch: pytest.MonkeyPatch) -> Non
 @given(st.lists(st.tuples(st.integers(0, 2), st.floats(0, 1)), max_size=30))
 def test_whatever_order_it_arrives_in_it_only_grows(said: list[tuple[int, float]]) -> None:
     heard = Heard()
-    listening = Shares(LOOPBACK, 3, heard)
+    listening = Shares(LOOPBACK, [1 / 3] * 3, heard)
     for number, share in said:
         listening._know(number, share)
     assert all(step > 0 for step in heard.steps)
@@ -106,7 +106,7 @@ def test_whatever_order_it_arrives_in_it_only_grows(said: list[tuple[int, float]
 )
 def test_nobody_else_is_heard(said: bytes) -> None:
     heard = Heard()
-    with Shares(LOOPBACK, 1, heard) as listening:
+    with Shares(LOOPBACK, [1.0], heard) as listening:
         teller = teller_of(listening, 0, 10)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
             stranger.sendto(said, teller.address)
@@ -117,14 +117,47 @@ def test_nobody_else_is_heard(said: bytes) -> None:
 
 def test_where_nobody_can_listen_tasks_tell_nothing_and_their_end_counts() -> None:
     heard = Heard()
-    with Shares("no-such-host.invalid", 2, heard) as listening:
+    with Shares("no-such-host.invalid", [0.5, 0.5], heard) as listening:
         assert listening.teller(0, 10) is None
         listening.finish(0)
     assert heard.steps == [0.5]
 
 
+def test_a_large_task_counts_for_more() -> None:
+    heard = Heard()
+    with Shares(LOOPBACK, [900, 100], heard) as listening:
+        teller_of(listening, 0, 10)(5)
+        assert heard.reached(450)
+        listening.finish(1)
+        assert heard.whole == pytest.approx(550)
+
+
+def test_it_ends_although_no_datagram_fits_any_more() -> None:
+    """The listener is held up, so that the socket's buffer fills and what tells it to end is dropped."""
+    held, entered = threading.Event(), threading.Event()
+
+    def slow(share: float) -> None:
+        entered.set()
+        held.wait(30)
+
+    ended = threading.Event()
+
+    def run() -> None:
+        with Shares(LOOPBACK, [1.0], slow) as listening:
+            teller = teller_of(listening, 0, 10_000)
+            teller(1)
+            assert entered.wait(30)
+            for _ in range(5_000):
+                teller(1)
+            threading.Timer(0.5, held.set).start()
+        ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    assert ended.wait(60)
+
+
 def test_a_driver_that_is_gone_is_no_error_of_the_task() -> None:
-    with Shares(LOOPBACK, 1, Heard()) as listening:
+    with Shares(LOOPBACK, [1.0], Heard()) as listening:
         teller = teller_of(listening, 0, 10)
     teller(5)
     Teller(("no-such-host.invalid", 9), "", 0, 1)(1)

@@ -13,7 +13,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -26,6 +26,7 @@ log = structlog.get_logger(__name__)
 TELL_SECONDS: Final = 1.0
 _LONGEST: Final = 512
 """Bytes of a datagram."""
+_LOOK_SECONDS: Final = 1.0
 _END: Final = b""
 
 
@@ -56,16 +57,18 @@ class Teller:
 
 
 class Shares:
-    """The driver's side: a context manager that listens. `grown` gets by how much the whole has grown, 0 to 1 in
-    all, from a datagram or `finish`.
+    """The driver's side: a context manager that listens. `sizes`: of the tasks, in any unit; `grown` gets by how much
+    of them the whole has grown, from a datagram or `finish`.
     """
 
-    def __init__(self, host: str, tasks: int, grown: Callable[[float], None]) -> None:
+    def __init__(self, host: str, sizes: Sequence[float], grown: Callable[[float], None]) -> None:
         self._host = host
         self._grown = grown
-        self._known = [0.0] * tasks
+        self._sizes = tuple(sizes)
+        self._known = [0.0] * len(self._sizes)
         self._secret = secrets.token_hex(16)
         self._lock = threading.Lock()
+        self._over = threading.Event()
         self._socket: socket.socket | None = None
         self._thread = threading.Thread(target=self._listen, name="shares", daemon=True)
 
@@ -74,6 +77,7 @@ class Shares:
             family, kind, protocol, _, address = socket.getaddrinfo(self._host, 0, type=socket.SOCK_DGRAM)[0]
             self._socket = socket.socket(family, kind, protocol)
             self._socket.bind(address)
+            self._socket.settimeout(_LOOK_SECONDS)
         except OSError as error:
             log.warning("progress is reported only when tasks have ended", host=self._host, error=str(error))
             self._close()
@@ -85,7 +89,9 @@ class Shares:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._socket is not None:
-            self._socket.sendto(_END, self._socket.getsockname())
+            self._over.set()
+            with suppress(OSError):  # only so that nobody waits: it may be lost, as any datagram
+                self._socket.sendto(_END, self._socket.getsockname())
             self._thread.join()
         self._close()
 
@@ -101,12 +107,9 @@ class Shares:
 
     def _listen(self) -> None:
         assert self._socket is not None
-        mine = self._socket.getsockname()
-        while True:
-            said, sender = self._socket.recvfrom(_LONGEST)
-            if said == _END and sender == mine:
-                return
-            self._hear(said)
+        while not self._over.is_set():
+            with suppress(TimeoutError):
+                self._hear(self._socket.recv(_LONGEST))
 
     def _hear(self, said: bytes) -> None:
         """Whatever may arrive at a socket: what is not from a task of ours is no share."""
@@ -123,7 +126,7 @@ class Shares:
             more = share - self._known[number]
             if more > 0:
                 self._known[number] = share
-                self._grown(more / len(self._known))
+                self._grown(more * self._sizes[number])
 
     def _close(self) -> None:
         if self._socket is not None:

@@ -128,7 +128,7 @@ def _run(
     tasks: Sequence[MergeTask], engine: Engine, lease: HeldLease, tag: str, done: Callable[[float], None]
 ) -> list[TaskResult]:
     results: dict[int, TaskResult] = {}
-    with Shares(engine.address, len(tasks), done) as shares:
+    with Shares(engine.address, [1 / len(tasks)] * len(tasks), done) as shares:
         telling = [replace(task, tell=shares.teller(number, _moves(task))) for number, task in enumerate(tasks)]
         with closing(run_tasks(run_merge, telling, engine=engine, lease=lease, tag=tag)) as running:
             for arrived in running:

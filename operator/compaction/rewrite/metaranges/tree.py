@@ -108,7 +108,7 @@ class TreeWriter:
         progress = Progress(total * 100 // (100 - PLANNING_SHARE), self.lease.set_progress)
         progress.add(total * PLANNING_SHARE / (100 - PLANNING_SHARE))
         done: dict[int, WrittenPart] = {}
-        with Shares(self.engine.address, len(parts), lambda more: progress.add(more * total)) as shares:
+        with Shares(self.engine.address, [part.nbytes for part in parts], progress.add) as shares:
             # A part is read, written and read back.
             tasks = (
                 PartTask(

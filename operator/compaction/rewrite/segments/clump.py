@@ -96,7 +96,7 @@ class ClumpAttempt(SegmentLogAttempt):
     def _copy(self, prepared: PreparedClump, progress: Progress) -> Sequence[CopiedClump]:
         """The outputs of the one task; a failure in it is noted, and there are none."""
         size = prepared.plan.bytes
-        with Shares(self.engine.address, 1, lambda more: progress.add(more * size)) as shares:
+        with Shares(self.engine.address, [size], progress.add) as shares:
             # Each byte is read, written and read back.
             task = replace(prepared.task, budget=self.budget, moved=shares.teller(0, 3 * size))
             with closing(run_tasks(run_clump, [task], engine=self.engine, lease=self.lease, tag=self.tag)) as running:

@@ -176,7 +176,7 @@ class SegmentAttempt(SegmentLogAttempt):
         total = sum(size for size, _ in tasks)
         # Each byte that is copied is read, written and read back; how much of them is live, the plan has estimated.
         moves = 3 * min(total, self.job.estimated_bytes or total) / max(1, total)
-        with Shares(self.engine.address, len(tasks), lambda more: progress.add(more * total)) as shares:
+        with Shares(self.engine.address, [size for size, _ in tasks], progress.add) as shares:
             work = [
                 replace(task, budget=self.budget, tell=shares.teller(number, int(size * moves)))
                 for number, (size, task) in enumerate(tasks)

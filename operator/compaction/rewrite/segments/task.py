@@ -52,8 +52,8 @@ FENCE_LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class GroupTask:
-    """One group to rewrite. `ranges` say what is read from each source (plan.GroupCheck), so that a task need not
-    open the whole log; `live` is cut to them, so that it carries no more than it needs. `budget`: what its reads
+    """One group to rewrite. `ranges` say what is read from each source (group_check.GroupCheck), so that a task need
+    not open the whole log; `live` is cut to them, so that it carries no more than it needs. `budget`: what its reads
     and writes ask; `tell` gets the bytes of each.
     """
 
