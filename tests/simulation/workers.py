@@ -7,18 +7,21 @@ for. The launcher is the machine the workers run on: it outlives every coordinat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from compaction.api.job.report import JobReport
 from compaction.exceptions import CompactionError, EngineLostError, LaunchError
 from compaction.kube.assignments import KubeLeasePort, WorkerIdentity
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
-from compaction.rewrite.ports import Assignment, HeldLease, LeasePort
+from compaction.rewrite import budget
+from compaction.rewrite.budget import BudgetClient, RateBudget
+from compaction.rewrite.ports import LeasePort
 from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.rewrite.worker.events import EndReason, JobEnded
 from compaction.rewrite.worker.held import HeldJobLease
@@ -111,6 +114,7 @@ class InlineEngine:
     def __init__(self, world: SimulatedSystem, process: Process) -> None:
         self._world = world
         self._process = process
+        budget._budgets[self] = InlineBudget(self.address, clock=process.monotonic)
 
     def submit(self, work: Callable[[Any], Any], task: Any, *, tag: str) -> Future[Any]:
         future: Future[Any] = Future()
@@ -127,13 +131,27 @@ class InlineEngine:
         """Nothing runs on: tasks are over when `submit` returns."""
 
 
-class UnpacedRewriter(SegmentRewriter):
-    """Tasks ask for the bytes of a limit over a socket, by the machine's clock: tests/rewrite/test_budget.py is about
-    that, in a time of its own. What the coordinator grants stays in the Leases, and under the simulator's eyes.
-    """
+@dataclass(frozen=True, slots=True)
+class InlineClient(BudgetClient):
+    """Asks without a connection, which no schedule orders."""
 
-    def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
-        return super().run(replace(assignment, bytes_per_second=None), lease)
+    budget: RateBudget
+
+    def take(self, count: int) -> float | None:
+        wait = self.budget.wait_for(self.secret, count)
+        return wait if wait >= 0 else None
+
+
+class InlineBudget(RateBudget):
+    """The budget of a simulated worker: the same bucket, by its process's clock, and nobody listens."""
+
+    def _listen(self) -> Any:
+        return SimpleNamespace(port=0, close=lambda: None)
+
+    @contextmanager
+    def joined(self, bytes_per_second: int | None) -> Iterator[BudgetClient | None]:
+        with super().joined(bytes_per_second) as client:
+            yield client and InlineClient(client.address, client.secret, client.step, self)
 
 
 @dataclass
@@ -231,7 +249,7 @@ async def _run_worker(world: SimulatedSystem, process: Process, request: WorkerR
         worker = Worker(
             heartbeat=SimulatedHeartbeat(world, process, request, inbox),  # type: ignore[arg-type]
             inbox=inbox,  # type: ignore[arg-type]
-            runner=UnpacedRewriter(InlineEngine(world, process), holder=process.name, lock_timeout=LOCK_TIMEOUT),
+            runner=SegmentRewriter(InlineEngine(world, process), holder=process.name, lock_timeout=LOCK_TIMEOUT),
             slots=request.slots,
             idle_seconds=request.idle_seconds,
             clock=process.monotonic,

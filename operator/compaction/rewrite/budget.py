@@ -57,14 +57,16 @@ class BudgetClient:
 
 
 class RateBudget:
-    """The bucket of one engine. It listens while an attempt with a limit runs."""
+    """The bucket of one engine. It listens while an attempt with a limit runs. `clock`: seconds; by default that of
+    `time` when this is made (the simulator has its own).
+    """
 
-    def __init__(self, host: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, host: str, *, clock: Callable[[], float] | None = None) -> None:
         self._host = host
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._lock = threading.Lock()
         self._granted: dict[bytes, int] = {}
-        self._bucket = TokenBucket(1, clock())
+        self._bucket = TokenBucket(1, self._clock())
         self._server: _Server | None = None
 
     @contextmanager
@@ -91,13 +93,16 @@ class RateBudget:
     def _join(self, secret: bytes, rate: int) -> tuple[str, int]:
         with self._lock:
             if self._server is None:
-                try:
-                    self._server = _Server(self._host, self)
-                except OSError as error:
-                    raise RateBudgetError(self._host, 0, error) from error
+                self._server = self._listen()
             self._granted[secret] = rate
             self._at_rate()
             return self._host, self._server.port
+
+    def _listen(self) -> _Server:
+        try:
+            return _Server(self._host, self)
+        except OSError as error:
+            raise RateBudgetError(self._host, 0, error) from error
 
     def _leave(self, secret: bytes) -> None:
         with self._lock:
