@@ -11,11 +11,18 @@ from typing import Any
 
 import pytest
 
-from compaction.local.cluster.control_plane import start_control_plane
+from compaction.local.cluster.control_plane import RunningControlPlane, start_control_plane
 from compaction.local.programs.binaries import Binaries
 from compaction.local.shipped.files import render
 from support.cluster.control_plane import ControlPlane
 from support.cluster.rendered import documents
+from support.time.waiting import eventually
+
+#: What an API server makes for itself, some of it a second after it is ready.
+SERVERS_OWN = (
+    "/api/v1/namespaces/default/services/kubernetes",
+    *(f"/api/v1/namespaces/{name}" for name in ("default", "kube-system", "kube-public", "kube-node-lease")),
+)
 
 Rendered = Callable[[Path], list[dict[str, Any]]]
 
@@ -30,4 +37,10 @@ def rendered(binaries: Binaries) -> Rendered:
 def empty_plane(tmp_path: Path, binaries: Binaries) -> Iterator[ControlPlane]:
     """A fresh API server without our definitions; one per test, gone after it."""
     with start_control_plane(tmp_path / "plane", binaries) as running:
+        for path in SERVERS_OWN:
+            eventually(functools.partial(_exists, running, path), f"{path} of the server itself")
         yield ControlPlane(running.kubeconfig, running.url, binaries, running)
+
+
+def _exists(running: RunningControlPlane, path: str) -> bool:
+    return running.admin.request("GET", path).ok
