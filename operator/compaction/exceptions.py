@@ -1681,16 +1681,22 @@ class OutputSweptError(StagingStoreError):
         return f"{self.branch}: a sweep deleted range {self.table} while it was written: nothing was committed; retry"
 
 
-class ScratchSpaceError(StagingStoreError):
-    """The disk of a worker did not take what a rewrite puts there for a while: it is full, or not writable."""
+class WorkerShortageError(StagingStoreError):
+    """The worker has not what a rewrite of a branch takes: memory, or room on its disk. It says nothing of the branch.
 
-    def __init__(self, branch: str, reason: str) -> None:
-        super().__init__(branch, reason)
+    `cause`: MemoryError, or the OSError of the temporary files.
+    """
+
+    def __init__(self, branch: str, cause: OSError | MemoryError) -> None:
+        super().__init__(branch, cause)
         self.branch = branch
+        self.cause = cause
 
     def __str__(self) -> str:
-        branch, reason = self.args
-        return f"{branch}: scratch space of the worker: {reason}; give the worker's temporary directory more room"
+        if isinstance(self.cause, MemoryError):
+            return f"{self.branch}: out of memory: give the worker more"
+        why = self.cause.strerror or type(self.cause).__name__
+        return f"{self.branch}: scratch space of the worker: {why}; give the worker's temporary directory more room"
 
 
 class RewriteProofError(StagingStoreError):

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from compaction.exceptions import CorruptRangeError, LeaseLostError, RewriteProofError, UnexpectedRangeError
+from compaction.exceptions import (
+    CorruptRangeError,
+    LeaseLostError,
+    RewriteProofError,
+    UnexpectedRangeError,
+    WorkerShortageError,
+)
 from compaction.rewrite.metaranges import task
 from compaction.rewrite.metaranges.tree import TreeWriter, WrittenTree
 from compaction.rewrite.place import ObjectsPlace
@@ -164,6 +171,33 @@ class TestSpool:
 
     def test_no_changes_travel_as_nothing(self) -> None:
         assert list(decode_changes(encode_changes([]))) == []
+
+
+@pytest.mark.parametrize(
+    ("lacking", "says"),
+    [
+        (MemoryError(), r"example/main: out of memory: give the worker more"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            r"scratch space of the worker: No space left on device",
+        ),
+    ],
+)
+def test_what_a_worker_lacks_is_said_and_no_defect(
+    branch: StagingRepo,
+    folder: Path,
+    engine: ThreadEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    lacking: Exception,
+    says: str,
+) -> None:
+    def fail(*args: object, **known: object) -> None:
+        raise lacking
+
+    record = branch.put({"a": "1"}, sealed=[{"b": "2"}])
+    monkeypatch.setattr(task, "write_part", fail)
+    with pytest.raises(WorkerShortageError, match=says):
+        write(branch, folder, engine, work_on("example", record, staged=True))
 
 
 def test_a_defect_in_a_part_is_named_and_no_loss_of_the_engine(

@@ -15,10 +15,10 @@ from compaction.exceptions import (
     CorruptRangeError,
     MissingRangeError,
     RewriteProofError,
-    ScratchSpaceError,
     StagingStoreError,
     StorageError,
     UnexpectedRangeError,
+    WorkerShortageError,
 )
 from compaction.rewrite.place import ObjectsPlace
 from compaction.rewrite.shares import Teller
@@ -73,8 +73,8 @@ def write_proved(task: PartTask) -> WrittenPart:
         found = _read_back(storage, result.ranges)
     except (StagingStoreError, StorageError) as error:
         return WrittenPart(None, error=error)
-    except OSError as error:  # of the temporary files; those of objects are errors of ours by now
-        return WrittenPart(None, error=ScratchSpaceError(task.branch, error.strerror or type(error).__name__))
+    except (OSError, MemoryError) as error:  # of the temporary files; those of objects are errors of ours by now
+        return WrittenPart(None, error=WorkerShortageError(task.branch, error))
     except CompactionError:
         raise
     except Exception as error:  # noqa: BLE001 - a defect of ours is this part's failure, and no loss of the engine

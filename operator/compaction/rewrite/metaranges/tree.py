@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.exceptions import CorruptRangeError, MissingRangeError, RewriteProofError, ScratchSpaceError
+from compaction.exceptions import CorruptRangeError, MissingRangeError, RewriteProofError, WorkerShortageError
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.metaranges.task import PartTask, WrittenPart, write_proved
 from compaction.rewrite.place import ObjectsPlace
@@ -78,9 +78,8 @@ class TreeWriter:
         """
         try:
             return self._write(work)
-        except OSError as error:  # of the file of changes; those of objects are errors of ours by now
-            reason = error.strerror or type(error).__name__
-            raise ScratchSpaceError(f"{work.repository}/{work.branch}", reason) from error
+        except (OSError, MemoryError) as error:  # of the file of changes; those of objects are errors of ours by now
+            raise WorkerShortageError(f"{work.repository}/{work.branch}", error) from error
 
     def _write(self, work: BranchWork) -> WrittenTree:
         base = base_view(self.area, work).metarange_id
