@@ -4,12 +4,13 @@
 # while a step runs, and in no layer.
 ARG BASE_IMAGE=debian:bookworm-slim
 
-# --- what both images stand on: Python and an init; the same lines in spark-images/Dockerfile, so the layer is shared
+# --- what both images stand on: Python, an init, and the authorities that Debian trusts; the same lines in
+# spark-images/Dockerfile, so the layer is shared
 FROM ${BASE_IMAGE} AS base
 RUN --mount=type=secret,id=apt.conf --mount=type=secret,id=apt.list --mount=type=secret,id=ca.crt,mode=0444 \
     if [ -f /run/secrets/apt.conf ]; then export APT_CONFIG=/run/secrets/apt.conf; fi; \
     apt-get -q update \
-    && DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install python3 tini \
+    && DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends install ca-certificates python3 tini \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old /var/log/*.log /var/log/apt \
     && find / -xdev -type f -perm /6000 -exec chmod a-s {} +
 

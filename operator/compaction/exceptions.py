@@ -6,6 +6,8 @@ A message names the object (file, index, job, policy) and says what to do; the c
 from enum import StrEnum
 from typing import Self
 
+from compaction.api.names import CONFIG_MAP
+
 
 def shown_bytes(raw: bytes, limit: int = 80) -> str:
     """Bytes from outside as quoted text, cut to so many of them: `'tables/a.json'`; what is no text is written out."""
@@ -94,8 +96,15 @@ class SecretError(StorageError):
         self.reason = reason
 
     def __str__(self) -> str:
-        where = f"key {self.key} of Secret {self.secret}" if self.key else f"Secret {self.secret}"
+        noun, name = self.shown(self.secret)
+        where = f"key {self.key} of {noun} {name}" if self.key else f"{noun} {name}"
         return f"{where}: {self.reason}"
+
+    @staticmethod
+    def shown(name: str) -> tuple[str, str]:
+        """Noun and name of what is read as a Secret (`stores.secrets`)."""
+        config_map = name.removeprefix(CONFIG_MAP)
+        return ("Secret", name) if config_map == name else ("ConfigMap", config_map)
 
 
 class SecretMissingError(SecretError):
@@ -113,10 +122,13 @@ class SecretsNotFoundError(SecretMissingError):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        named = " and ".join(f'"{name}"' for name in self.names)
-        if len(self.names) == 1:
-            return f"Secret {named} not found in {self.where}. {self.remedy} it or correct the name."
-        return f"Secrets {named} not found in {self.where}. {self.remedy} them or correct the names."
+        shown = [self.shown(name) for name in self.names]
+        if len(shown) == 1:
+            noun, name = shown[0]
+            return f'{noun} "{name}" not found in {self.where}. {self.remedy} it or correct the name.'
+        together = {noun: " and ".join(f'"{name}"' for one, name in shown if one == noun) for noun, _ in shown}
+        named = " and ".join(f"{noun}{'s' if ' and ' in names else ''} {names}" for noun, names in together.items())
+        return f"{named} not found in {self.where}. {self.remedy} them or correct the names."
 
 
 class SecretForbiddenError(SecretError):

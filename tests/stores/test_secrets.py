@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.api.policy.values import CaBundle
 from compaction.exceptions import SecretError, SecretForbiddenError, SecretMissingError, SecretsNotFoundError
+from compaction.local.cluster.certs import ensure_authority
 from compaction.stores.secrets import (
     LARGEST,
     DirectorySecrets,
@@ -156,6 +158,35 @@ def test_a_file_that_is_no_secret_is_not_read_into_memory(tmp_path: Path) -> Non
         file.truncate(LARGEST + 1)
     with pytest.raises(SecretError, match="more than"):
         DirectorySecrets(str(tmp_path)).read("store")
+
+
+def test_a_config_map_is_read_as_a_secret_and_named_as_what_it_is(tmp_path: Path) -> None:
+    mount(tmp_path, "configmap_trust", {"ca.crt": "x"})
+    secrets = DirectorySecrets(str(tmp_path))
+    assert secrets.read("configmap_trust") == {"ca.crt": "x"}
+    with pytest.raises(SecretMissingError, match=r"^key ca of ConfigMap trust: there is no such key"):
+        value_of(secrets, "configmap_trust", "ca")
+    with pytest.raises(SecretsNotFoundError, match=r'^Secrets "a" and "b" and ConfigMap "c" not found in .*them or'):
+        require(secrets, ("a", "configmap_c", "b"))
+    with pytest.raises(SecretsNotFoundError, match=r'^ConfigMap "c" not found in .*Mount it or correct the name\.'):
+        require(secrets, ("configmap_c",))
+
+
+@pytest.mark.parametrize("bundle", [CaBundle(secret_name="trust"), CaBundle(config_map_name="trust", key="all.pem")])
+def test_a_bundle_is_an_option_of_the_store_and_holds_certificates(tmp_path: Path, bundle: CaBundle) -> None:
+    authority = ensure_authority(tmp_path / "authority").ca.read_text().rstrip("\n")
+    both = f"# ours\n{authority}\n{authority}"
+    write_secrets(tmp_path, {bundle.source: {bundle.key: both}, "store": {"region": "x"}})
+    secrets = DirectorySecrets(str(tmp_path))
+    found = {"region": "x", "root_certificate": both}
+    assert TaskSecret(secrets, "store", bundle).options() == options_of(secrets, "store", bundle) == found
+    for wrong in (VALUE, "-----BEGIN CERTIFICATE-----\n" + VALUE):
+        write_secrets(tmp_path, {bundle.source: {bundle.key: wrong}})
+        with pytest.raises(
+            SecretError, match=f"key {bundle.key} of .* trust: it holds no certificates in PEM"
+        ) as caught:
+            options_of(secrets, None, bundle)
+        assert VALUE not in str(caught.value)
 
 
 def test_a_line_break_at_the_end_is_no_part_of_a_value() -> None:

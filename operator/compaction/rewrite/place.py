@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from compaction.api.policy.values import CaBundle
 from compaction.stores.objects.store import ObjectStorage, open_objects
 from compaction.stores.secrets import DirectorySecrets, Secrets, TaskSecret, options_of
 
@@ -22,10 +23,12 @@ class ObjectsPlace:
         return open_objects(self.url, options=options)
 
 
-def objects_place(url: str, secret_name: str | None, secrets: Secrets) -> ObjectsPlace:
+def objects_place(
+    url: str, secret_name: str | None, secrets: Secrets, ca_bundle: CaBundle | None = None
+) -> ObjectsPlace:
     """Where Secrets are files, executors have them too and read them themselves; else their values travel. Raises
     SecretError.
     """
     if isinstance(secrets, DirectorySecrets):
-        return ObjectsPlace(url, TaskSecret(secrets, secret_name or ""))
-    return ObjectsPlace(url, dict(options_of(secrets, secret_name)))
+        return ObjectsPlace(url, TaskSecret(secrets, secret_name or "", ca_bundle))
+    return ObjectsPlace(url, dict(options_of(secrets, secret_name, ca_bundle)))

@@ -1,7 +1,8 @@
 """Secrets by name: where the credentials of a store and the URL of its index come from, in every deployment.
 
 A Secret is a name and keys with texts, as Kubernetes has them. What reads one gets values; what travels, is logged or
-is stored has names only. So a Spark task is given `TaskSecret`, and opens the files where it runs.
+is stored has names only. So a Spark task is given `TaskSecret`, and opens the files where it runs. ConfigMaps, which
+may hold the certificates of authorities, are read alike, under names that begin with `CONFIG_MAP`.
 """
 
 from __future__ import annotations
@@ -18,13 +19,20 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from compaction.api.enums import PolicyReason
+from compaction.api.names import CONFIG_MAP
+from compaction.api.policy.values import CaBundle
 from compaction.exceptions import SecretError, SecretForbiddenError, SecretMissingError, SecretsNotFoundError
 
 MOUNTED_AT: Final = "/var/run/compaction/secrets"
 """Where pods of workers have the Secrets of their policy, a directory for each."""
 LARGEST: Final = 1 << 20
 """Bytes of a Secret at most, as in Kubernetes."""
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+ROOT_CERTIFICATE: Final = "root_certificate"
+"""The option of object stores for certificates of authorities, in PEM."""
+_NAME: Final = re.compile(
+    rf"({CONFIG_MAP})?"
+    r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+)
 _KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
 _LONGEST: Final = 253
 _LOOKS: Final = 100
@@ -107,10 +115,11 @@ class TaskSecret:
 
     secrets: DirectorySecrets
     name: str
+    ca_bundle: CaBundle | None = None
 
     def options(self) -> Mapping[str, str]:
         """The values, read here and now; nothing without a name. Raises SecretError."""
-        return options_of(self.secrets, self.name)
+        return options_of(self.secrets, self.name, self.ca_bundle)
 
 
 NO_SECRETS: Final = GivenSecrets(MappingProxyType({}), "this process, which knows no Secrets")
@@ -132,9 +141,29 @@ def require(secrets: Secrets, names: Iterable[str]) -> None:
         raise SecretsNotFoundError(together, where, remedy)
 
 
-def options_of(secrets: Secrets, name: str | None) -> Mapping[str, str]:
-    """The options of an object store, which are all keys of its Secret; none without a Secret. Raises SecretError."""
-    return secrets.read(name) if name else MappingProxyType({})
+def options_of(secrets: Secrets, name: str | None, ca_bundle: CaBundle | None = None) -> Mapping[str, str]:
+    """The options of an object store: all keys of its Secret, and its authorities. Raises SecretError."""
+    options = dict(secrets.read(name)) if name else {}
+    if ca_bundle is not None:
+        options[ROOT_CERTIFICATE] = authorities_of(secrets, ca_bundle)
+    return MappingProxyType(options)
+
+
+def authorities_of(secrets: Secrets, bundle: CaBundle | None) -> str:
+    """Certificates in PEM; "" without a bundle. Raises SecretError, SecretMissingError: as `value_of`, and for a value
+    that holds no certificate.
+    """
+    if bundle is None:
+        return ""
+    import ssl  # most processes never need it
+
+    found = value_of(secrets, bundle.source, bundle.key)
+    try:
+        ssl.create_default_context(cadata=found)
+    except (ssl.SSLError, ValueError):
+        reason = "it holds no certificates in PEM (-----BEGIN CERTIFICATE-----): write those of the authorities"
+        raise SecretError(bundle.source, bundle.key, reason) from None
+    return found
 
 
 def value_of(secrets: Secrets, name: str, key: str) -> str:
@@ -162,7 +191,7 @@ def text_of(name: str, key: str, value: bytes) -> str:
 
 
 def check_name(name: str) -> str:
-    """The name, if a Secret of Kubernetes can have it; so it is one part of a path. Raises SecretError."""
+    """The name, if a Secret or ConfigMap of Kubernetes can have it; so it is one part of a path. Raises SecretError."""
     if len(name) > _LONGEST or _NAME.fullmatch(name) is None:
         raise SecretError(name[:_LONGEST], "", "no Secret can have this name: small letters, digits, - and .")
     return name

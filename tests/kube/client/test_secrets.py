@@ -15,7 +15,7 @@ from compaction.api.enums import PolicyReason
 from compaction.exceptions import SecretError, SecretForbiddenError, SecretMissingError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection, load_connection
-from compaction.kube.client.secrets import KEPT_SECONDS, NamespaceSecrets, secret_values
+from compaction.kube.client.secrets import KEPT_SECONDS, NamespaceSecrets, may_not_read, secret_values
 from compaction.kube.client.transport import ApiCall
 from compaction.stores.secrets import reason_of, value_of
 from support.faults.tcp_proxy import Network, TcpProxy
@@ -144,7 +144,28 @@ def test_a_missing_permission_is_named_with_what_gives_it(control_plane: Any, na
     error, _ = in_thread(load_connection(kubeconfig), namespace, work)
     assert f"may not get secrets in namespace {namespace}" in str(error)
     assert "components/block-stores" in str(error)
+    may_not = may_not_read("configmap_trust", namespace, "block-stores")
+    assert f"may not get configmaps in namespace {namespace}" in may_not
+    assert "and trust in resourceNames" in may_not
     assert reason_of(error) is PolicyReason.PERMISSION_DENIED
+
+
+def test_config_maps_are_read_likewise(control_plane: Any, connection: ApiConnection, namespace: str) -> None:
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "trust"}, "data": {"ca.crt": "PEM\n"}}
+    assert control_plane.admin.request("POST", f"/api/v1/namespaces/{namespace}/configmaps", body).ok
+
+    def work(secrets: NamespaceSecrets) -> tuple[Mapping[str, str], SecretError]:
+        with pytest.raises(SecretError) as absent:
+            secrets.read("configmap_index")
+        return secrets.read("configmap_trust"), absent.value
+
+    (values, absent), calls = in_thread(connection, namespace, work)
+    assert values == {"ca.crt": "PEM"}
+    assert str(absent) == f'ConfigMap "index" not found in namespace {namespace}. Create it or correct the name.'
+    assert [(call.verb, call.resource, call.code) for call in calls] == [
+        ("get", "configmaps", "404"),
+        ("get", "configmaps", "200"),
+    ]
 
 
 @pytest.mark.parametrize("state", [Network.REFUSING, Network.BLACK_HOLE])

@@ -63,6 +63,25 @@ def test_a_secret_for_both_is_mounted_once(build: Build) -> None:
 
 
 @BUILDS
+@pytest.mark.parametrize(
+    ("bundle", "name", "source"),
+    [
+        ({"secretName": "trust"}, "trust", {"secret": {"secretName": "trust"}}),
+        ({"configMapName": "trust"}, "configmap_trust", {"configMap": {"name": "trust"}}),
+    ],
+)
+def test_certificates_of_authorities_are_in_all_pods(
+    build: Build, bundle: dict[str, str], name: str, source: dict[str, Any]
+) -> None:
+    store = {"url": "s3://b/p", "index": {"secretName": "index"}, "caBundle": bundle}
+    for spec in specs_of(build(request_of(EXECUTORS, store={"blockStore": store}), default_image="w:1")):
+        assert spec is not None
+        [mount] = [one for one in spec["containers"][0]["volumeMounts"] if one["mountPath"] == f"{AT}/{name}"]
+        assert mount["readOnly"] is True
+        assert [one for one in spec["volumes"] if one["name"] == mount["name"]] == [{"name": mount["name"], **source}]
+
+
+@BUILDS
 def test_without_credentials_the_pods_own_identity_counts(build: Build) -> None:
     store = {"url": "s3://blocks/production", "index": {"secretName": "store-index"}}
     driver, executor = specs_of(build(request_of(EXECUTORS, store={"blockStore": store}), default_image="w:1"))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -20,11 +23,14 @@ from compaction.exceptions import (
     ObjectExistsError,
     ObjectMissingError,
     ObjectPathError,
+    ObjectStoreUnavailableError,
     ObjectStoreUrlError,
     ObjectTruncatedError,
 )
+from compaction.local.cluster.certs import ensure_authority
+from compaction.local.servers.versitygw import ensure_versitygw, free_port, start_versitygw
 from compaction.stores.objects import store as objects_module
-from compaction.stores.objects.store import NEAR_BYTES, ObjectStorage, coalesce, open_objects
+from compaction.stores.objects.store import NEAR_BYTES, ObjectStorage, Retrying, coalesce, open_objects
 
 DATA = bytes(range(256)) * 40
 
@@ -210,6 +216,42 @@ def test_azure_as_its_own_tools_and_lakefs_name_it(url: str, options: dict[str, 
 def test_other_urls_say_what_is_possible(url: str) -> None:
     with pytest.raises(ObjectStoreUrlError, match=r"no such kind of object store; use s3, gs|local_path"):
         open_objects(url)
+
+
+NO_AUTHORITIES = """
+from compaction.stores.objects.store import open_objects
+from compaction.exceptions import ObjectStoreUrlError
+try:
+    open_objects("s3://b/p", options={"endpoint": "http://127.0.0.1:1", "allow_http": "true"})
+except ObjectStoreUrlError as error:
+    print(error)
+"""
+
+
+def test_a_machine_without_authorities_says_so_and_one_with_a_bundle_needs_none(tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "nowhere")
+    none = os.environ | {"SSL_CERT_FILE": nowhere, "SSL_CERT_DIR": nowhere}
+    said = subprocess.run([sys.executable, "-c", NO_AUTHORITIES], env=none, capture_output=True, text=True, check=True)
+    assert "install the package ca-certificates, or name a file of them in SSL_CERT_FILE or in caBundle" in said.stdout
+    own = none | {"SSL_CERT_FILE": str(ensure_authority(tmp_path).ca)}
+    said = subprocess.run([sys.executable, "-c", NO_AUTHORITIES], env=own, capture_output=True, text=True, check=True)
+    assert said.stdout == ""
+
+
+def test_a_server_of_a_private_authority_is_trusted_with_its_bundle_only(tmp_path: Path) -> None:
+    authority = ensure_authority(tmp_path / "authority")
+    stranger = ensure_authority(tmp_path / "stranger").ca.read_text()
+    program = ensure_versitygw(report=print)
+    with start_versitygw(tmp_path / "s3", program, port=free_port(), authority=authority) as gateway:
+        url = f"s3://{gateway.make_bucket('lake')}/blocks"
+        opened = open_objects(url, options=gateway.options())
+        opened.put("a", b"1")
+        both = stranger + gateway.options()["root_certificate"]
+        assert open_objects(url, options=gateway.options() | {"root_certificate": both}).get("a") == b"1"
+        with pytest.raises(ObjectStoreUnavailableError, match="of an authority that is not trusted here: name"):
+            open_objects(
+                url, options=gateway.options() | {"root_certificate": stranger}, retrying=Retrying(tries=1)
+            ).get("a")
 
 
 def test_a_local_namespace_is_below_the_folder_of_its_option(tmp_path: Path) -> None:

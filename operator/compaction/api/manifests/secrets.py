@@ -1,4 +1,4 @@
-"""Secrets from YAML as people write it for kubectl: `kind: Secret` beside the policy that names them.
+"""Secrets and ConfigMaps from YAML as people write it for kubectl: beside the policy that names them.
 
 No value is ever part of a message, also when the text is not what it should be.
 """
@@ -11,27 +11,33 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from compaction.api.manifests.objects import documents_of
+from compaction.api.names import CONFIG_MAP
 from compaction.api.text.safe import cut, printable
 from compaction.exceptions import InvalidManifestError
 
 SECRET_KIND: Final = "Secret"
+CONFIG_MAP_KIND: Final = "ConfigMap"
 
 
 def load_secrets(text: str, *, source: str) -> dict[str, dict[str, str]]:
-    """Every Secret in a YAML (or JSON) text: name -> key -> text, `stringData` above `data` as in Kubernetes.
+    """Every Secret in a YAML (or JSON) text: name -> key -> text, `stringData` above `data` as in Kubernetes; and every
+    ConfigMap, whose name begins with `CONFIG_MAP`.
 
     Raises InvalidManifestError: not YAML, or a Secret that the API server would refuse, or whose value is no text.
     """
-    found = [document for document in documents_of(text, source) if document.get("kind") == SECRET_KIND]
+    kinds = (SECRET_KIND, CONFIG_MAP_KIND)
+    found = [document for document in documents_of(text, source) if document.get("kind") in kinds]
     return dict(_secret(document, source) for document in found)
 
 
 def _secret(document: Mapping[str, Any], source: str) -> tuple[str, dict[str, str]]:
-    metadata = document.get("metadata")
+    kind, metadata = document["kind"], document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     if not isinstance(name, str) or not name:
-        raise InvalidManifestError(f"{source}: {SECRET_KIND}: metadata.name: is required: give the Secret a name")
-    where = f"{source}: {SECRET_KIND} {printable(cut(name, 253))}"
+        raise InvalidManifestError(f"{source}: {kind}: metadata.name: is required: give the {kind} a name")
+    where = f"{source}: {kind} {printable(cut(name, 253))}"
+    if kind == CONFIG_MAP_KIND:
+        return f"{CONFIG_MAP}{name}", {key: _line(value) for key, value in _member(document, "data", where).items()}
     values = {key: _decoded(where, key, value) for key, value in _member(document, "data", where).items()}
     values |= {key: _line(value) for key, value in _member(document, "stringData", where).items()}
     return name, values

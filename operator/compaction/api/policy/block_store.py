@@ -16,7 +16,7 @@ from compaction.api.base import ApiModel
 from compaction.api.crd.columns import PrinterColumn
 from compaction.api.crd.hints import list_atomic, list_map, list_set
 from compaction.api.members import JobMember, SourcesModel, StoreMember, StoreModel
-from compaction.api.policy.values import LASTING, SECRET_KEY, SOME_BYTES, SecretName
+from compaction.api.policy.values import LASTING, SOME_BYTES, CaBundle, SecretKey, SecretName
 from compaction.api.rules import Checked, Rule
 from compaction.api.text.safe import UNPRINTABLE, printable
 from compaction.api.text.values import DURATION_PATTERN, Duration, Quantity, milliseconds_in_cel
@@ -69,7 +69,7 @@ class IndexReference(ApiModel):
 
     secret_name: SecretName
     """Name of a Secret in the policy's namespace."""
-    key: Annotated[str, StringConstraints(min_length=1, max_length=253), Checked(SECRET_KEY)] = "url"
+    key: SecretKey = "url"
     """Key of the Secret whose value is the URL of the index, such as postgresql://user:password@host/database."""
 
 
@@ -83,12 +83,21 @@ class BlockStoreReference(ApiModel):
     Without it, the workers' own identity is used."""
     index: IndexReference
     """The database that knows the blocks."""
+    ca_bundle: CaBundle | None = None
+    """Authorities whose certificates the object store and the index have. Without it, those of the image are trusted.
+    With it, the connection to an index in PostgreSQL is encrypted and the server's name is checked, unless the URL says
+    another sslmode."""
 
     @property
     def secret_names(self) -> tuple[str, ...]:
-        """Names of the Secrets that the store is opened with, each once."""
+        """Names of the Secrets, and of the ConfigMap, that the store is opened with, each once."""
+        return tuple(dict.fromkeys((*self.object_secret_names, self.index.secret_name)))
+
+    @property
+    def object_secret_names(self) -> tuple[str, ...]:
+        """Of those, what the objects are read and written with: tasks have no other."""
         credentials = (self.credentials_secret_name,) if self.credentials_secret_name else ()
-        return tuple(dict.fromkeys((*credentials, self.index.secret_name)))
+        return (*credentials, *((self.ca_bundle.source,) if self.ca_bundle is not None else ()))
 
 
 class BlockLevel(ApiModel):
@@ -176,7 +185,12 @@ class BlockStoreSpec(BlockStoreReference, StoreModel):
     @property
     def reference(self) -> BlockStoreReference:
         """The part of it that a job receives."""
-        return BlockStoreReference(url=self.url, credentials_secret_name=self.credentials_secret_name, index=self.index)
+        return BlockStoreReference(
+            url=self.url,
+            credentials_secret_name=self.credentials_secret_name,
+            index=self.index,
+            ca_bundle=self.ca_bundle,
+        )
 
     @property
     def location(self) -> str:

@@ -15,7 +15,7 @@ from compaction.api.base import ApiModel
 from compaction.api.crd.columns import PrinterColumn
 from compaction.api.crd.hints import list_atomic, list_set
 from compaction.api.members import JobMember, SourcesModel, StoreMember, StoreModel
-from compaction.api.policy.values import LASTING, SECRET_KEY, SOME_BYTES, SecretName
+from compaction.api.policy.values import LASTING, SOME_BYTES, CaBundle, SecretKey, SecretName
 from compaction.api.rules import Checked, Rule
 from compaction.api.text.values import Duration, Quantity
 
@@ -63,7 +63,7 @@ class KeyValueReference(ApiModel):
 
     secret_name: SecretName
     """Name of a Secret in the policy's namespace."""
-    key: Annotated[str, StringConstraints(min_length=1, max_length=253), Checked(SECRET_KEY)] = "url"
+    key: SecretKey = "url"
     """Key of the Secret whose value is the URL of the key-value store, such as
     postgresql://user:password@host/database."""
 
@@ -80,12 +80,21 @@ class StagingAreaReference(ApiModel):
     credentials_secret_name: SecretName | None = None
     """Name of a Secret in the policy's namespace with the options of the object store, such as aws_access_key_id.
     Without it, the workers' own identity is used."""
+    ca_bundle: CaBundle | None = None
+    """Authorities whose certificates the object store and the key-value store have. Without it, those of the image are
+    trusted. With it, the connection to PostgreSQL is encrypted and the server's name is checked, unless the URL says
+    another sslmode."""
 
     @property
     def secret_names(self) -> tuple[str, ...]:
-        """Names of the Secrets that the repository is opened with, each once."""
+        """Names of the Secrets, and of the ConfigMap, that the repository is opened with, each once."""
+        return tuple(dict.fromkeys((*self.object_secret_names, self.kv.secret_name)))
+
+    @property
+    def object_secret_names(self) -> tuple[str, ...]:
+        """Of those, what the objects are read and written with: tasks have no other."""
         credentials = (self.credentials_secret_name,) if self.credentials_secret_name else ()
-        return tuple(dict.fromkeys((*credentials, self.kv.secret_name)))
+        return (*credentials, *((self.ca_bundle.source,) if self.ca_bundle is not None else ()))
 
 
 class StagingThresholds(ApiModel):
@@ -142,6 +151,7 @@ class StagingAreaSpec(StagingAreaReference, StoreModel):
             kv=self.kv,
             table=self.table,
             credentials_secret_name=self.credentials_secret_name,
+            ca_bundle=self.ca_bundle,
         )
 
     @property

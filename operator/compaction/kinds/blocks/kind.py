@@ -153,8 +153,7 @@ class BlockStoreKind(Kind):
     def secrets(self, store: StoreSpec) -> StoreSecrets:
         """See `Kind`. The index is the driver's alone: who only copies objects cannot change what is known of them."""
         blocks = _store(store)
-        tasks = (blocks.credentials_secret_name,) if blocks.credentials_secret_name else ()
-        return StoreSecrets(driver=blocks.reference.secret_names, tasks=tasks)
+        return StoreSecrets(driver=blocks.secret_names, tasks=blocks.object_secret_names)
 
     # -- words ---------------------------------------------------------------------------------------------------------
 

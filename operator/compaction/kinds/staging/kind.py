@@ -147,8 +147,7 @@ class StagingAreaKind(Kind):
     def secrets(self, store: StoreSpec) -> StoreSecrets:
         """See `Kind`. The key-value store is the driver's alone: tasks only read and write ranges."""
         area = _area(store)
-        tasks = (area.credentials_secret_name,) if area.credentials_secret_name else ()
-        return StoreSecrets(driver=area.reference.secret_names, tasks=tasks)
+        return StoreSecrets(driver=area.secret_names, tasks=area.object_secret_names)
 
     # -- words ---------------------------------------------------------------------------------------------------------
 

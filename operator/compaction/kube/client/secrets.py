@@ -1,4 +1,4 @@
-"""Secrets of one namespace, read from the API server by name: `get`, and nothing else.
+"""Secrets and ConfigMaps of one namespace, read from the API server by name: `get`, and nothing else.
 
 Stores are opened and scanned in threads, so reading blocks its thread while the loop asks. What was read is kept for
 a few seconds, a failure never: a Secret that was changed, created or allowed counts from the next scan on. Values are
@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from compaction.api.names import CONFIG_MAP
 from compaction.exceptions import ApiError, ForbiddenError, NotFoundError, SecretError
 from compaction.exceptions import SecretForbiddenError as Forbidden
 from compaction.exceptions import SecretsNotFoundError as NotFound
 from compaction.kube.client.api import DEFAULT_DEADLINE, ApiClient
-from compaction.kube.client.resources import SECRETS, Obj
+from compaction.kube.client.resources import CONFIG_MAPS, SECRETS, Obj, Resource
 from compaction.stores.secrets import check_name, text_of
 
 KEPT_SECONDS: Final = 10.0
@@ -59,7 +60,7 @@ class NamespaceSecrets:
         return values
 
     def _fetch(self, name: str) -> Obj:
-        asking = self._client.get(SECRETS, name, namespace=self._namespace)
+        asking = self._client.get(resource_of(name), name.removeprefix(CONFIG_MAP), namespace=self._namespace)
         try:
             answer = asyncio.run_coroutine_threadsafe(asking, self._loop)
             return answer.result(timeout=DEFAULT_DEADLINE + _BEYOND_DEADLINE)
@@ -77,16 +78,24 @@ class NamespaceSecrets:
             raise SecretError(name, "", "the API server did not give it: no answer in time") from None
 
 
+def resource_of(name: str) -> Resource:
+    """What is read under a name: Secrets, and ConfigMaps behind `CONFIG_MAP`."""
+    return CONFIG_MAPS if name.startswith(CONFIG_MAP) else SECRETS
+
+
 def may_not_read(name: str, namespace: str, component: str) -> str:
     """Says which permission is missing, and how it is given: by a component of the manifests."""
+    plural, own = resource_of(name).plural, name.removeprefix(CONFIG_MAP)
     return (
-        f"the operator's account may not get secrets in namespace {namespace}: apply manifests/components/{component} "
-        f"there, or a Role with `get` on secrets and {name} in resourceNames (docs/install.md)"
+        f"the operator's account may not get {plural} in namespace {namespace}: apply manifests/components/{component} "
+        f"there, or a Role with `get` on {plural} and {own} in resourceNames (docs/install.md)"
     )
 
 
 def secret_values(name: str, body: Obj) -> Mapping[str, str]:
-    """The values of a Secret object as texts. Raises SecretError naming a key whose value is none."""
+    """The values of a Secret or ConfigMap as texts. Raises SecretError naming a key whose value is none."""
+    if name.startswith(CONFIG_MAP):
+        return MappingProxyType({key: value.rstrip("\r\n") for key, value in (body.get("data") or {}).items()})
     found: dict[str, str] = {}
     for key, value in (body.get("data") or {}).items():
         try:

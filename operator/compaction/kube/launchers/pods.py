@@ -13,6 +13,7 @@ from compaction.api.names import (
     ANNOTATION_EXECUTOR_MEMORY,
     COMPONENT_EXECUTOR,
     COMPONENT_WORKER,
+    CONFIG_MAP,
     EXECUTOR_SERVICE_ACCOUNT,
     POLICY_KIND,
     pod_labels,
@@ -162,7 +163,10 @@ def _volumes(pod: PodRequest, secrets: tuple[str, ...]) -> tuple[list[Obj], list
         mount = {"name": STORE_VOLUME, "mountPath": pod.volume.path}
         mounts.append(mount | ({"subPath": pod.volume.sub_path} if pod.volume.sub_path else {}))
     for number, name in enumerate(secrets):
-        volumes.append({"name": f"store-secret-{number}", "secret": {"secretName": name}})
+        source = {"secret": {"secretName": name}}
+        if name.startswith(CONFIG_MAP):
+            source = {"configMap": {"name": name.removeprefix(CONFIG_MAP)}}
+        volumes.append({"name": f"store-secret-{number}", **source})
         mount = {"name": f"store-secret-{number}", "mountPath": f"{MOUNTED_AT}/{name}"}
         mounts.append(mount | {"readOnly": True})
     for number, secret in enumerate(pod.workers.secret_volumes):

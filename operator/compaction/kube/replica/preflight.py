@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 from pydantic import ValidationError
 
-from compaction.api.names import GROUP, VERSION
+from compaction.api.names import CONFIG_MAP, GROUP, VERSION
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.exceptions import (
     ApiUnavailableError,
@@ -30,11 +30,10 @@ from compaction.kube.client.resources import (
     COMPACTION_POLICIES,
     EVENTS,
     LEASES,
-    SECRETS,
     Obj,
     Resource,
 )
-from compaction.kube.client.secrets import may_not_read
+from compaction.kube.client.secrets import may_not_read, resource_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +124,22 @@ class StartupPatience:
 
 
 async def secrets_refused(client: ApiClient, *, namespace: str | None) -> tuple[str, ...]:
-    """A sentence for each Secret that a policy's block store needs and the operator may not read.
+    """A sentence for each Secret or ConfigMap that a policy's store needs and the operator may not read.
 
     No reason to end: their policies say so themselves, and the others are looked after.
     """
     policies = await client.list(COMPACTION_POLICIES, namespace=namespace)
-    wanted = {(body["metadata"]["namespace"], name): body for body in policies.items for name in _secrets_of(body)}
-    needed = tuple(Permission("get", SECRETS, where, name=name) for where, name in wanted)
-    missing = await missing_permissions(client, needed)
+    wanted: dict[Permission, tuple[Obj, str]] = {}
+    for body in policies.items:
+        for name in _secrets_of(body):
+            read = Permission(
+                "get", resource_of(name), body["metadata"]["namespace"], name=name.removeprefix(CONFIG_MAP)
+            )
+            wanted[read] = body["metadata"], name
     return tuple(
-        f"policy {one.namespace}/{wanted[one.namespace or '', one.name]['metadata']['name']} cannot be looked after: "
-        + may_not_read(one.name, one.namespace or "", "block-stores")
-        for one in missing
+        f"policy {metadata['namespace']}/{metadata['name']} cannot be looked after: "
+        + may_not_read(name, metadata["namespace"], "block-stores")
+        for metadata, name in (wanted[one] for one in await missing_permissions(client, tuple(wanted)))
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import socket
+import ssl
 import sys
 import time
 import urllib.error
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from compaction.exceptions import ControlPlaneError
+from compaction.local.cluster.certs import Authority
 from compaction.local.processes.process import ProcessId, spawn
 from compaction.local.programs.extra import ExtraProgram
 from compaction.local.programs.versions import VERSITYGW_VERSION
@@ -32,17 +34,18 @@ SERVER: Final = "versitygw"
 
 @dataclass(frozen=True, slots=True)
 class S3Gateway:
-    """A running server: `http://127.0.0.1:<port>`, and the only account it knows."""
+    """A running server on loopback, and the only account it knows. `authorities`: PEM, of one that speaks TLS."""
 
     port: int
     access_key: str
     secret_key: str = field(repr=False)
     buckets: Path
     process: ProcessId
+    authorities: str = ""
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.authorities else 'http'}://127.0.0.1:{self.port}"
 
     def make_bucket(self, name: str) -> str:
         """A new, empty bucket. With this backend a bucket is a folder."""
@@ -57,22 +60,27 @@ class S3Gateway:
             "secret_access_key": self.secret_key,
             "region": REGION,
             "allow_http": "true",
+            **({"root_certificate": self.authorities} if self.authorities else {}),
         }
 
 
 @contextlib.contextmanager
-def start_versitygw(directory: Path, program: Path, *, port: int) -> Iterator[S3Gateway]:
+def start_versitygw(
+    directory: Path, program: Path, *, port: int, authority: Authority | None = None
+) -> Iterator[S3Gateway]:
     """Serve buckets below `directory` until the block is left. Raises as `serve`."""
-    gateway = serve(directory, program, port=port)
+    gateway = serve(directory, program, port=port, authority=authority)
     try:
         yield gateway
     finally:
         gateway.process.stop()
 
 
-def serve(directory: Path, program: Path, *, port: int, detached: bool = False) -> S3Gateway:
+def serve(
+    directory: Path, program: Path, *, port: int, detached: bool = False, authority: Authority | None = None
+) -> S3Gateway:
     """Start a server of buckets below `directory`. `detached`: it outlives us; else it ends with the thread that called
-    this.
+    this. `authority`: it speaks TLS, with the server's certificate of it.
 
     Raises:
         ControlPlaneError: it ended, or did not answer within a minute; with the end of its log.
@@ -82,6 +90,9 @@ def serve(directory: Path, program: Path, *, port: int, detached: bool = False) 
         folder.mkdir(parents=True)
     access, secret = f"key{secrets.token_hex(8)}", secrets.token_urlsafe(24)
     command = [str(program), "--port", f"127.0.0.1:{port}", "--health", "/health", "--region", REGION]
+    if authority is not None:
+        certificate, key = authority.server
+        command += ["--cert", str(certificate), "--key", str(key)]
     # In the environment, not in the arguments, which every user of the machine may read.
     environment = {
         "ROOT_ACCESS_KEY": access,
@@ -93,7 +104,8 @@ def serve(directory: Path, program: Path, *, port: int, detached: bool = False) 
     process = ProcessId.of(SERVER, child.pid)
     if process is None:
         raise ControlPlaneError(SERVER, f"ended with {child.wait()}", _end(log))
-    gateway = S3Gateway(port, access, secret, buckets, process)
+    authorities = "" if authority is None else authority.ca.read_text()
+    gateway = S3Gateway(port, access, secret, buckets, process, authorities)
     deadline = time.monotonic() + START_SECONDS
     try:
         while not _answers(gateway):
@@ -119,7 +131,8 @@ def _end(log: Path) -> str:
 
 def _answers(gateway: S3Gateway) -> bool:
     try:
-        with urllib.request.urlopen(f"{gateway.endpoint}/health", timeout=2) as answer:
+        trust = ssl.create_default_context(cadata=gateway.authorities) if gateway.authorities else None
+        with urllib.request.urlopen(f"{gateway.endpoint}/health", timeout=2, context=trust) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False

@@ -56,7 +56,7 @@ class BlockRewriter:
     def attempt(self, job: BlockJob, *, token: int, lease: HeldLease, bytes_per_second: int | None = None) -> JobReport:
         """One attempt at a job. Raises as `ports.JobRunner`."""
         try:
-            place = objects_place(job.store.url, job.store.credentials_secret_name, self._secrets)
+            place = objects_place(job.store.url, job.store.credentials_secret_name, self._secrets, job.store.ca_bundle)
             connection = connection_of(job.store, self._secrets)
             with explaining(connection.address):
                 store = BlockStore.open(connection, clock=self._clock, patience=self._patience)

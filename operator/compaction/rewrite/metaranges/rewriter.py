@@ -21,7 +21,6 @@ from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.stores.database.engine import DEFAULT_PATIENCE
 from compaction.stores.secrets import Secrets
 from compaction.stores.staging.connecting import connection_of
-from compaction.stores.staging.kv.sql import open_key_value_store
 from compaction.stores.staging.lakefs.repository import open_live_repository
 from compaction.stores.staging.store import StagingConnection, StagingStore
 from compaction.stores.unreachable import explaining
@@ -79,7 +78,7 @@ class MetarangeRewriter:
         with explaining(connection.address()):
             area = replace(store.area(job.work.repository), clock=self._clock)
         namespace = area.repository.namespace
-        place = objects_place(namespace, job.store.credentials_secret_name, self._secrets)
+        place = objects_place(namespace, job.store.credentials_secret_name, self._secrets, job.store.ca_bundle)
         return MetarangeAttempt(
             job=job,
             token=assignment.token,
@@ -99,7 +98,7 @@ class MetarangeRewriter:
         assignment: Assignment,
         lease: HeldLease,
     ) -> JobReport:
-        with closing(open_key_value_store(connection.kv_url, table=connection.table, patience=self._patience)) as kv:
+        with closing(connection.open_kv(patience=self._patience)) as kv:
             with explaining(connection.address()):
                 live = open_live_repository(kv, job.work.repository, options=connection.options, clock=self._clock)
             return TokenMergeAttempt(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compaction.api.policy.block_store import BlockStoreReference
 from compaction.stores.blocks.store import BlockStoreConnection
-from compaction.stores.secrets import Secrets, options_of, require, value_of
+from compaction.stores.secrets import Secrets, authorities_of, options_of, require, value_of
 
 
 def connection_of(reference: BlockStoreReference, secrets: Secrets) -> BlockStoreConnection:
@@ -14,7 +14,8 @@ def connection_of(reference: BlockStoreReference, secrets: Secrets) -> BlockStor
     return BlockStoreConnection(
         url=reference.url,
         index_url=value_of(secrets, reference.index.secret_name, reference.index.key),
-        options=options_of(secrets, credentials),
+        options=options_of(secrets, credentials, reference.ca_bundle),
+        authorities=authorities_of(secrets, reference.ca_bundle),
         options_from=f"Secret {credentials}" if credentials else "",
         index_from=f"Secret {reference.index.secret_name}",
     )

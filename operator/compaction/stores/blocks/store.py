@@ -38,8 +38,9 @@ OWNERS_KEPT: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class BlockStoreConnection:
-    """How a store is reached. `url`: of the objects; `index_url` and `options` (credentials) never show. `index_from`
-    and `options_from`: where these two are written, for messages, such as `Secret index`.
+    """How a store is reached. `url`: of the objects; `index_url` and `options` (credentials) never show. `authorities`:
+    certificates that the index is trusted by, in PEM. `index_from` and `options_from`: where these two are written, for
+    messages, such as `Secret index`.
     """
 
     url: str
@@ -47,6 +48,7 @@ class BlockStoreConnection:
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     options_from: str = ""
     index_from: str = ""
+    authorities: str = field(default="", repr=False)
 
     @property
     def address(self) -> StoreAddress:
@@ -85,7 +87,7 @@ class BlockStore:
             ObjectError, DatabaseError: one of both cannot be reached.
         """
         objects = open_objects(connection.url, options=connection.options)
-        index = IndexDatabase.open(connection.index_url, patience=patience)
+        index = IndexDatabase.open(connection.index_url, authorities=connection.authorities, patience=patience)
         try:
             bind(objects, index)
         except (BlockStoreError, StorageError):

@@ -14,6 +14,8 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
@@ -28,6 +30,7 @@ T = TypeVar("T")
 DEFAULT_PATIENCE: Final = 30.0
 LOCK_SECONDS: Final = 10.0
 _FORMS: Final = "use sqlite:///file, or postgresql://host/database"
+_AUTHORITIES: Final = "ca.crt"
 _FIRST_WAIT: Final = 0.02
 _LONGEST_WAIT: Final = 2.0
 _POSTGRES: Final[dict[str, Any]] = {
@@ -50,25 +53,33 @@ class Database:
         cls,
         url: str,
         *,
+        authorities: str = "",
         patience: float = DEFAULT_PATIENCE,
         lock_seconds: float = LOCK_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> Self:
         """The database behind a URL (`sqlite:///dir/index.db`, `postgresql://user:password@host/database`); nothing is
-        connected yet. `patience`: seconds for which a call is repeated while the database is away or busy;
-        `lock_seconds`: how long a write waits for those before it, and how long one that stands still may keep others
-        waiting.
+        connected yet. `authorities`: certificates in PEM; then PostgreSQL has to show one that they have signed for its
+        host, unless the URL says another sslmode. `patience`: seconds for which a call is repeated while the database
+        is away or busy; `lock_seconds`: how long a write waits for those before it, and how long one that stands still
+        may keep others waiting.
 
         Raises:
             DatabaseUrlError
         """
-        engine = _engine(url, cls.holds, lock_seconds)
-        return cls(engine, patience=patience, lock_seconds=lock_seconds, clock=clock, sleep=sleep)
+        kept = None
+        if authorities:
+            # libpq reads them from a file, again at each connection.
+            kept = TemporaryDirectory(prefix="compaction-authorities-")
+            (Path(kept.name) / _AUTHORITIES).write_text(authorities)
+        engine = _engine(url, cls.holds, lock_seconds, kept)
+        return cls(engine, kept, patience=patience, lock_seconds=lock_seconds, clock=clock, sleep=sleep)
 
     def __init__(
         self,
         engine: Engine,
+        authorities: TemporaryDirectory[str] | None = None,
         *,
         patience: float,
         lock_seconds: float,
@@ -76,6 +87,7 @@ class Database:
         sleep: Callable[[float], None],
     ) -> None:
         self.engine = engine
+        self._authorities = authorities
         self.name = display(engine.url, self.holds)
         self._postgres = engine.dialect.name == "postgresql"
         self._readers: Engine = engine
@@ -140,8 +152,10 @@ class Database:
         return self._patiently(once)
 
     def close(self) -> None:
-        """Close all connections that are not in use."""
+        """Close all connections that are not in use. It cannot be used any more."""
         self.engine.dispose()
+        if self._authorities is not None:
+            self._authorities.cleanup()
 
     def _patiently(self, once: Callable[[], T]) -> T:
         until = self._clock() + self._patience
@@ -163,7 +177,7 @@ _LIMITS: Final = text(
 """A client that stops in the middle of a change must not stop everybody for good."""
 
 
-def _engine(url: str, holds: str, lock_seconds: float) -> Engine:
+def _engine(url: str, holds: str, lock_seconds: float, authorities: TemporaryDirectory[str] | None) -> Engine:
     # The form of libpq and of lakeFS's own connection strings.
     if url.startswith("postgres://"):
         url = url.replace("postgres", "postgresql", 1)
@@ -176,7 +190,7 @@ def _engine(url: str, holds: str, lock_seconds: float) -> Engine:
         case "sqlite" if parsed.database and parsed.database != ":memory:" and not parsed.query:
             return _sqlite(parsed, lock_seconds)
         case "postgresql" if parsed.database:
-            return _postgres(parsed, holds, lock_seconds)
+            return _postgres(parsed, holds, lock_seconds, authorities)
         case "sqlite" | "postgresql":
             raise DatabaseUrlError(holds, f"its URL names no file or database: {_FORMS}")
         case other:
@@ -205,8 +219,10 @@ def _sqlite(url: URL, lock_seconds: float) -> Engine:
     return engine
 
 
-def _postgres(url: URL, holds: str, lock_seconds: float) -> Engine:
+def _postgres(url: URL, holds: str, lock_seconds: float, authorities: TemporaryDirectory[str] | None) -> Engine:
     wanted = {"application_name": f"compaction-{holds}".replace(" ", "-"), **_POSTGRES}
+    if authorities is not None:
+        wanted |= {"sslmode": "verify-full", "sslrootcert": f"{authorities.name}/{_AUTHORITIES}"}
     defaults = {name: value for name, value in wanted.items() if name not in url.query}
     return create_engine(
         url.set(drivername="postgresql+psycopg"),

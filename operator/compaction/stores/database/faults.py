@@ -40,6 +40,14 @@ _UNREACHABLE: Final = {
     "connection timeout expired": "is unreachable (timeout)",
 }
 """What is said when there is no connection, and what it means."""
+_TLS: Final = {
+    "certificate verify failed": "shows a certificate of an authority that is not trusted here: name the authority in "
+    "caBundle, or in sslrootcert of the URL",
+    "does not match host name": "shows a certificate of another host: write the host that it names into the URL",
+    "does not support SSL": "does not speak TLS: turn it on there, or write sslmode=disable into the URL",
+    "root certificate file": "cannot be checked, for want of the authorities: correct sslrootcert in the URL",
+}
+"""What is said when there is no connection that both sides trust, and what to do: another try ends the same."""
 _NO_TABLE: Final = "42P01"
 
 
@@ -71,11 +79,16 @@ def may_succeed_again(error: SQLAlchemyError) -> bool:
     if state is not None:
         return str(state).startswith(_POSTGRES_AGAIN)
     # Without a state there was no session; SQLite's own errors have a code, its driver's have none.
-    return isinstance(error, OperationalError | InterfaceError) and not _refused(str(error.orig))
+    words = str(error.orig)
+    return isinstance(error, OperationalError | InterfaceError) and not _refused(words) and not _distrust(words)
 
 
 def _refused(words: str) -> bool:
     return any(said in words for said in _REFUSED_LOGIN)
+
+
+def _distrust(words: str) -> str:
+    return next((meaning for said, meaning in _TLS.items() if said in words), "")
 
 
 def translated(error: SQLAlchemyError, database: str, no_tables: str) -> DatabaseError:
@@ -88,6 +101,8 @@ def translated(error: SQLAlchemyError, database: str, no_tables: str) -> Databas
         return DatabaseSchemaError(database, f"the tables are missing: {no_tables}")
     if not state and _refused(words):
         return DatabaseLoginError(database, f"refused the login ({words}).")
+    if not state and (distrust := _distrust(words)):
+        return DatabaseUnreachableError(database, f"{distrust}.")
     if code in _SQLITE_UNAVAILABLE:
         return DatabaseUnavailableError(
             database, f"cannot be used ({words}). Check the file, its directory and the space on its disk."

@@ -48,7 +48,10 @@ _CAUSES: Final = {
     "TimedOut": "timeout",
     "NetworkUnreachable": "network unreachable",
     "HostUnreachable": "host unreachable",
-    "InvalidCertificate": "the certificate is not trusted",
+    "InvalidCertificate(NotValidForName": "its certificate is of another host",
+    "InvalidCertificate(Expired": "its certificate has expired",
+    "InvalidCertificate": "its certificate is of an authority that is not trusted here: name the authority in "
+    "caBundle, or in a file that SSL_CERT_FILE names",
     "InvalidContentType": "the server does not speak TLS",
     "Parse(": "the server does not speak HTTP",
     "IncompleteMessage": "connection closed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ CLIENT: Final = frozenset(
 TIMES: Final = {"connect_timeout": "5s", "read_timeout": "30s", "timeout": "15m"}
 """A server that falls silent is noticed by `read_timeout`; a large object may take longer than that altogether."""
 BULK_RETRIES: Final = 5
+_NO_AUTHORITIES: Final = "No CA certificates were loaded"
+_INNERMOST: Final = re.compile(r"source: (.+),$", re.MULTILINE)
+"""The cause of a cause in what Rust prints of an error; the last one is the innermost."""
 PUBLIC_AZURE: Final = "blob.core.windows.net"
 LOCAL_PATH: Final = "local_path"
 """Option of a URL local://...: the folder that it is below."""
@@ -70,12 +74,30 @@ def connect(url: str, options: Mapping[str, str]) -> StorageConnection:
             for retries in (0, BULK_RETRIES)
         )
     except (BaseError, ValueError, TypeError) as error:
-        known = next((name for name in options if f"'{name}'" in str(error)), "")
-        reason = f"option {known!r} is not one of this store" if known else "its options do not fit together"
-        raise ObjectStoreUrlError(f"{parts.scheme}://{parts.netloc}{parts.path}: {reason}") from None
+        raise ObjectStoreUrlError(f"{parts.scheme}://{parts.netloc}{parts.path}: {_why(error, options)}") from None
     root = urllib.parse.unquote(parts.path).strip("/")
     top = partial(connect, f"{parts.scheme}://{parts.netloc}", options) if root else None
     return StorageConnection(url, Store.REMOTE, store, bulk, root=root, top=top)
+
+
+def _why(error: Exception, options: Mapping[str, str]) -> str:
+    """The cause in words of the library, unless it quotes the value of an option: then the name alone."""
+    text = str(error)
+    if _NO_AUTHORITIES in text:
+        return (
+            "no certificates of authorities are installed here: install the package ca-certificates, or name a file of "
+            "them in SSL_CERT_FILE or in caBundle"
+        )
+    if "root_certificate" in text:
+        return "option 'root_certificate' holds no certificates in PEM (-----BEGIN CERTIFICATE-----)"
+    if known := next((name for name in options if f"'{name}'" in text), ""):
+        return f"option {known!r} is not one of this store"
+    cause = text.partition("\n")[0].rpartition(" error: ")[2]
+    if cause == "builder error" and (innermost := _INNERMOST.findall(text)):
+        cause = innermost[-1]
+    if quoted := next((name for name, value in options.items() if value and value in cause), ""):
+        return f"the value of option {quoted!r} cannot be used"
+    return f"its options do not fit together: {cause}"
 
 
 def _azure(url: str, parts: urllib.parse.SplitResult, options: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
@@ -109,7 +131,8 @@ def _open_local(url: str, parts: urllib.parse.SplitResult, options: Mapping[str,
 
 def _open_folder(url: str, parts: urllib.parse.SplitResult, options: Mapping[str, str]) -> StorageConnection:
     if options:
-        raise ObjectStoreUrlError(f"{url}: a folder has no options ({', '.join(sorted(options))})")
+        # Their names are those of a Secret, which may be anybody's.
+        raise ObjectStoreUrlError(f"{url}: a folder has no options: name no credentials and no caBundle for it")
     if parts.netloc:
         raise ObjectStoreUrlError(f"{url}: a folder is file:///path, with nothing between the second and third slash")
     folder = Path(urllib.parse.unquote(parts.path) if parts.scheme else url).absolute()

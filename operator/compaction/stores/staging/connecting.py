@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compaction.api.policy.staging_area import MetarangeSources, StagingAreaReference
-from compaction.stores.secrets import Secrets, options_of, require, value_of
+from compaction.stores.secrets import Secrets, authorities_of, options_of, require, value_of
 from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.store import StagingConnection
 
@@ -15,7 +15,8 @@ def connection_of(reference: StagingAreaReference, secrets: Secrets) -> StagingC
     return StagingConnection(
         kv_url=value_of(secrets, reference.kv.secret_name, reference.kv.key),
         table=reference.table,
-        options=options_of(secrets, credentials),
+        options=options_of(secrets, credentials, reference.ca_bundle),
+        authorities=authorities_of(secrets, reference.ca_bundle),
         kv_from=f"Secret {reference.kv.secret_name}",
         options_from=f"Secret {credentials}" if credentials else "",
     )

@@ -27,7 +27,8 @@ from compaction.stores.unreachable import StoreAddress
 @dataclass(frozen=True, slots=True)
 class StagingConnection:
     """How a staging area is reached. `kv_url` (of the key-value store) and `options` (credentials of the objects) never
-    show. `kv_from` and `options_from`: where these two are written, for messages, such as `Secret kv`.
+    show. `authorities`: certificates, in PEM, that the server of the key-value store is trusted by. `kv_from` and
+    `options_from`: where these two are written, for messages, such as `Secret kv`.
     """
 
     kv_url: str = field(repr=False)
@@ -35,6 +36,11 @@ class StagingConnection:
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     kv_from: str = ""
     options_from: str = ""
+    authorities: str = field(default="", repr=False)
+
+    def open_kv(self, *, patience: float = DEFAULT_PATIENCE) -> SqlKeyValueStore:
+        """The key-value store; nothing is read yet. Raises DatabaseUrlError, KeyValueArgumentError."""
+        return open_key_value_store(self.kv_url, table=self.table, authorities=self.authorities, patience=patience)
 
     def address(self, namespace: str = "") -> StoreAddress:
         """What messages about a store that cannot be reached are made of. `namespace`: the URL of the objects."""
@@ -61,7 +67,7 @@ class StagingStore:
         """Open a store; nothing is read or created yet. `patience`: seconds for which a call is repeated while the
         database is away. Raises DatabaseUrlError, KeyValueArgumentError.
         """
-        kv = open_key_value_store(connection.kv_url, table=connection.table, patience=patience)
+        kv = connection.open_kv(patience=patience)
         return cls(connection, kv, TokenCounters(kv), clock)
 
     @property

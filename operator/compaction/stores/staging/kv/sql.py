@@ -257,15 +257,17 @@ class SqlKeyValueStore:
         self.database.close()
 
 
-def open_key_value_store(url: str, *, table: str = TABLE, patience: float = DEFAULT_PATIENCE) -> SqlKeyValueStore:
+def open_key_value_store(
+    url: str, *, table: str = TABLE, authorities: str = "", patience: float = DEFAULT_PATIENCE
+) -> SqlKeyValueStore:
     """The store behind a URL (`sqlite:///dir/kv.db`, `postgresql://user:password@host/database`); nothing is connected
     yet, and nothing created: `migrate` does. `patience`: seconds for which a call is repeated while the database is
-    away or busy.
+    away or busy. `authorities`: see `Database.open`.
 
     Raises:
         DatabaseUrlError, KeyValueArgumentError
     """
-    return SqlKeyValueStore(KeyValueDatabase.open(url, patience=patience), table=table)
+    return SqlKeyValueStore(KeyValueDatabase.open(url, authorities=authorities, patience=patience), table=table)
 
 
 def _place(partition: str, key: bytes) -> dict[str, Any]:

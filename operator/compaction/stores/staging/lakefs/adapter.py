@@ -32,7 +32,7 @@ from compaction.stores.staging.answers import claiming, left_out, unreadable
 from compaction.stores.staging.behind import furthest_behind
 from compaction.stores.staging.connecting import connection_of, work_of
 from compaction.stores.staging.damage import DamageChecks
-from compaction.stores.staging.kv.sql import SqlKeyValueStore, open_key_value_store
+from compaction.stores.staging.kv.sql import SqlKeyValueStore
 from compaction.stores.staging.lakefs.claims import (
     claim_branch,
     claimed_branches,
@@ -205,7 +205,7 @@ class LiveAdapter:
 
 
 def _open(wanted: StagingConnection) -> SqlKeyValueStore:
-    return open_key_value_store(wanted.kv_url, table=wanted.table, patience=PATIENCE)
+    return wanted.open_kv(patience=PATIENCE)
 
 
 def _active(found: LiveScan) -> tuple[LeftOut, ...]:
