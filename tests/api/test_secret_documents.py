@@ -28,7 +28,9 @@ def test_secrets_of_lists_and_beside_other_kinds_are_found() -> None:
     listed = yaml.safe_dump({"kind": "List", "items": [yaml.safe_load(document(stringData={"a": "1"}))]})
     text = f"kind: ConfigMap\nmetadata: {{name: c}}\n---\n{listed}---\n{document()}"
     assert load_secrets(f"---\n{listed}", source="x") == {"index": {"a": "1"}}
-    assert load_secrets(text, source="x") == {"configmap_c": {}, "index": {}}, "the last one of a name, as with kubectl apply"
+    assert load_secrets(text, source="x") == {"configmap_c": {}, "index": {}}, (
+        "the last one of a name, as with kubectl apply"
+    )
     assert load_secrets("", source="x") == {}
 
 

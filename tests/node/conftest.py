@@ -13,6 +13,7 @@ from compaction.local.node.running import RunningNode
 from compaction.local.node.start import start_node
 from node.host_state import HostState, assert_no_trace, look
 from node.on_node import Installation, installed
+from node.private_servers import PrivateServers, private_servers
 
 DIRECTORY_VARIABLE = "COMPACTION_NODE_DIR"
 
@@ -63,4 +64,11 @@ def installation(node: RunningNode, report: Callable[[str], None]) -> Iterator[I
     and its removal.
     """
     with installed(node, report) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def servers(node: RunningNode, report: Callable[[str], None]) -> Iterator[PrivateServers]:
+    """S3, PostgreSQL and etcd that pods reach, with certificates of an authority of their own."""
+    with private_servers(node, report) as running:
         yield running

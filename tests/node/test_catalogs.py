@@ -1,12 +1,11 @@
 """A catalog whose participants are pods: found by their labels, asked with the operator's own token, which the API
-server reviews for them; an etcd in a pod has the log.
+server reviews for them; an etcd with TLS has the log.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from compaction.local.programs.binaries import find_binaries
-from node.on_node import CLAIM, MOUNT, NAMESPACE, OPERATOR, Installation, give_to_pods
+from node.on_node import NAMESPACE, OPERATOR, Installation
+from node.private_servers import PrivateServers
 from support.cluster.by_kubectl import Object
 from support.cluster.rendered import MANIFESTS
 from support.cluster.told import write_secret
@@ -26,7 +25,6 @@ from support.time.waiting import eventually
 PATIENCE = 300.0
 PARTICIPANTS = ("orders-0", "orders-1")
 PORT = 7800
-ETCD_PORT = 2379
 PREFIX = "/catalogs/orders"
 ACCOUNT = "orders"
 LABELS = {"app": "orders"}
@@ -102,24 +100,6 @@ def address_of(installation: Installation, name: str) -> str:
     return eventually(found, f"pod {name} to run", timeout=PATIENCE)
 
 
-def etcd_in_a_pod(installation: Installation) -> str:
-    """An etcd from the volume; its endpoint."""
-    binaries = find_binaries()
-    assert binaries is not None
-    shutil.copy2(binaries.etcd, installation.volume / "etcd")
-    give_to_pods(installation.volume)
-    here = f"http://0.0.0.0:{ETCD_PORT}"
-    pod(
-        installation,
-        "etcd",
-        ["--data-dir=/tmp/data", f"--listen-client-urls={here}", f"--advertise-client-urls={here}", "--log-level=warn"],
-        container={"command": [f"{MOUNT}/etcd"]},
-        mounts=[{"name": "programs", "mountPath": MOUNT, "readOnly": True}],
-        volumes=[{"name": "programs", "persistentVolumeClaim": {"claimName": CLAIM}}],
-    )
-    return f"http://{address_of(installation, 'etcd')}:{ETCD_PORT}"
-
-
 def participant_in_a_pod(installation: Installation, name: str) -> None:
     serving = ["catalogs", "serve", f"--name={name}", "--admin", "--bind-address=0.0.0.0", f"--port={PORT}"]
     serving += ["--plain-http", "--availability=1s", "--update-interval=0.2s", "--checkpoint-interval=0.2s"]
@@ -163,20 +143,20 @@ def status(installation: Installation) -> Object:
 
 
 @pytest.fixture
-def orders(installation: Installation, tmp_path: Path) -> Iterator[list[str]]:
-    """Two participants in pods and an etcd in another; the options of the log."""
+def orders(installation: Installation, servers: PrivateServers, tmp_path: Path) -> Iterator[list[str]]:
+    """Two participants in pods, and the options of a log in etcd."""
     installation.kubectl("create", "serviceaccount", ACCOUNT)
-    write_secret(installation.cluster, "orders-test", {"secret": SECRET})
+    write_secret(installation.cluster, "orders-test", {"secret": SECRET, "ca.crt": servers.trust})
+    write_secret(installation.cluster, "orders-etcd", {"ca.crt": servers.trust})
     with catalogs_allowed(installation, tmp_path / "component"):
         for name in PARTICIPANTS:
             participant_in_a_pod(installation, name)
-        endpoint = etcd_in_a_pod(installation)
         for name in PARTICIPANTS:
             address_of(installation, name)
-        yield ["--etcd", endpoint, "--prefix", PREFIX]
+        yield ["--etcd", servers.etcd, "--prefix", PREFIX, "--ca", "/etc/orders/ca.crt"]
         installation.kubectl("delete", "ccat", "orders", "--ignore-not-found")
-        installation.kubectl("delete", "pod", "etcd", *PARTICIPANTS, "--ignore-not-found")
-    installation.kubectl("delete", "secret", "orders-test")
+        installation.kubectl("delete", "pod", *PARTICIPANTS, "--ignore-not-found")
+    installation.kubectl("delete", "secret", "orders-test", "orders-etcd")
     installation.kubectl("delete", "serviceaccount", ACCOUNT)
 
 
@@ -184,7 +164,7 @@ def test_history_is_cut_when_no_pod_needs_it(installation: Installation, orders:
     grow(installation, orders, *(f"S{n}" for n in range(7)))
     assert [one["version"] for one in compactor(installation, "history", *orders)] == list(range(1, 9))
     spec = {
-        "catalog": {"endpoints": [orders[1]], "prefix": f"{PREFIX}/"},
+        "catalog": {"endpoints": [orders[1]], "prefix": f"{PREFIX}/", "secretName": "orders-etcd"},
         "participants": {
             "selector": {"matchLabels": LABELS, "port": PORT},
             "plainHTTP": True,

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from compaction.exceptions import NodeError
@@ -51,18 +51,18 @@ def check_machine() -> None:
         raise NodeError(f"a node needs {', '.join(missing)}: install the packages util-linux, mount and procps")
 
 
-def missing_packages() -> list[str]:
+def missing_packages(programs: Mapping[str, str] = PACKAGES) -> list[str]:
     """The packages of programs that are not here."""
-    return sorted({package for program, package in PACKAGES.items() if shutil.which(program) is None})
+    return sorted({package for program, package in programs.items() if shutil.which(program) is None})
 
 
-def ensure_packages(*, report: Report) -> None:
-    """Install what is missing with apt.
+def ensure_packages(programs: Mapping[str, str] = PACKAGES, *, report: Report) -> None:
+    """Install with apt what is missing of the programs (program -> package).
 
     Raises:
         NodeError: there is no apt, a service manager would start what is installed, or the installation failed.
     """
-    missing = missing_packages()
+    missing = missing_packages(programs)
     if not missing:
         return
     words = " ".join(missing)
@@ -78,7 +78,7 @@ def ensure_packages(*, report: Report) -> None:
         started = time.monotonic()
         _apt(arguments, what=what)
         report(f"apt: done in {time.monotonic() - started:.0f} s")
-    still = missing_packages()
+    still = missing_packages(programs)
     if still:
         raise NodeError(f"installed, but the programs of {' '.join(still)} are not on PATH")
 
