@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -118,7 +119,7 @@ class PrivateServers:
         eventually(lambda: self._psql("SELECT 1", check=False), "PostgreSQL to answer")
         self._psql(f"ALTER ROLE lake PASSWORD '{self.secret}'")
         for port in (S3_PORT, ETCD_PORT):
-            eventually(lambda port=port: self._listens(port), f"a server on port {port}")
+            eventually(partial(self._listens, port), f"a server on port {port}")
 
     def _listens(self, port: int) -> bool:
         connect = f"import socket; socket.create_connection(({NODE_ADDRESS!r}, {port})).close()"

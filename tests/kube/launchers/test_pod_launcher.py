@@ -112,7 +112,7 @@ def test_a_name_is_used_once(bench: Run) -> None:
 
 def test_admission_that_refuses_is_told_in_its_own_words(bench: Run) -> None:
     async def work(b: Bench) -> None:
-        template = {"spec": {"hostNetwork": True}}
+        template = {"spec": {"containers": [{"name": "worker", "securityContext": {"capabilities": {"drop": []}}}]}}
         with pytest.raises(LaunchError, match=r"was refused: .*violates PodSecurity"):
             await b.launch({"podTemplate": template})
         assert await b.look() == []

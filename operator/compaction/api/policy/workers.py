@@ -12,6 +12,7 @@ from pydantic import Field, StringConstraints
 
 from compaction.api.base import ApiModel
 from compaction.api.enums import ImagePullPolicy, LauncherType
+from compaction.api.names import WORKER_SERVICE_ACCOUNT
 from compaction.api.policy.pods import (
     DriverSpec,
     DynamicAllocation,
@@ -29,9 +30,6 @@ from compaction.api.rules import Checked, Rule
 
 MAX_SLOTS: Final = 256
 """Jobs that one worker runs at the same time at most."""
-
-
-_ACCOUNT: Final = "compaction-worker"
 
 
 def _of_pods(member: str, left_out: str, given: Callable[[WorkersSpec], object]) -> Rule:
@@ -63,7 +61,7 @@ class WorkersSpec(ApiModel):
     """When the image is pulled. Without it, always for the tag latest, else when the node does not have it."""
     image_pull_secrets: ImagePullSecrets = ()
     """Secrets in the policy's namespace with which the image is pulled."""
-    service_account_name: ObjectName = _ACCOUNT
+    service_account_name: ObjectName = WORKER_SERVICE_ACCOUNT
     """Service account of driver pods, in the policy's namespace."""
     driver: DriverSpec = Field(default_factory=DriverSpec)
     """Resources of the driver pod."""
@@ -115,8 +113,8 @@ class WorkersSpec(ApiModel):
         _of_pods("imagePullSecrets", "size(self.imagePullSecrets) == 0", lambda workers: workers.image_pull_secrets),
         _of_pods(
             "serviceAccountName",
-            f"self.serviceAccountName == '{_ACCOUNT}'",
-            lambda workers: workers.service_account_name != _ACCOUNT,
+            f"self.serviceAccountName == '{WORKER_SERVICE_ACCOUNT}'",
+            lambda workers: workers.service_account_name != WORKER_SERVICE_ACCOUNT,
         ),
         _of_pods("executor", "self.executor.instances == 0", lambda workers: workers.executor.instances),
         _of_pods("dynamicAllocation", "false", lambda workers: workers.dynamic_allocation),

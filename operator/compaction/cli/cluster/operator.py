@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from compaction.api.names import COORDINATOR_LEASE, WORKER_IMAGE_ENVIRONMENT
+from compaction.api.names import COORDINATOR_LEASE, WORKER_IMAGE_ENVIRONMENT, WORKER_SERVICE_ACCOUNT
 from compaction.cli.cluster.flags import kubeconfig_option, namespace_option
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import errors_as_exit_code
@@ -21,6 +21,7 @@ from compaction.kube.client.own_tokens import AccountName
 from compaction.kube.client.secrets import NamespaceSecrets
 from compaction.kube.controller import PolicyController
 from compaction.kube.launchers.backends import make_launcher
+from compaction.kube.launchers.baseline import PodAllowance
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.logging import LogFormat
 from compaction.kube.replica.operator import OperatorConfig, default_state_dir, run_operator
@@ -81,6 +82,21 @@ class Account(click.ParamType[AccountName]):
     help="Maximum bytes per second that all rewrites read and write, such as 200M. COMPACTION_MAX_BYTES_PER_SECOND. "
     "Default: no limit.",
 )
+@click.option(
+    "--worker-accounts",
+    default=WORKER_SERVICE_ACCOUNT,
+    envvar="COMPACTION_WORKER_ACCOUNTS",
+    show_default=True,
+    metavar="NAME,...",
+    help="Service accounts that policies may name for drivers. COMPACTION_WORKER_ACCOUNTS.",
+)
+@click.option(
+    "--privileged-workers",
+    is_flag=True,
+    envvar="COMPACTION_PRIVILEGED_WORKERS",
+    help="Let pod templates of policies go beyond the Baseline of the Pod Security Standards. "
+    "COMPACTION_PRIVILEGED_WORKERS.",
+)
 @click.option("--resync", type=DurationParameter(least=1), default="5m", show_default=True)
 @click.option("--log-format", type=click.Choice([f.value for f in LogFormat]), default="text", show_default=True)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning"]), default="info", show_default=True)
@@ -108,6 +124,8 @@ def command(
     concurrency: int,
     max_workers: int | None,
     max_bytes_per_second: int | None,
+    worker_accounts: str,
+    privileged_workers: bool,
     resync: float,
     log_format: str,
     log_level: str,
@@ -159,5 +177,6 @@ def command(
                 namespace=config.namespace,
                 default_image=os.environ.get(WORKER_IMAGE_ENVIRONMENT, ""),
                 in_pod=runs_in_a_pod(),
+                allowance=PodAllowance(frozenset(worker_accounts.split(",")), privileged=privileged_workers),
             ),
         )

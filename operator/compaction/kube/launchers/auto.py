@@ -23,7 +23,8 @@ class AutoLauncher:
     async def launch(self, request: WorkerRequest) -> WorkerRef:
         """See `launchers.base.Launcher`. Raises LaunchError also when the policy's launcher cannot be used here."""
         wanted = request.pod.workers.launcher if request.pod is not None else LauncherType.PROCESS
-        launcher = choose(wanted, await self._offer()) if wanted is not LauncherType.PROCESS else wanted
+        offer = LauncherChoice(in_pod=self.in_pod) if wanted is LauncherType.PROCESS else await self._offer()
+        launcher = choose(wanted, offer)
         if launcher is LauncherType.PROCESS:
             return await self.processes.launch(request)
         try:

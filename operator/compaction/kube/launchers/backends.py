@@ -11,6 +11,7 @@ from compaction.kube.launchers.apache import ApacheBackend
 from compaction.kube.launchers.auto import AutoLauncher
 from compaction.kube.launchers.base import Launcher as LauncherProtocol
 from compaction.kube.launchers.base import WorkerObservation, WorkerRequest
+from compaction.kube.launchers.baseline import BASELINE, PodAllowance
 from compaction.kube.launchers.driver_pod import driver_pod
 from compaction.kube.launchers.kubeflow import KubeflowBackend
 from compaction.kube.launchers.objects import Backend, ObjectLauncher
@@ -38,8 +39,14 @@ BACKENDS: Final[Mapping[LauncherType, Backend]] = {
 
 
 def make_launcher(
-    client: ApiClient, processes: LauncherProtocol, *, namespace: str | None, default_image: str, in_pod: bool
+    client: ApiClient,
+    processes: LauncherProtocol,
+    *,
+    namespace: str | None,
+    default_image: str,
+    in_pod: bool,
+    allowance: PodAllowance = BASELINE,
 ) -> AutoLauncher:
     """The launcher of a term. `namespace` None: policies of all namespaces."""
-    objects = ObjectLauncher(client, BACKENDS, namespace=namespace, default_image=default_image)
+    objects = ObjectLauncher(client, BACKENDS, namespace=namespace, default_image=default_image, allowance=allowance)
     return AutoLauncher(processes, objects, in_pod=in_pod)

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.policy.workers import WorkersSpec
 from compaction.kinds.kind import NO_SECRETS, StoreSecrets, StoreVolume
+from compaction.kube.launchers.baseline import BASELINE, PodAllowance
 
 
 class PolicyKey(NamedTuple):
@@ -37,7 +38,8 @@ class WorkerPhase(StrEnum):
 @dataclass(frozen=True, slots=True)
 class PodRequest:
     """What a worker that runs in pods needs besides. `owner_uid` is the policy's; `volume` what the store is on, if it
-    is on one; `memory` the bytes that the driver pod gets this time, `executor_memory` each executor.
+    is on one; `memory` the bytes that the driver pod gets this time, `executor_memory` each executor. `allowance`: what
+    the installation allows.
     """
 
     workers: WorkersSpec
@@ -45,6 +47,7 @@ class PodRequest:
     memory: int
     executor_memory: int
     volume: StoreVolume | None = None
+    allowance: PodAllowance = BASELINE
 
 
 @dataclass(frozen=True, slots=True)

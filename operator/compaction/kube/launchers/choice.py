@@ -51,6 +51,11 @@ def choose(wanted: LauncherType, offer: LauncherChoice) -> LauncherType:
         if found is not LauncherType.PROCESS or not offer.in_pod:
             return found
         wanted = LauncherType.POD  # the operator's image has no Spark: a process of it could not work
+    if wanted is LauncherType.PROCESS and offer.in_pod:
+        raise LaunchError(
+            "workers cannot be processes here: they would run in the operator's own pod, as the operator. Set "
+            "spec.workers.launcher to auto, or leave it out"
+        )
     kind = KINDS.get(wanted)
     if kind is None or offer.of(wanted) is Availability.USABLE:
         return wanted

@@ -41,6 +41,7 @@ from compaction.exceptions import (
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.resources import PODS, Obj, Resource
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
+from compaction.kube.launchers.baseline import BASELINE, PodAllowance
 from compaction.kube.launchers.choice import KINDS, Availability
 from compaction.kube.launchers.pod_status import Sighting, owner_of, with_executors
 from compaction.reconcile.workers.launching import PATIENT
@@ -106,6 +107,7 @@ class ObjectLauncher:
         *,
         namespace: str | None,
         default_image: str = "",
+        allowance: PodAllowance = BASELINE,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -113,6 +115,7 @@ class ObjectLauncher:
         self._backends = backends
         self._namespace = namespace
         self._default_image = default_image
+        self._allowance = allowance
         self._monotonic = monotonic
         self._wall = wall
         self._seen: dict[_Key, _Seen] = {}
@@ -132,6 +135,8 @@ class ObjectLauncher:
     async def launch_as(self, launcher: LauncherType, request: WorkerRequest) -> WorkerRef:
         """Create the object. Raises LaunchError with what the API server (or an admission rule) said."""
         kind = KINDS[launcher]
+        if request.pod is not None:
+            request = replace(request, pod=replace(request.pod, allowance=self._allowance))
         body = self._backends[launcher].build(request, self._default_image)
         try:
             made = await self._client.create(kind, body, strict=True)

@@ -24,6 +24,7 @@ from compaction.api.policy.workers import WorkersSpec
 from compaction.exceptions import LaunchError
 from compaction.kube.client.resources import Obj
 from compaction.kube.launchers.base import PodRequest, WorkerRequest
+from compaction.kube.launchers.baseline import check_pod
 from compaction.kube.launchers.templates import with_user_template
 from compaction.stores.secrets import MOUNTED_AT
 
@@ -114,7 +115,7 @@ def metadata_of(request: WorkerRequest, role: Role) -> Obj:
 def pod_spec(request: WorkerRequest, role: Role, *, image: str, container: str, extra: Obj | None = None) -> Obj:
     """The pod's specification, the user's template merged in. `extra` are members of the container that runs Spark.
 
-    Raises LaunchError when the user's template cannot be merged.
+    Raises LaunchError when the user's template cannot be merged, and for what the installation does not allow.
     """
     pod = pods_of(request)
     workers = pod.workers
@@ -143,7 +144,10 @@ def pod_spec(request: WorkerRequest, role: Role, *, image: str, container: str, 
         "volumes": volumes,
         **_placement(workers),
     }
-    return with_user_template(spec, workers.pod_template.spec, container=container)
+    result = with_user_template(spec, workers.pod_template.spec, container=container)
+    accounts = pod.allowance.accounts if is_driver else {EXECUTOR_SERVICE_ACCOUNT}
+    check_pod(result, pod.allowance, accounts=accounts)
+    return result
 
 
 def resources(*, memory: int | None, cpu: str, cpu_limit: str | None) -> Obj:

@@ -74,12 +74,13 @@ class Database:
             kept = TemporaryDirectory(prefix="compaction-authorities-")
             (Path(kept.name) / _AUTHORITIES).write_text(authorities)
         engine = _engine(url, cls.holds, lock_seconds, kept)
-        return cls(engine, kept, patience=patience, lock_seconds=lock_seconds, clock=clock, sleep=sleep)
+        found = cls(engine, patience=patience, lock_seconds=lock_seconds, clock=clock, sleep=sleep)
+        found._authorities = kept
+        return found
 
     def __init__(
         self,
         engine: Engine,
-        authorities: TemporaryDirectory[str] | None = None,
         *,
         patience: float,
         lock_seconds: float,
@@ -87,7 +88,7 @@ class Database:
         sleep: Callable[[float], None],
     ) -> None:
         self.engine = engine
-        self._authorities = authorities
+        self._authorities: TemporaryDirectory[str] | None = None
         self.name = display(engine.url, self.holds)
         self._postgres = engine.dialect.name == "postgresql"
         self._readers: Engine = engine

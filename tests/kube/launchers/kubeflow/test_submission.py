@@ -34,7 +34,8 @@ from support.time.waiting import eventually
 
 NAME = "logs-w-abcd-12345"
 NAMESPACE = "kubeflow-submission"
-REFUSED = {"podTemplate": {"spec": {"hostNetwork": True}}}
+NOTHING_DROPPED = {"name": "worker", "securityContext": {"capabilities": {"drop": []}}}
+REFUSED = {"podTemplate": {"spec": {"containers": [NOTHING_DROPPED]}}}
 """What a namespace that enforces `restricted` takes no pods of."""
 EXECUTOR = {"spark-role": "executor"}
 PROGRAM = Path(__file__).with_name("executor_driver.py")
@@ -107,7 +108,7 @@ def test_what_spark_submit_says_of_a_refusal_reaches_people(submitted: Submitted
     body = application_of(REFUSED, name="refused") | {"status": status}
     seen = observe_kubeflow(body, None, Sighting(NOW, 30))
     assert seen.ending is WorkerEnding.FAILED
-    assert 'violates PodSecurity "restricted:latest": host namespaces (hostNetwork=true)' in seen.message
+    assert 'violates PodSecurity "restricted:latest": unrestricted capabilities' in seen.message
 
 
 @dataclass
