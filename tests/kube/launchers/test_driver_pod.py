@@ -133,8 +133,8 @@ def test_executors_may_come_and_go() -> None:
 
 
 def test_a_setting_that_looks_like_a_variable_is_none() -> None:
-    args = container(pod_of({"sparkConf": {"spark.app.note": "$(POD_IP)"}}))["args"]
-    assert "spark.app.note=$$(POD_IP)" in args, "the kubelet writes $( for it"
+    args = container(pod_of({"sparkConf": {"spark.ui.port": "$(POD_IP)"}}))["args"]
+    assert "spark.ui.port=$$(POD_IP)" in args, "the kubelet writes $( for it"
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,22 @@ WRONG_POLICIES = (
     Wrong("spec/workers/sparkConf", {"driver.memory": "2g"}, "spec.workers.sparkConf", "must begin with 'spark.'"),
     Wrong("spec/workers/sparkConf", {"spark.master": "x"}, "spec.workers.sparkConf", "set workers.sparkMaster instead"),
     *(
+        Wrong("spec/workers/sparkConf", {key: "x"}, "spec.workers.sparkConf", "only settings of memory, cores")
+        for key in (
+            "spark.kubernetes.executor.podTemplateFile",
+            "spark.kubernetes.executor.secrets.password",
+            "spark.jars",
+            "spark.jars.packages",
+            "spark.driver.extraJavaOptions",
+            "spark.executor.defaultJavaOptions",
+            "spark.pyspark.python",
+            "spark.kubernetes.container.image",
+            "spark.kubernetes.namespace",
+            "spark.executor.resource.gpu.discoveryScript",
+            "spark.hadoop.fs.s3a.access.key",
+        )
+    ),
+    *(
         Wrong("spec/workers", {"launcher": "process"} | member, f"{WORKERS_FIELD}.{next(iter(member))}", PODS_ADVICE)
         for member in (
             {"image": "worker:1"},

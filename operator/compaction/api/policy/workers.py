@@ -5,7 +5,8 @@ Fields about pods (images, resources, placement, secrets) are read only by the l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
@@ -30,6 +31,32 @@ from compaction.api.rules import Checked, Rule
 
 MAX_SLOTS: Final = 256
 """Jobs that one worker runs at the same time at most."""
+
+_OF_PODS: Final = "memory|memoryOverhead|memoryOverheadFactor|minMemoryOverhead|cores"
+_SETTINGS: Final = (
+    r"^spark[.]("
+    rf"driver[.]({_OF_PODS}|maxResultSize)"
+    rf"|executor[.]({_OF_PODS}|heartbeatInterval|maxNumFailures|failuresValidityInterval)"
+    r"|(memory|network|rpc|locality|dynamicAllocation|excludeOnFailure|task|stage|cleaner|broadcast|rdd|decommission"
+    r"|storage|scheduler|shuffle|io|eventLog|speculation|kubernetes[.]allocation|python[.]worker)[.][a-zA-Z.]+"
+    r"|kubernetes[.](memoryOverheadFactor|(driver|executor)[.](request|limit)[.]cores|executor[.][a-zA-Z]+Delta"
+    r"|executor[.]deleteOnTermination)"
+    r"|default[.]parallelism|files[.]maxPartitionBytes|speculation|log[.]level|logConf"
+    r"|ui[.](enabled|port|killEnabled|showConsoleProgress|timelineEnabled|threadDumpsEnabled|retained[a-zA-Z]+"
+    r"|liveUpdate[.][a-zA-Z]+|prometheus[.]enabled))$"
+)
+"""What tunes Spark, and neither runs nor fetches anything, reads no file and names no Secret, image, account or pod
+template. A list of what is harmful would end with Spark's next release.
+"""
+_WHAT_CONF_HOLDS: Final = (
+    "only settings of memory, cores, scheduling, network, shuffle, storage, allocation, event log and web page can be "
+    "given here (docs/resources.md#sparkconf)"
+)
+
+
+def _strange(conf: Mapping[str, str]) -> list[str]:
+    """What the two rules before it say nothing about."""
+    return [key for key in conf if key.startswith("spark.") and key != "spark.master" and not re.match(_SETTINGS, key)]
 
 
 def _of_pods(member: str, left_out: str, given: Callable[[WorkersSpec], object]) -> Rule:
@@ -103,9 +130,16 @@ class WorkersSpec(ApiModel):
                 message="must not hold spark.master: set workers.sparkMaster instead",
                 holds=lambda conf: "spark.master" not in conf,
             ),
+            Rule(
+                cel=f"self.all(key, !key.startsWith('spark.') || key == 'spark.master' || key.matches('{_SETTINGS}'))",
+                message=f"{_WHAT_CONF_HOLDS}: remove the others",
+                holds=lambda conf: not _strange(conf),
+                explain=lambda conf: f"{', '.join(_strange(conf))}: {_WHAT_CONF_HOLDS}",
+            ),
         ),
     ] = Field(default_factory=dict)
-    """Spark configuration of the workers, such as spark.driver.memory: 2g. The keys begin with "spark."."""
+    """Spark configuration of the workers, such as spark.driver.memory: 2g: settings of memory, cores, scheduling,
+    network, shuffle, storage, allocation of executors, event log and web page."""
 
     RULES = (
         _of_pods("image", "self.image == ''", lambda workers: workers.image),

@@ -49,7 +49,7 @@ BASELINE: Final = PodAllowance()
 
 
 def check_pod(spec: Obj, allowance: PodAllowance, *, accounts: Collection[str]) -> None:
-    """Raises LaunchError with all that a pod has and the installation does not allow. `accounts`: as what it may run."""
+    """Raises LaunchError with all that a pod has and may not have. `accounts`: those that it may run as."""
     # The second is the older name of the first.
     named = (spec.get(member) for member in ("serviceAccountName", "serviceAccount"))
     strange = [f"the service account {one}" for one in named if one is not None and one not in accounts]

@@ -26,7 +26,6 @@ from compaction.kube.launchers.applications import (
     waiting_or_running,
 )
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
-from compaction.kube.launchers.kubeflow_rules import check_user_conf, without_refused
 from compaction.kube.launchers.pod_status import Sighting, ending_by_code
 from compaction.kube.launchers.pods import QUEUE_LABEL, Role, has_executors, image_of, pods_of
 from compaction.kube.launchers.spark_conf import (
@@ -36,6 +35,19 @@ from compaction.kube.launchers.spark_conf import (
     ui_enabled,
 )
 
+WRITTEN_CONF: Final = frozenset(
+    {
+        *(f"spark.kubernetes.authenticate.{role}.serviceAccountName" for role in ("driver", "executor")),
+        *(f"spark.kubernetes.authenticate{role}.{token}" for role in ("", ".driver", ".executor")
+          for token in ("oauthToken", "oauthTokenFile")),
+        *(f"spark.kubernetes{role}.container.image" for role in ("", ".driver", ".executor")),
+        "spark.master",
+        "spark.kubernetes.driver.master",
+    }
+)  # fmt: skip
+"""Settings that their operator writes from fields of the application: its webhook refuses an application that has one
+of them (2.5.2, internal/webhook/sparkconf_validator.go; a test sends each key through it).
+"""
 _QUEUED: Final = frozenset({"SUSPENDED", "SUSPENDING", "RESUMING"})
 _WAITING: Final = frozenset({"SUBMITTED", "PENDING_RERUN", "INVALIDATING"})
 _RUNNING: Final = frozenset({"RUNNING", "SUCCEEDING", "FAILING", "UNKNOWN"})
@@ -65,7 +77,6 @@ def kubeflow_application(request: WorkerRequest, *, default_image: str) -> Obj:
     pod = pods_of(request)
     workers = pod.workers
     image = image_of(workers, default_image)
-    check_user_conf(workers.spark_conf, namespace=request.policy.namespace)
     templates = pod_templates(request, image=image)
     metadata = application_metadata(request)
     if workers.queue_name:
@@ -79,7 +90,7 @@ def kubeflow_application(request: WorkerRequest, *, default_image: str) -> Obj:
         "image": image,
         "mainApplicationFile": MAIN_FILE,
         "arguments": main_arguments(request),
-        "sparkConf": without_refused(spark_conf(request, image=image)),
+        "sparkConf": {key: value for key, value in spark_conf(request, image=image).items() if key not in WRITTEN_CONF},
         "restartPolicy": {"type": "Never"},
         "timeToLiveSeconds": TTL_SECONDS,
         "driver": _driver(request, templates[Role.DRIVER]),
