@@ -105,6 +105,10 @@ WRONG_POLICIES = (
     Wrong(f"{LOGS}/root", "/data/../etc", f"{LOGS_FIELD}.root", "must not contain '..': write the path it leads to"),
     Wrong(f"{LOGS}/root", "/data/..", f"{LOGS_FIELD}.root", "must not contain '..'"),
     Wrong(f"{LOGS}/root", "/", f"{LOGS_FIELD}.root", "must name a directory below /"),
+    *(
+        Wrong(f"{LOGS}/root", path, f"{LOGS_FIELD}.root", "must not lead through /proc, /sys or /dev")
+        for path in ("/proc/self/root/data", "//proc/1/root", "/./dev/shm/logs", "/sys")
+    ),
     Wrong(f"{LOGS}/root", "/data/\0ra", f"{LOGS_FIELD}.root", "must not contain a NUL character"),
     Wrong(f"{LOGS}/include", ["["], f"{LOGS_FIELD}.include[0]", "must close every '['"),
     Wrong(f"{LOGS}/include", ["**", "[a/b]"], f"{LOGS_FIELD}.include[1]", "must close every '['"),
@@ -342,6 +346,8 @@ WRONG_BLOCK_POLICIES = (
         for url in ("http://host/bucket", "s3://", "s3://key:secret@host/bucket", "s3://bucket?region=x", "bucket")
     ),
     Wrong(f"{BLOCKS}/url", "file:///data/../etc", f"{BLOCKS_FIELD}.url", "must not contain '..'"),
+    Wrong(f"{BLOCKS}/url", "file:///%70roc/self/root/b", f"{BLOCKS_FIELD}.url", "first directory without '%'"),
+    Wrong(f"{BLOCKS}/url", "file:///proc/self/root/b", f"{BLOCKS_FIELD}.url", "must not lead through /proc"),
     Wrong(f"{BLOCKS}/index", ABSENT, f"{BLOCKS_FIELD}.index", "Required value", "is required"),
     Wrong(f"{BLOCKS}/index", {"key": "url"}, f"{BLOCKS_FIELD}.index.secretName", "Required value", "is required"),
     Wrong(f"{BLOCKS}/index", {"secretName": ""}, f"{BLOCKS_FIELD}.index.secretName", "at least 1 char"),

@@ -16,6 +16,7 @@ from compaction.api.base import ApiModel
 from compaction.api.crd.columns import PrinterColumn
 from compaction.api.crd.hints import list_atomic, list_map, list_set
 from compaction.api.members import JobMember, SourcesModel, StoreMember, StoreModel
+from compaction.api.policy.paths import NOT_OF_THE_KERNEL
 from compaction.api.policy.values import LASTING, SOME_BYTES, CaBundle, SecretKey, SecretName
 from compaction.api.rules import Checked, Rule
 from compaction.api.text.safe import UNPRINTABLE, printable
@@ -30,6 +31,7 @@ MAX_SHARD: Final = 2**31 - 1
 BLOCK_REWRITE: Final = "BlockRewrite"
 _URL: Final = "^(s3|gs|az|file)://[^@?# ]+$"
 
+_ESCAPED: Final = "^file://[/.]*/[^/]*%"
 STORE_URL: Final = (
     Rule(
         cel=f"self.matches('{_URL}')",
@@ -41,6 +43,12 @@ STORE_URL: Final = (
         cel="!self.matches('(^|/)[.][.](/|$)')",
         message="must not contain '..': write the path it leads to",
         holds=lambda url: ".." not in url.split("/"),
+    ),
+    NOT_OF_THE_KERNEL,
+    Rule(
+        cel=f"!self.matches('{_ESCAPED}')",
+        message="must name the first directory without '%': write the characters themselves",
+        holds=lambda url: re.match(_ESCAPED, url) is None,
     ),
 )
 _PLAIN: Final = "[A-Za-z0-9_.-]"

@@ -41,6 +41,12 @@ NOT_THE_FILE_SYSTEM: Final = Rule(
     message="must name a directory below /: the whole file system is not a store",
     holds=lambda path: any(character not in "/." for character in path),
 )
+_OF_THE_KERNEL: Final = "[/.]*/(proc|sys|dev)(/|$)"
+NOT_OF_THE_KERNEL: Final = Rule(
+    cel=f"!self.matches('^(file://)?{_OF_THE_KERNEL}')",
+    message="must not lead through /proc, /sys or /dev, where the same directory has other names: write its own path",
+    holds=lambda path: re.match(_OF_THE_KERNEL, path.removeprefix("file://")) is None,
+)
 RELATIVE_GLOB: Final = (
     NO_NUL,
     _relative_to("root"),

@@ -10,7 +10,13 @@ from compaction.api.bounds import Count
 from compaction.api.crd.columns import PrinterColumn
 from compaction.api.crd.hints import list_atomic, list_set
 from compaction.api.members import JobMember, SourcesModel, StoreMember, StoreModel
-from compaction.api.policy.paths import ABSOLUTE_PATH, NOT_THE_FILE_SYSTEM, RELATIVE_DIRECTORY, RELATIVE_GLOB
+from compaction.api.policy.paths import (
+    ABSOLUTE_PATH,
+    NOT_OF_THE_KERNEL,
+    NOT_THE_FILE_SYSTEM,
+    RELATIVE_DIRECTORY,
+    RELATIVE_GLOB,
+)
 from compaction.api.rules import Checked, Rule
 from compaction.api.text.safe import PATH_LIMIT
 from compaction.api.text.values import Quantity
@@ -79,7 +85,9 @@ class SegmentLogsSpec(StoreModel):
     """Segment logs in Ra's on-disk format: directories of numbered segment files with snapshots."""
 
     root: Annotated[
-        str, StringConstraints(min_length=1, max_length=PATH_LIMIT), Checked(*ABSOLUTE_PATH, NOT_THE_FILE_SYSTEM)
+        str,
+        StringConstraints(min_length=1, max_length=PATH_LIMIT),
+        Checked(*ABSOLUTE_PATH, NOT_THE_FILE_SYSTEM, NOT_OF_THE_KERNEL),
     ]
     """Directory below which the logs are, as an absolute path where the operator and its workers run."""
     volume: LogsVolume | None = None

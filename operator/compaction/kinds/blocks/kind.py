@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from compaction.api.job.resource import CompactionJobSpec, JobParameters, JobReceipt, JobSources
 from compaction.api.policy.block_store import (
@@ -24,6 +25,7 @@ from compaction.kinds.blocks.work import format_merge, work_of
 from compaction.kinds.kind import Kind, Measure, Nouns, StoreSecrets, Words, Work
 from compaction.planning.candidates import Candidate
 from compaction.planning.parts import Parts
+from compaction.planning.paths import plain_path
 from compaction.planning.planner import PlannedJob
 from compaction.planning.reading import ScanResult
 
@@ -134,7 +136,7 @@ class BlockStoreKind(Kind):
         """See `Kind`."""
         blocks = _store(store)
         index = f"index:{namespace}:{blocks.index.secret_name}:{blocks.index.key}"
-        return f"blocks:{blocks.url}".rstrip("/"), index
+        return f"blocks:{_place(blocks)}".rstrip("/"), index
 
     def overlap(self, one: StoreSpec, other: StoreSpec, *, same_namespace: bool) -> bool:
         """See `Kind`: the same index, or one place inside the other. Secrets are of a namespace: in two of them the
@@ -144,7 +146,7 @@ class BlockStoreKind(Kind):
         mine, theirs = _store(one), _store(other)
         if same_namespace and mine.index == theirs.index:
             return True
-        places = sorted(f"{url.rstrip('/')}/" for url in (mine.url, theirs.url))
+        places = sorted(f"{_place(blocks).rstrip('/')}/" for blocks in (mine, theirs))
         if not places[1].startswith(places[0]):
             return False
         without = mine.credentials_secret_name is None and theirs.credentials_secret_name is None
@@ -221,6 +223,13 @@ class BlockStoreKind(Kind):
         if debt.tenants:
             rows.append(("Tenants", ", ".join(f"{one.tenant}: {plural(one.sources, 'block')}" for one in debt.tenants)))
         return tuple(rows)
+
+
+def _place(blocks: BlockStoreSpec) -> str:
+    """The URL as one text however it is written: escapes are what they stand for, a folder has one path."""
+    scheme, _, path = blocks.url.partition("://")
+    path = unquote(path)
+    return f"{scheme}://{plain_path(path) if scheme == 'file' else path}"
 
 
 def _numbers(fingerprint: str) -> tuple[int, int] | None:
