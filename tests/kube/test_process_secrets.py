@@ -44,7 +44,7 @@ def launcher_of(
     return ProcessLauncher(
         state,
         command=lambda _request: [sys.executable, "-c", code],
-        secrets_of=(lambda namespace: {"ns": secrets}[namespace]) if secrets is not None else None,
+        secrets_of=(lambda key: {"ns": secrets}[key.namespace]) if secrets is not None else None,
     )
 
 
@@ -190,7 +190,7 @@ def test_a_changed_secret_reaches_a_running_worker_also_from_another_coordinator
         return ProcessLauncher(
             state,
             command=lambda _request: [sys.executable, "-c", READS],
-            secrets_of=lambda namespace: {"ns": secrets}[namespace],
+            secrets_of=lambda key: {"ns": secrets}[key.namespace],
             monotonic=lambda: now,
         )
 

@@ -39,6 +39,8 @@ COMPONENT_EXECUTOR: Final = "executor"
 COMPONENT_COORDINATOR: Final = "coordinator"
 COMPONENT_DRILL: Final = "drill"
 
+ANNOTATION_USED_BY: Final = f"{GROUP}/used-by"
+"""On a Secret, by its owner: who may have it, as KIND/NAME or KIND/*, one after another with commas."""
 ANNOTATION_SLOTS: Final = f"{GROUP}/slots"
 ANNOTATION_PID: Final = f"{GROUP}/pid"
 ANNOTATION_HOST: Final = f"{GROUP}/host"

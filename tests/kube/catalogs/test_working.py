@@ -32,6 +32,7 @@ from compaction.kube.catalogs.failures import reason_of
 from compaction.kube.catalogs.finding import ClusterPlaces, addresses_of
 from compaction.kube.catalogs.working import CatalogWork, RoundState
 from compaction.kube.client.own_tokens import OwnTokens
+from compaction.kube.informer.cache import ObjectKey
 from compaction.reconcile.catalogs.actions import Ask, ReadLog, SaveSnapshot, SendMinimum, Task
 from compaction.reconcile.catalogs.observations import Broken, Delivered, Heard, LogRead, Result, Saved
 from support.catalogs.worlds import column, table
@@ -70,7 +71,7 @@ class Desk:
                 clock=lambda: NOW,
                 is_leader=lambda: self.leads,
             )
-            return await work.do("ns", self.state, task)
+            return await work.do(ObjectKey("ns", "orders"), self.state, task)
 
         return asyncio.run(main())
 

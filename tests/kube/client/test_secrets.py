@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from compaction.api.enums import PolicyReason
+from compaction.api.names import ANNOTATION_USED_BY
 from compaction.exceptions import SecretError, SecretForbiddenError, SecretMissingError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection, load_connection
@@ -31,13 +32,55 @@ class Clock:
         return self.now
 
 
+USER = "CompactionPolicy/lake"
+USED = {ANNOTATION_USED_BY: USER}
+
+
+def secret_object(data: Mapping[str, str] | None, used_by: str = USER) -> dict[str, Any]:
+    metadata = {"name": "store", "namespace": "ns", "annotations": {ANNOTATION_USED_BY: used_by}}
+    return {"metadata": metadata, "data": data}
+
+
+@pytest.mark.parametrize(
+    ("said", "is_for"),
+    [
+        (USER, True),
+        ("CatalogCompaction/a , CompactionPolicy/lake", True),
+        ("CompactionPolicy/*", True),
+        ("", False),
+        ("*", False),
+        ("CompactionPolicy/lak", False),
+        ("CompactionPolicy/lake2", False),
+        ("CatalogCompaction/lake", False),
+        ("CatalogCompaction/*", False),
+    ],
+)
+def test_a_secret_says_for_whom_it_is(said: str, is_for: bool) -> None:
+    """Nothing of any other is told, not even its keys."""
+    data = {"a": base64.b64encode(VALUE.encode()).decode()}
+    if is_for:
+        assert secret_values("store", secret_object(data, said), user=USER) == {"a": VALUE}
+        return
+    with pytest.raises(SecretForbiddenError) as caught:
+        secret_values("store", secret_object(data, said), user=USER)
+    wanted = f"{said},{USER}" if said else USER
+    assert str(caught.value) == (
+        "Secret store: it is not for CompactionPolicy/lake; whoever may write it can say that it is: kubectl annotate "
+        f"--overwrite secret store -n ns compaction.dev/used-by='{wanted}'"
+    )
+    assert reason_of(caught.value) is PolicyReason.PERMISSION_DENIED
+    nothing = {"metadata": {"name": "store", "namespace": "ns"}, "data": data}
+    with pytest.raises(SecretForbiddenError):
+        secret_values("store", nothing, user=USER)
+
+
 @pytest.fixture
 def make(control_plane: Any, namespace: str) -> Callable[..., None]:
     """`make("store", key="value")` creates or replaces a Secret."""
 
     def secret(name: str, values: Mapping[str, str]) -> None:
         data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
-        body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "annotations": USED}, "data": data}
         path = f"/api/v1/namespaces/{namespace}/secrets"
         control_plane.admin.request("DELETE", f"{path}/{name}")
         answer = control_plane.admin.request("POST", path, body)
@@ -54,7 +97,7 @@ def in_thread(
 
     async def main() -> Any:
         async with ApiClient(connection, deadline=3.0, observe=calls.append) as client:
-            secrets = NamespaceSecrets(client, namespace, monotonic=clock or Clock())
+            secrets = NamespaceSecrets(client, namespace, USER, monotonic=clock or Clock())
             return await asyncio.to_thread(work, secrets)
 
     return asyncio.run(main()), calls
@@ -199,8 +242,8 @@ def test_no_value_shows_in_what_keeps_them(
 
 def test_a_value_that_is_no_text_is_named() -> None:
     with pytest.raises(SecretError, match=r"^key a of Secret store: its value is not UTF-8 text"):
-        secret_values("store", {"data": {"a": base64.b64encode(b"\xff\xfe").decode()}})
-    assert secret_values("empty", {}) == {}
+        secret_values("store", secret_object({"a": base64.b64encode(b"\xff\xfe").decode()}), user=USER)
+    assert secret_values("empty", secret_object(None), user=USER) == {}
 
 
 def test_a_look_that_outlives_its_term_gets_an_error_and_comes_back(connection: ApiConnection, namespace: str) -> None:
@@ -209,7 +252,7 @@ def test_a_look_that_outlives_its_term_gets_an_error_and_comes_back(connection: 
     async def term() -> NamespaceSecrets:
         async with ApiClient(connection) as client:
             await client.request("GET", "/version")
-            secrets = NamespaceSecrets(client, namespace)
+            secrets = NamespaceSecrets(client, namespace, USER)
         with pytest.raises(SecretError, match="the operator ends"):
             await asyncio.to_thread(secrets.read, "store")
         return secrets

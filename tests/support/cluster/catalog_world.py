@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from compaction.api.catalog.spec import CatalogCompactionSpec
+from compaction.api.names import ANNOTATION_USED_BY
 from compaction.catalogs.commands.command import Command
 from compaction.catalogs.compaction.reasons import Reason
 from compaction.catalogs.compaction.round import Answer, Unanswered
@@ -130,7 +131,8 @@ class ObjectsOf:
             raise self.failure
         if name not in self.secrets:
             raise NotFoundError(f"{resource.plural} {name} in {namespace}", status=404, reason="NotFound")
-        return {"metadata": {"name": name}, "data": dict(self.secrets[name])}
+        metadata = {"name": name, "namespace": namespace, "annotations": {ANNOTATION_USED_BY: "CatalogCompaction/*"}}
+        return {"metadata": metadata, "data": dict(self.secrets[name])}
 
     async def list(self, resource: Resource, *, namespace: str, labels: str | None = None) -> SimpleNamespace:
         if self.failure is not None:

@@ -10,13 +10,17 @@ from pathlib import Path
 
 import psutil
 
+from compaction.api.names import ANNOTATION_USED_BY
 from support.cluster.by_kubectl import Cluster
 
+EVERYBODY = "CompactionPolicy/*, CatalogCompaction/*"
 
-def write_secret(cluster: Cluster, name: str, values: Mapping[str, str]) -> None:
-    """Make a Secret, or give it these keys."""
+
+def write_secret(cluster: Cluster, name: str, values: Mapping[str, str], *, used_by: str = EVERYBODY) -> None:
+    """Make a Secret, or give it these keys. `used_by`: for whom it is."""
     data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
-    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
+    metadata = {"name": name, "annotations": {ANNOTATION_USED_BY: used_by}}
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
     cluster.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(body))
 
 

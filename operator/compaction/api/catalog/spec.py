@@ -114,8 +114,9 @@ class ParticipantsSpec(ApiModel):
     """Instead of a shared secret, a token of the operator's service account is shown: nothing has to be written or
     rotated."""
     plain_http: bool = Field(default=False, alias="plainHTTP")
-    """Whether pods answer by HTTP, and the secret may travel so to other machines: where something else encrypts, such
-    as a service mesh. Without it, pods are asked by HTTPS, and addresses with http:// must be on this machine."""
+    """Whether pods answer by HTTP, where something else encrypts, such as a service mesh. Tokens of the operator's
+    account may travel so to other machines; a shared secret never does. Without it, pods are asked by HTTPS, and
+    addresses with http:// must be on this machine."""
 
     RULES = (
         Rule(

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from compaction.api.names import COORDINATOR_LEASE, WORKER_IMAGE_ENVIRONMENT, WORKER_SERVICE_ACCOUNT
+from compaction.api.names import COORDINATOR_LEASE, POLICY_KIND, WORKER_IMAGE_ENVIRONMENT, WORKER_SERVICE_ACCOUNT
 from compaction.cli.cluster.flags import kubeconfig_option, namespace_option
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import errors_as_exit_code
@@ -172,7 +172,7 @@ def command(
                 ProcessLauncher(
                     config.state_dir,
                     environment=environment,
-                    secrets_of=lambda namespace: NamespaceSecrets(client, namespace),
+                    secrets_of=lambda key: NamespaceSecrets(client, key.namespace, f"{POLICY_KIND}/{key.name}"),
                 ),
                 namespace=config.namespace,
                 default_image=os.environ.get(WORKER_IMAGE_ENVIRONMENT, ""),

@@ -64,7 +64,7 @@ class ParticipantAddress:
         if found.scheme == "http" and not plain and not is_loopback(found.host):
             raise ParticipantConfigError(
                 f"participant {self.name}: {self.url}: beyond loopback, the secret would travel readably: use https, "
-                "or allow plain HTTP where something else encrypts"
+                "or serviceAccountToken with plainHTTP where something else encrypts"
             )
 
 

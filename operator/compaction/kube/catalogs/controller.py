@@ -154,7 +154,7 @@ class CatalogController:
         assert work is not None, "start() comes first"
         result: Result = Broken(work_of(task), Reason.INTERNAL_ERROR, _UNEXPECTED)
         try:
-            result = await work.do(key.namespace, state.round, task)
+            result = await work.do(key, state.round, task)
         finally:
             state.results.append(result)
             runtime.queue.add(key)

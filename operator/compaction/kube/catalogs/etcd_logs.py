@@ -14,7 +14,8 @@ from compaction.catalogs.log.etcd.client import GatewayClient
 from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings, Tls
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.log.port import UpdateLog
-from compaction.exceptions import SecretMissingError
+from compaction.exceptions import SecretError, SecretMissingError
+from compaction.ingest.running import is_loopback
 from compaction.kube.catalogs.ports import Credentials, Secret
 
 _CALL: Final = 3
@@ -28,14 +29,21 @@ class EtcdLogs:
     """Implements `ports.Logs`."""
 
     def open(self, spec: CatalogCompactionSpec, credentials: Credentials) -> UpdateLog:
-        """See `ports.Logs`. Raises SecretMissingError for half of a key pair, or of a user."""
+        """See `ports.Logs`. Raises SecretMissingError for half of a key pair, or of a user; SecretError for a password
+        that would travel readably.
+        """
         secret, name = credentials.log, spec.catalog.secret_name or ""
         for one, other in ((CERTIFICATE, KEY), (KEY, CERTIFICATE), ("username", "password"), ("password", "username")):
             if secret.get(one) and not secret.get(other):
                 raise SecretMissingError(name, other, f"it is not there, and {one} is: write both or neither")
+        endpoints = tuple(Endpoint.parse(url) for url in spec.catalog.endpoints)
+        if secret.get("password") and (
+            open_ := [one for one in endpoints if not one.secure and not is_loopback(one.host)]
+        ):
+            raise SecretError(name, "password", f"it would travel readably to {open_[0]}: use https")
         with _files(secret) as tls:
             settings = EtcdSettings(
-                tuple(Endpoint.parse(url) for url in spec.catalog.endpoints),
+                endpoints,
                 tls,
                 user=secret.get("username", ""),
                 password=secret.get("password", ""),

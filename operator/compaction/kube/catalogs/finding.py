@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from compaction.api.catalog.spec import CatalogCompactionSpec, ParticipantSelector
+from compaction.api.names import CATALOG_KIND
 from compaction.exceptions import ForbiddenError, NotFoundError, SecretForbiddenError, SecretMissingError
 from compaction.ingest.participants.client import ParticipantAddress
 from compaction.kube.catalogs.ports import Credentials, Secret
@@ -12,6 +13,7 @@ from compaction.kube.client.api import ApiClient
 from compaction.kube.client.own_tokens import OwnTokens
 from compaction.kube.client.resources import PODS, SECRETS, Obj
 from compaction.kube.client.secrets import may_not_read, secret_values
+from compaction.kube.informer.cache import ObjectKey
 
 _ENDED = frozenset({"Succeeded", "Failed"})
 AUTHORITY = "ca.crt"
@@ -43,9 +45,10 @@ class ClusterPlaces:
             found += addresses_of(pods.items, selector, plain=spec.participants.plain_http)
         return tuple(sorted(found, key=lambda one: one.name))
 
-    async def credentials(self, namespace: str, spec: CatalogCompactionSpec) -> Credentials:
+    async def credentials(self, key: ObjectKey, spec: CatalogCompactionSpec) -> Credentials:
         """See `ports.Places`. Raises OwnTokenError too."""
-        secrets = {name: await self._read(namespace, name) for name in spec.secret_names}
+        user = f"{CATALOG_KIND}/{key.name}"
+        secrets = {name: await self._read(key.namespace, name, user) for name in spec.secret_names}
         own = spec.participants.service_account_token
         if own is None:
             return credentials_in(spec, secrets)
@@ -53,12 +56,12 @@ class ClusterPlaces:
         if own.secret_name is not None and not authority:
             reason = "it is not there, or empty: write the certificates of the participants' authority"
             raise SecretMissingError(own.secret_name, AUTHORITY, reason)
-        token = await self._tokens.token(audience_in(namespace))
+        token = await self._tokens.token(audience_in(key.namespace))
         return Credentials(log_secret(spec, secrets), token, authority)
 
-    async def _read(self, namespace: str, name: str) -> Mapping[str, str]:
+    async def _read(self, namespace: str, name: str, user: str) -> Mapping[str, str]:
         try:
-            return secret_values(name, await self._client.get(SECRETS, name, namespace=namespace))
+            return secret_values(name, await self._client.get(SECRETS, name, namespace=namespace), user=user)
         except NotFoundError:
             raise SecretMissingError(name, "", f"not found in namespace {namespace}: create it") from None
         except ForbiddenError:

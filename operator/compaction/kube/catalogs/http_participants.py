@@ -44,7 +44,8 @@ class HttpParticipants:
         return ParticipantClient(
             secret=lambda: credentials.token,
             tls=_trust(spec, credentials),
-            plain=spec.participants.plain_http,
+            # A Secret never travels readably, whoever writes the spec; a token of our own is good for one namespace.
+            plain=spec.participants.plain_http and spec.participants.token is None,
             limits=AskLimits(seconds=float(spec.timeouts.answer)),
             clock=self._clock,
         )

@@ -10,6 +10,7 @@ from compaction.api.catalog.spec import CatalogCompactionSpec
 from compaction.catalogs.compaction.round import Answer, Unanswered
 from compaction.catalogs.log.port import UpdateLog
 from compaction.ingest.participants.client import ParticipantAddress
+from compaction.kube.informer.cache import ObjectKey
 
 Secret = Mapping[str, str]
 """Texts of a Secret by key."""
@@ -32,8 +33,8 @@ class Places(Protocol):
         """Addresses of all participants that can run, by name. Raises ApiError."""
         ...
 
-    async def credentials(self, namespace: str, spec: CatalogCompactionSpec) -> Credentials:
-        """What its Secrets hold. Raises SecretError naming the Secret and the key, ApiError."""
+    async def credentials(self, key: ObjectKey, spec: CatalogCompactionSpec) -> Credentials:
+        """What the Secrets hold that are for the catalog. Raises SecretError naming the Secret and the key, ApiError."""
         ...
 
 

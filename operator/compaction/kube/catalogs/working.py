@@ -30,6 +30,7 @@ from compaction.exceptions import (
 from compaction.ingest.participants.client import ParticipantAddress
 from compaction.kube.catalogs.failures import failure_of
 from compaction.kube.catalogs.ports import Credentials, Logs, Participants, Places
+from compaction.kube.informer.cache import ObjectKey
 from compaction.reconcile.catalogs.actions import Ask, ReadLog, SaveSnapshot, SendMinimum, Task
 from compaction.reconcile.catalogs.observations import Broken, Delivered, Heard, LogRead, Result, Saved
 from compaction.reconcile.catalogs.work import Work
@@ -80,22 +81,22 @@ class CatalogWork:
         self._is_leader = is_leader
         self._threads = asyncio.Semaphore(LOG_THREADS)
 
-    async def do(self, namespace: str, state: RoundState, task: Task) -> Result:
+    async def do(self, key: ObjectKey, state: RoundState, task: Task) -> Result:
         """The result of a task; a failure that is expected is a result too."""
         work = work_of(task)
         try:
-            return await self._do(namespace, state, task)
+            return await self._do(key, state, task)
         except (CatalogError, SecretError, OwnTokenError, ApiError) as error:
             found = failure_of(error)
             return Broken(work, found.reason, found.message)
 
-    async def _do(self, namespace: str, state: RoundState, task: Task) -> Result:
-        credentials = await self._places.credentials(namespace, task.spec)
+    async def _do(self, key: ObjectKey, state: RoundState, task: Task) -> Result:
+        credentials = await self._places.credentials(key, task.spec)
         match task:
             case Ask():
                 if not self._is_leader():
                     return Broken(Work.ASK, Reason.FENCED, _NOT_LEADING)
-                return await self._ask(namespace, state, task, credentials)
+                return await self._ask(key.namespace, state, task, credentials)
             case ReadLog(spec):
                 return await self._with_log(spec, credentials, lambda log: self._read(state, log))
             case SaveSnapshot(spec):

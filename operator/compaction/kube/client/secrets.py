@@ -1,5 +1,9 @@
 """Secrets and ConfigMaps of one namespace, read from the API server by name: `get`, and nothing else.
 
+The operator may read Secrets that a writer of policies may not, and hands them on to places that he names. So a Secret
+says itself whom it is for (`compaction.dev/used-by`); a policy that names another gets nothing of it, not even which
+keys it has (docs/design/threat-model.md#secrets). ConfigMaps are no secret.
+
 Stores are opened and scanned in threads, so reading blocks its thread while the loop asks. What was read is kept for
 a few seconds, a failure never: a Secret that was changed, created or allowed counts from the next scan on. Values are
 kept in memory only and show nowhere.
@@ -17,7 +21,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from compaction.api.names import CONFIG_MAP
+from compaction.api.names import ANNOTATION_USED_BY, CONFIG_MAP
 from compaction.exceptions import ApiError, ForbiddenError, NotFoundError, SecretError
 from compaction.exceptions import SecretForbiddenError as Forbidden
 from compaction.exceptions import SecretsNotFoundError as NotFound
@@ -41,9 +45,13 @@ class _Kept:
 class NamespaceSecrets:
     """Implements `stores.secrets.Secrets`. Made on the loop that the client belongs to, used in other threads."""
 
-    def __init__(self, client: ApiClient, namespace: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, client: ApiClient, namespace: str, user: str, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`user`: for whom they are read, such as `CompactionPolicy/lake`."""
         self._client = client
         self._namespace = namespace
+        self._user = user
         self._loop = asyncio.get_running_loop()
         self._monotonic = monotonic
         self._kept: dict[str, _Kept] = {}
@@ -55,7 +63,7 @@ class NamespaceSecrets:
             return kept.values
         self._kept.pop(name, None)
         asked = self._monotonic()
-        values = secret_values(name, self._fetch(name))
+        values = secret_values(name, self._fetch(name), user=self._user)
         self._kept[name] = _Kept(values, asked)
         return values
 
@@ -92,10 +100,29 @@ def may_not_read(name: str, namespace: str, component: str) -> str:
     )
 
 
-def secret_values(name: str, body: Obj) -> Mapping[str, str]:
-    """The values of a Secret or ConfigMap as texts. Raises SecretError naming a key whose value is none."""
+def check_used_by(name: str, body: Obj, user: str) -> None:
+    """Raises SecretForbiddenError for a Secret object that does not say that it is for this user, `KIND/NAME`."""
+    metadata = body["metadata"]
+    said = (metadata.get("annotations") or {}).get(ANNOTATION_USED_BY, "")
+    known = [one.strip() for one in said.split(",") if one.strip()]
+    if user in known or f"{user.partition('/')[0]}/*" in known:
+        return
+    wanted = ",".join([*known, user])
+    raise Forbidden(
+        name,
+        "",
+        f"it is not for {user}; whoever may write it can say that it is: kubectl annotate --overwrite secret {name} "
+        f"-n {metadata['namespace']} {ANNOTATION_USED_BY}='{wanted}'",
+    )
+
+
+def secret_values(name: str, body: Obj, *, user: str) -> Mapping[str, str]:
+    """The values of a Secret or ConfigMap as texts. Raises SecretForbiddenError as `check_used_by`, SecretError naming a
+    key whose value is no text.
+    """
     if name.startswith(CONFIG_MAP):
         return MappingProxyType({key: value.rstrip("\r\n") for key, value in (body.get("data") or {}).items()})
+    check_used_by(name, body, user)
     found: dict[str, str] = {}
     for key, value in (body.get("data") or {}).items():
         try:

@@ -60,6 +60,23 @@ def check_pod(spec: Obj, allowance: PodAllowance, *, accounts: Collection[str]) 
         )
 
 
+def secrets_in(found: Any) -> Iterator[str]:
+    """The names of all Secrets that containers would see of an object with pods in it, wherever they stand. Those that
+    images are pulled with are the kubelet's alone.
+    """
+    if isinstance(found, Mapping):
+        for key, value in found.items():
+            if key == "secretName" and isinstance(value, str):
+                yield value
+            elif key == "secret" or key.lower().endswith(("secretref", "secretkeyref")):
+                yield from ([str(value["name"])] if isinstance(value, Mapping) and "name" in value else ())
+            if key != "imagePullSecrets":
+                yield from secrets_in(value)
+    elif isinstance(found, list):
+        for one in found:
+            yield from secrets_in(one)
+
+
 def _beyond(spec: Mapping[str, Any]) -> Iterator[str]:
     """What goes beyond the Baseline, in words that name the field."""
     yield from (member for member in _HOST if spec.get(member))

@@ -139,10 +139,10 @@ class ProcessLauncher:
         *,
         environment: Mapping[str, str] | None = None,
         command: Callable[[WorkerRequest], list[str]] = worker_command,
-        secrets_of: Callable[[str], Secrets] | None = None,
+        secrets_of: Callable[[PolicyKey], Secrets] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`secrets_of`: the Secrets of a namespace; called on the loop, read in another thread."""
+        """`secrets_of`: the Secrets that a policy may have; called on the loop, read in another thread."""
         self._directory = state_dir / "workers"
         self._environment = dict(environment or {})
         self._command = command
@@ -154,7 +154,7 @@ class ProcessLauncher:
 
     async def launch(self, request: WorkerRequest) -> WorkerRef:
         """Start it. Raises LaunchError when the name was used before or the process cannot be started."""
-        secrets = self._secrets_of(request.policy.namespace) if self._secrets_of is not None else None
+        secrets = self._secrets_of(request.policy) if self._secrets_of is not None else None
         return await asyncio.to_thread(self._launch, request, secrets)
 
     async def observe(self) -> list[WorkerObservation]:
@@ -194,7 +194,7 @@ class ProcessLauncher:
         self._refreshed_at = self._monotonic()
         for path in self._directory.glob(f"*.{SUFFIX}"):
             if (record := self._read(path.stem)) is not None and self._alive(record):
-                secrets = self._secrets_of(record.policy.namespace)
+                secrets = self._secrets_of(record.policy)
                 await asyncio.to_thread(refresh, self._directory, record.name, secrets)
 
     def _launch(self, request: WorkerRequest, secrets: Secrets | None) -> WorkerRef:

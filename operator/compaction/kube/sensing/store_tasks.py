@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from compaction.api.names import POLICY_KIND
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.kube.client.secrets import NamespaceSecrets
 from compaction.kube.informer.cache import ObjectKey
@@ -62,7 +63,8 @@ class StoreTasks:
         wanted = (policy.metadata.uid, policy.metadata.generation)
         if state.store is None or state.store_for != wanted:
             close(state)
-            secrets = NamespaceSecrets(runtime.client, policy.metadata.namespace, monotonic=self._monotonic)
+            user = f"{POLICY_KIND}/{policy.metadata.name}"
+            secrets = NamespaceSecrets(runtime.client, policy.metadata.namespace, user, monotonic=self._monotonic)
             state.store = self._open_store(policy.spec, holder=f"coordinator {runtime.identity}", secrets=secrets)
             state.store_for = wanted
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import yaml
 
 from compaction.api.job.resource import CompactionJob
-from compaction.api.names import COORDINATOR_LEASE, JOB_KIND, POLICY_KIND
+from compaction.api.names import ANNOTATION_USED_BY, COORDINATOR_LEASE, JOB_KIND, POLICY_KIND
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.exceptions import DemoError
 
@@ -28,7 +28,11 @@ def secrets_yaml(secrets: Mapping[str, Mapping[str, str]]) -> str:
             {
                 "apiVersion": "v1",
                 "kind": "Secret",
-                "metadata": {"name": name, "namespace": NAMESPACE},
+                "metadata": {
+                    "name": name,
+                    "namespace": NAMESPACE,
+                    "annotations": {ANNOTATION_USED_BY: f"{POLICY_KIND}/*"},
+                },
                 "stringData": dict(data),
             }
             for name, data in secrets.items()

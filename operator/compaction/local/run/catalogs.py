@@ -26,6 +26,7 @@ from compaction.kube.catalogs.finding import credentials_in, named_participants
 from compaction.kube.catalogs.http_participants import HttpParticipants
 from compaction.kube.catalogs.ports import Credentials
 from compaction.kube.catalogs.working import CatalogWork, RoundState
+from compaction.kube.informer.cache import ObjectKey
 from compaction.local.run.objects import NAMESPACE, OWNER
 from compaction.reconcile.catalogs.actions import CatalogDecision, Task
 from compaction.reconcile.catalogs.catalog import reconcile
@@ -48,7 +49,7 @@ class FilePlaces:
         """See `Places`. What labels select is refused where the file is read."""
         return tuple(sorted(named_participants(spec), key=lambda one: one.name))
 
-    async def credentials(self, namespace: str, spec: CatalogCompactionSpec) -> Credentials:
+    async def credentials(self, key: ObjectKey, spec: CatalogCompactionSpec) -> Credentials:
         """See `Places`."""
         return credentials_in(spec, {name: self.secrets.read(name) for name in spec.secret_names})
 
@@ -139,7 +140,7 @@ class LocalCatalog:
         return decision
 
     async def _do(self, task: Task) -> Result:
-        return await self._work.do(NAMESPACE, self._round, task)
+        return await self._work.do(ObjectKey(NAMESPACE, self.catalog.metadata.name), self._round, task)
 
     async def _waited(
         self, running: set[asyncio.Task[Result]], due: float | None
