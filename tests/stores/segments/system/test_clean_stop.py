@@ -156,7 +156,7 @@ def test_a_start_that_is_refused_keeps_the_record_and_a_lost_lock_writes_none(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(system_module, "settle", full)
+        patch.setattr(system_module, "recover", full)
         with pytest.raises(StoreIOError):
             LogSystem(directory)
     assert (directory / STOP_FILE).read_bytes() == record
