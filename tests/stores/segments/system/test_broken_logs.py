@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -43,6 +44,7 @@ from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.snapshot.data_file import DATA_FILE
 from compaction.stores.segments.snapshot.directories import INDEXES_FILE, newest_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.system import opening, recovery
 from compaction.stores.segments.system import system as system_module
 from compaction.stores.segments.system.cut import CUT_FILE, LogCut, write_cut
 from compaction.stores.segments.system.log import Log
@@ -341,7 +343,8 @@ def test_whatever_fails_at_one_log_is_its_own_refusal(
 ) -> None:
     entries_of_b = waiting(world.directory)
     before = tree(world.log)
-    original = getattr(system_module, step)
+    module = system_module if step == "older_snapshots" else opening
+    original = getattr(module, step)
 
     def fail(directory: Path, *args: object, **options: object) -> object:
         if directory.name == "b":
@@ -349,7 +352,7 @@ def test_whatever_fails_at_one_log_is_its_own_refusal(
         return original(directory, *args, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(system_module, step, fail)
+        patch.setattr(module, step, fail)
         with LogSystem(world.directory, limits=LIMITS) as system:
             assert isinstance(system.broken["b"], error)
             go_on(world, system, 3)
@@ -359,6 +362,27 @@ def test_whatever_fails_at_one_log_is_its_own_refusal(
     assert ("ZeroDivisionError: a bug" in caplog.text) == isinstance(failure, ZeroDivisionError)
     with LogSystem(world.directory, limits=LIMITS) as system:
         assert not system.broken
+        world.check(system.open_log("b"))
+
+
+def test_records_that_cannot_be_put_into_mem_tables_are_the_refusal_of_their_log(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries_of_b = waiting(world.directory)
+    original = recovery._put
+
+    def fail(log: Log, *args: Any) -> None:
+        if log.name == "b":
+            raise ValueError("a bug")
+        original(log, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery, "_put", fail)
+        with LogSystem(world.directory, limits=LIMITS) as system:
+            assert isinstance(system.broken["b"], UnexpectedLogError)
+            go_on(world, system, 3)
+            assert waiting(world.directory) == entries_of_b
+    with LogSystem(world.directory, limits=LIMITS) as system:
         world.check(system.open_log("b"))
 
 

@@ -7,17 +7,14 @@ the layout of Ra, whose directories can be opened and continued, and the other w
 from __future__ import annotations
 
 import logging
-import os
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Final
 
 from compaction.exceptions import (
     BrokenLogError,
@@ -26,29 +23,21 @@ from compaction.exceptions import (
     LiveSetUnknownError,
     LockLostError,
     LogClosedError,
-    NotALogDirectoryError,
     SegmentLogError,
 )
 from compaction.stores.segments.directory import fs
-from compaction.stores.segments.directory.faults import fault_of, storage_errors
-from compaction.stores.segments.directory.listing import regular_segments
+from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.directory.lock import HeldLock
-from compaction.stores.segments.directory.owner import is_ra_directory
-from compaction.stores.segments.model import HEADER_BYTES
-from compaction.stores.segments.reading.files import read_segments
-from compaction.stores.segments.snapshot.directories import LogSnapshot, find_snapshots
+from compaction.stores.segments.snapshot.directories import LogSnapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.changes import OnChange
 from compaction.stores.segments.system.compactions import Compactions, OwnCompaction, OwnerCompaction
-from compaction.stores.segments.system.cut import discard_temporary, read_cut
 from compaction.stores.segments.system.lock import hold_system
 from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.phase_one import settle
-from compaction.stores.segments.system.recovery import Recovered, recover
+from compaction.stores.segments.system.opening import LOG_ID, LogOpening
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.system.services import LogServices
 from compaction.stores.segments.system.snapshots import (
-    discard_partials,
     older_snapshots,
     remove_tree,
     write_indexes,
@@ -59,11 +48,9 @@ from compaction.stores.segments.wal.current import WalLimits
 from compaction.stores.segments.wal.files import TEMPORARY_SUFFIX, read_writers, write_stop
 from compaction.stores.segments.wal.log import WriteAheadLog
 from compaction.stores.segments.writer.flush import NewSegments
-from compaction.stores.segments.writer.repair import repair_last
 from compaction.stores.segments.writer.segments import SegmentWriter
 
 _logger = logging.getLogger(__name__)
-_UID: Final = re.compile(r"[A-Za-z0-9_=+-][A-Za-z0-9_=+.-]{0,199}", re.ASCII)
 RebuildLive = Callable[[LogSnapshot], LiveSet]
 """Computes what is live at a snapshot from its state, where the file that says so is missing or damaged."""
 
@@ -115,8 +102,6 @@ class LogSystem:
         self._lock = threading.Lock()
         self._closed = False
         self._replaced: dict[Path, float] = {}
-        self._logs: dict[bytes, Log] = {}
-        self._broken: dict[str, SegmentLogError] = {}
         with storage_errors(directory), ExitStack() as resources:
             if not directory.is_dir():
                 fs.make_directory(directory)
@@ -124,12 +109,9 @@ class LogSystem:
             held = hold_system(directory, resources, timeout=lock_timeout)
             # What is registered first is called last: all files are closed, and nobody else has the lock.
             resources.callback(self._record_stop, held)
-            self._find_logs()
-            recovered = recover(directory, self._logs)
-            self._require_directories(recovered)
-            for log in list(self._logs.values()):
-                with self._alone(log.name):
-                    self._settle(log, recovered, timeout=lock_timeout)
+            opening = LogOpening(directory, on_change)
+            self._logs, self._broken = opening.logs, opening.broken
+            recovered = opening.recover(timeout=lock_timeout)
             self.tails: dict[Path, WalTail] = recovered.tails
             for path, tail in self.tails.items():
                 _logger.warning("%s: the record at offset %d does not count: %s", path, tail.offset, tail.reason)
@@ -148,13 +130,12 @@ class LogSystem:
             self._snapshots = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"snapshots-{directory.name}")
             resources.callback(self._snapshots.shutdown)
             for log in list(self._logs.values()):
-                with self._alone(log.name):
+                with opening.alone(log.name):
                     self._start(log)
-            broken = frozenset(name.encode() for name in self._broken)
             for rolled in recovered.files:
                 # What the segment writer was writing when its process ended.
                 fs.unlink_if_present(rolled.path.with_suffix(TEMPORARY_SUFFIX))
-                self._segments.accept(rolled.holding(broken), wait=False)
+                self._segments.accept(rolled.holding(opening.refused), wait=False)
             self._resources = resources.pop_all()
 
     @property
@@ -178,7 +159,7 @@ class LogSystem:
             given. BrokenLogError: it could not be opened with the system (`broken`). InvalidEntryError: no such id is
             possible. LogClosedError: the system is closed.
         """
-        if not _UID.fullmatch(uid):
+        if not LOG_ID.fullmatch(uid):
             raise InvalidEntryError(
                 f"{uid!a} is not an id of a log: letters, digits and _=+-. , at most 200, no dot first"
             )
@@ -257,63 +238,10 @@ class LogSystem:
         except (OSError, LockLostError) as error:
             _logger.warning("%s: that it was stopped cleanly is not recorded: %s", self.directory, error)
 
-    @contextmanager
-    def _alone(self, name: str) -> Iterator[None]:
-        """Whatever the opening of one log raises is that log's error: it is kept closed, and the others go on."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - see `fault_of`: what is unexpected is logged with its place
-            self._broken[name] = fault_of(error, self.directory / name)
-            self._logs.pop(name.encode(), None)
-            _logger.error("%s: the log is kept closed: %s", self.directory / name, self._broken[name])
-
     def _check_sound(self, uid: str) -> None:
         error = self._broken.get(uid)
         if error is not None:
             raise BrokenLogError(str(self.directory / uid), str(error)) from error
-
-    def _find_logs(self) -> None:
-        with os.scandir(self.directory) as entries:
-            names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False) and _UID.fullmatch(e.name))
-        for name in names:
-            with self._alone(name):
-                log = self._find_log(name)
-                self._logs[log.uid] = log
-
-    def _find_log(self, name: str) -> Log:
-        path = self.directory / name
-        search = find_snapshots(path)
-        if search.rejected and not is_ra_directory(self.directory):
-            # No crash of ours leaves one: what an older snapshot needs is gone. A Ra server may die while it writes it.
-            raise search.rejected[0]
-        row = LogRow.of(search.newest)
-        return Log(name, path, row=row, snapshot=search.newest, cut=read_cut(path), on_change=self._on_change)
-
-    def _require_directories(self, recovered: Recovered) -> None:
-        """A log with records and without a directory was deleted, if nothing else has its name."""
-        for uid in recovered.writers - self._logs.keys():
-            name = uid.decode("ascii", errors="replace")
-            if name in self._broken or not _UID.fullmatch(name):
-                continue
-            with self._alone(name):
-                path = self.directory / name
-                if os.path.lexists(path):
-                    kind = "a symbolic link, which is not followed" if path.is_symlink() else "not a directory"
-                    raise NotALogDirectoryError(str(path), f"it is {kind}, and the write-ahead log has entries of it")
-        for uid, error in recovered.failed.items():
-            with self._alone(uid.decode()):
-                raise error
-
-    def _settle(self, log: Log, recovered: Recovered, *, timeout: float) -> None:
-        """What a crash has left of the log. First what can fail without a change: a damaged log stays as it is."""
-        covered = log.uid in recovered.writers
-        _check_segments(log.directory, torn_newest=covered)
-        repair_last(log.directory, row=log.row, cut=log.cut, in_wal=log.tables.visible(), covered=covered)
-        settle(log.directory, timeout=timeout)
-        log.refresh()
-        discard_partials(log.directory)
-        discard_temporary(log.directory)
-        log.settle_cut(recovered.number + 1)
 
     def _known_writers(self) -> dict[bytes, WriterState]:
         """Of the writers snapshot, which is a help only: of each log that is here, more is known from its entries."""
@@ -362,16 +290,3 @@ class LogSystem:
             if now - self._replaced.setdefault(path, now) >= self.limits.snapshot_grace:
                 remove_tree(path)
                 del self._replaced[path]
-
-
-def _check_segments(directory: Path, *, torn_newest: bool) -> None:
-    """The first segment that cannot be parsed is raised. `torn_newest`: the newest may be without its whole header."""
-    try:
-        files = read_segments(directory)
-    except NotALogDirectoryError:
-        return
-    newest = max(regular_segments(directory), default="")
-    for error in files.errors:
-        path = Path(error.file)
-        if not (torn_newest and path.name == newest and path.stat().st_size < HEADER_BYTES):
-            raise error
