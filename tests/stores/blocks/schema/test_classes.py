@@ -185,3 +185,12 @@ def test_a_conflict_names_the_field_and_the_types() -> None:
     kinds = [pa.struct([("a", pa.int8()), ("b", pa.struct([("c", kind)]))]) for kind in (pa.int8(), pa.string())]
     (conflict,) = classes_of(of(*kinds)).conflicts
     assert str(conflict) == "column ts.b.c int8 | string"
+
+
+def test_leaves_that_mean_the_same_in_other_places_are_kept_apart() -> None:
+    """Their types and the words for them are alike."""
+    kind = pa.map_(pa.string(), pa.string())
+    schemas = {path: with_texts(pa.schema([("m", kind)]), {path: "JSON"}) for path in ("m.{}", "m.{=}")}
+    assert len(classes_of(schemas).classes()) == 2
+    with pytest.raises(SchemaConflictError, match="column m"):
+        unified(list(schemas.items()))
