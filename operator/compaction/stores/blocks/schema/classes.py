@@ -24,8 +24,9 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from compaction.api.text.safe import cut, printable
-from compaction.stores.blocks.format.logical import escaped, leaf_texts, texts_of, with_texts
-from compaction.stores.blocks.merge.schema import wider_type
+from compaction.stores.blocks.format.arrow_leaves import escaped
+from compaction.stores.blocks.format.logical import joined_text, leaf_texts, texts_of, with_texts
+from compaction.stores.blocks.merge.schema import in_unit, wider_type
 
 MAX_TYPE_TEXT: Final = 60
 """Characters of a type in a message."""
@@ -67,7 +68,7 @@ def classes_of(schemas: Mapping[str, pa.Schema]) -> SchemaClasses:
         texts = texts_of(schema)
         members[name] = {}
         for field in schema:
-            kind = _Kind(field.type, leaf_texts(field, texts))
+            kind = _Kind(escaped(field.name), field.type, leaf_texts(field, texts))
             members[name][field.name] = kind.key
             columns.setdefault(field.name, {}).setdefault(kind.key, kind)
     split = {}
@@ -126,8 +127,9 @@ _NONE: Final[_Key] = ("", ())
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The type of a column, and what its leaves mean beyond it (`format.logical`), by path."""
+    """The type of a column or of a field in one, at `path`, and what its leaves mean beyond it (`format.logical`)."""
 
+    path: str
     kind: pa.DataType
     texts: Mapping[str, str]
 
@@ -141,10 +143,14 @@ class _Kind:
 
     def joined(self, other: _Kind) -> _Kind | None:
         """The one that holds the values of both, with their meaning; None when there is none."""
-        kind = wider_type(self.kind, other.kind)
-        if kind is None or any(other.texts.get(path, text) != text for path, text in self.texts.items()):
+        kind = wider_type(
+            in_unit(self.kind, self.path, self.texts, other.texts),
+            in_unit(other.kind, self.path, other.texts, self.texts),
+        )
+        texts = {path: joined_text(text, other.texts.get(path, text)) for path, text in self.texts.items()}
+        if kind is None or None in texts.values():
             return None
-        return _Kind(kind, {**other.texts, **self.texts})
+        return _Kind(self.path, kind, {**other.texts, **texts})  # type: ignore[dict-item]
 
 
 @dataclass(slots=True)
@@ -178,7 +184,7 @@ def _conflict(column: str, kinds: Mapping[_Key, _Kind], path: str = "") -> Colum
             for field in one.kind.fields:
                 below = f"{path}.{escaped(field.name)}"
                 texts = {leaf: text for leaf, text in one.texts.items() if f"{leaf}.".startswith(f"{below}.")}
-                kind = _Kind(field.type, texts)
+                kind = _Kind(below, field.type, texts)
                 inside.setdefault(field.name, {}).setdefault(kind.key, kind)
         for name, theirs in sorted(inside.items()):
             if len(_families(theirs)) > 1:
