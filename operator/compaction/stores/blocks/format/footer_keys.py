@@ -12,8 +12,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from compaction.stores.blocks.format.arrow_leaves import escaped
 from compaction.stores.blocks.format.int96 import SPARK_VERSION
-from compaction.stores.blocks.format.logical import LeafMeaning, escaped
+from compaction.stores.blocks.format.logical import LeafMeaning
 from compaction.stores.blocks.format.metadata import PREFIX
 
 _OURS: Final = PREFIX.encode()
