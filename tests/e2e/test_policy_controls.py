@@ -163,3 +163,39 @@ def test_each_worker_is_told_its_share_of_the_bytes_per_second(
         eventually(lambda: status(cluster).get("grantedBytesPerSecond"), "the sum of the shares in the policy's status")
         cluster.await_all_succeeded(at_least=3)
     logs.assert_unchanged()
+
+
+def test_a_share_that_ends_with_its_job_goes_to_the_job_in_another_worker(
+    operators: OperatorFleet, cluster: Cluster, logs: LogRoot
+) -> None:
+    """Each worker is a process of its own: the one that runs on finds the share on the Lease of its job."""
+    limit = 20_000
+    add(logs, "a")
+    logs.add("b", entries_per_segment=64, payload_bytes=4096, segments=5)
+    operators.start()
+    workers = {"max": 2, "slots": 1}
+    cluster.apply_policy(logs.path, limits={"bytesPerSecond": limit}, workers=workers, lease={"durationSeconds": 6})
+    eventually(lambda: len(shares(cluster)) == 2, "both jobs to run")
+    assert sorted(shares(cluster).values()) == [limit // 2] * 2
+    eventually(lambda: list(shares(cluster).values()) == [limit], "one to have ended, and the other to have its share")
+    (running,) = shares(cluster)
+    eventually(lambda: attempt_share(cluster, running) == limit, "its attempt to say so")
+    cluster.kubectl("patch", "cpol", "logs", "--type=merge", "-p", '{"spec": {"limits": {"bytesPerSecond": "1G"}}}')
+    cluster.await_all_succeeded(at_least=2)
+    logs.assert_unchanged()
+
+
+def shares(cluster: Cluster) -> dict[str, int]:
+    """What the Leases of the jobs that run say."""
+    leases = {one["metadata"]["name"]: one["metadata"]["annotations"] for one in cluster.leases("job")}
+    return {
+        name: int(annotations["compaction.dev/bytes-per-second"])
+        for name, annotations in leases.items()
+        if "compaction.dev/report" not in annotations
+    }
+
+
+def attempt_share(cluster: Cluster, job: str) -> int:
+    found = next(one for one in cluster.jobs() if one["metadata"]["name"] == job)
+    share: int = found["status"]["attempts"][-1]["bytesPerSecond"]
+    return share
