@@ -88,7 +88,6 @@ class MetarangeRewriter:
             worker=self._holder,
             lease=lease,
             engine=self._engine,
-            bytes_per_second=assignment.bytes_per_second,
         ).run()
 
     def _merge(
@@ -110,7 +109,6 @@ class MetarangeRewriter:
                 worker=self._holder,
                 lease=lease,
                 engine=self._engine,
-                bytes_per_second=assignment.bytes_per_second,
             ).run()
 
 
