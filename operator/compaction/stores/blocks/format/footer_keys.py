@@ -77,7 +77,7 @@ def texts_in(meanings: Mapping[str, LeafMeaning], pairs: Pairs) -> dict[str, str
 
 def _calendars(pairs: Pairs) -> dict[str, str]:
     """By kind of time, in words: what Spark has written by the calendar of its versions before 3, in which dates before
-    1582, and times before 1900, are other ones. It is told by these keys; all other files have today's calendar.
+    1582, and times before 1900, are other ones. Its keys say so; all other files have the calendar of today.
 
     Source: Spark's DataSourceUtils (datetimeRebaseSpec, int96RebaseSpec).
     """
