@@ -416,6 +416,17 @@ class UnknownLogError(SegmentLogError):
         return f"{self.path}: the system has no log {self.log!a}: open it first, which creates it"
 
 
+class BrokenLogError(LogPathError):
+    """A log that its system could not open, and keeps closed while the other logs go on; the cause is the error."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: the log is kept closed: {self.reason}. Its files are left as they are, and its entries stay "
+            f"in the write-ahead log: remove the cause, or restore the files from a copy, then close the system of "
+            f"logs and open it again"
+        )
+
+
 class LogClosedError(LogPathError):
     """A log or its system is closed."""
 

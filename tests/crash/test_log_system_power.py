@@ -15,6 +15,7 @@ from types import ModuleType
 import pytest
 
 from compaction.exceptions import SegmentLogError
+from compaction.stores.segments.directory.listing import regular_segments
 from compaction.stores.segments.format import writer as segment_files
 from compaction.stores.segments.memtable.table import LogEntry
 from compaction.stores.segments.snapshot.seq import LiveSet
@@ -26,6 +27,7 @@ from compaction.stores.segments.wal import current
 from compaction.stores.segments.wal import log as wal_log
 from compaction.stores.segments.wal.current import WalLimits
 from compaction.stores.segments.writer import flush as flush_module
+from compaction.stores.segments.writer import segments as segment_writer
 from compaction.stores.segments.writer.flush import NewSegments
 from support.faults.power_loss import Disk, Recorder, Without, lose_power_everywhere
 from support.stores.log_promises import History, conforms
@@ -206,3 +208,85 @@ def test_a_missing_step_is_found(defect: str, tmp_path: Path, monkeypatch: pytes
 
     with pytest.raises((AssertionError, SegmentLogError)):
         search()
+
+
+def record_broken(root: Path) -> tuple[Recorder, Run, Disk, tuple[Path, bytes]]:
+    """Entries of `b`, and of `a` between them, wait in the write-ahead log when a segment of `b` is damaged. Meanwhile
+    `a` goes back, is flushed, and has the system stopped and started. Last, what a copy of the segment holds.
+    """
+    root.mkdir()
+    with Recorder() as before:
+        run = Run(root / "system", before)
+        for uid in ("a", "b"):
+            run.append(uid, 1, 12, 1)
+        run.snapshot("b", 9, (2, 7))
+        run.flush()
+        run.close()
+        run.system = LogSystem(run.system.directory, limits=SystemLimits())
+        for first, term in ((13, 1), (15, 2), (19, 2)):
+            for uid in ("a", "b"):
+                run.append(uid, first, 4, term)
+        run.close()
+    log = run.system.directory / "b"
+    damaged = log / regular_segments(log)[-1]
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[: len(content) // 2])
+    disk = Disk(root)
+    with Recorder() as recorder:
+        run.recorder = recorder
+        for uid, history in run.histories.items():
+            recorder.mark(("written", uid, len(history.writes)))
+            recorder.mark(("snapshot", uid, len(history.snapshots)))
+        run.system = LogSystem(run.system.directory, limits=LIMITS)
+        assert list(run.system.broken) == ["b"]
+        run.append("a", 21, 9, 3)
+        run.flush()
+        run.append("a", 18, 3, 4)
+        run.snapshot("a", 16, (3, 12))
+        run.reopen()
+        run.append("a", 21, 9, 4)
+        run.flush()
+        run.close()
+    return recorder, run, disk, (damaged.relative_to(root), content)
+
+
+def lose_broken(
+    root: Path,
+    recorder: Recorder,
+    run: Run,
+    disk: Disk,
+    copy_: tuple[Path, bytes],
+    *,
+    kept: frozenset[str] = frozenset(),
+) -> int:
+    def check_left(left: Path, number: int) -> None:
+        promises = promised(recorder, number)
+        # The log may stay broken over the next start, too.
+        if number % 2:
+            with LogSystem(left / "system", limits=LIMITS) as system:
+                assert list(system.broken) == ["b"]
+                run.histories["a"].check(
+                    system.open_log("a"),
+                    acknowledged=promises["written", "a"],
+                    snapshots=promises.get(("snapshot", "a"), 0),
+                )
+                assert system.drain(WAIT)
+        (left / copy_[0]).write_bytes(copy_[1])
+        check(left / "system", run, promises)
+
+    return lose_power_everywhere(root, recorder, disk, check_left, kept=kept)
+
+
+def test_power_is_lost_at_every_call_while_a_log_is_broken(tmp_path: Path) -> None:
+    recorder, run, disk, restored = record_broken(tmp_path / "disk")
+    assert lose_broken(tmp_path, recorder, run, disk, restored) > len(recorder.calls)
+
+
+@pytest.mark.parametrize("missing", ["sync", "sync_directory"])
+def test_a_missing_step_is_found_while_a_log_is_broken(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_writer, "fs", Without(missing))
+    recorder, run, disk, restored = record_broken(tmp_path / "disk")
+    with pytest.raises((AssertionError, SegmentLogError)):
+        lose_broken(tmp_path, recorder, run, disk, restored, kept=frozenset({"nothing", "some"}))

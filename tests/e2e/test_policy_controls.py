@@ -34,7 +34,7 @@ def waiting(cluster: Cluster, reason: str) -> Object | None:
 
 
 def patch_trigger(cluster: Cluster, **trigger: Any) -> None:
-    cluster.kubectl("patch", "cpol", "logs", "--type=merge", "-p", json.dumps({"spec": {"trigger": trigger}}))
+    patch_spec(cluster, trigger=trigger)
 
 
 def status(cluster: Cluster) -> Object:
@@ -163,3 +163,50 @@ def test_each_worker_is_told_its_share_of_the_bytes_per_second(
         eventually(lambda: status(cluster).get("grantedBytesPerSecond"), "the sum of the shares in the policy's status")
         cluster.await_all_succeeded(at_least=3)
     logs.assert_unchanged()
+
+
+def test_a_share_that_ends_goes_to_the_job_in_another_worker(
+    operators: OperatorFleet, cluster: Cluster, logs: LogRoot
+) -> None:
+    """Each worker is a process of its own: the one that runs on finds the share on the Lease of its job."""
+    limit = 20_000
+    for name in ("a", "b"):
+        logs.add(name, entries_per_segment=64, payload_bytes=4096, segments=5)
+    operators.start()
+    workers = {"max": 2, "slots": 1}
+    cluster.apply_policy(logs.path, limits={"bytesPerSecond": limit}, workers=workers, lease={"durationSeconds": 6})
+    eventually(lambda: len(shares(cluster)) == 2, "both jobs to run")
+    assert sorted(shares(cluster).values()) == [limit // 2] * 2
+    first, second = shares(cluster)
+    patch_spec(cluster, suspend=True)  # or the job would be planned again, and start with its share
+    eventually(lambda: is_observed(cluster.policy()), "the policy to be suspended")
+    cluster.kubectl("delete", "cjob", first)
+    eventually(lambda: shares(cluster) == {second: limit}, "the other job to have the share of the one that is gone")
+    eventually(lambda: attempt_share(cluster, second) == limit, "its attempt to say so")
+    patch_spec(cluster, suspend=False, limits={"bytesPerSecond": "1G"})
+    cluster.await_all_succeeded(at_least=2)
+    logs.assert_unchanged()
+
+
+def is_observed(policy: Object) -> bool:
+    return bool(policy["status"]["observedGeneration"] == policy["metadata"]["generation"])
+
+
+def patch_spec(cluster: Cluster, **spec: Any) -> None:
+    cluster.kubectl("patch", "cpol", "logs", "--type=merge", "-p", json.dumps({"spec": spec}))
+
+
+def shares(cluster: Cluster) -> dict[str, int]:
+    """What the Leases of the jobs that run say."""
+    leases = {one["metadata"]["name"]: one["metadata"]["annotations"] for one in cluster.leases("job")}
+    return {
+        name: int(annotations["compaction.dev/bytes-per-second"])
+        for name, annotations in leases.items()
+        if "compaction.dev/report" not in annotations
+    }
+
+
+def attempt_share(cluster: Cluster, job: str) -> int:
+    found = next(one for one in cluster.jobs() if one["metadata"]["name"] == job)
+    share: int = found["status"]["attempts"][-1]["bytesPerSecond"]
+    return share

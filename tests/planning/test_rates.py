@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.planning.rates import Rates, share_of
+from compaction.planning.rates import Rates, share_of, topped_up
 
 
 def rates_of(limit: int, granted: list[int], *, slots: int, ready: int) -> Rates:
@@ -54,3 +54,19 @@ def test_what_is_left_goes_to_the_jobs_that_start() -> None:
     assert rates_of(1000, [250, 250], slots=4, ready=2).each == 250
     assert (rates_of(1000, [670], slots=2, ready=3).room, rates_of(1000, [670], slots=2, ready=3).each) == (1, 330)
     assert rates_of(1000, [950], slots=2, ready=3).room == 0
+
+
+@given(granted=st.lists(st.integers(1, 2**40), max_size=20), left=st.integers(0, 2**40))
+def test_raised_shares_are_cut_for_none_use_what_is_left_and_no_more(granted: list[int], left: int) -> None:
+    after = topped_up(granted, left)
+    assert all(now >= before for before, now in zip(granted, after, strict=True))
+    unused = sum(granted) + left - sum(after)
+    assert 0 <= unused < max(1, len(granted)) or not granted
+
+
+@given(granted=st.lists(st.integers(1, 1000), min_size=1, max_size=20), left=st.integers(0, 10_000))
+def test_the_smallest_shares_are_raised_first(granted: list[int], left: int) -> None:
+    after = topped_up(granted, left)
+    raised = {now for before, now in zip(granted, after, strict=True) if now > before}
+    assert len(raised) <= 1
+    assert all(now >= level for level in raised for now in after)

@@ -199,3 +199,15 @@ def test_nobody_starves_and_the_limit_holds(limit: int, policies: list[tuple[int
         ledger.share_out(now)
         assert sum(len(one.ends) for one in fleet.values()) <= limit
         assert all(now - seen < patience for seen in progress.values())
+
+
+def test_a_policy_with_running_jobs_is_queued_when_there_is_more_that_is_worth_a_raise() -> None:
+    """Also when they had not used up to the byte what they might have; and not for each byte that becomes free."""
+    ledger: SharedLimits[tuple[str, str]] = SharedLimits(OperatorLimits(bytes_per_second=1000), {}, now=0.0)
+    ledger.note(A, LimitDemand(1, 1, bytes_per_second=None, granted=498), now=0.0)
+    ledger.note(B, LimitDemand(1, 1, bytes_per_second=None, granted=500), now=0.0)
+    ledger.share_out(1.0)
+    ledger.note(B, LimitDemand(1, 1, bytes_per_second=490, granted=490), now=1.0)
+    assert A not in ledger.share_out(2.0)
+    ledger.note(B, LimitDemand(), now=2.0)
+    assert A in ledger.share_out(3.0)

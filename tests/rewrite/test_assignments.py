@@ -261,6 +261,23 @@ def test_the_share_of_the_bytes_per_second_comes_with_the_assignment(
     play(scenario)
 
 
+def test_a_share_that_the_coordinator_has_raised_is_found_at_the_next_renewal(play: Play) -> None:
+    async def scenario(w: BothSides) -> None:
+        await w.port.announce(slots=2)
+        await w.assign(bytes_per_second="500")
+        await w.port.offers(wait=False)
+        assert await w.port.renew_job(JOB, 4, progress=5) == 500
+        raised = (await w.lease(JOB)).annotate({"compaction.dev/bytes-per-second": "1000"})
+        await w.coordinator.replace(LEASES, raised.body())
+        assert await w.port.renew_job(JOB, 4, progress=6) == 1000
+        lease = await w.lease(JOB)
+        assert lease.annotations[ANNOTATION_PROGRESS] == "6"
+        assert lease.annotations["compaction.dev/bytes-per-second"] == "1000"
+        assert lease.record.renew_time != raised.record.renew_time
+
+    play(scenario)
+
+
 async def _coroutine(call: Awaitable[Any]) -> Any:
     return await call
 

@@ -6,6 +6,7 @@ import queue
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -204,3 +205,25 @@ def test_what_spark_has_written_is_spark_s_after_a_merge(spark: SparkEngine, tmp
         assert found.schema == before.schema
         assert found.count() == 2000
         assert found.exceptAll(before.union(before)).count() == 0
+
+
+def test_what_spark_has_written_is_merged_with_nanoseconds_of_others_and_stays_spark_s(
+    spark: SparkEngine, tmp_path: Path
+) -> None:
+    """INT96 of Impala and Hive has digits that Spark leaves out when it reads them, before a merge and after it."""
+    session = SparkSession(spark.context)
+    session.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    rows = session.sql("select id, timestamp_micros(id * 1000003) at from range(1000)")
+    rows.coalesce(1).write.parquet(str(tmp_path / "sources"))
+    (source,) = (tmp_path / "sources").glob("*.parquet")
+    other, output = tmp_path / "other.parquet", tmp_path / "output.parquet"
+    fine = pa.table({"id": range(1000), "at": pa.array(range(1, 10**15, 10**12), pa.timestamp("ns"))})
+    pq.write_table(fine, other, use_deprecated_int96_timestamps=True, store_schema=False)
+    inputs = [MergeInput(name=name, open=lambda name=name: name) for name in (str(source), str(other))]  # type: ignore[misc]
+    merge(inputs, str(output), MergeSettings(sort_key=("id",)))
+    assert pq.read_metadata(output).schema.column(1).physical_type == "INT96"
+    for vectorised in ("true", "false"):
+        session.conf.set("spark.sql.parquet.enableVectorizedReader", vectorised)
+        found, before = session.read.parquet(str(output)), session.read.parquet(str(source), str(other))
+        assert (found.schema, found.count()) == (before.schema, 2000)
+        assert found.exceptAll(before).count() == 0

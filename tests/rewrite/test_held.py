@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +52,21 @@ def test_a_renewal_answered_in_the_instant_of_expiry_counts_unless_somebody_has_
     assert lease.should_stop(), "asked first: the job may have stopped because of the answer"
     lease.renewed(sent_at=clock.now - 1)
     assert lease.should_stop()
+
+
+def test_a_renewal_raises_the_share_of_a_job_that_has_one(clock: Clock) -> None:
+    given = replace(assignment(small_spec()), bytes_per_second=100)
+    lease = HeldJobLease(given, sent_at=clock.now, clock=clock)
+    assert lease.bytes_per_second == 100
+    lease.renewed(sent_at=clock.now, granted=250)
+    assert lease.bytes_per_second == 250
+    lease.renewed(sent_at=clock.now, granted=None)
+    assert lease.bytes_per_second == 250, "a Lease that names no share (any more) changes nothing"
+
+
+def test_a_job_that_began_without_a_limit_stays_without(lease: HeldJobLease, clock: Clock) -> None:
+    lease.renewed(sent_at=clock.now, granted=250)
+    assert lease.bytes_per_second is None
 
 
 def test_a_slow_answer_does_not_prolong_the_lease(lease: HeldJobLease, clock: Clock) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -356,8 +356,8 @@ def test_every_task_pays_from_the_budget_of_the_worker(make_log: MakeLog, monkey
     engine, asked = ThreadEngine(parallelism=2), list[int]()
     monkeypatch.setattr(budget_of(engine), "wait_for", lambda secret, count: asked.append(count) or 0.0)
     directory = make_log()
-    given = replace(assignment(job_spec(directory, limits=SMALL)), bytes_per_second=20)
-    report = SegmentRewriter(engine, holder="w").run(given, FakeLease())
+    given = assignment(job_spec(directory, limits=SMALL))
+    report = SegmentRewriter(engine, holder="w").run(given, FakeLease(bytes_per_second=20))
     engine.close()
     assert report.outcome is ReportOutcome.SUCCEEDED
     assert report.receipt is not None

@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from compaction.rewrite import shares
@@ -89,6 +89,7 @@ def test_it_is_told_once_in_a_while_only(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.floats(0, 1)), max_size=30))
+@example([(0, 5e-324)])
 def test_whatever_order_it_arrives_in_it_only_grows(said: list[tuple[int, float]]) -> None:
     heard = Heard()
     listening = Shares(LOOPBACK, [1 / 3] * 3, heard)

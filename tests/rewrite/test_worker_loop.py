@@ -42,6 +42,7 @@ class ScriptedRunner:
     permits: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     error: Exception | None = None
     deaf: bool = False
+    held: list[HeldLease] = field(default_factory=list)
 
     @contextmanager
     def stubborn(self) -> Iterator[None]:
@@ -53,6 +54,7 @@ class ScriptedRunner:
             self.deaf = False
 
     def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
+        self.held.append(lease)
         self.running.add(assignment.job_name)
         self.most = max(self.most, len(self.running))
         try:
@@ -172,6 +174,18 @@ def test_leases_are_renewed_and_carry_progress_while_a_job_runs(start: Start) ->
     wait_until(lambda: len(lease.renewals) >= 4 and len(cluster.worker_renewals) >= 3)
     gaps = [later - earlier for earlier, later in pairwise(lease.renewals)]
     assert min(gaps) > 0.5, "renewed every third of the duration, not all the time"
+    runner.permits.release()
+    assert cluster.wait_for_report("job").outcome is ReportOutcome.SUCCEEDED
+
+
+def test_a_running_job_learns_of_a_raised_share(start: Start) -> None:
+    cluster, runner = Cluster(), ScriptedRunner(free=False)
+    cluster.assign("job", spec(), lease=3)
+    cluster.leases["job"].granted = 500
+    start(cluster, runner=runner, lease=3)
+    wait_until(lambda: runner.held and runner.held[0].bytes_per_second == 500)
+    cluster.leases["job"].granted = 1000
+    wait_until(lambda: runner.held[0].bytes_per_second == 1000)
     runner.permits.release()
     assert cluster.wait_for_report("job").outcome is ReportOutcome.SUCCEEDED
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.names import ANNOTATION_REPORT
+from compaction.api.names import ANNOTATION_BYTES_PER_SECOND, ANNOTATION_REPORT
 from compaction.kube.client.transport import Request
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.commit.records import FenceRecord, TombstoneKind
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 WRITES_PER_JOB = 8
 WRITES_PER_ATTEMPT = 6
 WRITES_OF_PROGRESS = 2
+WRITES_PER_RAISE = 1
 
 
 class Invariant(StrEnum):
@@ -49,6 +50,7 @@ class Invariant(StrEnum):
     WAITS = "each wait has a reason and an age in status"
     ONE_LEADER = "at most one process believes that it leads"
     TERMS = "each term of leadership has a larger number"
+    SHARES = "no share of the bytes per second is raised above what others leave of the limit"
     WORKERS = "never more workers than the operator may start"
     SPEC = "the operator never writes a spec of a user"
     ENDS = "every job ends after the faults stop"
@@ -216,6 +218,7 @@ class ApiWatch:
     states: dict[str, str] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
     specs: dict[str, str] = field(default_factory=dict)
+    raises: Counter[str] = field(default_factory=Counter)
 
     def changed(self, change: Change) -> None:
         """Every change, whoever made it."""
@@ -229,6 +232,8 @@ class ApiWatch:
         name, spec = lease["metadata"]["name"], lease["spec"]
         token, holder = spec.get("leaseTransitions", 0), spec.get("holderIdentity")
         if old is not None and old["spec"].get("holderIdentity") == holder:
+            if share_of(lease) != share_of(old) and old["spec"].get("leaseTransitions", 0) == token:
+                self._raised(name)
             return
         if name == "compaction-coordinator":
             if holder and old is not None and token <= old["spec"].get("leaseTransitions", 0):
@@ -238,6 +243,15 @@ class ApiWatch:
             if token <= self.tokens.get(name, 0):
                 self.world.fail(Invariant.TOKENS, f"Lease {name}: {token} after {self.tokens[name]}")
             self.tokens[name] = token
+
+    def _raised(self, name: str) -> None:
+        self.raises[name] += 1
+        limit, leases = self.world.limits.bytes_per_second, self.world.server.all("leases")
+        given = sum(share_of(one) for one in leases if not reported(one))
+        if limit is not None and given > limit:
+            self.world.fail(
+                Invariant.SHARES, f"{given} bytes per second with the raise of {name}, {limit} is the limit"
+            )
 
     def _policy(self, policy: Obj) -> None:
         status, now = policy.get("status") or {}, self.world.loop.time()
@@ -303,9 +317,20 @@ class ApiWatch:
     def look(self, job: str) -> None:
         attempts = max(1, self.tokens.get(job, 1), self.world.attempts_of(job), 1 + self.given_up.get(job, 0))
         bound = WRITES_PER_JOB + WRITES_OF_PROGRESS + WRITES_PER_ATTEMPT * (attempts - 1) + self.world.disturbed(job)
+        bound += WRITES_PER_RAISE * self.raises[job]
         if self.writes[job] > bound:
             said = dict(Counter(self.kinds[job]))
             self.world.fail(Invariant.WRITES, f"{job}: {self.writes[job]} writes in {attempts} attempts: {said}")
+
+
+def share_of(lease: Obj) -> int:
+    """The bytes per second that the holder of a job's Lease may move; 0 for one that names none."""
+    return int((lease["metadata"].get("annotations") or {}).get(ANNOTATION_BYTES_PER_SECOND, 0))
+
+
+def reported(lease: Obj) -> bool:
+    """Whether the attempt's worker has left its last word: nothing of it writes any more."""
+    return ANNOTATION_REPORT in (lease["metadata"].get("annotations") or {})
 
 
 def process_is_coordinator(lease: Obj) -> bool:

@@ -22,7 +22,7 @@ from compaction.reconcile.allowance import Allowance
 from compaction.reconcile.jobs import job, steps
 from compaction.reconcile.jobs.steps import JobStep
 from compaction.reconcile.status import waits
-from compaction.reconcile.workers import assigning
+from compaction.reconcile.workers import assigning, raising
 from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import evidence, fence, replacing
 from compaction.stores.segments.commit.evidence import Likeness
@@ -162,6 +162,10 @@ def _everybody_takes_what_is_theirs_alone() -> list[Patch]:
     return [(Allowance, "workers_within", lambda self, own: own)]
 
 
+def _raises_round_up() -> list[Patch]:
+    return [(raising, "topped_up", lambda granted, left: tuple(share + left + 1 for share in granted))]
+
+
 def _an_error_nobody_foresaw() -> list[Patch]:
     def forgotten(lease: Any, **_: Any) -> Any:
         raise KeyError("worker")
@@ -192,6 +196,7 @@ _ALL = (
     _of("a status is written with the whole object", _status_is_written_with_the_object, Invariant.SPEC),
     _of("a job that failed once is never tried again", _no_second_attempt, Invariant.ENDS),
     _of("a policy overlooks the operator's limit", _everybody_takes_what_is_theirs_alone, Invariant.WORKERS),
+    _of("a raised share is rounded up", _raises_round_up, Invariant.SHARES),
     _of("an error that nobody foresaw", _an_error_nobody_foresaw, Invariant.FORESEEN),
 )
 MUTATIONS = {mutation.what: mutation for mutation in _ALL}

@@ -20,7 +20,7 @@ from compaction.exceptions import CompactionError, EngineLostError, LaunchError
 from compaction.kube.assignments import KubeLeasePort, WorkerIdentity
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.rewrite import budget
-from compaction.rewrite.budget import BudgetClient, RateBudget
+from compaction.rewrite.budget import BudgetClient, Granted, RateBudget
 from compaction.rewrite.ports import LeasePort
 from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.rewrite.worker.events import EndReason, JobEnded
@@ -149,8 +149,8 @@ class InlineBudget(RateBudget):
         return SimpleNamespace(port=0, close=lambda: None)
 
     @contextmanager
-    def joined(self, bytes_per_second: int | None) -> Iterator[BudgetClient | None]:
-        with super().joined(bytes_per_second) as client:
+    def joined(self, granted: Granted) -> Iterator[BudgetClient | None]:
+        with super().joined(granted) as client:
             yield client and InlineClient(client.address, client.secret, client.step, self)
 
 

@@ -69,6 +69,11 @@ class Unasked:
         """See the port."""
         return self.lease.token
 
+    @property
+    def bytes_per_second(self) -> int | None:
+        """See the port."""
+        return self.lease.bytes_per_second
+
     def should_stop(self) -> bool:
         """Never: that is the point."""
         return False

@@ -271,27 +271,27 @@ class KubeLeasePort:
 
     # --- job Leases ---
 
-    async def renew_job(self, job_name: str, token: int, *, progress: int) -> None:
-        """See the port."""
-        await self._write_job(job_name, token, {ANNOTATION_PROGRESS: str(progress)})
+    async def renew_job(self, job_name: str, token: int, *, progress: int) -> int | None:
+        """See the port. A share that the coordinator has raised is met here: as a conflict, which reads the Lease."""
+        return _granted(await self._write_job(job_name, token, {ANNOTATION_PROGRESS: str(progress)}))
 
     async def report(self, job_name: str, report: JobReport) -> None:
         """See the port."""
         await self._write_job(job_name, report.token, {ANNOTATION_REPORT: report.to_json()})
 
-    async def _write_job(self, job_name: str, token: int, annotations: dict[str, str | None]) -> None:
-        """Renew a job's Lease with these annotations, as long as it is this very attempt's."""
+    async def _write_job(self, job_name: str, token: int, annotations: dict[str, str | None]) -> Lease:
+        """Renew a job's Lease with these annotations, as long as it is this very attempt's; as it is then."""
         lease = self._jobs.get((job_name, token)) or await self._read_job(job_name, token)
         for _ in range(_TRIES):
             changed = lease.with_record(lease.record.renewed(now=self.clock())).annotate(annotations)
             try:
-                self._jobs[job_name, token] = await self._put(changed)
+                written = self._jobs[job_name, token] = await self._put(changed)
             except NotFoundError as error:
                 raise LeaseLostError(f"the Lease of job {job_name} is gone") from error
             except ConflictError:
                 lease = await self._read_job(job_name, token)
             else:
-                return
+                return written
         raise PortUnavailableError(f"the Lease of job {job_name} changes all the time")
 
     async def _read_job(self, job_name: str, token: int) -> Lease:

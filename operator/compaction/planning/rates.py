@@ -1,17 +1,22 @@
 """Shares of `limits.bytesPerSecond`: who may start, and how fast it may go.
 
 Invariants (tests/planning/test_rates.py): what is granted never exceeds the limit, unless the limit was lowered under
-running jobs; when nothing runs, a job may start; and while a job could run, less than a tenth of the limit is granted
-to none. A share is kept to the end of its job, so those that start later divide what is left, however much that is.
+running jobs; when nothing runs, a job may start; while a job could run, less than a tenth of the limit is granted to
+none, and while jobs run and no other could start, less than a twentieth. A share is never cut: those that start later
+divide what is left, however much that is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 _WORTH: Final = 10
 """A job starts with less than a fair share when at least this part of the limit is left: else it would lie idle."""
+
+_WORTH_RAISING: Final = 20
+"""Running jobs get what is left when it is at least this part of the limit: each raise is a write for each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,10 @@ class Rates:
         """What each of the next jobs gets: all that is left, divided between those that could start; at least 1."""
         return max(1, self.left // max(1, min(self.room, self.coming)))
 
+    def beside(self, others: int) -> Rates:
+        """The same where so many bytes per second more are granted, to what is no job of these."""
+        return replace(self, granted=self.granted + others)
+
     def after(self, started: int) -> Rates:
         """The same when so many more jobs have got what is theirs."""
         return replace(self, granted=self.granted + self.each * started)
@@ -56,3 +65,20 @@ class Rates:
 def share_of(limit: int, *, jobs: int) -> int:
     """The share of each of so many jobs that could run at once: at least 1."""
     return max(1, limit // max(1, jobs))
+
+
+def worth_raising(left: int, limit: int) -> bool:
+    """Whether what is left of a limit is enough to raise the shares of the jobs that run."""
+    return left * _WORTH_RAISING >= max(1, limit)
+
+
+def topped_up(granted: Sequence[int], left: int) -> tuple[int, ...]:
+    """The shares of running jobs when `left` is divided between them: the smallest are raised first, none is cut."""
+    level, lowest = 0, sorted(granted)
+    whole = left
+    for count, share in enumerate(lowest, 1):
+        whole += share
+        level = whole // count
+        if count == len(lowest) or level <= lowest[count]:
+            break
+    return tuple(max(share, level) for share in granted)

@@ -72,6 +72,14 @@ class AssignJob:
 
 
 @dataclass(frozen=True, slots=True)
+class RaiseShare:
+    """Let a running attempt read and write more: its worker finds the share on the job's Lease at its next renewal."""
+
+    lease: Identity
+    bytes_per_second: int
+
+
+@dataclass(frozen=True, slots=True)
 class CreateJob:
     """Create a planned job (AlreadyExists is success: names are made of everything a job consists of). `plan` is the
     hash of the plan it is part of.
@@ -203,6 +211,7 @@ class Decision:
     delete_leases: tuple[DeleteLease, ...] = ()
     delete_jobs: tuple[DeleteJob, ...] = ()
     assignments: tuple[AssignJob, ...] = ()
+    raises: tuple[RaiseShare, ...] = ()
     create_jobs: tuple[CreateJob, ...] = ()
     launches: tuple[LaunchWorker, ...] = ()
     store_tasks: tuple[RunStoreTask, ...] = ()
@@ -222,6 +231,7 @@ class Decision:
             or self.delete_leases
             or self.delete_jobs
             or self.assignments
+            or self.raises
             or self.create_jobs
             or self.launches
             or self.policy_status

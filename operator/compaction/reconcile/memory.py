@@ -109,6 +109,27 @@ class StoreMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldShare:
+    """The bytes per second of an attempt, and the seconds of its lease. `until`: when it has certainly stopped, where
+    it ended without a report (monotonic seconds); None while it runs.
+    """
+
+    bytes_per_second: int
+    duration: float
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMemory:
+    """Of `reconcile/workers/shares`. `held`: by job and token. `known_at`: from when on it names every attempt that
+    may still write (monotonic seconds); None when the term begins.
+    """
+
+    held: Mapping[tuple[str, int], HeldShare] = field(default_factory=frozen)
+    known_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Memory:
     """What is remembered.
 
@@ -119,6 +140,7 @@ class Memory:
     planning: PlanMemory = PlanMemory()
     workers: WorkerMemory = field(default_factory=WorkerMemory)
     store: StoreMemory = StoreMemory()
+    shares: ShareMemory = field(default_factory=ShareMemory)
     finished: Mapping[str, float] = field(default_factory=frozen)
     waits: Mapping[str, datetime] | None = None
     reasons: Mapping[str, datetime] | None = None

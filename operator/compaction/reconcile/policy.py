@@ -44,7 +44,7 @@ from compaction.reconcile.planning.quarantine import Release
 from compaction.reconcile.status import announcing, summary, waits
 from compaction.reconcile.teardown import orphaned, tear_down
 from compaction.reconcile.timing import noted, pending_release, release_look, timing
-from compaction.reconcile.workers import fleet, launching, pod_memory, worker_statuses
+from compaction.reconcile.workers import fleet, launching, pod_memory, raising, worker_statuses
 from compaction.reconcile.workers.assigning import Assigner, AssignmentResult, soonest
 from compaction.reconcile.workers.skew import skew_of
 
@@ -88,6 +88,9 @@ class _Reconcile:
         before, planning = self.snapshot.memory.planning, self.memory.planning
         created, planning = creating.creations(planned, self.policy, existing=existing, before=before, memory=planning)
         self.memory = replace(self.memory, planning=planning)
+        raises, assigned, self.memory = raising.raised(
+            assigned, steps, self.memory, jobs_to_come=bool(created), now=self.now.monotonic
+        )
         store_tasks, self.memory = store_work.start(
             self.snapshot,
             self.policy,
@@ -111,6 +114,7 @@ class _Reconcile:
             + tuple(DeleteLease(lease.identity) for lease in self.snapshot.stray_leases),
             delete_jobs=(*useless, *deletions, *history),
             assignments=assigned.actions,
+            raises=raises,
             create_jobs=created,
             launches=assigned.launches,
             store_tasks=store_tasks,

@@ -18,6 +18,7 @@ from typing import Final, Generic, TypeVar
 
 from compaction.api.enums import WaitReason
 from compaction.api.policy.resource import CompactionPolicy
+from compaction.planning.rates import worth_raising
 from compaction.planning.sharing import Grant, SharedDemand, share_out
 from compaction.reconcile.allowance import Allowance, LimitDemand, OperatorLimits
 from compaction.reconcile.observations import Moment
@@ -114,7 +115,11 @@ class SharedLimits(Generic[Key]):
             return False
         some = now.bytes.may_hold > demand.granted >= before.bytes.may_hold
         whole = now.bytes.may_hold == now.bytes.share and before.bytes.may_hold < before.bytes.share
-        return some or (whole and now.bytes.may_hold > demand.granted)
+        if some or (whole and now.bytes.may_hold > demand.granted):
+            return True
+        # Its running jobs may be raised, though it had not used up to the byte what it might have.
+        left, had = now.bytes.may_hold - demand.granted, before.bytes.may_hold - demand.granted
+        return worth_raising(left, now.bytes.share) and not worth_raising(had, now.bytes.share)
 
     def _grants(self, line: list[Key], *, settling: bool) -> dict[Key, Allowance]:
         """The allowance of each in line; the same object as before where nothing is different."""

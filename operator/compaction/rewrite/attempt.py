@@ -15,8 +15,8 @@ from compaction.rewrite.ports import HeldLease
 
 @dataclass(slots=True, kw_only=True)
 class RewriteAttempt(ABC):
-    """Who works, and with what. `bytes_per_second`: what the job adds to what all that runs in its worker may move
-    together; `budget`: what its tasks ask for it while the attempt works, None without a limit.
+    """Who works, and with what. `lease` says what the job adds to what all that runs in its worker may move together;
+    `budget`: what its tasks ask for it while the attempt works, None without a limit.
     """
 
     reported: ClassVar[tuple[type[CompactionError], ...]]
@@ -25,7 +25,6 @@ class RewriteAttempt(ABC):
     token: int
     lease: HeldLease
     engine: Engine
-    bytes_per_second: int | None = None
     budget: BudgetClient | None = field(default=None, init=False)
 
     @property
@@ -40,7 +39,7 @@ class RewriteAttempt(ABC):
             LeaseLostError, JobStoppedError, EngineLostError: see `ports.JobRunner`.
         """
         try:
-            with budget_of(self.engine).joined(self.bytes_per_second) as self.budget:
+            with budget_of(self.engine).joined(lambda: self.lease.bytes_per_second) as self.budget:
                 self._work()
         except self.reported as error:
             self._failed(error)

@@ -2,8 +2,8 @@
 
 A share cut for each task is lost while its task waits for a core, is behind the others or works without reading; two
 jobs on two cores left half of a limit unused. So the tasks of all attempts on an engine pay from one bucket, in the
-driver: its rate is what the running attempts were granted together. A task asks over the network, for a twentieth of a
-second at least, and waits by itself.
+driver: its rate is what the running attempts are granted together now (a renewal of a lease may raise that). A task
+asks over the network, for a twentieth of a second at least, and waits by itself.
 
 Invariants (tests/rewrite/test_budget.py): what was allowed never exceeds the rate times the time, and while any task
 asks, nothing of the rate is left unused.
@@ -32,8 +32,14 @@ _QUESTION: Final = struct.Struct("!32sQ")
 _ANSWER: Final = struct.Struct("!d")
 """Seconds to wait; below 0 when the attempt is over."""
 _STEP: Final = 0.05
-"""Seconds of a job's own rate that a task asks for at once: 20 questions a second at most, however small the reads."""
+"""Seconds of a job's first share that a task asks for at once: 20 questions a second at most, however small the reads,
+and more in proportion once the share was raised.
+"""
 _PATIENCE: Final = 10.0
+
+
+Granted = Callable[[], int | None]
+"""The bytes per second that an attempt may move now; asked at each question. None at its start: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +71,19 @@ class RateBudget:
         self._host = host
         self._clock = clock or time.monotonic
         self._lock = threading.Lock()
-        self._granted: dict[bytes, int] = {}
+        self._granted: dict[bytes, Granted] = {}
         self._bucket = TokenBucket(1, self._clock())
         self._server: _Server | None = None
 
     @contextmanager
-    def joined(self, bytes_per_second: int | None) -> Iterator[BudgetClient | None]:
+    def joined(self, granted: Granted) -> Iterator[BudgetClient | None]:
         """What the tasks of an attempt ask while it runs; None without a limit. Raises RateBudgetError."""
-        if bytes_per_second is None:
+        rate = granted()
+        if rate is None:
             yield None
             return
         secret = secrets.token_hex(16).encode()
-        client = BudgetClient(self._join(secret, bytes_per_second), secret, max(1, int(bytes_per_second * _STEP)))
+        client = BudgetClient(self._join(secret, granted), secret, max(1, int(rate * _STEP)))
         try:
             yield client
         finally:
@@ -87,14 +94,15 @@ class RateBudget:
         with self._lock:
             if not any(secrets.compare_digest(secret, known) for known in self._granted):
                 return -1.0
+            self._at_rate()
             self._bucket, wait = self._bucket.take(count, now=self._clock())
             return wait
 
-    def _join(self, secret: bytes, rate: int) -> tuple[str, int]:
+    def _join(self, secret: bytes, granted: Granted) -> tuple[str, int]:
         with self._lock:
             if self._server is None:
                 self._server = self._listen()
-            self._granted[secret] = rate
+            self._granted[secret] = granted
             self._at_rate()
             return self._host, self._server.port
 
@@ -115,7 +123,9 @@ class RateBudget:
             server.close()
 
     def _at_rate(self) -> None:
-        self._bucket = self._bucket.at_rate(max(1, sum(self._granted.values())), now=self._clock())
+        rate = max(1, sum(granted() or 0 for granted in self._granted.values()))
+        if rate != self._bucket.bytes_per_second:
+            self._bucket = self._bucket.at_rate(rate, now=self._clock())
 
 
 class _Server:

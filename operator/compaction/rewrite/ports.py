@@ -36,7 +36,7 @@ class JobOffer:
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """One attempt of one job: what to do (`spec`), the fencing token it must be committed with, and how many bytes per
-    second all of its tasks together may read and write (None: as many as they can).
+    second all of its tasks together may read and write at first (None: as many as they can, to the end).
     """
 
     job_name: str
@@ -82,8 +82,9 @@ class LeasePort(Protocol):
             PortUnavailableError: as above.
         """
 
-    async def renew_job(self, job_name: str, token: int, *, progress: int) -> None:
-        """Renew a job's lease and say how far the job is (percent).
+    async def renew_job(self, job_name: str, token: int, *, progress: int) -> int | None:
+        """Renew a job's lease and say how far the job is (percent). Returns the bytes per second that the lease grants
+        by now; None when it names none.
 
         Raises:
             LeaseLostError: other holder, other token, or no lease.
@@ -104,6 +105,10 @@ class HeldLease(Protocol):
     @property
     def token(self) -> int:
         """The fencing token of this attempt."""
+
+    @property
+    def bytes_per_second(self) -> int | None:
+        """What all tasks of the job together may read and write now; a renewal may raise it. None: no limit, ever."""
 
     def should_stop(self) -> bool:
         """True when the lease is lost, its deadline has passed unrenewed, or the worker is asked to stop."""

@@ -123,10 +123,10 @@ class Shares:
 
     def _know(self, number: int, share: float) -> None:
         with self._lock:
-            more = share - self._known[number]
-            if more > 0:
+            grown = (share - self._known[number]) * self._sizes[number]
+            if grown > 0:  # not the difference: times a size, the least of all numbers is 0
                 self._known[number] = share
-                self._grown(more * self._sizes[number])
+                self._grown(grown)
 
     def _close(self) -> None:
         if self._socket is not None:

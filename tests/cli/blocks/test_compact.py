@@ -9,10 +9,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pyarrow as pa
 import pytest
 
+from compaction.stores.blocks.format.int96 import Int96Reading
+from compaction.stores.blocks.format.metadata import BlockMetadata
 from compaction.stores.blocks.model import RowFingerprint
-from support.stores.block_commands import BlockCommands, policy_file
+from compaction.stores.blocks.paths import block_path
+from support.stores.block_commands import KEY, BlockCommands, block, policy_file
+from support.stores.blocks import parquet
 
 
 def content(blocks: BlockCommands) -> RowFingerprint:
@@ -165,3 +171,70 @@ def test_a_second_interrupt_does_not_wait_for_the_merge(again: int) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.stderr.startswith("interrupted: waiting for the merge that runs; again: do not wait\n")
     assert ended.returncode == (130 if again else -signal.SIGINT)
+
+
+def add_times(blocks: BlockCommands, number: int, unit: str, moments: list[int | None]) -> None:
+    """A block of another writer, whose column `until` is INT96."""
+    times = pa.array(range(100 * number, 100 * number + len(moments)), pa.int64())
+    until = pa.array(moments, pa.timestamp(unit))
+    table = pa.table({"service": ["a"] * len(moments), "time": times, "until": until})
+    said = BlockMetadata(id=block(number), tenant="acme", shard=0, level=0, sort_key=KEY, time_column="time")
+    path = block_path("acme", 0, block(number))
+    blocks.objects.put(path, parquet(table, said, use_deprecated_int96_timestamps=True, store_schema=False))
+    blocks.data("register", path, "--tenant", "acme")
+
+
+def live_rows(blocks: BlockCommands, folder: Path) -> list[Any]:
+    """As DuckDB reads them."""
+    folder.mkdir()
+    for item in blocks.data("list")["items"]:
+        (folder / f"{item['id']}.parquet").write_bytes(blocks.objects.get(item["path"]))
+    with duckdb.connect() as connection:
+        return connection.sql(f"select time, until::varchar from '{folder}/*.parquet' order by time").fetchall()
+
+
+def test_times_of_several_writers_become_one_block_wherever_a_unit_holds_them(
+    blocks: BlockCommands, tmp_path: Path
+) -> None:
+    """INT96: ordinary dates go with digits of nanoseconds or with 9999-12-31, and these two stay apart, with the
+    reason; so it is when outputs are merged with blocks that come later.
+    """
+    distant, fine, ordinary = [253_402_297_200_000_000, None], [1_700_000_000_123_456_789, None], [10**15, -1]
+    add_times(blocks, 1, "us", ordinary)
+    add_times(blocks, 2, "ns", fine)
+    assert blocks.data("plan", "--all")["conflicts"] == []
+    rows = live_rows(blocks, tmp_path / "0")
+    blocks.data("compact", "--all", "--levels", "2:1h")
+    assert [item["rows"] for item in blocks.data("list")["items"]] == [4]
+    assert live_rows(blocks, tmp_path / "1") == rows
+    for number in (3, 4):
+        add_times(blocks, number, "us", ordinary)
+    blocks.data("compact", "--all", "--levels", "2:1h")
+    for number, (unit, moments) in enumerate([("ns", fine), ("us", ordinary), ("us", distant), ("us", distant)], 5):
+        add_times(blocks, number, unit, moments)
+    kinds = "timestamp[ns] (INT96, some finer than microseconds) | timestamp[us] (INT96 beyond the years 1677 to 2262)"
+    said = f"2 schemas of `acme` cannot be merged: column until {kinds}"
+    assert [one["message"] for one in blocks.data("plan", "--all")["conflicts"]] == [said]
+    rows, before = live_rows(blocks, tmp_path / "2"), content(blocks)
+    assert blocks.data("compact", "--all", "--levels", "9:1h,9:1h")["succeeded"]
+    assert sorted(item["rows"] for item in blocks.data("list")["items"]) == [4, 12]
+    assert (live_rows(blocks, tmp_path / "3"), content(blocks)) == (rows, before)
+    assert "9999-12-31 23:00:00" in str(rows)
+    assert "1969-12-31 23:59:59.999999" in str(rows)
+
+
+def test_blocks_whose_schema_in_the_index_does_not_say_how_int96_is_read_are_verified_and_merged(
+    blocks: BlockCommands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were registered before it did."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Int96Reading, "meanings", lambda _, leaves: list(leaves))
+        add_times(blocks, 1, "us", [1, None])
+    add_times(blocks, 2, "us", [2, None])
+    add_times(blocks, 3, "us", [253_402_297_200_000_000])
+    schemas = {item["schema"] for item in blocks.data("list")["items"]}
+    assert len(schemas) == 3
+    before = content(blocks)
+    blocks.data("compact", "--all")
+    assert [item["rows"] for item in blocks.data("list")["items"]] == [5]
+    assert content(blocks) == before

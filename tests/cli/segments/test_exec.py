@@ -105,7 +105,7 @@ def test_each_operation_has_its_result(tmp_path: Path) -> None:
         "unflushed": 0,
         "unflushed_bytes": 0,
     }
-    assert results[16] == {"logs": ["a"], "wal": ["0000000000000002.wal"], "tails": []}
+    assert results[16] == {"logs": ["a"], "broken": {}, "wal": ["0000000000000002.wal"], "tails": []}
     assert results[20] == {"logs": ["a"]}
     assert results[21]["count"] == 3
 

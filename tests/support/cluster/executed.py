@@ -13,7 +13,16 @@ from compaction.api.policy.resource import CompactionPolicyStatus
 from compaction.api.text.times import format_timestamp, timestamp_from_epoch
 from compaction.exceptions import ApiUnavailableError, LaunchError, StaleTokenError
 from compaction.kube.executor.executor import Executor
-from compaction.reconcile.actions import Announce, AssignJob, CreateJob, Decision, LaunchWorker, Premise, StopWorker
+from compaction.reconcile.actions import (
+    Announce,
+    AssignJob,
+    CreateJob,
+    Decision,
+    LaunchWorker,
+    Premise,
+    RaiseShare,
+    StopWorker,
+)
 from compaction.reconcile.memory import Memory
 from compaction.reconcile.observations import Identity, Moment
 from compaction.stores.adapter import StoreAdapter
@@ -120,6 +129,16 @@ class WorldObjects:
             return False
         world.put_lease(name, holder=action.worker, token=token, duration=float(action.duration))
         world.leases[name].bytes_per_second = action.bytes_per_second
+        self._wrote()
+        return True
+
+    async def raise_share(self, action: RaiseShare) -> bool:
+        world, name = self._world, action.lease.name
+        if not world.lease_is_current(action.lease):
+            self.stale = True
+            return False
+        lease = world.leases[name]
+        lease.bytes_per_second, lease.version = action.bytes_per_second, int(world.bump())
         self._wrote()
         return True
 

@@ -74,6 +74,7 @@ class FakeLease:
     token: int = 1
     lose_at: int | None = None
     stopped: bool = False
+    bytes_per_second: int | None = None
     checks: int = 0
     progress: list[int] = field(default_factory=list)
 
@@ -134,6 +135,7 @@ class StoredLease:
     seconds: float
     renewals: list[float] = field(default_factory=list)
     progress: int = 0
+    granted: int | None = None
     report: JobReport | None = None
 
 
@@ -258,7 +260,7 @@ class MemoryPort:
         else:
             self._cluster.looks_before_leaving += 1
         return [
-            JobOffer(job_name=name, token=lease.token, lease_seconds=lease.seconds)
+            JobOffer(name, lease.token, lease.seconds, bytes_per_second=lease.granted)
             for name, lease in self._cluster.leases.items()
             if lease.holder == self._worker and lease.report is None
         ]
@@ -273,6 +275,7 @@ class MemoryPort:
             token=offer.token,
             lease_seconds=offer.lease_seconds,
             spec=self._cluster.jobs[offer.job_name],
+            bytes_per_second=offer.bytes_per_second,
         )
 
     def _mine(self, job: str, token: int) -> StoredLease:
@@ -281,12 +284,13 @@ class MemoryPort:
             raise LeaseLostError(f"{job}: not held by {self._worker} with {token}")
         return lease
 
-    async def renew_job(self, job_name: str, token: int, *, progress: int) -> None:
+    async def renew_job(self, job_name: str, token: int, *, progress: int) -> int | None:
         await self._arrive()
         lease = self._mine(job_name, token)
         lease.renewals.append(time.monotonic())
         lease.progress = progress
         self._leave_call("renew_job")
+        return lease.granted
 
     async def report(self, job_name: str, report: JobReport) -> None:
         await self._arrive()

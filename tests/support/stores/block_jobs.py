@@ -61,8 +61,8 @@ def run(
 ) -> JobReport:
     """One attempt, as a worker makes it."""
     rewriter = BlockRewriter(engine, holder=f"worker-{token}", secrets=secrets_of(connection), patience=patience)
-    lease = lease or FakeLease(token=token)
-    return rewriter.attempt(job, token=token, lease=lease, bytes_per_second=bytes_per_second)
+    lease = lease or FakeLease(token=token, bytes_per_second=bytes_per_second)
+    return rewriter.attempt(job, token=token, lease=lease)
 
 
 def paths(store: BlockStore) -> set[str]:

@@ -39,7 +39,8 @@ class AttemptStatus(ApiModel):
     charged: bool = False
     """Whether the attempt counts against the policy's maxAttempts. Lost workers are not charged."""
     bytes_per_second: Count | None = None
-    """Bytes per second that the attempt may read and write, its share of the policy's limits.bytesPerSecond."""
+    """Bytes per second that the attempt may read and write, its share of the policy's limits.bytesPerSecond. It grows
+    when others end and no job could start in their place."""
     reason: Word = ""
     """Reason for the outcome in one word."""
     message: Message = ""

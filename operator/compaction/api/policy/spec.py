@@ -60,7 +60,7 @@ class LimitsSpec(ApiModel):
         | None
     ) = None
     """Bytes per second that all rewrites of the policy together read and write at most, as a quantity such as 50M.
-    Each job gets a share when it is assigned. Without it, there is no limit."""
+    Each job gets a share when it is assigned; it may grow when others end. Without it, there is no limit."""
     max_bytes_per_job: Annotated[
         Quantity,
         Checked(

@@ -24,9 +24,11 @@ from compaction.exceptions import (
 )
 from compaction.stores.blocks.fingerprint.verify import read_back
 from compaction.stores.blocks.format.footer import read_footer
+from compaction.stores.blocks.format.logical import without_readings
 from compaction.stores.blocks.index.listing import BlockFilter
 from compaction.stores.blocks.index.tables import BlockState
 from compaction.stores.blocks.model import Block
+from compaction.stores.blocks.schema.ids import schema_id
 from compaction.stores.blocks.store import BlockStore
 from compaction.stores.objects.store import ObjectStorage
 from compaction.unexpected import defect, lack_of
@@ -125,10 +127,12 @@ def _words(error: CompactionError) -> str:
 def _differences(objects: ObjectStorage, block: Block) -> list[str]:
     """What the object is and the index says otherwise. Raises BlockFormatError, ObjectError, UnreadableBlockError."""
     footer = read_footer(objects, block.path)
+    # Of a block that was registered before, the schema says nothing of how its INT96 is read.
+    known = {footer.schema_id, schema_id(without_readings(footer.schema))}
     found = read_back(block.path, lambda: objects.reader(block.path))
     pairs = (
         ("bytes", footer.info.size, block.bytes),
-        ("schema", footer.schema_id, block.schema_id),
+        ("schema", block.schema_id if block.schema_id in known else footer.schema_id, block.schema_id),
         ("rows", found.rows, block.rows),
         ("content", found, block.fingerprint),
     )

@@ -155,6 +155,8 @@ def _file_row(wal: WalFacts) -> dict[str, Any]:
         row |= {"state": "Damaged", "offset": offset, "reason": getattr(wal.damage, "reason", str(wal.damage))}
     elif wal.tail is not None:
         row |= {"state": "TornEnd", "offset": wal.tail.offset, "reason": wal.tail.reason}
+    elif wal.is_held:
+        row |= {"state": "Held", "reason": "its owner could not open the logs whose records it holds"}
     return row
 
 

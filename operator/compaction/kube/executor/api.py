@@ -37,7 +37,7 @@ from compaction.kube.executor.events import EventType
 from compaction.kube.informer.cache import Delta, ObjectKey, policy_of_lease
 from compaction.kube.replica.runtime import Runtime
 from compaction.leases.record import Lease, LeaseRecord
-from compaction.reconcile.actions import Announce, AssignJob, CreateJob, Premise
+from compaction.reconcile.actions import Announce, AssignJob, CreateJob, Premise, RaiseShare
 from compaction.reconcile.jobs.claims import Refused
 from compaction.reconcile.observations import Identity, Moment
 
@@ -186,6 +186,22 @@ class ApiObjects:
             message = f"Lease {name} belongs to something else: delete it, or make the job under another name"
             return Refused(WaitReason.LEASE_NAME_TAKEN, message)
         return False
+
+    async def raise_share(self, action: RaiseShare) -> bool:
+        """See `ports.Objects`. A renewal of the worker's in between is a conflict: then it is decided again."""
+        name = action.lease.name
+        cached = self._rt.cache.leases.get(self._namespace, name)
+        if cached is None or cached["metadata"]["resourceVersion"] != action.lease.resource_version:
+            self.stale = True
+            return False
+        raised = Lease.parse(cached).annotate({ANNOTATION_BYTES_PER_SECOND: str(action.bytes_per_second)})
+        try:
+            answer = await self._client.replace(LEASES, raised.body())
+        except (ConflictError, NotFoundError):
+            await self._moved_on(LEASES, name)
+            return False
+        self._take(LEASES, answer)
+        return True
 
     async def write_job_status(self, job: Identity, status: CompactionJobStatus) -> bool:
         """See `ports.Objects`."""

@@ -33,6 +33,7 @@ from compaction.reconcile.actions import (
     DeleteLease,
     EndAttempt,
     LaunchWorker,
+    RaiseShare,
     StopWorker,
     WritePolicyStatus,
 )
@@ -86,6 +87,7 @@ class Executor:
         await self._each(decision.delete_leases, self._delete_lease, errors)
         await self._each(decision.delete_jobs, self._delete_job, errors)
         await self._each(decision.assignments, self._assignments.assign, errors)
+        await self._each(decision.raises, self._raise_share, errors)
         await self._each(decision.create_jobs, self._create_job, errors)
         for launch in decision.launches:
             await self._launch(launch)
@@ -160,6 +162,10 @@ class Executor:
 
     async def _delete_lease(self, action: DeleteLease) -> None:
         await self._objects.delete_lease(action.lease)
+
+    async def _raise_share(self, action: RaiseShare) -> None:
+        if await self._objects.raise_share(action):
+            log.info("a job's share was raised", job=action.lease.name, bytes_per_second=action.bytes_per_second)
 
     async def _create_job(self, action: CreateJob) -> None:
         if not await self._objects.create_job(action):

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from compaction.api.job.resource import CompactionJobStatus
 from compaction.api.policy.resource import CompactionPolicyStatus
-from compaction.reconcile.actions import Announce, AssignJob, CreateJob, LaunchWorker, Premise, StopWorker
+from compaction.reconcile.actions import Announce, AssignJob, CreateJob, LaunchWorker, Premise, RaiseShare, StopWorker
 from compaction.reconcile.jobs.claims import Refused
 from compaction.reconcile.observations import Identity, Moment
 
@@ -45,6 +45,10 @@ class PolicyObjects(Protocol):
 
     async def put_lease(self, action: AssignJob, token: int, now: Moment) -> bool | Refused:
         """Create the job's Lease, or take over the one that the decision knows. False: it is another one by now."""
+        ...
+
+    async def raise_share(self, action: RaiseShare) -> bool:
+        """Write the share of a running attempt on its Lease. False: the Lease has another version, or is gone."""
         ...
 
     async def write_job_status(self, job: Identity, status: CompactionJobStatus) -> bool:

@@ -22,14 +22,15 @@ log = structlog.get_logger(__name__)
 
 class LocalLease:
     """No other process can take a job from this one; implements `ports.HeldLease`. `stop` ends it before its next
-    commit.
+    commit; the coordinator raises `bytes_per_second`.
     """
 
-    def __init__(self, job: str, token: int, stop: threading.Event, progress: Callable[[int], None]) -> None:
-        self._job = job
+    def __init__(self, assignment: Assignment, stop: threading.Event, progress: Callable[[int], None]) -> None:
+        self._job = assignment.job_name
         self._stop = stop
         self._progress = progress
-        self.token = token
+        self.token = assignment.token
+        self.bytes_per_second = assignment.bytes_per_second
 
     def should_stop(self) -> bool:
         """See `ports.HeldLease`."""

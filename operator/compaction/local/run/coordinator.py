@@ -16,7 +16,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import TracebackType
@@ -30,6 +30,7 @@ from compaction.exceptions import CompactionError, EngineLostError, JobStoppedEr
 from compaction.kinds.registry import kind_of
 from compaction.kube.executor.executor import Executor
 from compaction.kube.sensing.scanning import request_of, scan, sweep
+from compaction.local.run.attempt import LocalLease
 from compaction.local.run.news import News, of_event, of_status
 from compaction.local.run.objects import LocalObjects
 from compaction.local.run.workers import AttemptEnded, AttemptProgress, Inbox, LocalWorkers
@@ -89,7 +90,7 @@ class LocalCoordinator:
             open_runner=lambda: open_runner(self.objects.policy),
         )
         self._loop = asyncio.Runner()
-        self._started: Set[tuple[str, int]] = frozenset()
+        self._started: dict[tuple[str, int], LocalLease] = {}
         self._repeated: frozenset[Announce] = frozenset()
         self._told: set[News] = set()
 
@@ -160,15 +161,16 @@ class LocalCoordinator:
             elif job.status.state is not before.status.state and is_finished(job.status):
                 self._show(name, 100)
         leases = {(name, lease.token): lease for name, lease in self.objects.leases.items()}
-        for (name, _), lease in ((one, leases[one]) for one in leases.keys() - self._started):
-            self._start(name, lease)
-        self._started = leases.keys()
+        started, self._started = self._started, {}
+        for (name, token), lease in leases.items():
+            held = self._started[name, token] = started.get((name, token)) or self._start(name, lease)
+            held.bytes_per_second = lease.bytes_per_second
         if decision.policy_status is not None:
             self._told.clear()
             for one in news:
                 self.say(one)
 
-    def _start(self, name: str, lease: JobLease) -> None:
+    def _start(self, name: str, lease: JobLease) -> LocalLease:
         """Begin the attempt that a Lease stands for, as a worker does that finds it."""
         assignment = Assignment(
             job_name=name,
@@ -178,7 +180,7 @@ class LocalCoordinator:
             spec=self.objects.jobs[name].spec,
             bytes_per_second=lease.bytes_per_second,
         )
-        self.workers.start(assignment, policy=self.objects.policy.metadata.name)
+        return self.workers.start(assignment, policy=self.objects.policy.metadata.name)
 
     def _give_up(self) -> None:
         """No process works on these jobs any more, and their sources are free for others."""

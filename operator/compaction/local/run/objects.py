@@ -20,7 +20,7 @@ from compaction.api.policy.resource import CompactionPolicy, CompactionPolicySta
 from compaction.api.text.times import to_timestamp
 from compaction.local.run.workers import LocalWorker
 from compaction.planning.reading import ScanResult
-from compaction.reconcile.actions import Announce, AssignJob, CreateJob, Premise
+from compaction.reconcile.actions import Announce, AssignJob, CreateJob, Premise, RaiseShare
 from compaction.reconcile.memory import Memory
 from compaction.reconcile.observations import (
     Identity,
@@ -115,6 +115,12 @@ class LocalObjects:
             silence=0.0,
             bytes_per_second=action.bytes_per_second,
         )
+        return True
+
+    async def raise_share(self, action: RaiseShare) -> bool:
+        """See `Objects`."""
+        name = action.lease.name
+        self.leases[name] = replace(self.leases[name], bytes_per_second=action.bytes_per_second)
         return True
 
     async def write_job_status(self, job: Identity, status: CompactionJobStatus) -> bool:

@@ -110,15 +110,16 @@ class LocalWorkers:
         self._runner = self._pool = self.worker = None
         self._engine.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
 
-    def start(self, assignment: Assignment, *, policy: str) -> None:
-        """Begin an attempt."""
+    def start(self, assignment: Assignment, *, policy: str) -> LocalLease:
+        """Begin an attempt; what it holds."""
         runner, pool, inbox = self._runner, self._pool, self._inbox
         assert runner is not None, "jobs are assigned to a worker that has announced itself"
         assert pool is not None, "the worker's threads live as long as its engine"
         name, token = assignment.job_name, assignment.token
-        lease = LocalLease(name, token, self._stop, lambda percent: inbox.put(AttemptProgress(name, token, percent)))
+        lease = LocalLease(assignment, self._stop, lambda percent: inbox.put(AttemptProgress(name, token, percent)))
         future = pool.submit(attempt, runner, assignment, lease, policy=policy)
         future.add_done_callback(lambda done: inbox.put(AttemptEnded(name, done)))
+        return lease
 
     def note_end(self, error: EngineLostError) -> None:
         """The engine is gone by itself."""

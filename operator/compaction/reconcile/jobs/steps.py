@@ -264,7 +264,7 @@ def _watch(step: JobStep, rules: StepRules, now: Moment) -> JobStep:
         now_token=token_of(status),
     )
     if ending is None:
-        return _with_progress(step)
+        return _with_share(_with_progress(step))
     after = ended(
         status,
         ending,
@@ -288,3 +288,13 @@ def _with_progress(step: JobStep) -> JobStep:
     if progress is None or progress // PROGRESS_STEP <= known // PROGRESS_STEP:
         return step
     return replace(step, status=with_progress(step.status, progress))
+
+
+def _with_share(step: JobStep) -> JobStep:
+    """The attempt says what its Lease says: the share may have been raised since it began."""
+    attempts = step.status.attempts
+    share = step.lease.bytes_per_second if step.lease is not None else None
+    if share is None or not attempts or attempts[-1].bytes_per_second == share:
+        return step
+    last = attempts[-1].model_copy(update={"bytes_per_second": share})
+    return replace(step, status=evolve(step.status, attempts=(*attempts[:-1], last)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -20,10 +21,12 @@ from compaction.reconcile.memory import Memory, frozen
 from compaction.reconcile.observations import PolicySnapshot
 from compaction.reconcile.status.waits import NO_WAITS, Wait, Waits, for_window
 from compaction.reconcile.timing import Timing
-from compaction.reconcile.workers import fleet
+from compaction.reconcile.workers import fleet, shares
 from compaction.reconcile.workers.shortage import Shortage
 
 LAUNCH_LOOK: Final = 2.0
+PLAN_TO_COME: Final = 60.0
+"""Seconds after the end of a job for which its share is kept for jobs that a scan may lead to."""
 LAUNCH_DESPITE_CLAIM: Final = 300.0
 """A claim is only tried again with a worker at hand, so a refused one gets a worker of its own in the end: so many
 seconds after it could have been tried again. Not earlier: Spark would be started over and over for nothing.
@@ -35,7 +38,8 @@ class AssignmentResult:
     """What scheduling came to. `waits` says what jobs wait for; `seconds` until it may change by itself.
 
     `likely` are the actions whose claim was not refused before: the others still wait, until theirs succeeds. `granted`
-    are the bytes per second of the jobs that run then; None without a limit. `demand` is for the operator's limits.
+    are the bytes per second of the jobs that run then, `rates` what is left beside all actions; None without a limit.
+    `idle`: no other job could start with what is left. `demand` is for the operator's limits.
     """
 
     actions: tuple[AssignJob, ...]
@@ -46,6 +50,8 @@ class AssignmentResult:
     seconds: float | None
     granted: int | None
     demand: LimitDemand
+    rates: Rates | None
+    idle: bool
 
 
 class Assigner:
@@ -62,6 +68,9 @@ class Assigner:
     def assign(self, steps: tuple[JobStep, ...], workers: fleet.Fleet) -> AssignmentResult:
         """Assignments and launches for the jobs as they stand after their steps."""
         spec, now = self.policy.spec, self.now
+        lease_seconds = float(spec.lease.duration_seconds)
+        held = shares.noted(self.memory.shares, steps, self.snapshot, lease_seconds=lease_seconds)
+        self.memory = replace(self.memory, shares=held)
         queued = [step for step in steps if step.state in (JobState.UNASSIGNED, JobState.ABANDONED)]
         self._forget_claims({step.name for step in queued})
         self._note_waits(queued)
@@ -110,6 +119,8 @@ class Assigner:
             self._assign_seconds(schedule, launches),
             rates.after(len(likely)).granted if rates is not None else None,
             demand,
+            given,
+            self._is_idle(schedule, running=len(running) + len(actions)),
         )
 
     def _none(
@@ -117,10 +128,27 @@ class Assigner:
     ) -> AssignmentResult:
         """Nothing is assigned and no worker started: everything waits for the same."""
         waits: Waits = {reason: Wait(len(queued), message, queued[0].name)} if queued else NO_WAITS
-        granted = sum(granted_to(step) or 0 for step in running)
-        demand = LimitDemand(self._workers_for(len(running)), self._holds(), granted, granted)
+        granted = sum(shares.granted_to(step, self.memory.shares) or 0 for step in running)
+        others = shares.lingering(self.memory.shares)
+        rates = self._rates(running, [], set())
+        demand = LimitDemand(self._workers_for(len(running)), self._holds(), granted, granted + others)
         limited = self.policy.spec.limits.bytes_per_second is not None
-        return AssignmentResult((), (), (), waits, self.memory, None, granted if limited else None, demand)
+        said = granted if limited else None
+        return AssignmentResult((), (), (), waits, self.memory, None, said, demand, rates, idle=True)
+
+    def _is_idle(self, schedule: Schedule, *, running: int) -> bool:
+        """Whether no other job could start soon: none that is ready or in its backoff has a slot to come, and what
+        follows from the output of the last job is planned, or was not for a minute.
+        """
+        spec, reading = self.policy.spec, self.snapshot.reading
+        slots = self.snapshot.allowance.workers_within(spec.workers.max) * spec.workers.slots
+        places = min(spec.limits.max_concurrent_jobs, slots) - running
+        waiting = schedule.ready - len(schedule.assignments) + schedule.waiting.get(WaitReason.BACKOFF, 0)
+        if min(places, waiting) > 0:
+            return False
+        scanned = reading.started if reading is not None else -math.inf
+        known = max(scanned, self.now.monotonic - PLAN_TO_COME)
+        return all(at < known for at in self.memory.finished.values())
 
     # -- the operator's limits ----------------------------------------------------------------------------------------
 
@@ -144,7 +172,7 @@ class Assigner:
         workers = self._workers_for(jobs)
         if self.now.monotonic < self.memory.workers.not_before:
             workers = min(workers, holds)
-        granted = rates.after(started).granted if rates is not None else 0
+        granted = rates.after(started).beside(shares.lingering(self.memory.shares)).granted if rates is not None else 0
         return LimitDemand(workers, holds, own if jobs else 0, granted)
 
     # -- bytes per second ---------------------------------------------------------------------------------------------
@@ -162,7 +190,9 @@ class Assigner:
         limit = min(known)
         jobs = min(spec.limits.max_concurrent_jobs, slots, len(running) + ready)
         share = share_of(limit, jobs=jobs)
-        granted = sum(share if (given := granted_to(step)) is None else given for step in running)
+        granted = sum(
+            share if (given := shares.granted_to(step, self.memory.shares)) is None else given for step in running
+        )
         ceiling = grant.may_hold if grant is not None else None
         return Rates(limit, granted, share, coming=max(1, jobs - len(running)), ceiling=ceiling)
 
@@ -310,13 +340,6 @@ class Assigner:
             known = waits.get(problem.reason, Wait(0, problem.message, name))
             waits[problem.reason] = replace(known, count=known.count + 1)
         return waits
-
-
-def granted_to(step: JobStep) -> int | None:
-    """The bytes per second that a running job may read and write: its Lease says it, its status repeats it."""
-    if step.lease is not None and step.lease.bytes_per_second is not None:
-        return step.lease.bytes_per_second
-    return step.status.attempts[-1].bytes_per_second if step.status.attempts else None
 
 
 def soonest(*seconds: float | None) -> float | None:

@@ -69,7 +69,7 @@ def read_source_footer(objects: ObjectStorage, block: Block) -> BlockFooter | Cu
     Raises ObjectError for what is about the store as a whole.
     """
     try:
-        footer = read_footer(objects, block.path)
+        footer = read_footer(objects, block.path, look=False)
     except (BlockStoreError, StorageError) as error:
         culprit = culprit_of(error)
         if culprit is None:

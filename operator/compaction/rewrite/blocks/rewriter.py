@@ -50,10 +50,9 @@ class BlockRewriter:
     def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
         """See `ports.JobRunner`. InvalidAssignmentError when the spec makes no sense."""
         job = BlockJob.of(assignment.spec, name=assignment.job_name)
-        limit = assignment.bytes_per_second
-        return self.attempt(job, token=assignment.token, lease=lease, bytes_per_second=limit)
+        return self.attempt(job, token=assignment.token, lease=lease)
 
-    def attempt(self, job: BlockJob, *, token: int, lease: HeldLease, bytes_per_second: int | None = None) -> JobReport:
+    def attempt(self, job: BlockJob, *, token: int, lease: HeldLease) -> JobReport:
         """One attempt at a job. Raises as `ports.JobRunner`."""
         try:
             place = objects_place(job.store.url, job.store.credentials_secret_name, self._secrets, job.store.ca_bundle)
@@ -71,7 +70,6 @@ class BlockRewriter:
                 worker=self._holder,
                 lease=lease,
                 engine=self._engine,
-                bytes_per_second=bytes_per_second,
             ).run()
         finally:
             store.close()

@@ -87,7 +87,6 @@ class MetarangeRewriter:
             worker=self._holder,
             lease=lease,
             engine=self._engine,
-            bytes_per_second=assignment.bytes_per_second,
         ).run()
 
     def _merge(
@@ -109,7 +108,6 @@ class MetarangeRewriter:
                 worker=self._holder,
                 lease=lease,
                 engine=self._engine,
-                bytes_per_second=assignment.bytes_per_second,
             ).run()
 
 

@@ -90,7 +90,6 @@ class SegmentRewriter:
                 store=store,
                 lease=lease,
                 engine=self._engine,
-                bytes_per_second=assignment.bytes_per_second,
             ).run()
         attempt = SegmentAttempt(
             job=job,
@@ -98,7 +97,6 @@ class SegmentRewriter:
             store=store,
             lease=lease,
             engine=self._engine,
-            bytes_per_second=assignment.bytes_per_second,
         )
         return attempt.run()
 

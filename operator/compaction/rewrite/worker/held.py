@@ -28,6 +28,7 @@ class HeldJobLease:
         self._lost: str | None = None
         self._stop: str | None = None
         self._progress = 0
+        self._granted = assignment.bytes_per_second
         self._taken = False
 
     def __repr__(self) -> str:
@@ -49,6 +50,11 @@ class HeldJobLease:
         return self._progress
 
     @property
+    def bytes_per_second(self) -> int | None:
+        """See `ports.HeldLease`."""
+        return self._granted
+
+    @property
     def taken(self) -> bool:
         """True when another worker is known to hold the lease now (or it is gone): no report is expected."""
         return self._taken
@@ -62,10 +68,13 @@ class HeldJobLease:
                 self._lost = f"not renewed for {self.assignment.lease_seconds:g} s"
             return self._lost
 
-    def renewed(self, *, sent_at: float) -> None:
-        """A renewal sent at `sent_at` (monotonic seconds) succeeded."""
+    def renewed(self, *, sent_at: float, granted: int | None = None) -> None:
+        """A renewal sent at `sent_at` (monotonic seconds) succeeded; it found so many bytes per second granted."""
         with self._lock:
             self._sent_at = max(self._sent_at, sent_at)
+            # A job that began without a limit has no budget; a Lease that names no share (any more) changes nothing.
+            if self._granted is not None and granted is not None:
+                self._granted = granted
 
     def lose(self, why: str) -> None:
         """The lease is known to be lost, for good."""

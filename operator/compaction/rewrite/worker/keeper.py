@@ -210,7 +210,7 @@ class LeaseKeeper:
             await asyncio.sleep(wait)
             sent_at = self._clock()
             try:
-                await self._patience.answered(
+                granted = await self._patience.answered(
                     self._port.renew_job(lease.job_name, lease.token, progress=lease.progress)
                 )
             except LeaseLostError as error:
@@ -219,7 +219,7 @@ class LeaseKeeper:
                 log.warning("cannot renew a job's lease", job=lease.job_name, token=lease.token, error=str(error))
                 wait = self._patience.retry_seconds
             else:
-                lease.renewed(sent_at=sent_at)
+                lease.renewed(sent_at=sent_at, granted=granted)
                 wait = max(0.0, sent_at + lease.assignment.lease_seconds / 3 - self._clock())
         log.warning("lease lost", job=lease.job_name, token=lease.token, why=lease.why_lost)
 

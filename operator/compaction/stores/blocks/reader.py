@@ -128,14 +128,14 @@ class BlockSnapshot:
     def read(self, block: Block) -> Iterator[pa.RecordBatch]:
         """The rows of one block in a schema of its own. Raises as `batches`."""
         try:
-            footer = self._footer(block)
+            footer = self._footer(block, look=False)
             yield from _Rows(self.reader, footer, block, self.which).batches()
         except ObjectMissingError:
             raise self._vanished(block) from None
 
-    def _footer(self, block: Block) -> BlockFooter:
+    def _footer(self, block: Block, *, look: bool = True) -> BlockFooter:
         try:
-            footer = read_footer(self.reader.store.objects, block.path)
+            footer = read_footer(self.reader.store.objects, block.path, look=look)
         except ObjectMissingError:
             raise self._vanished(block) from None
         if (footer.rows, footer.info.size) != (block.rows, block.bytes):
@@ -174,7 +174,8 @@ class _Rows:
                 options |= self.footer.int96.options
                 file = pq.ParquetFile(source, metadata=self.footer.parquet, buffer_size=BUFFER_BYTES, **options)
                 read = names if not time or time in names else [*names, time]
-                for batch in file.iter_batches(self.reader.batch_rows, groups, columns=read, use_threads=False):
+                for read_batch in file.iter_batches(self.reader.batch_rows, groups, columns=read, use_threads=False):
+                    batch = self.footer.int96.decoded(read_batch, self.footer.schema)
                     yield (self._cut(batch, time) if time else batch).select(names)
         except (BlockStoreError, StorageError):
             raise

@@ -233,7 +233,7 @@ def test_every_file_of_apache_is_merged_with_its_meaning_or_refused_by_name(tmp_
         try:
             footer = footer_of(data, tmp_path)
             check_writable("0", footer.schema, footer.meanings)
-            check_spark(footer.parquet, io.BytesIO(data))
+            check_spark(footer.parquet, footer.int96)
             ordered = [field.name for field in footer.schema if not pa.types.is_nested(field.type)]
             keys = [name for name in ordered if not pa.types.is_float16(footer.schema.field(name).type)]
             output = merged(data, settings=MergeSettings(sort_key=tuple((keys or footer.schema.names)[:1])))
@@ -307,6 +307,52 @@ def test_other_coordinates_are_another_class(other: dict[str, Any], tmp_path: Pa
     assert "binary geo EPSG:4326" in str(classes.conflicts[0])
     with pytest.raises(SchemaConflictError, match="column g: 0 has binary geo EPSG:4326"):
         merged(*files.values())
+
+
+SPARK = "org.apache.spark."
+NEW = {f"{SPARK}version": "4.1.0"}
+OLD = NEW | {f"{SPARK}legacyDateTime": "", f"{SPARK}legacyINT96": "", f"{SPARK}timeZone": "Europe/Berlin"}
+
+
+def dated(keys: Mapping[str, str], *, int96: bool = False, rows: int = 0) -> bytes:
+    """A date and a time of the year 1500, and what Spark says of their calendar."""
+    old = np.array([-171_000 + rows] * 3, "datetime64[D]")
+    table = pa.table({KEY: [rows, rows + 1, rows + 2], "d": pa.array(old), "t": pa.array(old.astype("datetime64[us]"))})
+    table = table.replace_schema_metadata({key.encode(): value.encode() for key, value in keys.items()})
+    sink = io.BytesIO()
+    pq.write_table(table, sink, use_deprecated_int96_timestamps=int96)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize("int96", [False, True])
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        (OLD, OLD, True),
+        (NEW, NEW | {f"{SPARK}version": "3.5.4"}, True),
+        (NEW, {}, True),
+        (OLD, NEW, False),
+        (OLD, {}, False),
+        (OLD, OLD | {f"{SPARK}timeZone": "UTC"}, False),
+        (OLD, {f"{SPARK}version": "2.4.8", f"{SPARK}timeZone": "Europe/Berlin"}, True),
+        ({f"{SPARK}version": "2.4.8"}, {f"{SPARK}version": "3.1.0"}, False),
+    ],
+)
+def test_old_dates_of_another_calendar_are_another_class(
+    one: Mapping[str, str], other: Mapping[str, str], alike: bool, int96: bool, tmp_path: Path
+) -> None:
+    """The rows are days of the calendar that the footer names: under another footer they would be other dates."""
+    files = {"one": dated(one, int96=int96), "other": dated(other, int96=int96, rows=9)}
+    schemas = {name: footer_of(data, tmp_path).schema for name, data in files.items()}
+    classes = classes_of(schemas)
+    assert len(classes.classes()) == (1 if alike else 2)
+    if not alike:
+        assert "of Spark before 3" in str(classes.conflicts[0])
+        with pytest.raises(SchemaConflictError, match="of Spark before 3"):
+            merged(*files.values())
+        return
+    output = footer_of(merged(*files.values()), tmp_path).schema
+    assert classes_of(schemas | {"output": output}).classes() == (frozenset({"one", "other", "output"}),)
 
 
 def test_what_pandas_says_is_kept_but_for_indexes_that_differ() -> None:

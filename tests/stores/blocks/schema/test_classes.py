@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import SchemaConflictError
-from compaction.stores.blocks.format.logical import arrow_leaves, with_texts
+from compaction.stores.blocks.format.arrow_leaves import arrow_leaves
+from compaction.stores.blocks.format.logical import EITHER, text_with, with_texts
 from compaction.stores.blocks.merge.schema import unified, wider_type
 from compaction.stores.blocks.schema.classes import classes_of, schema_of_text, schema_text
 
 SIMPLE = (
     pa.int8(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64(), pa.float32(), pa.float64(), pa.null(), pa.bool_(),
     pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.binary(), pa.date32(),
-    pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.timestamp("us", "Europe/Rome"),
+    pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("ns"),
+    pa.timestamp("us", "UTC"), pa.timestamp("us", "Europe/Rome"),
     pa.decimal128(10, 2), pa.decimal128(20, 2), pa.decimal256(50, 2), pa.decimal128(10, 3), pa.time64("us"),
 )  # fmt: skip
 
@@ -41,9 +43,16 @@ SAID = st.sampled_from(("", "", "", "JSON", "BSON"))
 
 @st.composite
 def _schemas(draw: st.DrawFn) -> pa.Schema:
-    """With what some of the leaves mean beyond their types."""
+    """With what some of the leaves mean beyond their types, and how INT96 is read."""
     schema = draw(PLAIN)
-    return with_texts(schema, {leaf.path: draw(SAID) for leaf in arrow_leaves(schema)})
+    return with_texts(schema, {leaf.path: draw(_reading(leaf.kind)) or draw(SAID) for leaf in arrow_leaves(schema)})
+
+
+def _reading(kind: pa.DataType) -> st.SearchStrategy[str]:
+    """Of timestamps, which may be INT96 that is exact in the unit of the type, or in either."""
+    if not pa.types.is_timestamp(kind) or kind.tz or kind.unit not in ("us", "ns"):
+        return st.just("")
+    return st.sampled_from(("", text_with("", kind.unit), text_with("", EITHER)))
 
 
 SCHEMAS = _schemas()
@@ -185,3 +194,34 @@ def test_a_conflict_names_the_field_and_the_types() -> None:
     kinds = [pa.struct([("a", pa.int8()), ("b", pa.struct([("c", kind)]))]) for kind in (pa.int8(), pa.string())]
     (conflict,) = classes_of(of(*kinds)).conflicts
     assert str(conflict) == "column ts.b.c int8 | string"
+
+
+def test_int96_goes_with_what_its_unit_holds_and_never_becomes_nanoseconds_of_64_bits() -> None:
+    """As the reason stands in a plan. `registered`: without a word of how it is read, as before it was known."""
+    ts = {unit: pa.schema([("s", pa.struct([("ts", pa.timestamp(unit))]))]) for unit in ("us", "ns")}
+    said = {
+        reading: with_texts(ts["ns" if reading == "ns" else "us"], {"s.ts": text_with("", reading)})
+        for reading in ("us", "ns", EITHER)
+    }
+    schemas = {**said, "registered": ts["us"]}
+    assert parts({EITHER: said[EITHER], "ns": said["ns"]}) == {frozenset({EITHER, "ns"})}
+    assert parts({EITHER: said[EITHER], "us": said["us"], "registered": ts["us"]}) == {
+        frozenset({EITHER, "us", "registered"})
+    }
+    assert parts({EITHER: said[EITHER], "ns": said["ns"], "64 bits": ts["ns"]}) == {
+        frozenset({EITHER}), frozenset({"ns", "64 bits"}),
+    }  # fmt: skip
+    (conflict,) = classes_of({name: one for name, one in schemas.items() if name != "registered"}).conflicts
+    assert str(conflict) == (
+        "column s.ts timestamp[ns] (INT96, some finer than microseconds) | "
+        "timestamp[us] (INT96 beyond the years 1677 to 2262)"
+    )
+
+
+def test_leaves_that_mean_the_same_in_other_places_are_kept_apart() -> None:
+    """Their types and the words for them are alike."""
+    kind = pa.map_(pa.string(), pa.string())
+    schemas = {path: with_texts(pa.schema([("m", kind)]), {path: "JSON"}) for path in ("m.{}", "m.{=}")}
+    assert len(classes_of(schemas).classes()) == 2
+    with pytest.raises(SchemaConflictError, match="column m"):
+        unified(list(schemas.items()))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import (
+    BrokenLogError,
     InstallIncompleteError,
     InvalidCutError,
     InvalidInstallError,
@@ -351,7 +352,7 @@ def test_a_storage_that_refuses_keeps_the_log_as_it_was(pair: Pair, monkeypatch:
     check_installed(pair, LIVE)
 
 
-def test_a_cut_that_cannot_be_read_stops_the_opening(pair: Pair) -> None:
+def test_a_log_whose_cut_cannot_be_read_is_kept_closed(pair: Pair) -> None:
     """Where the log ends would be a guess."""
     pair.follower.append(entries(1, 10, term=2)).result(WAIT)
     pair.begin(applied=10).write(entries(12, 12, 2)[0], 10).result(WAIT)
@@ -364,8 +365,12 @@ def test_a_cut_that_cannot_be_read_stops_the_opening(pair: Pair) -> None:
         (data[:-1] + b"\0", "its checksum does not match"),
     ):
         path.write_bytes(bad)
-        with pytest.raises(InvalidCutError, match=f"{path}: {message}"):
-            LogSystem(pair.root / "follower")
+        with (
+            LogSystem(pair.root / "follower") as system,
+            pytest.raises(BrokenLogError, match=f"{path}: {message}") as e,
+        ):
+            system.open_log(path.parent.name)
+        assert isinstance(e.value.__cause__, InvalidCutError)
     path.write_bytes(data)
     pair.following = LogSystem(pair.root / "follower")
     assert pair.follower.last == LogPosition(10, 2)

@@ -12,7 +12,7 @@ import pytest
 from compaction.exceptions import InvalidStopError, StoreIOError, WalChangedAfterStopError
 from compaction.stores.segments.directory.lock import LOCK_FILE
 from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.system import system as system_module
+from compaction.stores.segments.system import opening
 from compaction.stores.segments.system.system import LogSystem, SystemLimits
 from compaction.stores.segments.wal.codec import HEADER
 from compaction.stores.segments.wal.files import STOP_FILE, WalEnd, read_stop, wal_files
@@ -156,7 +156,7 @@ def test_a_start_that_is_refused_keeps_the_record_and_a_lost_lock_writes_none(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(system_module, "settle", full)
+        patch.setattr(opening, "recover", full)
         with pytest.raises(StoreIOError):
             LogSystem(directory)
     assert (directory / STOP_FILE).read_bytes() == record

@@ -219,8 +219,21 @@ def test_damage_that_no_flush_explains_is_not_cleared(directory: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(CorruptSegmentError, match="offset 104 is damaged, and index 305 behind it is only here"):
         repair_last(directory, row=LogRow(), in_wal=Seq([(306, 310)]), covered=True)
-    assert repair_last(directory, row=LogRow(), in_wal=Seq(), covered=False) == 0
+    with pytest.raises(CorruptSegmentError, match=r"the index slot at offset 104 .* does not continue the payloads"):
+        repair_last(directory, row=LogRow(), in_wal=Seq(), covered=False)
     assert path.read_bytes() == bytes(data)
+
+
+def test_a_slot_whose_payload_is_gone_and_in_no_write_ahead_log_is_not_cleared(directory: Path) -> None:
+    flush(Client(directory), [table(range(301, 307), size=600)], NewSegments(max_count=8))
+    path = directory / segment_name(1)
+    path.write_bytes(path.read_bytes()[:-1300])
+    data = path.read_bytes()
+    with pytest.raises(CorruptSegmentError, match="index 304 behind it is only here"):
+        repair_last(directory, row=LogRow(), in_wal=Seq([(305, 310)]), covered=True)
+    assert path.read_bytes() == data
+    # A flush under way explains it as well.
+    assert repair_last(directory, row=LogRow(), in_wal=Seq([(304, 310)]), covered=True) == 3
 
 
 @pytest.mark.parametrize(("first", "cleared"), [(305, 4), (0, 4), (306, None)])

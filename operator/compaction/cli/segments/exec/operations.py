@@ -159,7 +159,12 @@ def state(session: Session, fields: Fields) -> Result:
         return _state_of(session.log(fields.text("log")))
     system = session.system
     tails = [{"file": path.name, "offset": tail.offset, "reason": tail.reason} for path, tail in system.tails.items()]
-    return {"logs": system.uids, "wal": [path.name for path in wal_files(session.directory)], "tails": tails}
+    return {
+        "logs": system.uids,
+        "broken": {name: str(error) for name, error in system.broken.items()},
+        "wal": [path.name for path in wal_files(session.directory)],
+        "tails": tails,
+    }
 
 
 def close(session: Session, fields: Fields) -> Result:

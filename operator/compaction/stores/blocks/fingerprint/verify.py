@@ -42,7 +42,7 @@ def read_back(name: str, open_file: OpenFile, *, moved: Moved = nobody) -> RowFi
             except RowsTooLargeError:
                 rows = 1  # the merge has had it in memory, too
             for batch in file.iter_batches(batch_size=rows, row_groups=[group], use_threads=False):
-                hasher.update(steady.of(batch))
+                hasher.update(steady.of(footer.decoded(batch)))
                 moved(batch.num_rows)
     if hasher.value.rows != footer.metadata.num_rows:
         raise UnreadableBlockError(name, f"{hasher.value.rows} rows, its footer says {footer.metadata.num_rows}")

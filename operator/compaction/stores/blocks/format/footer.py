@@ -119,8 +119,9 @@ class BlockFooter:
         )
 
 
-def read_footer(objects: ObjectStorage, path: str, *, limit: int = MAX_FOOTER) -> BlockFooter:
-    """Read and check the footer of an object.
+def read_footer(objects: ObjectStorage, path: str, *, limit: int = MAX_FOOTER, look: bool = True) -> BlockFooter:
+    """Read and check the footer of an object. Without `look` its schema may be none to merge by: of a file of Spark
+    the INT96 is not read, and what else it could be merged with not known (`int96.reading_of`).
 
     Raises CorruptBlockError, UnsuitableBlockError (a sound file that is not for us), and the errors of objects.
     """
@@ -134,10 +135,11 @@ def read_footer(objects: ObjectStorage, path: str, *, limit: int = MAX_FOOTER) -
     try:
         framed = MAGIC + raw + len(raw).to_bytes(4, "little") + MAGIC
         parquet = pq.ParquetFile(pa.BufferReader(framed), thrift_string_size_limit=limit).metadata
-        int96 = _reading(objects, info, parquet)
+        int96 = _reading(objects, info, parquet, raw, look=look)
         parquet = int96.metadata(parquet, raw)
         schema = arrow_schema(parquet, parquet.schema.to_arrow_schema(), pa.BufferReader(framed), int96)
         meanings = placed(int96.meanings(shape.meanings), schema)
+        schema = int96.schema(schema, meanings)
         schema = with_texts(schema, texts_in(meanings, parquet.metadata or {}))
         identity = schema_id(schema)
     except FooterError as error:
@@ -168,11 +170,13 @@ def read_footer(objects: ObjectStorage, path: str, *, limit: int = MAX_FOOTER) -
     )
 
 
-def _reading(objects: ObjectStorage, info: ObjectInfo, parquet: pq.FileMetaData) -> Int96Reading:
+def _reading(
+    objects: ObjectStorage, info: ObjectInfo, parquet: pq.FileMetaData, raw: bytes, *, look: bool
+) -> Int96Reading:
     if not has_int96(parquet):
         return Int96Reading()
     with objects.reader(info.path, info=info) as source:
-        return reading_of(parquet, source)
+        return reading_of(parquet, raw, source, look=look)
 
 
 def _raw_footer(objects: ObjectStorage, info: ObjectInfo, limit: int) -> bytes:

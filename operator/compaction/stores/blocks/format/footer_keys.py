@@ -1,5 +1,6 @@
-"""The key-value pairs of the sources' footers that an output keeps: those on which all agree, and two that mean more.
+"""The key-value pairs of the sources' footers that an output keeps: those on which all agree, and three that mean more.
 
+Spark says by which calendar a file's old dates are read (`_calendars`); dates of unlike calendars are unlike columns.
 `geo` (GeoParquet) says which bytes are geometries and in which coordinates; what it says of the rows (bounds, kinds of
 geometries) is joined, and all the rest must be alike, or the files are of different classes (`texts_in`). `pandas` says
 which columns were an index or categories; what differs from file to file (a range as index) is what rows get anyway.
@@ -9,13 +10,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from compaction.stores.blocks.format.arrow_leaves import escaped
 from compaction.stores.blocks.format.int96 import SPARK_VERSION
-from compaction.stores.blocks.format.logical import LeafMeaning, escaped
+from compaction.stores.blocks.format.logical import TIMES_IN_DAYS, LeafMeaning
 from compaction.stores.blocks.format.metadata import PREFIX
 
+_OLD_DATES: Final = b"org.apache.spark.legacyDateTime"
+_OLD_INT96: Final = b"org.apache.spark.legacyINT96"
+_ZONE: Final = b"org.apache.spark.timeZone"
+_VERSION: Final = re.compile(rb"([0-9]{1,4})\.([0-9]{1,4})")
 _OURS: Final = PREFIX.encode()
 _GEO: Final = b"geo"
 _PANDAS: Final = b"pandas"
@@ -59,10 +66,31 @@ def texts_in(meanings: Mapping[str, LeafMeaning], pairs: Pairs) -> dict[str, str
     geo = _object(pairs.get(_GEO, b""))
     around = {key: value for key, value in geo.items() if key != "columns"}
     texts = {path: one.text for path, one in meanings.items()}
+    for path, one in meanings.items():
+        if said := next((said for kind, said in _calendars(pairs).items() if one.meaning.startswith(kind)), ""):
+            texts[path] = f"{texts[path]} {said}".strip()
     for name, column in _columns(geo).items():
         path, said = escaped(name), f"geo {_crs(column)} {_digest([around, _essential(column)])}"
         texts[path] = f"{texts.get(path, '')} {said}".strip()
     return texts
+
+
+def _calendars(pairs: Pairs) -> dict[str, str]:
+    """By kind of time, in words: what Spark has written by the calendar of its versions before 3, in which dates before
+    1582, and times before 1900, are other ones. Its keys say so; all other files have the calendar of today.
+
+    Source: Spark's DataSourceUtils (datetimeRebaseSpec, int96RebaseSpec).
+    """
+    if (found := _VERSION.match(pairs.get(SPARK_VERSION, b""))) is None:
+        return {}
+    version, zone = (int(found[1]), int(found[2])), pairs.get(_ZONE, b"").decode(errors="replace")
+    where = f" of Spark before 3{f', {zone}' if zone else ''}"
+    calendars = {}
+    if version < (3, 0) or _OLD_DATES in pairs:
+        calendars |= dict.fromkeys(("DATE", "TIMESTAMP"), f"dates{where}")
+    if version < (3, 1) or _OLD_INT96 in pairs:
+        calendars[TIMES_IN_DAYS] = f"INT96{where}"
+    return calendars
 
 
 def _object(value: bytes) -> dict[str, Any]:

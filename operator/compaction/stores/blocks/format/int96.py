@@ -2,9 +2,13 @@
 
 pyarrow reads it as 64-bit nanoseconds, which go from 1677 to 2262: 9999-12-31, a usual end of validity, would become
 another date without an error, and both sides of a proof would read the same wrong one. In microseconds it is exact
-unless there are digits beyond them. So a file is read in microseconds where these hold every value, else in
-nanoseconds where those do; a column that neither holds is read as the 12 bytes that it is, and written as such. Spark
-has microseconds only, and our own files say what they have; of others the columns are read to find out.
+unless there are digits beyond them. So each column is read in a unit that holds every value of it: most columns are
+exact in either, and are merged with columns of both; a column that neither holds is read as the 12 bytes that it is,
+and written as such. Our own files say what they have; of others the columns are read to find out. Spark has
+microseconds only, so where nanoseconds are no question its files are not read for that.
+
+pyarrow reads all INT96 of a file in one unit. Columns that need the other one are read as bytes, too, and then taken
+for the times that they are (`Int96Reading.decoded`).
 
 A merge writes INT96 again where its sources have nothing else: as 64-bit nanoseconds Spark could not read them at all.
 """
@@ -12,16 +16,18 @@ A merge writes INT96 again where its sources have nothing else: as 64-bit nanose
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compaction.stores.blocks.format.footer_shape import FIXED
-from compaction.stores.blocks.format.logical import TIMES_IN_DAYS, LeafMeaning
+from compaction.stores.blocks.format.arrow_leaves import escaped, leaf_arrays, list_of, with_leaf_types
+from compaction.stores.blocks.format.footer_shape import FIXED, INT96
+from compaction.stores.blocks.format.logical import EITHER, RAW, LeafMeaning, with_reading
 from compaction.stores.blocks.format.thrift_edit import I32, parse, written
 
 SPARK_PREFIX: Final = b"org.apache.spark."
@@ -32,14 +38,23 @@ READING_KEY: Final = b"compaction.dev.int96"
 """In our own files: how their INT96 is read (`Int96Reading.said`)."""
 MAGIC: Final = b"PAR1"
 _PHYSICAL: Final = "INT96"
+_MICROSECOND: Final = 1_000
 _SECOND: Final = 1_000_000_000
+_DAY: Final = 86_400
+_EPOCH: Final = 2_440_588
+"""The Julian day of 1970-01-01."""
 _BATCH_ROWS: Final = 1 << 16
 _FAR: Final = {"us": (1 << 63) // 1_000_000, "ns": (1 << 63) // _SECOND}
 """Seconds around 1970 that 64 bits hold in a unit, about: what is nearer is exact."""
+_STATES: Final = (*_FAR, EITHER, RAW)
 _WIDTH: Final = 12
+_STORED: Final = np.dtype([("nanoseconds", "<u8"), ("day", "<u4")])
+"""As pyarrow takes it: of days before 4713 BC it makes others."""
 _SCHEMA, _GROUPS, _COLUMNS, _META = 2, 4, 1, 3
 _TYPE, _LENGTH, _NAME, _CHILDREN, _PATH, _STATISTICS = 1, 2, 4, 5, 3, 12
 """Fields of parquet.thrift: of the footer down to a chunk; of a node, and of a chunk's metadata."""
+
+Numbers = npt.NDArray[np.int64]
 
 
 class Int96Error(ValueError):
@@ -48,12 +63,25 @@ class Int96Error(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Int96Reading:
-    """How the INT96 of a file is read: in this unit, None where it has none; `raw`: paths of the columns (of Parquet)
-    that are read as bytes.
+    """How each INT96 column of a file is read, by its path in Parquet: in "us" or "ns", where this unit alone holds
+    its values, in EITHER of them, or as RAW bytes. `assumed`: nothing was read to know it. `beside_others`: other
+    timestamps of the file are not INT96.
     """
 
-    unit: str | None = None
-    raw: frozenset[str] = frozenset()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    assumed: bool = False
+    beside_others: bool = False
+
+    @property
+    def unit(self) -> str | None:
+        """In which pyarrow reads those that are not read as bytes: the one that more of them need."""
+        units = list(self.columns.values())
+        return ("ns" if units.count("ns") > units.count("us") else "us") if units else None
+
+    @property
+    def as_bytes(self) -> frozenset[str]:
+        """Paths of the columns that pyarrow reads as bytes."""
+        return frozenset(path for path, unit in self.columns.items() if unit not in (self.unit, EITHER))
 
     @property
     def options(self) -> dict[str, Any]:
@@ -62,62 +90,119 @@ class Int96Reading:
 
     def said(self) -> bytes:
         """For the file's own metadata."""
-        return json.dumps({"unit": self.unit, "raw": sorted(self.raw)}).encode()
+        return json.dumps(dict(sorted(self.columns.items()))).encode()
 
     def metadata(self, metadata: pq.FileMetaData, footer: bytes) -> pq.FileMetaData:
-        """What pyarrow is given as the file's metadata: of its `footer`, in which raw columns are bytes."""
-        if not self.raw:
-            return metadata
-        raw = with_physical_type(footer, self.raw, FIXED)
-        framed = MAGIC + raw + len(raw).to_bytes(4, "little") + MAGIC
-        return pq.ParquetFile(pa.BufferReader(framed), thrift_string_size_limit=len(framed)).metadata
+        """What pyarrow is given as the file's metadata: of its `footer`, in which some columns are bytes."""
+        return _with_bytes(footer, self.as_bytes) if self.as_bytes else metadata
 
     def meanings(self, leaves: Sequence[LeafMeaning]) -> list[LeafMeaning]:
-        """The leaves, raw ones of a meaning that no bytes have."""
+        """The leaves, with how they are read. Beside other timestamps INT96 is written as these are: so it is like one
+        of them, of the unit in which it is read, and none of Spark's is merged with what becomes 64-bit nanoseconds.
+        """
         return [
-            replace(one, text=f"{one.text} {TIMES_IN_DAYS}".strip(), beyond_arrow=True) if one.name in self.raw else one
+            with_reading(one, unit, told=unit == RAW or not self.beside_others)
+            if (unit := self.columns.get(one.name)) is not None
+            else one
             for one in leaves
         ]
 
+    def schema(self, schema: pa.Schema, meanings: Mapping[str, LeafMeaning]) -> pa.Schema:
+        """The schema of what `decoded` returns; `schema`: of what pyarrow reads, `meanings`: its leaves by path."""
+        times = {
+            path: pa.timestamp(self.columns[one.name])
+            for path, one in meanings.items()
+            if one.name in self.as_bytes and not one.raw_times
+        }
+        fields = [one.with_type(with_leaf_types(one.type, escaped(one.name), times)) for one in schema]
+        return pa.schema(fields, metadata=schema.metadata) if times else schema
 
-def reading_of(metadata: pq.FileMetaData, source: Any) -> Int96Reading:
-    """How the INT96 of this file is read; `source`: the file, whose columns of that type are read when nothing else
-    tells. Raises Int96Error, and what pyarrow raises.
+    def decoded(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """What pyarrow has read, some columns of the file, in the types of its schema. Raises Int96Error."""
+        if self.as_bytes <= {path for path, unit in self.columns.items() if unit == RAW}:
+            return batch
+        names = batch.schema.names
+        columns = [_decoded(one, schema.field(name).type) for name, one in zip(names, batch.columns, strict=True)]
+        fields = [one.with_type(column.type) for one, column in zip(batch.schema, columns, strict=True)]
+        return pa.record_batch(columns, schema=pa.schema(fields, metadata=batch.schema.metadata))
+
+
+@dataclass(slots=True)
+class WrittenTimes:
+    """Which units hold the times of the columns that are being written as INT96, by their paths in Parquet."""
+
+    exact: dict[str, set[str]] = field(default_factory=dict)
+
+    def add(self, column: pa.Array, paths: Sequence[str]) -> None:
+        """Take in values of a top column; `paths`: of its leaves."""
+        for path, leaf in zip(paths, leaf_arrays(column), strict=True):
+            if pa.types.is_timestamp(leaf.type):
+                exact, unit = self.exact.setdefault(path, set(_FAR)), leaf.type.unit
+                if exact != {unit} and not _is_exact_in_both(leaf.drop_null().cast(pa.int64()).to_numpy(), unit):
+                    exact &= {unit}
+
+    def states(self) -> dict[str, str]:
+        """How each is read."""
+        return {path: _state(exact) for path, exact in self.exact.items()}
+
+
+def _is_exact_in_both(numbers: Numbers, unit: str) -> bool:
+    if unit == "ns":
+        return not bool((numbers % _MICROSECOND).any())
+    seconds = _SECOND // _MICROSECOND
+    return not len(numbers) or (
+        int(numbers.min()) >= (1 - _FAR["ns"]) * seconds and int(numbers.max()) < _FAR["ns"] * seconds
+    )
+
+
+def _state(exact: Collection[str]) -> str:
+    return EITHER if len(exact) == len(_FAR) else next(iter(exact), RAW)
+
+
+def reading_of(metadata: pq.FileMetaData, footer: bytes, source: Any, *, look: bool = True) -> Int96Reading:
+    """How the INT96 of this file is read; `footer`: its raw bytes, `source`: the file, whose columns of that type are
+    read when nothing else tells. Without `look` a file of Spark is taken to need microseconds. Raises what pyarrow
+    raises.
     """
-    keys = metadata.metadata or {}
-    if not has_int96(metadata):
+    paths = [path for leaf in range(metadata.num_columns) if (path := _int96_path(metadata, leaf))]
+    if not paths:
         return Int96Reading()
-    if READING_KEY in keys:
-        try:
-            said = json.loads(keys[READING_KEY])
-            return Int96Reading(said["unit"] if said["unit"] in _FAR else "us", frozenset(map(str, said["raw"])))
-        except (ValueError, KeyError, TypeError):
-            raise Int96Error(f"its metadata {READING_KEY.decode()} is not what we write") from None
-    if any(key.startswith(SPARK_PREFIX) for key in keys):
-        return Int96Reading("us")
-    return _read(metadata, source)
+    columns = _said(metadata, paths)
+    assumed = columns is None and not look and _is_of_spark(metadata)
+    if assumed:
+        columns = dict.fromkeys(paths, "us")
+    elif columns is None:
+        as_bytes = _with_bytes(footer, paths)
+        columns = {path: _state(_exact_units(as_bytes, source, path)) for path in paths}
+    return Int96Reading(columns, assumed=assumed, beside_others=has_other_timestamps(metadata))
 
 
-def check_spark(metadata: pq.FileMetaData, source: Any) -> None:
-    """Whether what `reading_of` takes for granted of Spark's files is true of this one. Raises Int96Error."""
+def _said(metadata: pq.FileMetaData, paths: Collection[str]) -> Mapping[str, str] | None:
+    """What the file itself says, if it says it of these columns: who writes it again may have kept the key only."""
+    try:
+        said = json.loads((metadata.metadata or {}).get(READING_KEY, b"null"))
+    except (ValueError, RecursionError):
+        return None
+    return (
+        said
+        if isinstance(said, dict) and said.keys() == set(paths) and set(map(str, said.values())) <= set(_STATES)
+        else None
+    )
+
+
+def _is_of_spark(metadata: pq.FileMetaData) -> bool:
     keys = metadata.metadata or {}
-    if READING_KEY in keys or not any(key.startswith(SPARK_PREFIX) for key in keys) or not has_int96(metadata):
-        return
-    if (found := _read(metadata, source)) != Int96Reading("us"):
-        column = min(found.raw, default="")
+    return READING_KEY not in keys and any(key.startswith(SPARK_PREFIX) for key in keys)
+
+
+def check_spark(metadata: pq.FileMetaData, reading: Int96Reading) -> None:
+    """Whether what is assumed of Spark's files is true of this one, whose columns were read. Raises Int96Error."""
+    other = sorted(path for path, unit in reading.columns.items() if unit in ("ns", RAW))
+    if other and _is_of_spark(metadata):
         raise Int96Error(
-            f"column {column or 'of times'}: times (INT96) that microseconds do not hold, which Spark cannot have: "
+            f"column {other[0]}: times (INT96) that microseconds do not hold, which Spark cannot have: "
             f"write it again with times from the year -290307 to 294246"
         )
-
-
-def _read(metadata: pq.FileMetaData, source: Any) -> Int96Reading:
-    """In the first unit that holds all columns, else in the one that holds the most."""
-    paths = [path for leaf in range(metadata.num_columns) if (path := _int96_path(metadata, leaf))]
-    exact = {path: _exact_units(metadata, source, path) for path in paths}
-    raw = {unit: frozenset(path for path in paths if unit not in exact[path]) for unit in _FAR}
-    unit = min(_FAR, key=lambda one: len(raw[one]))
-    return Int96Reading(unit, raw[unit])
 
 
 def _int96_path(metadata: pq.FileMetaData, leaf: int) -> str:
@@ -125,41 +210,79 @@ def _int96_path(metadata: pq.FileMetaData, leaf: int) -> str:
     return str(column.path) if column.physical_type == _PHYSICAL else ""
 
 
-def _exact_units(metadata: pq.FileMetaData, source: Any, column: str) -> set[str]:
-    """Seconds hold every day that INT96 has; with them, nanoseconds modulo 2^64 tell the rest of the value."""
-    exact = dict.fromkeys(_FAR, True)
-    for seconds, nanoseconds in _read_twice(metadata, source, column):
-        rest = nanoseconds.view(np.uint64) - seconds.view(np.uint64) * np.uint64(_SECOND)
-        far = np.abs(seconds)
-        exact["us"] &= not bool((rest % 1000).any()) and bool((far < _FAR["us"]).all())
-        exact["ns"] &= bool((rest < _SECOND).all()) and bool((far < _FAR["ns"]).all())
-    return {unit for unit, holds in exact.items() if holds}
+def _with_bytes(footer: bytes, paths: Collection[str]) -> pq.FileMetaData:
+    changed = with_physical_type(footer, paths, FIXED)
+    framed = MAGIC + changed + len(changed).to_bytes(4, "little") + MAGIC
+    return pq.ParquetFile(pa.BufferReader(framed), thrift_string_size_limit=len(framed)).metadata
 
 
-def _read_twice(metadata: pq.FileMetaData, source: Any, column: str) -> Iterator[tuple[Any, Any]]:
-    """The values of a column, as numbers: in seconds, and in nanoseconds modulo 2^64."""
-    files = [pq.ParquetFile(source, metadata=metadata, coerce_int96_timestamp_unit=unit) for unit in ("s", "ns")]
-    for group in range(metadata.num_row_groups):
-        batches = [
-            file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[column], use_threads=False) for file in files
-        ]
-        for pair in zip(*batches, strict=True):
-            for seconds, nanoseconds in zip(*(list(_values(one.column(0))) for one in pair), strict=True):
-                yield (*(one.drop_null().view(pa.int64()).to_numpy() for one in (seconds, nanoseconds)),)
+def _exact_units(as_bytes: pq.FileMetaData, source: Any, path: str) -> set[str]:
+    """The units that hold every value of a column."""
+    exact = set(_FAR)
+    file = pq.ParquetFile(source, metadata=as_bytes)
+    for group in range(as_bytes.num_row_groups):
+        for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=[path], use_threads=False):
+            for leaf in (leaf for column in batch.columns for leaf in leaf_arrays(column) if _is_stored(leaf)):
+                exact = {unit for unit in exact if _holds(unit, *_parts(leaf.drop_null()))}
+    return exact
 
 
-def _values(array: pa.Array) -> Iterator[pa.Array]:
-    """The timestamps inside of a column."""
-    if pa.types.is_timestamp(array.type):
-        yield array
-    elif pa.types.is_struct(array.type):
-        for child in array.flatten():
-            yield from _values(child)
-    elif pa.types.is_map(array.type):
-        yield from _values(array.keys)
-        yield from _values(array.items)
-    elif pa.types.is_nested(array.type):
-        yield from _values(array.flatten())
+def _holds(unit: str, seconds: Numbers, nanoseconds: npt.NDArray[np.uint64]) -> bool:
+    digits = unit == "ns" or not bool((nanoseconds % np.uint64(_MICROSECOND)).any())
+    return digits and bool((np.abs(seconds) < _FAR[unit]).all())
+
+
+def _parts(stored: pa.Array) -> tuple[Numbers, npt.NDArray[np.uint64]]:
+    """Seconds since 1970, which hold every day that there is, and nanoseconds of the second."""
+    buffer = stored.buffers()[1]
+    if buffer is None or not len(stored):
+        return np.zeros(0, np.int64), np.zeros(0, np.uint64)
+    values = np.frombuffer(buffer, _STORED, len(stored), stored.offset * _WIDTH)
+    seconds, nanoseconds = np.divmod(values["nanoseconds"], np.uint64(_SECOND))
+    return (values["day"].astype(np.int64) - _EPOCH) * _DAY + seconds.astype(np.int64), nanoseconds
+
+
+def _is_stored(array: pa.Array) -> bool:
+    return bool(pa.types.is_fixed_size_binary(array.type) and array.type.byte_width == _WIDTH)
+
+
+def _decoded(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same values, those that were read as bytes in the unit that `kind` says."""
+    if array.type.equals(kind):
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        return _decoded(array.storage, kind)
+    if _is_stored(array) and pa.types.is_timestamp(kind):
+        return _times(array, kind)
+    if pa.types.is_struct(kind):
+        children = [_decoded(array.field(place), one.type) for place, one in enumerate(kind)]
+        # Texts beside the times may have been read as dictionaries.
+        fields = [one.with_type(child.type) for one, child in zip(kind, children, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
+    if pa.types.is_map(kind):
+        keys, items = _decoded(array.keys, kind.key_type), _decoded(array.items, kind.item_type)
+        fields = [kind.key_field.with_type(keys.type), kind.item_field.with_type(items.type)]
+        child = pa.StructArray.from_arrays([keys, items], fields=fields)
+        whole = pa.map_(keys.type, fields[1])
+    elif pa.types.is_nested(kind):
+        child = _decoded(array.values, kind.value_type)
+        whole = list_of(kind, kind.value_field.with_type(child.type))
+    else:
+        return array
+    buffers = array.buffers()[: whole.num_buffers]
+    return pa.Array.from_buffers(whole, len(array), buffers, offset=array.offset, children=[child])
+
+
+def _times(stored: pa.Array, kind: pa.DataType) -> pa.Array:
+    seconds, nanoseconds = _parts(stored)
+    there = stored.is_valid().to_numpy(zero_copy_only=False)
+    if len(seconds) != len(stored):
+        return pa.nulls(len(stored), kind)
+    if not _holds(kind.unit, seconds[there], nanoseconds[there]):
+        raise Int96Error(f"it says that its times (INT96) are exact in {kind.unit}, and they are not")
+    step = 1 if kind.unit == "ns" else _MICROSECOND
+    numbers = seconds * np.int64(_SECOND // step) + (nanoseconds // np.uint64(step)).astype(np.int64)
+    return pa.array(numbers, pa.int64(), mask=~there).cast(kind)
 
 
 def has_int96(metadata: pq.FileMetaData) -> bool:
@@ -173,7 +296,7 @@ def has_other_timestamps(metadata: pq.FileMetaData) -> bool:
 
 
 def arrow_schema(metadata: pq.FileMetaData, schema: pa.Schema, source: Any, reading: Int96Reading) -> pa.Schema:
-    """The schema as the file is read: `schema`, unless it has INT96. `metadata`: what `reading` makes of it."""
+    """The schema as pyarrow reads the file: `schema`, unless it has INT96. `metadata`: what `reading` makes of it."""
     options = reading.options
     return pq.ParquetFile(source, metadata=metadata, **options).schema_arrow if options else schema
 
@@ -190,7 +313,10 @@ def with_physical_type(footer: bytes, paths: Collection[str], kind: int) -> byte
         children = node.get(_CHILDREN, (I32, 0))[1]
         if children or not place:
             open_nodes.append((node[_NAME][1], children))
-        elif b".".join([*(name for name, _ in open_nodes[1:]), node[_NAME][1]]).decode(errors="replace") in paths:
+        elif (
+            node[_TYPE][1] in (INT96, FIXED)
+            and b".".join([*(name for name, _ in open_nodes[1:]), node[_NAME][1]]).decode(errors="replace") in paths
+        ):
             node[_TYPE] = (I32, kind)
             node.pop(_LENGTH, None)
             if kind == FIXED:
@@ -200,7 +326,8 @@ def with_physical_type(footer: bytes, paths: Collection[str], kind: int) -> byte
     for group in parsed[_GROUPS][1][1]:
         for chunk in group[_COLUMNS][1][1]:
             meta = chunk[_META][1]
-            if b".".join(meta[_PATH][1][1]).decode(errors="replace") in paths:
+            is_either = meta[_TYPE][1] in (INT96, FIXED)
+            if is_either and b".".join(meta[_PATH][1][1]).decode(errors="replace") in paths:
                 meta[_TYPE] = (I32, kind)
                 meta.pop(_STATISTICS, None)
     return written(parsed)

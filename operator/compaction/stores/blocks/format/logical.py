@@ -3,7 +3,7 @@
 pyarrow reads ENUM, BSON, INTERVAL, GEOMETRY, GEOGRAPHY, VARIANT and times of a day in UTC as bytes, structs and plain
 times, and writes what it reads. So the meaning of each leaf is read off the footer itself, is a part of the schema
 (its identity, and which files may be merged), and stands in the output's footer again (`footers_of_outputs`). Leaves
-are named by their place in the Arrow schema: `a.b` in a struct, `a.[]` in a list, `a.{}` and `a.{=}` in a map.
+are named by their place in the Arrow schema (`arrow_leaves`).
 
 Field numbers are those of parquet.thrift.
 """
@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import pyarrow as pa
 
-from compaction.stores.blocks.fingerprint.cells import plain_type
+from compaction.stores.blocks.format.arrow_leaves import arrow_leaves
 from compaction.stores.blocks.format.footer_shape import (
     BOOLEAN,
     BYTE_ARRAY,
@@ -36,6 +36,15 @@ LOGICAL_KEY: Final = b"compaction.dev.logical"
 """In the metadata of a schema: JSON of the texts of its leaves, those excepted that have none."""
 NOTHING: Final = "NULL"
 TIMES_IN_DAYS: Final = "INT96"
+EITHER: Final = "us|ns"
+RAW: Final = "raw"
+NANOSECONDS_TOO: Final = "ns and either"
+_READINGS: Final = {
+    "us": "(INT96 beyond the years 1677 to 2262)", "ns": "(INT96 finer than microseconds)",
+    EITHER: "(INT96 in us or ns)", RAW: "INT96 that no unit holds",
+    NANOSECONDS_TOO: "(INT96, some finer than microseconds)",
+}  # fmt: skip
+"""How INT96 is read (`format.int96`), in words that begin the text of its leaf; the last is of several files only."""
 _TYPE, _REPEATED, _NAME, _CHILDREN, _CONVERTED, _SCALE, _PRECISION, _ID, _LOGICAL = 1, 3, 4, 5, 6, 7, 8, 9, 10
 _IS_REPEATED: Final = 2
 _LIST_TYPES: Final = {3}
@@ -82,7 +91,7 @@ class LeafMeaning:
     Arrow type, empty for nothing; `meaning`: the whole of it, but for `size`: which number it is, empty for others, as
     a merge may widen it. `beyond_arrow`: whether no Arrow type says what it means; `ids`: of its fields (Iceberg's,
     Protobuf's), which the text has, too; `own` and `variant`: fields 6 and 10 of its node, and of the VARIANT right
-    above it. `maps`: how many maps it lies in.
+    above it. `maps`: how many maps it lies in. `times`: of INT96, how it is read (`format.int96`).
     """
 
     name: str
@@ -94,16 +103,60 @@ class LeafMeaning:
     own: Struct
     variant: Struct | None
     maps: int
+    times: str = ""
 
     @property
     def raw_times(self) -> bool:
-        """Whether it is INT96 that is read as its bytes (`format.int96`)."""
-        return self.meaning == TIMES_IN_DAYS and self.text.endswith(TIMES_IN_DAYS)
+        """Whether it is INT96 that is read as its bytes."""
+        return self.times == RAW
 
     @property
     def ordered(self) -> bool:
         """Whether its bytes are in the order of its values, if these have one."""
         return not self.text.startswith(_UNORDERED) and not self.raw_times
+
+
+def with_reading(leaf: LeafMeaning, reading: str, *, told: bool) -> LeafMeaning:
+    """A leaf of INT96 that is read so; `told`: its text says it. Raw ones have a meaning that no bytes have."""
+    text = f"{_READINGS[reading]} {leaf.text}".strip() if told else leaf.text
+    return replace(leaf, text=text, times=reading, beyond_arrow=leaf.beyond_arrow or reading == RAW)
+
+
+def reading_in(text: str) -> str:
+    """How the leaf of this text is read, if it is INT96 and not beside other timestamps; else empty."""
+    return next((reading for reading, words in _READINGS.items() if text.startswith(words)), "")
+
+
+def text_with(text: str, reading: str) -> str:
+    """The text of a leaf that is read so; without a `reading`: what it means, in whatever unit it is read."""
+    before = reading_in(text)
+    if before == RAW:
+        return text
+    plain = text.removeprefix(_READINGS.get(before, "")).strip()
+    return f"{_READINGS[reading]} {plain}".strip() if reading else plain
+
+
+def without_readings(schema: pa.Schema) -> pa.Schema:
+    """The schema as `with_texts` makes it, in which INT96 is like other timestamps of its unit."""
+    return with_texts(schema, {path: text_with(text, "") for path, text in texts_of(schema).items()})
+
+
+def joined_text(one: str, other: str) -> str | None:
+    """The text of a leaf that holds the values of both, whose types have a common one; None where there is none.
+
+    INT96 beside other timestamps is as these are. What is exact in either unit is read in that of the others; but it
+    does not become 64-bit nanoseconds, which Spark does not read: that is what the text of both remembers.
+    """
+    if text_with(one, "") != text_with(other, ""):
+        return None
+    readings = {reading_in(one), reading_in(other)}
+    if len(readings) == 1:
+        return one
+    if "" in readings:
+        return None if NANOSECONDS_TOO in readings else text_with(one, "")
+    if "ns" in readings or NANOSECONDS_TOO in readings:
+        return text_with(one, NANOSECONDS_TOO)
+    return text_with(one, "us")
 
 
 def leaf_meanings(nodes: Sequence[Struct]) -> list[LeafMeaning]:
@@ -225,39 +278,6 @@ def _shape(nodes: Sequence[Struct], top: int) -> str:
 
 def _text(name: bytes) -> str:
     return name.decode(errors="replace")
-
-
-class ArrowLeaf(NamedTuple):
-    """A leaf of an Arrow schema; `maps`: how many maps it lies in."""
-
-    path: str
-    kind: pa.DataType
-    maps: int = 0
-
-
-def arrow_leaves(fields: Iterable[pa.Field]) -> Iterator[ArrowLeaf]:
-    """The leaves of the fields of a schema, in the order of Parquet's."""
-    for field in fields:
-        yield from _inside(ArrowLeaf(escaped(field.name), field.type))
-
-
-def _inside(one: ArrowLeaf) -> Iterator[ArrowLeaf]:
-    kind, path, maps = plain_type(one.kind), one.path, one.maps
-    if pa.types.is_struct(kind):
-        for field in kind:
-            yield from _inside(ArrowLeaf(f"{path}.{escaped(field.name)}", field.type, maps))
-    elif pa.types.is_map(kind):
-        yield from _inside(ArrowLeaf(f"{path}.{{}}", kind.key_type, maps + 1))
-        yield from _inside(ArrowLeaf(f"{path}.{{=}}", kind.item_type, maps + 1))
-    elif pa.types.is_nested(kind):
-        yield from _inside(ArrowLeaf(f"{path}.[]", kind.value_type, maps))
-    else:
-        yield ArrowLeaf(path, kind, maps)
-
-
-def escaped(name: str) -> str:
-    """A name as a part of a path."""
-    return name.replace("\\", "\\\\").replace(".", "\\.")
 
 
 def placed(meanings: Sequence[LeafMeaning], schema: pa.Schema) -> dict[str, LeafMeaning]:

@@ -159,6 +159,10 @@ class OpenedFooter:
             if not isinstance(source, str):
                 source.close()
 
+    def decoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What was read of the file as it is opened, in the types of its schema. Raises Int96Error."""
+        return self.int96.decoded(batch, self.schema)
+
     @contextmanager
     def source(self) -> Iterator[IO[bytes] | RawIOBase]:
         """The file, to be read at."""
@@ -184,16 +188,20 @@ class OpenedFooter:
         )
 
 
-def read_footer(block: MergeInput, sort_key: Sequence[str]) -> OpenedFooter:
-    """Read an input's metadata; without a sort key, of the whole file. Raises UnreadableBlockError."""
+def read_footer(block: MergeInput, sort_key: Sequence[str], *, look: bool = False) -> OpenedFooter:
+    """Read an input's metadata; without a sort key, of the whole file. `look`: `int96.reading_of`. Raises
+    UnreadableBlockError.
+    """
     with reading(block.name):
         source = block.open()
         with pq.ParquetFile(source, pre_buffer=False) as file:
-            raw, int96 = _raw_footer(source), reading_of(file.metadata, source)
+            raw = _raw_footer(source)
+            int96 = reading_of(file.metadata, raw, source, look=look)
             metadata = int96.metadata(file.metadata, raw)
             schema = arrow_schema(metadata, file.schema_arrow, source, int96)
             nodes = structs(decode_up_to(raw, SCHEMA_FIELD), SCHEMA_FIELD, "its schema")
             meanings = placed(int96.meanings(leaf_meanings(nodes)), schema)
+            schema = int96.schema(schema, meanings)
             if not isinstance(source, str):
                 source.close()
         leaves = _leaves(metadata)

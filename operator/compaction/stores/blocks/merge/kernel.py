@@ -70,7 +70,7 @@ def merge(
     if not inputs:
         raise ValueError("nothing to merge")
     keep_freed(settings.memory_bytes // 16)
-    footers = [read_footer(block, settings.sort_key) for block in inputs]
+    footers = _read_footers(inputs, settings.sort_key)
     named = [footer.named_schema for footer in footers]
     schema = unified(named)
     coded = repeating(schema, footers)
@@ -106,12 +106,19 @@ def merge(
         return work.finish(sink, describe)
 
 
-def _as_int96(footers: Sequence[OpenedFooter]) -> str | None:
-    """In which unit timestamps are stored as INT96: all that the inputs have are (the writer knows one way for a
-    file); None where they are stored otherwise.
-    """
-    units = [footer.int96.unit for footer in footers if footer.int96.unit is not None]
-    return None if any(has_other_timestamps(footer.metadata) for footer in footers) else max(units, default=None)
+def _read_footers(inputs: Sequence[MergeInput], sort_key: Sequence[str]) -> list[OpenedFooter]:
+    """Of all. Files of Spark are read for how exact their times are only where others have nanoseconds."""
+    footers = [read_footer(block, sort_key) for block in inputs]
+    if not any("ns" in footer.int96.columns.values() for footer in footers):
+        return footers
+    return [read_footer(footer.input, sort_key, look=True) if footer.int96.assumed else footer for footer in footers]
+
+
+def _as_int96(footers: Sequence[OpenedFooter]) -> bool:
+    """Whether timestamps are stored as INT96: all that the inputs have are (the writer knows one way for a file)."""
+    return any(footer.int96.columns for footer in footers) and not any(
+        has_other_timestamps(footer.metadata) for footer in footers
+    )
 
 
 @dataclass(slots=True)
@@ -196,7 +203,7 @@ class _Merge:
         """Close the output."""
         dropped = self.deduplication.dropped if self.deduplication is not None else Duplicates()
         result = MergeResult(
-            schema=self.columns.schema,
+            schema=self.columns.schema,  # what its INT96 is only shows when all is written
             read=sum((source.seen for source in self.sources), RowFingerprint()),
             duplicates=dropped,
             row_groups=0,
@@ -208,4 +215,4 @@ class _Merge:
         sink.close(describe(result))
         assert sink.layout is not None
         encodings = {name: str(one) for name, one in sink.layout.encodings.items()}
-        return replace(result, row_groups=sink.row_groups, encodings=encodings)
+        return replace(result, schema=sink.schema(), row_groups=sink.row_groups, encodings=encodings)

@@ -17,17 +17,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compaction.exceptions import LogicalTypeLostError, SortKeyError
+from compaction.stores.blocks.format.arrow_leaves import arrow_leaves, escaped
 from compaction.stores.blocks.format.footer_shape import INT96, structs
 from compaction.stores.blocks.format.int96 import MAGIC, with_physical_type
 from compaction.stores.blocks.format.logical import (
     NOTHING,
     TIMES_IN_DAYS,
     LeafMeaning,
-    arrow_leaves,
     arrow_size,
-    escaped,
     leaf_meanings,
     placed,
+    text_with,
 )
 from compaction.stores.blocks.format.thrift import Struct, decode_up_to
 from compaction.stores.blocks.format.thrift_edit import BINARY, BYTE, I32, STRUCT, TRUTH, Typed, parse, written
@@ -120,7 +120,7 @@ def _is_kept(source: LeafMeaning, output: LeafMeaning) -> bool:
     same = source.meaning == output.meaning or (
         source.meaning == TIMES_IN_DAYS and output.meaning.startswith("TIMESTAMP(") and "UTC" not in output.meaning
     )
-    return same and source.text == output.text
+    return same and text_with(source.text, "") == output.text
 
 
 def _in_words(one: LeafMeaning) -> str:

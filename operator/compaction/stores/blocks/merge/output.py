@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from compaction.stores.blocks.format.int96 import READING_KEY, Int96Reading
+from compaction.stores.blocks.format.int96 import READING_KEY, Int96Reading, WrittenTimes
+from compaction.stores.blocks.format.logical import LOGICAL_KEY, RAW, text_with, texts_of, with_texts
 from compaction.stores.blocks.merge import encodings
 from compaction.stores.blocks.merge.columns import Columns, Rows
 from compaction.stores.blocks.merge.encodings import ColumnEncoding
@@ -45,12 +46,12 @@ class Layout:
 @dataclass(frozen=True, slots=True)
 class Declared:
     """The types of the columns that Arrow's readers see; `stored`: in the file's metadata. `int96`: timestamps are
-    stored so, and exact in this unit.
+    stored so.
     """
 
     schema: pa.Schema
     stored: bool
-    int96: str | None
+    int96: bool
 
 
 class Output:
@@ -86,6 +87,9 @@ class Output:
         self._count = 0
         self._writer: pq.ParquetWriter | None = None
         self._schema = columns.schema
+        self._leaves = [encodings.leaf_paths(field) for field in columns.schema]
+        self._times = WrittenTimes()
+        self._add_times([pa.nulls(0, field.type) for field in columns.schema])
 
     def add(self, rows: Rows) -> None:
         """Append rows; writes the row groups that have become full."""
@@ -124,6 +128,18 @@ class Output:
         if self._writer is not None:
             self._writer.close()
 
+    def schema(self) -> pa.Schema:
+        """Of the rows, with what the leaves mean as the footer says it, once the file is closed."""
+        said, readings = texts_of(self._columns.schema), self._readings()
+        leaves = [path for paths in self._leaves for path in paths]
+        texts = {
+            path: text_with(said.get(path, ""), readings.get(leaf, ""))
+            for path, leaf in zip(self._meanings.paths, leaves, strict=True)
+        }
+        metadata = {key: value for key, value in (self._columns.schema.metadata or {}).items() if key != LOGICAL_KEY}
+        metadata |= with_texts(self._columns.schema, texts).metadata or {}
+        return self._columns.schema.with_metadata(metadata or None)
+
     def _waiting_bytes(self) -> int:
         return sum(rows.nbytes for rows in self._pending)
 
@@ -131,7 +147,7 @@ class Output:
         """Choose the layout and write the file's head."""
         sample = self._sample()
         chosen = encodings.choose(
-            sample, self._declared.schema, level=self._settings.compression_level, int96=bool(self._declared.int96)
+            sample, self._declared.schema, level=self._settings.compression_level, int96=self._declared.int96
         )
         per_row = sum(one.bytes_per_row for one in chosen.values()) or 1.0
         wanted = max(_MIN_GROUP_ROWS, int(self._settings.row_group_bytes / per_row))
@@ -150,7 +166,7 @@ class Output:
             self._schema,
             store_schema=False,
             write_page_index=self.layout.page_index,
-            use_deprecated_int96_timestamps=bool(self._declared.int96),
+            use_deprecated_int96_timestamps=self._declared.int96,
             write_page_checksum=True,
             write_statistics=self._with_bounds(),
             sorting_columns=self._sorting(),
@@ -199,6 +215,7 @@ class Output:
             for columns in taken:
                 columns[place] = None
         assert self._writer is not None
+        self._add_times(arrays)
         self._writer.write_table(pa.table(arrays, schema=self._schema), row_group_size=count)
         self.row_groups += 1
 
@@ -222,28 +239,36 @@ class Output:
         return pa.DictionaryArray.from_arrays(indices, values.take(pa.array(np.flatnonzero(used))), safe=False)
 
     def _sorting(self) -> list[pq.SortingColumn]:
-        leaves = [path for field in self._columns.schema for path in encodings.leaf_paths(field)]
+        leaves = [path for paths in self._leaves for path in paths]
         return [pq.SortingColumn(leaves.index(name)) for name in self._settings.sort_key]
 
+    def _add_times(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> None:
+        """Take in what is written as INT96, to say how it is read."""
+        if not self._declared.int96:
+            return
+        for paths, column in zip(self._leaves, columns, strict=True):
+            for part in column.chunks if isinstance(column, pa.ChunkedArray) else (column,):
+                self._times.add(part, paths)
+
+    def _readings(self) -> dict[str, str]:
+        """How the INT96 of the file is read, by the paths of its columns; empty if it has none."""
+        wanted = zip((path for paths in self._leaves for path in paths), self._meanings.wanted(), strict=True)
+        return {**self._times.states(), **{path: RAW for path, one in wanted if one is not None and one.raw_times}}
+
     def _int96_said(self) -> dict[bytes, bytes]:
-        """How the INT96 of the file is read, if it has any."""
-        leaves = [path for field in self._columns.schema for path in encodings.leaf_paths(field)]
-        wanted = zip(leaves, self._meanings.wanted(), strict=True)
-        raw = frozenset(path for path, one in wanted if one is not None and one.raw_times)
-        if not raw and self._declared.int96 is None:
-            return {}
-        return {READING_KEY: Int96Reading(self._declared.int96, raw).said()}
+        readings = self._readings()
+        return {READING_KEY: Int96Reading(readings).said()} if readings else {}
 
     def _with_bounds(self) -> bool | list[str]:
         """The leaves that get statistics: of types without an order the bounds would be those of their bytes."""
-        leaves = [path for field in self._columns.schema for path in encodings.leaf_paths(field)]
+        leaves = [path for paths in self._leaves for path in paths]
         wanted = self._meanings.wanted()
         found = [path for path, one in zip(leaves, wanted, strict=True) if one is None or one.ordered]
         return found if len(found) < len(leaves) else True
 
     def _bloom_options(self) -> dict[str, Any]:
         assert self.layout is not None
-        leaves = {path for field in self._columns.schema for path in encodings.leaf_paths(field)}
+        leaves = {path for paths in self._leaves for path in paths}
         return {path: {"ndv": self.layout.group_rows, "fpp": _BLOOM_FPP} for path in self._bloom if path in leaves}
 
 

@@ -120,7 +120,8 @@ class ParquetRun:
         for batch in self._decoded(rows, whole=whole):
             read += batch.num_rows
             self.moved(batch.num_rows)
-            part = self._in_part(batch)
+            with reading(self.name):
+                part = self._in_part(batch)
             if part.num_rows:
                 if self.known is None:
                     self.hasher.update(part)
@@ -160,15 +161,19 @@ class ParquetRun:
         name = self.footer.input.name
         if whole:
             with reading(name):
-                table = file.read_row_group(groups[0], use_threads=False)
-            yield from table.to_batches()
+                batches = [
+                    self.footer.decoded(batch)
+                    for batch in file.read_row_group(groups[0], use_threads=False).to_batches()
+                ]
+            yield from batches
             return
         batches = file.iter_batches(batch_size=rows, row_groups=list(groups), use_threads=False)
         while True:
             with reading(name):
                 batch = next(batches, None)
-            if batch is None:
-                return
+                if batch is None:
+                    return
+                batch = self.footer.decoded(batch)
             yield batch
             del batch
 
@@ -180,7 +185,9 @@ class ParquetRun:
         kind = self.columns.schema.field(self.columns.keys[0])
         if kind.name not in batch.schema.names:
             return batch if last is None else batch.slice(0, 0)
-        values = comparable(batch.column(batch.schema.names.index(kind.name)))
+        column = batch.column(batch.schema.names.index(kind.name))
+        # Bounds are numbers of the merged type, which a file may have in another unit.
+        values = comparable(column.cast(kind.type) if pa.types.is_timestamp(column.type) else column)
         inside = pa.array([True]).take(pa.nulls(len(values), pa.int8())).fill_null(True)
         if first is not None:
             inside = pc.and_kleene(inside, pc.greater_equal(values, pa.scalar(first, values.type)))

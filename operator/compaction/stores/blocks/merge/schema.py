@@ -3,7 +3,8 @@
 What may differ: a column that some files lack is null there; integers widen to a type that holds both (never into
 floats, never uint64 with a signed one); float16 to float32 to float64; decimals of one scale to the larger precision; a
 column of nulls only takes any type; strings, binaries and lists with 32-bit and 64-bit offsets, views, dictionaries and
-extension types over the same storage are the same to us. The same holds inside of structs, lists and maps, so a field
+extension types over the same storage are the same to us; INT96 that is exact in microseconds and in nanoseconds goes
+with INT96 of both (`format.int96`). The same holds inside of structs, lists and maps, so a field
 that some structs lack is null there. Everything else names the column and both types.
 
 The rules are those of a join in a lattice: whether a set of types has a common one, and which, does not depend on the
@@ -12,14 +13,24 @@ order in which they come (tests/stores/blocks/schema/test_classes.py). `schema/c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 
 from compaction.exceptions import SchemaConflictError
+from compaction.stores.blocks.format.arrow_leaves import escaped, with_leaf_types
 from compaction.stores.blocks.format.footer_keys import agreed
-from compaction.stores.blocks.format.logical import LOGICAL_KEY, leaf_texts, texts_of, with_texts
+from compaction.stores.blocks.format.logical import (
+    EITHER,
+    LOGICAL_KEY,
+    NANOSECONDS_TOO,
+    joined_text,
+    leaf_texts,
+    reading_in,
+    texts_of,
+    with_texts,
+)
 
 NamedSchema = tuple[str, pa.Schema]
 """The name of a file, and its schema."""
@@ -50,13 +61,17 @@ def unified(schemas: Sequence[NamedSchema]) -> pa.Schema:
         means = texts_of(schema)
         for field in schema:
             name, known = found.get(field.name, (file, None))
-            found[field.name] = (name, _merged(known, name, field, file))
-            for path, text in leaf_texts(field, means).items():
+            said = leaf_texts(field, means)
+            before_it = {path: texts[path][2] for path in said if path in texts}
+            found[field.name] = (name, _merged(known, name, field, file, before_it, said))
+            for path, text in said.items():
                 here = (file, str(field.type), text)
                 before = texts.setdefault(path, here)
-                if before[2] != text:
+                joined = joined_text(before[2], text)
+                if joined is None:
                     was, now = (f"{one[1]} {one[2] or 'without a logical type'}" for one in (before, here))
                     raise SchemaConflictError(field.name, before[0], was, file, now)
+                texts[path] = (*before[:2], joined)
     fields = []
     names = [set(schema.names) for _, schema in schemas]
     for column, (_, field) in found.items():
@@ -96,14 +111,43 @@ def _unordered(kind: pa.DataType) -> pa.DataType:
     return pa.dictionary(kind.index_type, kind.value_type) if pa.types.is_dictionary(kind) else kind
 
 
-def _merged(known: pa.Field | None, known_file: str, field: pa.Field, file: str) -> pa.Field:
-    plain = field.with_type(without_dictionary(field.type))
+def _merged(
+    known: pa.Field | None,
+    known_file: str,
+    field: pa.Field,
+    file: str,
+    mine: Mapping[str, str],
+    theirs: Mapping[str, str],
+) -> pa.Field:
+    """`mine`, `theirs`: the texts of the leaves of what is known, and of the field."""
+    path = escaped(field.name)
+    plain = field.with_type(without_dictionary(in_unit(field.type, path, theirs, {})))
     if known is None:
         return plain
-    wider = wider_type(known.type, plain.type)
+    wider = wider_type(in_unit(known.type, path, mine, theirs), in_unit(plain.type, path, theirs, mine))
     if wider is None:
-        raise SchemaConflictError(field.name, known_file, str(known.type), file, str(field.type))
+        was, now = (
+            " ".join([str(kind), *_readings(said)]) for kind, said in ((known.type, mine), (field.type, theirs))
+        )
+        raise SchemaConflictError(field.name, known_file, was, file, now)
     return known.with_type(wider).with_nullable(known.nullable or field.nullable)
+
+
+def _readings(texts: Mapping[str, str]) -> Iterable[str]:
+    """Of the leaves that are INT96 the texts: without them the types of two classes may look alike."""
+    return dict.fromkeys(text for _, text in sorted(texts.items()) if reading_in(text))
+
+
+def in_unit(kind: pa.DataType, path: str, mine: Mapping[str, str], theirs: Mapping[str, str]) -> pa.DataType:
+    """The type at a path, to be joined with another: INT96 that is exact in either unit in nanoseconds where the other
+    is, else in microseconds, in whichever it was read. `mine`, `theirs`: the texts of the leaves of both.
+    """
+    units = {
+        path: pa.timestamp("ns" if reading_in(theirs.get(path, "")) in ("ns", NANOSECONDS_TOO) else "us")
+        for path, text in mine.items()
+        if reading_in(text) == EITHER
+    }
+    return with_leaf_types(kind, path, units) if units else kind
 
 
 def without_dictionary(kind: pa.DataType) -> pa.DataType:

@@ -138,7 +138,7 @@ def describe_footer(
     if (owned := owner_by_footer(footer.parquet.metadata or {}, footer.schema.names)) is not None:
         owner, shown_by = owned
         raise ForeignFileError(path, f"it belongs to {owner.what} ({shown_by}): {owner.remedy}")
-    _check_meanings(objects, footer)
+    _check_meanings(footer)
     identity = _identity(path, said, tenant=tenant, shard=shard, level=level, block=block)
     column = time_column_of(footer, time_column or said.time_column or "")
     times = times_of_footer(footer, column) if footer.rows else _times_of_id(identity)
@@ -181,14 +181,12 @@ def describe_footer(
     return Described(found, order)
 
 
-def _check_meanings(objects: ObjectStorage, footer: BlockFooter) -> None:
-    """Whether a merge would keep what the columns mean. Raises UnsuitableBlockError, and the errors of objects."""
+def _check_meanings(footer: BlockFooter) -> None:
+    """Whether a merge would keep what the columns mean. Raises UnsuitableBlockError."""
     path = footer.info.path
     try:
         check_writable(path, footer.schema, footer.meanings)
-        if footer.int96.unit is not None:
-            with objects.reader(path, info=footer.info) as reader:
-                check_spark(footer.parquet, reader)
+        check_spark(footer.parquet, footer.int96)
     except LogicalTypeLostError as error:
         raise UnsuitableBlockError(path, error.reason) from None
     except Int96Error as error:
@@ -213,7 +211,7 @@ def _batches(reader: ObjectReader, footer: BlockFooter) -> Iterator[pa.RecordBat
     for group in range(file.num_row_groups):
         rows = max(1, min(BATCH_ROWS, BATCH_BYTES // decoded_row(file, group, reader, room=MOST_BYTES)))
         for batch in file.iter_batches(batch_size=rows, row_groups=[group], use_threads=False):
-            yield steady.of(batch)
+            yield steady.of(footer.int96.decoded(batch, footer.schema))
 
 
 def _identity(path: str, said: BlockMetadata, *, tenant: str, shard: int, level: int, block: str) -> str:

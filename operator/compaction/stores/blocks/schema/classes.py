@@ -19,13 +19,14 @@ import base64
 import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
 from compaction.api.text.safe import cut, printable
-from compaction.stores.blocks.format.logical import escaped, leaf_texts, texts_of, with_texts
-from compaction.stores.blocks.merge.schema import wider_type
+from compaction.stores.blocks.format.arrow_leaves import escaped
+from compaction.stores.blocks.format.logical import joined_text, leaf_texts, texts_of, with_texts
+from compaction.stores.blocks.merge.schema import in_unit, wider_type
 
 MAX_TYPE_TEXT: Final = 60
 """Characters of a type in a message."""
@@ -61,20 +62,20 @@ class SchemaClasses:
 
 def classes_of(schemas: Mapping[str, pa.Schema]) -> SchemaClasses:
     """The classes of these schemas, which are named by their ids. Costs O(columns of all schemas)."""
-    columns: dict[str, dict[str, _Kind]] = {}
-    members: dict[str, dict[str, str]] = {}
+    columns: dict[str, dict[_Key, _Kind]] = {}
+    members: dict[str, dict[str, _Key]] = {}
     for name, schema in schemas.items():
         texts = texts_of(schema)
         members[name] = {}
         for field in schema:
-            kind = _Kind(field.type, leaf_texts(field, texts))
-            members[name][field.name] = str(kind)
-            columns.setdefault(field.name, {}).setdefault(str(kind), kind)
+            kind = _Kind(escaped(field.name), field.type, leaf_texts(field, texts))
+            members[name][field.name] = kind.key
+            columns.setdefault(field.name, {}).setdefault(kind.key, kind)
     split = {}
     for column, kinds in sorted(columns.items()):
         families = _families(kinds)
         if len(families) > 1:
-            split[column] = {text: number for number, family in enumerate(families) for text in family.members}
+            split[column] = {key: number for number, family in enumerate(families) for key in family.members}
     spellings = {name: _spellings(schema) for name, schema in schemas.items()}
     every: dict[str, set[tuple[str, ...]]] = {}
     for one in spellings.values():
@@ -83,7 +84,7 @@ def classes_of(schemas: Mapping[str, pa.Schema]) -> SchemaClasses:
     spelled = {folded: sorted(sets) for folded, sets in sorted(every.items()) if len(sets) > 1}
     labels = {
         name: (
-            *(numbers.get(members[name].get(column, ""), 0) for column, numbers in split.items()),
+            *(numbers.get(members[name].get(column, _NONE), 0) for column, numbers in split.items()),
             *(sets.index(spellings[name].get(folded, sets[0])) for folded, sets in spelled.items()),
         )
         for name in schemas
@@ -119,12 +120,22 @@ def schema_of_text(text: str) -> pa.Schema:
         raise ValueError(f"it is not a schema: {error}") from error
 
 
+_Key: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]
+"""All of a kind that matters to a merge: its type, and the texts of its leaves by their paths."""
+_NONE: Final[_Key] = ("", ())
+
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The type of a column, and what its leaves mean beyond it (`format.logical`), by path."""
+    """The type of a column or of a field in one, at `path`, and what its leaves mean beyond it (`format.logical`)."""
 
+    path: str
     kind: pa.DataType
     texts: Mapping[str, str]
+
+    @property
+    def key(self) -> _Key:
+        return str(self.kind), tuple(sorted((path, text) for path, text in self.texts.items() if text))
 
     def __str__(self) -> str:
         said = [text for _, text in sorted(self.texts.items()) if text]
@@ -132,45 +143,49 @@ class _Kind:
 
     def joined(self, other: _Kind) -> _Kind | None:
         """The one that holds the values of both, with their meaning; None when there is none."""
-        kind = wider_type(self.kind, other.kind)
-        if kind is None or any(other.texts.get(path, text) != text for path, text in self.texts.items()):
+        kind = wider_type(
+            in_unit(self.kind, self.path, self.texts, other.texts),
+            in_unit(other.kind, self.path, other.texts, self.texts),
+        )
+        texts = {path: joined_text(text, other.texts.get(path, text)) for path, text in self.texts.items()}
+        if kind is None or None in texts.values():
             return None
-        return _Kind(kind, {**other.texts, **self.texts})
+        return _Kind(self.path, kind, {**other.texts, **texts})  # type: ignore[dict-item]
 
 
 @dataclass(slots=True)
 class _Family:
-    """Kinds of a column with a common one, by their texts, which say all that matters to a merge."""
+    """Kinds of a column with a common one."""
 
     common: _Kind
-    members: list[str]
+    members: list[_Key]
 
 
-def _families(kinds: Mapping[str, _Kind]) -> Sequence[_Family]:
+def _families(kinds: Mapping[_Key, _Kind]) -> Sequence[_Family]:
     families: list[_Family] = []
-    for text in sorted(kinds):
+    for key in sorted(kinds):
         for family in families:
-            joined = family.common.joined(kinds[text])
+            joined = family.common.joined(kinds[key])
             if joined is not None:
                 family.common = joined
-                family.members.append(text)
+                family.members.append(key)
                 break
         else:
-            families.append(_Family(kinds[text], [text]))
+            families.append(_Family(kinds[key], [key]))
     return families
 
 
-def _conflict(column: str, kinds: Mapping[str, _Kind], path: str = "") -> ColumnConflict:
+def _conflict(column: str, kinds: Mapping[_Key, _Kind], path: str = "") -> ColumnConflict:
     """Where the kinds differ: inside of structs, the first field without a common one."""
     families, path = _families(kinds), path or escaped(column)
     if all(pa.types.is_struct(one.kind) for one in kinds.values()):
-        inside: dict[str, dict[str, _Kind]] = {}
+        inside: dict[str, dict[_Key, _Kind]] = {}
         for one in kinds.values():
             for field in one.kind.fields:
                 below = f"{path}.{escaped(field.name)}"
                 texts = {leaf: text for leaf, text in one.texts.items() if f"{leaf}.".startswith(f"{below}.")}
-                kind = _Kind(field.type, texts)
-                inside.setdefault(field.name, {}).setdefault(str(kind), kind)
+                kind = _Kind(below, field.type, texts)
+                inside.setdefault(field.name, {}).setdefault(kind.key, kind)
         for name, theirs in sorted(inside.items()):
             if len(_families(theirs)) > 1:
                 return _conflict(f"{column}.{name}", theirs, f"{path}.{escaped(name)}")

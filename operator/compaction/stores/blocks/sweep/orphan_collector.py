@@ -236,7 +236,7 @@ def _said(objects: ObjectStorage, path: str) -> BlockMetadata | None:
     from compaction.stores.blocks.format.footer import read_footer
 
     try:
-        return decode(read_footer(objects, path).metadata)
+        return decode(read_footer(objects, path, look=False).metadata)
     except ObjectMissingError:
         return None
     except (BlockFormatError, ValueError):

@@ -47,6 +47,7 @@ class WriterFacts:
 @dataclass(frozen=True, slots=True)
 class WalFacts:
     """A write-ahead log file. `whole`: bytes up to the end of the last whole record, `mark` their CRC-32.
+    `is_held`: its owner has left only records of logs in it that it could not open.
 
     `damage`: why no more of it can be read. `kept`: whether the whole part of an earlier reading is still the same;
     None without one.
@@ -61,6 +62,7 @@ class WalFacts:
     tail: WalTail | None = None
     damage: SegmentLogError | None = None
     kept: bool | None = None
+    is_held: bool = False
 
 
 @dataclass(frozen=True, slots=True)

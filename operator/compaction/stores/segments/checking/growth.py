@@ -126,7 +126,9 @@ def snapshots_advance(before: LogFacts, after: LogFacts) -> Iterator[Problem]:
 
 
 def wal_grows(before: SystemFacts, after: SystemFacts) -> Iterator[Problem]:
-    """Whole records stay as they were; only the newest file gets more; the oldest goes first."""
+    """Whole records stay as they were; only the newest file gets more; the oldest goes first. Not so files that hold
+    records of logs that their owner could not open: those are replaced, and stay.
+    """
     old = {wal.path.name: wal for wal in before.wal}
     newest = max(old, default="")
     for wal in after.wal:
@@ -135,7 +137,7 @@ def wal_grows(before: SystemFacts, after: SystemFacts) -> Iterator[Problem]:
             if newest and wal_number(wal.path.name) <= wal_number(newest):
                 what = f"it is a new file, though {newest} was there before"
                 yield Problem(Rule.WAL_GROWS, str(wal.path), what, "fix the owner: the next file has the next number")
-        elif wal.kept is False:
+        elif wal.kept is False and not wal.is_held:
             what = f"its first {known.whole} bytes, which were whole records, are others now"
             yield Problem(Rule.WAL_GROWS, str(wal.path), what, "fix the owner: append only")
         elif wal.records > known.records and wal.path.name != newest:
@@ -143,7 +145,7 @@ def wal_grows(before: SystemFacts, after: SystemFacts) -> Iterator[Problem]:
             yield Problem(Rule.WAL_GROWS, str(wal.path), what, "fix the owner: append to the newest file")
     left = {wal.path.name for wal in after.wal}
     gone = [name for name in old if name not in left]
-    if gone and any(name < max(gone) for name in left):
+    if gone and any(wal.path.name < max(gone) for wal in after.wal if not wal.is_held):
         path = str(old[max(gone)].path)
         what = "it is gone, while an older file is still there"
         yield Problem(Rule.WAL_GROWS, path, what, "fix the owner: files go oldest first, or older entries come back")

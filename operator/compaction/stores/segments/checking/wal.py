@@ -116,7 +116,7 @@ def _facts(
     records: list[WalRecord] = []
     writers: dict[bytes, list[WalRecord]] = {}
     damage: SegmentLogError | None = None
-    tail, whole = None, 0
+    tail, whole, is_held = None, 0, False
     try:
         reader = WalReader(data, file=str(path), stopped=stopped)
         try:
@@ -124,7 +124,7 @@ def _facts(
                 records.append(record)
                 writers.setdefault(record.writer, []).append(record)
         finally:
-            whole, tail = reader.end, reader.tail
+            whole, tail, is_held = reader.end, reader.tail, reader.is_held
     except (DamagedWalError, InvalidWalFormatError) as error:
         damage = error
     return records, WalFacts(
@@ -137,6 +137,7 @@ def _facts(
         tail=tail,
         damage=damage,
         kept=None if before is None else zlib.crc32(memoryview(data)[: before.whole]) == before.mark,
+        is_held=is_held,
     )
 
 

@@ -26,7 +26,8 @@ def files(system: SystemFacts) -> Iterator[Problem]:
             remedy = "write 16 digits and .wal, or move the file out of the directory if no log needs its entries"
             yield Problem(Rule.WAL_FILES, str(parent / name), what, remedy)
     for older, newer in pairwise(system.wal):
-        if wal_number(newer.path.name) != wal_number(older.path.name) + 1:
+        # Newer files of an owner go before one that holds records of a log that it could not open.
+        if wal_number(newer.path.name) != wal_number(older.path.name) + 1 and not older.is_held:
             what = f"no file lies between it and {newer.path.name}, so entries that were acknowledged may be lost"
             yield Problem(Rule.WAL_FILES, str(older.path), what, "restore the missing file, or the system from a copy")
     for wal in system.wal:
@@ -69,6 +70,10 @@ def writers(system: SystemFacts) -> Iterator[Problem]:
             elif name not in logs and wal.path.parent == system.directory:
                 what = f"it holds {one.records} records of {name!a}, a log that has no directory"
                 remedy = "that is right if the log was deleted: the owner drops them at its next start"
+                yield Problem(Rule.WAL_WRITERS, str(wal.path), what, remedy, note=True)
+            elif wal.is_held:
+                what = f"{one.records} records of {name!a} wait in it: its owner could not open the log"
+                remedy = "remove the cause, or restore the log's files, then start the owner again"
                 yield Problem(Rule.WAL_WRITERS, str(wal.path), what, remedy, note=True)
 
 

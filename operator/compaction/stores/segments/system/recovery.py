@@ -35,17 +35,20 @@ class Recovered:
     """`files`: for the segment writer, oldest first. `number`: the last file's; 0 without any. `writers`: the ids of
     all logs that have records, needed or not.
 
-    `tails`: records that were being written when the process or the machine stopped, by file.
+    `tails`: records that were being written when the process or the machine stopped, by file. `failed`: logs whose
+    records could not be put into mem tables.
     """
 
     files: tuple[RolledFile, ...]
     number: int
     writers: frozenset[bytes]
     tails: dict[Path, WalTail]
+    failed: dict[bytes, Exception]
 
 
 def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> Recovered:
-    """Read every file, oldest first. A record of a log that is not in `logs` belongs to a deleted one: dropped.
+    """Read every file, oldest first. Of a log that is not in `logs` only the id is noted: it was deleted, or could not
+    be opened.
 
     InvalidWalFormatError, DamagedWalError: a file cannot be read, or has lost its end since a clean stop; nothing was
     changed. OSError passes through.
@@ -54,22 +57,29 @@ def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> Recovered:
         raise lost
     files: list[RolledFile] = []
     tails: dict[Path, WalTail] = {}
-    writers: set[bytes] = set()
+    failed: dict[bytes, Exception] = {}
     number = 0
     for path in wal_files(directory):
         number = wal_number(path.name)
         pieces: dict[WalClient, dict[MemTable, Seq]] = {}
+        writers: set[bytes] = set()
         with read_wal(path) as reader, no_collection():
             for run in reader.runs():
                 writers.add(run.writer)
                 log = logs.get(run.writer)
-                if log is not None:
+                if log is None or run.writer in failed:
+                    continue
+                try:
                     _put(log, run, pieces.setdefault(log, {}), number)
+                except Exception as error:  # noqa: BLE001 - of one log, whatever it is: its siblings go on
+                    failed[run.writer] = error
         waiting = {log: list(tables.items()) for log, tables in pieces.items() if tables}
-        files.append(RolledFile(path, WalEnd(reader.end, reader.size), waiting))
+        files.append(
+            RolledFile(path, WalEnd(reader.end, reader.size), waiting, frozenset(writers), is_held=reader.is_held)
+        )
         if reader.tail is not None:
             tails[path] = reader.tail
-    return Recovered(tuple(files), number, frozenset(writers), tails)
+    return Recovered(tuple(files), number, frozenset().union(*(one.writers for one in files)), tails, failed)
 
 
 def _put(log: RecoveringLog, run: WalRun, pieces: dict[MemTable, Seq], number: int) -> None:

@@ -7,41 +7,37 @@ the layout of Ra, whose directories can be opened and continued, and the other w
 from __future__ import annotations
 
 import logging
-import os
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Final
 
 from compaction.exceptions import (
+    BrokenLogError,
     InvalidEntryError,
     InvalidWalFormatError,
     LiveSetUnknownError,
     LockLostError,
     LogClosedError,
+    SegmentLogError,
 )
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.directory.lock import HeldLock
-from compaction.stores.segments.snapshot.directories import LogSnapshot, find_snapshots
+from compaction.stores.segments.snapshot.directories import LogSnapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.changes import OnChange
 from compaction.stores.segments.system.compactions import Compactions, OwnCompaction, OwnerCompaction
-from compaction.stores.segments.system.cut import discard_temporary, read_cut
 from compaction.stores.segments.system.lock import hold_system
 from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.phase_one import settle
-from compaction.stores.segments.system.recovery import recover
+from compaction.stores.segments.system.opening import LOG_ID, LogOpening
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.system.services import LogServices
 from compaction.stores.segments.system.snapshots import (
-    discard_partials,
     older_snapshots,
     remove_tree,
     write_indexes,
@@ -49,14 +45,12 @@ from compaction.stores.segments.system.snapshots import (
 from compaction.stores.segments.wal.acceptance import WriterState
 from compaction.stores.segments.wal.codec import WalTail
 from compaction.stores.segments.wal.current import WalLimits
-from compaction.stores.segments.wal.files import read_writers, write_stop
+from compaction.stores.segments.wal.files import TEMPORARY_SUFFIX, read_writers, write_stop
 from compaction.stores.segments.wal.log import WriteAheadLog
 from compaction.stores.segments.writer.flush import NewSegments
-from compaction.stores.segments.writer.repair import repair_last
 from compaction.stores.segments.writer.segments import SegmentWriter
 
 _logger = logging.getLogger(__name__)
-_UID: Final = re.compile(r"[A-Za-z0-9_=+-][A-Za-z0-9_=+.-]{0,199}", re.ASCII)
 RebuildLive = Callable[[LogSnapshot], LiveSet]
 """Computes what is live at a snapshot from its state, where the file that says so is missing or damaged."""
 
@@ -79,6 +73,8 @@ class SystemLimits:
 class LogSystem:
     """Opens a directory, recovers what its write-ahead log holds, and gives out its logs. A context manager: leaving it
     closes. One process at a time; any number of threads.
+
+    A log that cannot be opened is kept closed, as it is, and the others go on: see `broken`.
     """
 
     def __init__(
@@ -96,9 +92,8 @@ class LogSystem:
         Raises:
             LockHeldError, ServerRunningError: another process writes the system.
             DamagedWalError, InvalidWalFormatError: a write-ahead log file cannot be read, or does not end where it did
-            when the system was stopped cleanly; nothing was changed.
-            CorruptSegmentError, CorruptSnapshotError: a log cannot be read. LogNotReadableError, StoreIOError.
-            CorruptFenceError: a log's fence cannot be read.
+            when the system was stopped cleanly; nothing was changed. LogNotReadableError, StoreIOError: the directory
+            cannot be read or written.
         """
         self.directory = directory
         self.limits = limits or SystemLimits()
@@ -114,16 +109,9 @@ class LogSystem:
             held = hold_system(directory, resources, timeout=lock_timeout)
             # What is registered first is called last: all files are closed, and nobody else has the lock.
             resources.callback(self._record_stop, held)
-            self._logs = {log.uid: log for log in self._find_logs()}
-            recovered = recover(directory, self._logs)
-            for log in self._logs.values():
-                discard_partials(log.directory)
-                discard_temporary(log.directory)
-                in_wal, covered = log.tables.visible(), log.uid in recovered.writers
-                repair_last(log.directory, row=log.row, cut=log.cut, in_wal=in_wal, covered=covered)
-                settle(log.directory, timeout=lock_timeout)
-                log.refresh()
-                log.settle_cut(recovered.number + 1)
+            opening = LogOpening(directory, on_change)
+            self._logs, self._broken = opening.logs, opening.broken
+            recovered = opening.recover(timeout=lock_timeout)
             self.tails: dict[Path, WalTail] = recovered.tails
             for path, tail in self.tails.items():
                 _logger.warning("%s: the record at offset %d does not count: %s", path, tail.offset, tail.reason)
@@ -141,32 +129,44 @@ class LogSystem:
             resources.callback(self._compactions.close)
             self._snapshots = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"snapshots-{directory.name}")
             resources.callback(self._snapshots.shutdown)
-            for log in self._logs.values():
-                self._start(log)
+            for log in list(self._logs.values()):
+                with opening.alone(log.name):
+                    self._start(log)
             for rolled in recovered.files:
-                self._segments.accept(rolled, wait=False)
+                # What the segment writer was writing when its process ended.
+                fs.unlink_if_present(rolled.path.with_suffix(TEMPORARY_SUFFIX))
+                self._segments.accept(rolled.holding(opening.refused), wait=False)
             self._resources = resources.pop_all()
 
     @property
     def uids(self) -> list[str]:
-        """The logs that the system has, in name order."""
+        """The logs that the system has, in name order; also those that it keeps closed."""
         with self._lock:
-            return sorted(log.name for log in self._logs.values())
+            return sorted([*(log.name for log in self._logs.values()), *self._broken])
+
+    @property
+    def broken(self) -> Mapping[str, SegmentLogError]:
+        """The logs that could not be opened, in name order, each with its error. Nothing of them is read, written or
+        deleted until the system is opened again; what the write-ahead log holds of them stays there.
+        """
+        return dict(sorted(self._broken.items()))
 
     def open_log(self, uid: str, *, rebuild_live: RebuildLive | None = None) -> Log:
         """The log of this id, which is the name of its directory; created if there is none.
 
         Raises:
             LiveSetUnknownError, CorruptIndexesError: its snapshot does not say what is live, and `rebuild_live` is not
-            given. InvalidEntryError: no such id is possible. LogClosedError: the system is closed.
+            given. BrokenLogError: it could not be opened with the system (`broken`). InvalidEntryError: no such id is
+            possible. LogClosedError: the system is closed.
         """
-        if not _UID.fullmatch(uid):
+        if not LOG_ID.fullmatch(uid):
             raise InvalidEntryError(
                 f"{uid!a} is not an id of a log: letters, digits and _=+-. , at most 200, no dot first"
             )
         with self._lock, storage_errors(self.directory):
             if self._closed:
                 raise LogClosedError(str(self.directory), "the system of logs is closed")
+            self._check_sound(uid)
             log = self._logs.get(uid.encode())
             if log is None:
                 path = self.directory / uid
@@ -198,8 +198,10 @@ class LogSystem:
         `bytes_per_second`: what the rewrite may read and write; None for what `OwnerCompaction` says. Where the log
         waits for a compaction already, the lower rate holds.
 
-        The future fails with the errors of `rewrite.run.compact_log`. KeyError: there is no such log.
+        The future fails with the errors of `rewrite.run.compact_log`. BrokenLogError: it could not be opened.
+        KeyError: there is no such log.
         """
+        self._check_sound(uid)
         with self._lock:
             log = self._logs[uid.encode()]
         return self._compactions.request(log, bytes_per_second=bytes_per_second)
@@ -236,20 +238,10 @@ class LogSystem:
         except (OSError, LockLostError) as error:
             _logger.warning("%s: that it was stopped cleanly is not recorded: %s", self.directory, error)
 
-    def _find_logs(self) -> Iterator[Log]:
-        with os.scandir(self.directory) as entries:
-            names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False) and _UID.fullmatch(e.name))
-        for name in names:
-            path = self.directory / name
-            snapshot = find_snapshots(path).newest
-            yield Log(
-                name,
-                path,
-                row=LogRow.of(snapshot),
-                snapshot=snapshot,
-                cut=read_cut(path),
-                on_change=self._on_change,
-            )
+    def _check_sound(self, uid: str) -> None:
+        error = self._broken.get(uid)
+        if error is not None:
+            raise BrokenLogError(str(self.directory / uid), str(error)) from error
 
     def _known_writers(self) -> dict[bytes, WriterState]:
         """Of the writers snapshot, which is a help only: of each log that is here, more is known from its entries."""
@@ -260,15 +252,15 @@ class LogSystem:
             return {}
 
     def _start(self, log: Log) -> None:
+        # What may fail comes first: then nothing of the system knows the log.
         last = log.start(
             LogServices(self.directory, self._wal.queue, self._snapshots, self._wal.roll, self._snapshot_replaced)
         )
+        older = [] if log.newest_snapshot is None else older_snapshots(log.directory, log.newest_snapshot)
+        self._replaced.update(dict.fromkeys(older, self._clock()))
         if last is not None:
             self._wal.set_writer(log.uid, WriterState(last.index))
         self._compactions.watch(log)
-        if log.newest_snapshot is not None:
-            now = self._clock()
-            self._replaced.update(dict.fromkeys(older_snapshots(log.directory, log.newest_snapshot), now))
 
     def _rebuild(self, log: Log, rebuild_live: RebuildLive | None) -> None:
         snapshot = log.newest_snapshot

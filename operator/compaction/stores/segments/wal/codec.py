@@ -18,6 +18,10 @@ from compaction.stores.segments.format.checksums import adler32
 MAGIC: Final = b"RAWA"
 VERSION: Final = 1
 HEADER: Final = MAGIC + bytes((VERSION,))
+HELD_WRITER: Final = b"*held"
+"""Writer of the first record of a file that was replaced by one with the records of some logs only, those that could
+not be opened. It is no entry, and no log has this id.
+"""
 MAX_WRITERS: Final = 1 << 22
 MAX_WRITER_ID_BYTES: Final = 0xFFFF
 MAX_PAYLOAD_BYTES: Final = 0xFFFFFFFF

@@ -123,4 +123,4 @@ class CurrentFile:
     def rolled(self) -> RolledFile:
         """What the file holds, for the segment writer."""
         pieces = {client: list(pieces.items()) for client, pieces in self._pieces.items()}
-        return RolledFile(self.path, WalEnd(self.size, self.size), pieces)
+        return RolledFile(self.path, WalEnd(self.size, self.size), pieces, frozenset(one.uid for one in pieces))

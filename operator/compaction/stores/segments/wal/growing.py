@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from compaction.stores.segments.format.codec import pread_up_to
-from compaction.stores.segments.wal.codec import HEADER, WalRecord, check_header
+from compaction.stores.segments.wal.codec import HEADER, HELD_WRITER, WalRecord, check_header
 from compaction.stores.segments.wal.files import open_wal
 from compaction.stores.segments.wal.reader import BadRecordError, RecordCursor, take_record
 
@@ -18,13 +18,19 @@ class GrowingFile:
         self.path = path
         self.offset = 0
         self.stopped = ""
+        self._inode: int | None = None
         self._writers: dict[int, bytes] = {}
 
     def read(self) -> list[WalRecord]:
         """What is whole since the last time. InvalidWalFormatError: no write-ahead log; OSError passes through."""
         fd = open_wal(self.path)
         try:
-            data = pread_up_to(fd, max(0, os.fstat(fd).st_size - self.offset), self.offset)
+            state = os.fstat(fd)
+            if self._inode not in (None, state.st_ino):
+                # Its owner has left some of the records in it, none that is new: see `HELD_WRITER`.
+                self.offset = state.st_size
+            self._inode = state.st_ino
+            data = pread_up_to(fd, max(0, state.st_size - self.offset), self.offset)
         finally:
             os.close(fd)
         begin = 0
@@ -41,6 +47,7 @@ class GrowingFile:
                 # Zeros are the rest of a preallocated file; anything else is being written, or damaged.
                 self.stopped = str(error) if data[cursor.offset :].strip(b"\0") else ""
                 break
-            found.append(record)
+            if record.writer != HELD_WRITER:
+                found.append(record)
         self.offset = cursor.position
         return found

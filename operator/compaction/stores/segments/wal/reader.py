@@ -26,6 +26,7 @@ from compaction.stores.segments.wal.codec import (
     FIXED,
     HEAD,
     HEADER,
+    HELD_WRITER,
     ID_LENGTH,
     INDEX_TERM,
     KNOWN_BIT,
@@ -91,6 +92,7 @@ class RecordCursor:
 
 class WalReader:
     """Iterates over the records of one file; `tail` is known after the last one, `end` is behind it.
+    `is_held`: only the records of logs that could not be opened were left in the file; known after the first one.
 
     Of the file a stretch is in memory, or its largest record; at damage, all that follows.
     """
@@ -106,6 +108,7 @@ class WalReader:
         check_header(self._source.read(len(HEADER), 0), file=file)
         self.file = file
         self.tail: WalTail | None = None
+        self.is_held = False
         self.end = len(HEADER)
         self._stretch = stretch
         self._stopped = stopped
@@ -155,6 +158,9 @@ class WalReader:
                 self._judge(cursor, str(error))
                 return None
             self.end = cursor.position
+            if record.writer == HELD_WRITER:
+                self.is_held = True
+                continue
             return record
 
     def _read_on(self, cursor: RecordCursor) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -93,8 +93,20 @@ def _one(group: list[WalWrite]) -> WalWrite:
 
 @dataclass(frozen=True, slots=True)
 class RolledFile:
-    """A file that no more records go to: what each log has in it, by mem table, oldest table first; where it ends."""
+    """A file that no more records go to: what each log has in it, by mem table, oldest table first; where it ends.
+
+    `writers`: the ids of all logs that have records in it, needed or not. `held`: those of them that could not be
+    opened, whose records must stay. `is_held`: an earlier process has left only such records in it.
+    """
 
     path: Path
     end: WalEnd
     pieces: dict[WalClient, list[tuple[MemTable, Seq]]]
+    writers: frozenset[bytes] = frozenset()
+    held: frozenset[bytes] = frozenset()
+    is_held: bool = False
+
+    def holding(self, broken: frozenset[bytes]) -> RolledFile:
+        """The same file, of which nothing of these logs may go into segments or be deleted."""
+        pieces = {client: own for client, own in self.pieces.items() if client.uid not in broken}
+        return replace(self, pieces=pieces, held=self.writers & broken)

@@ -25,16 +25,17 @@ def repair_last(directory: Path, *, row: LogRow, in_wal: Seq, covered: bool, cut
     """Clear the torn records at the end of a log's last segment, durably; returns how many slots were cleared.
 
     `covered`: a write-ahead log file holds records of the log, so a flush may have been under way; `in_wal`: those of
-    them that the log needs. Without any, nothing is changed: damage of another kind is not for guessing. Entries from
-    the `cut` on are no part of the log.
-    CorruptSegmentError: an entry behind the torn slot is in no write-ahead log; nothing was changed. OSError passes
-    through.
+    them that the log needs. Entries from the `cut` on are no part of the log.
+    CorruptSegmentError: no flush was under way, or an entry at or behind the torn slot is in no write-ahead log;
+    nothing was changed. OSError passes through.
     """
     names = regular_segments(directory)
-    if not names or not covered:
+    if not names:
         return 0
     path = directory / names[-1]
     if os.path.getsize(path) < HEADER_BYTES:
+        if not covered:
+            return 0
         # The header is synced before anything follows it, so there is nothing else.
         fs.unlink(path)
         fs.sync_directory(directory)
@@ -43,8 +44,12 @@ def repair_last(directory: Path, *, row: LogRow, in_wal: Seq, covered: bool, cut
     first = torn_from(segment)
     if first is None and not segment.is_holed:
         return 0
+    if not covered:
+        raise CorruptSegmentError(str(path), segment.damage)
     first = segment.count if first is None else first
-    whole = segment.inside[first:] & (segment.length[first:] > 0)
+    # Of a slot that is whole the index is right, whether its payload is there or not: a flush wrote it, so it is in the
+    # write-ahead log. Half a slot has no length, or no offset.
+    whole = (segment.offset[first:] >= segment.data_start) & (segment.length[first:] > 0)
     # Behind an empty slot as well: the next appends would fill the hole, and bring old records back.
     found = [*segment.idx[first:][whole].tolist(), *segment.behind_hole.tolist()]
     behind = row.needed(Seq.from_indexes(found))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
+from collections.abc import Set
+from dataclasses import replace
 from pathlib import Path
 
+from compaction.collecting import no_collection
 from compaction.exceptions import FlushFailedError, SegmentLogError
 from compaction.stores.segments.directory import fs
-from compaction.stores.segments.wal.files import wal_number
+from compaction.stores.segments.directory.access import inherit_access
+from compaction.stores.segments.wal.codec import HEADER, HELD_WRITER, RecordEncoder
+from compaction.stores.segments.wal.files import TEMPORARY_SUFFIX, WalEnd, wal_number
+from compaction.stores.segments.wal.reader import WalRun, read_wal
 from compaction.stores.segments.wal.write import RolledFile
 from compaction.stores.segments.writer.flush import NewSegments, flush
 
@@ -17,7 +24,8 @@ class SegmentWriter:
     """Accepts rolled files and deletes each once everything that its logs need of it is durably in segments.
 
     A file is deleted, and its name durably gone, before the next one is begun: else a crash might leave an older file
-    without a newer one, whose entries the older ones would then overwrite.
+    without a newer one, whose entries the older ones would then overwrite. For the same reason a file that holds
+    records of a log that could not be opened is replaced by one with these records alone.
     """
 
     def __init__(self, directory: Path, *, limits: NewSegments, max_waiting: int) -> None:
@@ -26,6 +34,7 @@ class SegmentWriter:
         self._limits = limits
         self._max_waiting = max_waiting
         self._waiting: deque[RolledFile] = deque()
+        self._held: list[RolledFile] = []
         self._busy = False
         self._closed = False
         self._error: SegmentLogError | None = None
@@ -66,8 +75,8 @@ class SegmentWriter:
         self._thread.join()
 
     def left(self) -> list[RolledFile] | None:
-        """Once it is closed, the files that it has not emptied; None if it failed: then one may be half-way gone."""
-        return None if self._error is not None else list(self._waiting)
+        """Once it is closed, the files that are there; None if it failed: then one may be half-way gone."""
+        return None if self._error is not None else [*self._held, *self._waiting]
 
     def _run(self) -> None:
         while (rolled := self._next()) is not None:
@@ -93,7 +102,12 @@ class SegmentWriter:
         for client, pieces in rolled.pieces.items():
             flush(client, pieces, self._limits)
             client.flushed(pieces, wal_number(rolled.path.name))
-        fs.unlink(rolled.path)
+        if not rolled.held:
+            fs.unlink(rolled.path)
+        elif rolled.is_held and rolled.writers == rolled.held:
+            self._held.append(rolled)
+        else:
+            self._held.append(replace(rolled, pieces={}, end=keep_only(rolled.path, rolled.held)))
         fs.sync_directory(self.directory)
 
     def _fail(self, rolled: RolledFile, error: BaseException) -> None:
@@ -101,3 +115,36 @@ class SegmentWriter:
             self._error = FlushFailedError(str(rolled.path), str(error) or type(error).__name__)
             self._busy = False
             self._changed.notify_all()
+
+
+def keep_only(path: Path, logs: Set[bytes]) -> WalEnd:
+    """Replace a file by one with the records of these logs alone, in their order, behind one that says so. It keeps its
+    number, which a cut may name. The new name is durable once the directory is synced, which the caller does.
+    """
+    encoder = RecordEncoder()
+    said = b"the other logs' records of this file are in segments: " + b" ".join(sorted(logs))
+    temporary = path.with_suffix(TEMPORARY_SUFFIX)
+    fs.unlink_if_present(temporary)
+    fd = fs.create(temporary)
+    try:
+        inherit_access(fd, path)
+        fs.write(fd, [HEADER, encoder.head(HELD_WRITER, 0, 0, said), said])
+        with read_wal(path) as reader, no_collection():
+            for run in reader.runs():
+                if run.writer in logs:
+                    fs.write(fd, _records(encoder, run))
+        fs.sync(fd)
+        size = os.fstat(fd).st_size
+    finally:
+        os.close(fd)
+    fs.rename(temporary, path)
+    return WalEnd(size, size)
+
+
+def _records(encoder: RecordEncoder, run: WalRun) -> list[bytes]:
+    """The first record of a run may introduce its writer, and may truncate."""
+    (index, term, payload), rest = run.entries[0], run.entries[1:]
+    parts = [encoder.head(run.writer, index, term, payload, truncate=run.truncate), payload]
+    for head, entry in zip(encoder.heads(run.writer, rest), rest, strict=True):
+        parts += (head, entry.payload)
+    return parts
