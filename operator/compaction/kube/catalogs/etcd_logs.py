@@ -37,10 +37,9 @@ class EtcdLogs:
             if secret.get(one) and not secret.get(other):
                 raise SecretMissingError(name, other, f"it is not there, and {one} is: write both or neither")
         endpoints = tuple(Endpoint.parse(url) for url in spec.catalog.endpoints)
-        if secret.get("password") and (
-            open_ := [one for one in endpoints if not one.secure and not is_loopback(one.host)]
-        ):
-            raise SecretError(name, "password", f"it would travel readably to {open_[0]}: use https")
+        readable = next((one for one in endpoints if not one.secure and not is_loopback(one.host)), None)
+        if readable is not None and secret.get("password"):
+            raise SecretError(name, "password", f"it would travel readably to {readable}: use https")
         with _files(secret) as tls:
             settings = EtcdSettings(
                 endpoints,

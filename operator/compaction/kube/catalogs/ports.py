@@ -34,7 +34,7 @@ class Places(Protocol):
         ...
 
     async def credentials(self, key: ObjectKey, spec: CatalogCompactionSpec) -> Credentials:
-        """What the Secrets hold that are for the catalog. Raises SecretError naming the Secret and the key, ApiError."""
+        """What the Secrets hold that are for it. Raises SecretError naming the Secret and the key, ApiError."""
         ...
 
 

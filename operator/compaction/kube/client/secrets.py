@@ -117,8 +117,8 @@ def check_used_by(name: str, body: Obj, user: str) -> None:
 
 
 def secret_values(name: str, body: Obj, *, user: str) -> Mapping[str, str]:
-    """The values of a Secret or ConfigMap as texts. Raises SecretForbiddenError as `check_used_by`, SecretError naming a
-    key whose value is no text.
+    """The values of a Secret or ConfigMap as texts. Raises SecretForbiddenError as `check_used_by`; SecretError naming
+    a key whose value is no text.
     """
     if name.startswith(CONFIG_MAP):
         return MappingProxyType({key: value.rstrip("\r\n") for key, value in (body.get("data") or {}).items()})
