@@ -85,7 +85,7 @@ def _calendars(pairs: Pairs) -> dict[str, str]:
         return {}
     version, zone = (int(found[1]), int(found[2])), pairs.get(_ZONE, b"").decode(errors="replace")
     where = f" of Spark before 3{f', {zone}' if zone else ''}"
-    calendars = {}
+    calendars: dict[str, str] = {}
     if version < (3, 0) or _OLD_DATES in pairs:
         calendars |= dict.fromkeys(("DATE", "TIMESTAMP"), f"dates{where}")
     if version < (3, 1) or _OLD_INT96 in pairs:
