@@ -15,6 +15,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from compaction.api.job.resource import JobReceipt
+from compaction.api.names import ANNOTATION_USED_BY
 from compaction.kinds.blocks.kind import BLOCKS
 from compaction.kube.client.api import COMPACTION_JOBS
 from compaction.kube.client.config import ApiConnection
@@ -63,7 +64,8 @@ async def put_secrets(b: Bench, place: BlockStoreConnection) -> None:
     values = {"index": {"url": place.index_url}, "credentials": dict(place.options)}
     for name, keys in values.items():
         data = {key: base64.b64encode(value.encode()).decode() for key, value in keys.items()}
-        await b.client.create(SECRETS, {"metadata": {"name": name, "namespace": b.namespace}, "data": data})
+        metadata = {"name": name, "namespace": b.namespace, "annotations": {ANNOTATION_USED_BY: "CompactionPolicy/*"}}
+        await b.client.create(SECRETS, {"metadata": metadata, "data": data})
 
 
 def store_of(place: BlockStoreConnection, **more: Any) -> dict[str, Any]:

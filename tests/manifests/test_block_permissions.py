@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from compaction.local.cluster.certs import ensure_authority
 from compaction.local.programs.binaries import Binaries
 from manifests.test_permissions import OPERATOR, SYSTEM, Rendered, fleet_of, installed
 from support.cluster.audit import Use, account, granted, roles_of, uses
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.apiserver
 
 VALUE = "s3cr3t-value-that-nobody-may-see"
 READS = Use("", "secrets", "get")
+READS_AUTHORITIES = Use("", "configmaps", "get")
 
 
 def ready(cluster: Cluster, policy: str) -> tuple[str, str]:
@@ -70,10 +72,10 @@ def test_a_block_store_is_looked_at_with_its_secrets_and_no_other_permission(
 
         done, _ = uses(log, account(SYSTEM, OPERATOR))
         objects = rendered(mine)
-        assert {use for use in done if use.resource.startswith("secrets")} == {READS}
+        assert {use for use in done if use.resource.startswith(("secrets", "configmaps"))} == {READS, READS_AUTHORITIES}
         assert done <= granted(roles_of(objects, OPERATOR))
         more = granted(roles_of(objects, OPERATOR)) - granted(roles_of(rendered(NAMESPACED), OPERATOR))
-        assert more == {READS}, "what the component adds is what is used"
+        assert more == {READS, READS_AUTHORITIES}, "what the component adds is what is used"
 
         await_reason(cluster, "remote", "StoreUnreachable", "SenseFailed")
         assert VALUE not in objects_of(cluster) + replica.output
@@ -82,11 +84,14 @@ def test_a_block_store_is_looked_at_with_its_secrets_and_no_other_permission(
 
 def make_policies(cluster: Cluster, tmp_path: Path) -> None:
     """One of a folder, whose index Secret is missing, and one of a server that is not there, with secrets to tell."""
+    authorities = ensure_authority(tmp_path / "authority").ca.read_text()
+    cluster.kubectl("create", "configmap", "authorities", f"--from-literal=ca.crt={authorities}")
     stores: dict[str, dict[str, Any]] = {
         "lake": {"url": f"file://{tmp_path}/lake", "index": {"secretName": "lake-index"}},
         "remote": {
             "url": "s3://bucket/blocks",
             "credentialsSecretName": "remote-credentials",
+            "caBundle": {"configMapName": "authorities"},
             "index": {"secretName": "remote-index", "key": "dsn"},
         },
     }

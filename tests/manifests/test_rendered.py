@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compaction.kube.client.resources import APACHE_APPLICATIONS, KUBEFLOW_APPLICATIONS, SECRETS
+from compaction.kube.client.resources import APACHE_APPLICATIONS, CONFIG_MAPS, KUBEFLOW_APPLICATIONS, SECRETS
 from compaction.kube.launchers.objects import VERBS
 from support.cluster.rendered import (
     CLUSTER,
@@ -208,8 +208,10 @@ def test_block_stores_add_the_reading_of_secrets_by_name_in_one_namespace(
     added = [found for found in after if found not in before]
     assert names(added) == {("Role", "compaction-block-stores"), ("RoleBinding", "compaction-block-stores")}
     assert [found for found in after if found not in added] == before
-    (rule,) = one(added, "Role", "compaction-block-stores")["rules"]
-    assert rule == {"apiGroups": [""], "resources": [SECRETS.plural], "verbs": ["get"]}
+    rules = one(added, "Role", "compaction-block-stores")["rules"]
+    assert rules == [
+        {"apiGroups": [""], "resources": [kind.plural], "verbs": ["get"]} for kind in (SECRETS, CONFIG_MAPS)
+    ]
     (subject,) = one(added, "RoleBinding", "compaction-block-stores")["subjects"]
     assert subject == {"kind": "ServiceAccount", "name": "compaction-operator", "namespace": "compaction-system"}
 
@@ -239,7 +241,7 @@ def test_a_further_namespace_with_block_stores_names_its_secrets(rendered: Rende
     objects = rendered(MANIFESTS / "examples" / "block-stores")
     plain = names(rendered(MANIFESTS / "examples" / "namespace"))
     assert plain < names(objects), "it is more of the same"
-    (rule,) = one(objects, "Role", "compaction-block-stores")["rules"]
+    rule, _ = one(objects, "Role", "compaction-block-stores")["rules"]
     assert rule["resourceNames"] == ["lake-credentials", "lake-index"]
     binding = one(objects, "RoleBinding", "compaction-block-stores")
     assert binding["metadata"]["namespace"] == "storage"

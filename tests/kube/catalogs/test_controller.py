@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from compaction.api.catalog.status import CatalogCompactionStatus
+from compaction.api.names import ANNOTATION_USED_BY
 from compaction.catalogs.commands.schemas import CreateSchema
 from compaction.catalogs.model.hybrid import hybrid, later
 from compaction.catalogs.participants.reference import ReferenceParticipant, system_clock
@@ -60,10 +61,10 @@ class Bench:
 
     async def create(self, **spec: Any) -> None:
         secret = {"token": base64.b64encode(b"shared").decode()}
+        used = {ANNOTATION_USED_BY: "CatalogCompaction/*"}
+        metadata = {"name": "participants", "namespace": self.namespace, "annotations": used}
         urls = [{"name": name, "url": f"http://127.0.0.1/{name}"} for name in self.participants.known]
-        await self.client.create(
-            SECRETS, {"metadata": {"name": "participants", "namespace": self.namespace}, "data": secret}
-        )
+        await self.client.create(SECRETS, {"metadata": metadata, "data": secret})
         document = catalog_object(
             **{
                 "catalog": {"endpoints": ["http://etcd"]},

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from compaction.api.names import ANNOTATION_USED_BY
 from compaction.local.programs.binaries import Binaries
 from kube.launchers.spark_operators import DEFINITIONS, define, is_served
 from support.cluster.control_plane import ControlPlane, audited_control_plane
@@ -24,11 +25,17 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) 
 
 @pytest.fixture
 def restricted(control_plane: Any, namespace: str) -> Iterator[str]:
-    """A namespace that refuses every pod that is not `restricted`; its pods, which no kubelet ends, go at once."""
+    """A namespace that refuses every pod that is not `restricted`, with the Secrets that `pods` names. Its pods, which
+    no kubelet ends, go at once.
+    """
     path, labels = f"/api/v1/namespaces/{namespace}", {"pod-security.kubernetes.io/enforce": "restricted"}
     admin, merge = control_plane.admin, "application/merge-patch+json"
     labelled = admin.request("PATCH", path, {"metadata": {"labels": labels}}, content_type=merge)
     assert labelled.ok, labelled.text
+    for name in ("credentials", "certificates", "store-credentials", "store-index"):
+        metadata = {"name": name, "annotations": {ANNOTATION_USED_BY: "CompactionPolicy/logs"}}
+        made = admin.request("POST", f"{path}/secrets", {"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
+        assert made.ok, made.text
     yield namespace
     admin.request("DELETE", f"{path}/pods?gracePeriodSeconds=0")
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import LauncherType
+from compaction.exceptions import LaunchError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import load_connection
 from compaction.kube.client.resources import PODS, Obj
@@ -22,6 +23,7 @@ from kube.launchers.pods import BLOCKS, FULL, request_of
 
 NAME = "logs-w-abcd-12345"
 AT = "/var/run/compaction/secrets"
+NOT_FOR_US = "Secret other: it is not for CompactionPolicy/logs; whoever may write it"
 EXECUTORS = {"executor": {"instances": 2}}
 Build = Callable[..., Obj]
 BUILDS = pytest.mark.parametrize("build", [driver_pod, kubeflow_application, apache_application])
@@ -112,6 +114,42 @@ def test_segment_logs_need_no_secret(build: Build) -> None:
     for spec in specs_of(build(request_of(EXECUTORS), default_image="w:1")):
         assert spec is not None
         assert mounted(spec) == {}
+
+
+def in_template(**spec: Any) -> dict[str, Any]:
+    return {"podTemplate": {"spec": spec}}
+
+
+OF_KEY = {"name": "A", "valueFrom": {"secretKeyRef": {"name": "other", "key": "a"}}}
+
+
+@pytest.mark.parametrize(
+    ("workers", "says"),
+    [
+        ({"envFromSecrets": [{"name": "other"}]}, NOT_FOR_US),
+        ({"secretVolumes": [{"secretName": "other", "mountPath": "/x"}]}, NOT_FOR_US),
+        (in_template(volumes=[{"name": "a", "secret": {"secretName": "other"}}]), NOT_FOR_US),
+        (in_template(volumes=[{"name": "a", "projected": {"sources": [{"secret": {"name": "other"}}]}}]), NOT_FOR_US),
+        (in_template(volumes=[{"name": "a", "csi": {"nodePublishSecretRef": {"name": "other"}}}]), NOT_FOR_US),
+        (in_template(initContainers=[{"name": "a", "envFrom": [{"secretRef": {"name": "other"}}]}]), NOT_FOR_US),
+        (in_template(containers=[{"name": "worker", "env": [OF_KEY]}]), NOT_FOR_US),
+        ({"envFromSecrets": [{"name": "missing"}]}, 'Secret "missing" not found in namespace'),
+    ],
+)
+def test_no_pod_has_a_secret_that_is_not_for_its_policy(
+    control_plane: Any, restricted: str, workers: dict[str, Any], says: str
+) -> None:
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "other"}}
+    assert control_plane.admin.request("POST", f"/api/v1/namespaces/{restricted}/secrets", body).ok
+
+    async def work() -> None:
+        async with ApiClient(load_connection(control_plane.kubeconfig)) as client:
+            objects = ObjectLauncher(client, BACKENDS, namespace=restricted, default_image="w:1")
+            with pytest.raises(LaunchError, match=says):
+                await objects.launch_as(LauncherType.POD, request_of(workers, name=NAME, namespace=restricted))
+            assert (await client.list(PODS, namespace=restricted)).items == ()
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize("launcher", list(BACKENDS))
