@@ -4,9 +4,12 @@ A message names the object (file, index, job, policy) and says what to do; the c
 """
 
 from enum import StrEnum
-from typing import Self
+from typing import Final, Self
 
-from compaction.api.names import CONFIG_MAP
+CONFIG_MAP: Final = "configmap_"
+"""Before the name of a ConfigMap where those of Secrets stand: no Secret has an underscore in its name. Both are keys
+with texts, and are mounted, read and checked alike.
+"""
 
 
 def shown_bytes(raw: bytes, limit: int = 80) -> str:

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from compaction.api.names import COMPONENT_EXECUTOR, COMPONENT_WORKER, LABEL_COMPONENT
 from compaction.kube.client.resources import APACHE_APPLICATIONS, CONFIG_MAPS, KUBEFLOW_APPLICATIONS, SECRETS
 from compaction.kube.launchers.objects import VERBS
+from node.network_policies import selects
 from support.cluster.rendered import (
     CLUSTER,
     MANIFESTS,
@@ -33,6 +35,7 @@ KUSTOMIZATIONS = sorted(
     if "components" not in path.relative_to(MANIFESTS).parts
 )
 OVERLAYS = [NAMESPACED, CLUSTER]
+ENDPOINTS = ("block-ingest", "staging-ingest")
 
 
 def one(objects: list[Object], kind: str, name: str = "compaction-operator") -> Object:
@@ -160,6 +163,34 @@ def test_what_selects_the_operators_pods_selects_them(rendered: Rendered, tmp_pa
             assert found["metadata"]["namespace"] == "compaction-system", found["kind"]
 
 
+def test_network_policies_select_the_pods_of_workers_and_endpoints(rendered: Rendered, tmp_path: Path) -> None:
+    objects = rendered(with_components(tmp_path / "mine", NAMESPACED, "networkpolicy", *ENDPOINTS))
+    pods = {
+        "compaction-operator": pod_of(objects)["metadata"]["labels"],
+        COMPONENT_WORKER: {LABEL_COMPONENT: COMPONENT_WORKER},
+        COMPONENT_EXECUTOR: {LABEL_COMPONENT: COMPONENT_EXECUTOR},
+    }
+    (clients,) = one(objects, "NetworkPolicy", "compaction-ingest")["spec"]["ingress"]
+    open_ports = {port["port"] for port in clients["ports"]}
+    for name in ENDPOINTS:
+        template = one(objects, "Deployment", f"compaction-{name}")["spec"]["template"]
+        pods[name] = template["metadata"]["labels"]
+        assert open_ports == {port["name"] for port in template["spec"]["containers"][0]["ports"]}
+    selected = {
+        policy["metadata"]["name"]: {
+            name for name, labels in pods.items() if selects(policy["spec"]["podSelector"], labels)
+        }
+        for policy in objects
+        if policy["kind"] == "NetworkPolicy"
+    }
+    assert selected == {
+        "compaction-operator": {"compaction-operator"},
+        "compaction-workers": {COMPONENT_WORKER, COMPONENT_EXECUTOR},
+        "compaction-drivers": {COMPONENT_WORKER},
+        "compaction-ingest": set(ENDPOINTS),
+    }
+
+
 def test_the_example_installation_fits_the_example_policy(rendered: Rendered) -> None:
     examples = MANIFESTS / "examples"
     objects = rendered(examples / "installation")
@@ -277,6 +308,6 @@ def test_the_page_opens_further_ports_of_network_policies(rendered: Rendered, tm
     (patch,) = [text for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if text.startswith("patches:")]
     with (directory / "kustomization.yaml").open("a") as file:
         file.write(patch)
-    for name in ("compaction-operator", "compaction-workers"):
+    for name in ("compaction-operator", "compaction-workers", "compaction-ingest"):
         egress = one(rendered(directory), "NetworkPolicy", name)["spec"]["egress"]
         assert {5432, 9000} <= {port["port"] for rule in egress for port in rule.get("ports", ())}

@@ -18,11 +18,6 @@ JOB_PLURAL: Final = "compactionjobs"
 CATALOG_KIND: Final = "CatalogCompaction"
 CATALOG_PLURAL: Final = "catalogcompactions"
 
-CONFIG_MAP: Final = "configmap_"
-"""Before the name of a ConfigMap where those of Secrets stand: no Secret has an underscore in its name. Both are keys
-with texts, and are mounted, read and checked alike.
-"""
-
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "compaction-operator"
 LABEL_APP: Final = "app.kubernetes.io/name"

@@ -19,9 +19,14 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from compaction.api.enums import PolicyReason
-from compaction.api.names import CONFIG_MAP
 from compaction.api.policy.values import CaBundle
-from compaction.exceptions import SecretError, SecretForbiddenError, SecretMissingError, SecretsNotFoundError
+from compaction.exceptions import (
+    CONFIG_MAP,
+    SecretError,
+    SecretForbiddenError,
+    SecretMissingError,
+    SecretsNotFoundError,
+)
 
 MOUNTED_AT: Final = "/var/run/compaction/secrets"
 """Where pods of workers have the Secrets of their policy, a directory for each."""

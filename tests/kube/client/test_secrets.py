@@ -65,8 +65,8 @@ def test_a_secret_says_for_whom_it_is(said: str, is_for: bool) -> None:
         secret_values("store", secret_object(data, said), user=USER)
     wanted = f"{said},{USER}" if said else USER
     assert str(caught.value) == (
-        "Secret store: it is not for CompactionPolicy/lake; whoever may write it can say that it is: kubectl annotate "
-        f"--overwrite secret store -n ns compaction.dev/used-by='{wanted}'"
+        "Secret store: it is not for CompactionPolicy/lake; a user who may write it can say that it is: kubectl "
+        f"annotate --overwrite secret store -n ns compaction.dev/used-by='{wanted}'"
     )
     assert reason_of(caught.value) is PolicyReason.PERMISSION_DENIED
     nothing = {"metadata": {"name": "store", "namespace": "ns"}, "data": data}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +10,7 @@ from compaction.api.policy.resource import CompactionPolicy
 from compaction.kinds.registry import kind_of
 from compaction.kube.executor.workers import pod_request
 from compaction.kube.launchers.base import PolicyKey, WorkerRequest
+from compaction.kube.launchers.baseline import BASELINE, PodAllowance
 from support.cluster.manifests import policy_object
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -72,6 +74,7 @@ def request_of(
     memory: int | None = None,
     executor_memory: int | None = None,
     store: dict[str, Any] | None = None,
+    allowance: PodAllowance = BASELINE,
 ) -> WorkerRequest:
     """What the executor hands to a launcher for a policy with these workers."""
     policy = policy_of(workers, namespace=namespace, store=store)
@@ -89,7 +92,7 @@ def request_of(
         lease_seconds=15,
         master=spec.spark_master,
         conf=spec.spark_conf,
-        pod=pod,
+        pod=replace(pod, allowance=allowance),
         secrets=kind_of(policy.spec.store).secrets(policy.spec.store),
     )
 

@@ -23,7 +23,7 @@ from kube.launchers.pods import BLOCKS, FULL, request_of
 
 NAME = "logs-w-abcd-12345"
 AT = "/var/run/compaction/secrets"
-NOT_FOR_US = "Secret other: it is not for CompactionPolicy/logs; whoever may write it"
+NOT_FOR_US = "Secret other: it is not for CompactionPolicy/logs; a user who may write it"
 EXECUTORS = {"executor": {"instances": 2}}
 Build = Callable[..., Obj]
 BUILDS = pytest.mark.parametrize("build", [driver_pod, kubeflow_application, apache_application])

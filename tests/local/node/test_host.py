@@ -31,9 +31,8 @@ def test_a_service_manager_would_start_what_is_installed_so_it_is_only_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(packages, "SERVICE_MANAGER", tmp_path)
-    monkeypatch.setattr(packages, "PACKAGES", {"no-such-program": "some-package"})
     with pytest.raises(NodeError, match=r"apt-get install --no-install-recommends some-package"):
-        packages.ensure_packages(report=print)
+        packages.ensure_packages({"no-such-program": "some-package"}, report=print)
 
 
 def test_a_directory_that_the_node_sees_differently_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from compaction.api.manifests.objects import documents_of
-from compaction.api.names import CONFIG_MAP
 from compaction.api.text.safe import cut, printable
-from compaction.exceptions import InvalidManifestError
+from compaction.exceptions import CONFIG_MAP, InvalidManifestError
 
 SECRET_KIND: Final = "Secret"
 CONFIG_MAP_KIND: Final = "ConfigMap"

@@ -8,9 +8,9 @@ from typing import Annotated, Final
 from pydantic import StringConstraints
 
 from compaction.api.base import ApiModel
-from compaction.api.names import CONFIG_MAP
 from compaction.api.rules import Checked, Rule
 from compaction.api.text.values import DURATION_PATTERN
+from compaction.exceptions import CONFIG_MAP
 
 LASTING: Final = Rule(
     cel=f"!self.matches('{DURATION_PATTERN}') || self.matches('[1-9]')",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
 from compaction.api.job.resource import CompactionJobSpec, JobParameters, JobReceipt, JobSources
 from compaction.api.policy.block_store import (
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     )
 
 _OF_ROWS: Final = re.compile(r"([0-9]{1,19}):([0-9a-f]{16})", re.ASCII)
+_ESCAPED: Final = re.compile(rb"%([0-9a-fA-F]{2})")
 _DIGESTS: Final = 1 << 64
 
 
@@ -227,8 +227,8 @@ class BlockStoreKind(Kind):
 
 def _place(blocks: BlockStoreSpec) -> str:
     """The URL as one text however it is written: escapes are what they stand for, a folder has one path."""
-    scheme, _, path = blocks.url.partition("://")
-    path = unquote(path)
+    plain = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), blocks.url.encode())
+    scheme, _, path = plain.decode(errors="replace").partition("://")
     return f"{scheme}://{plain_path(path) if scheme == 'file' else path}"
 
 

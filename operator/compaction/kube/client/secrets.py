@@ -15,14 +15,14 @@ import asyncio
 import base64
 import binascii
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import TimeoutError as NoAnswer
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from compaction.api.names import ANNOTATION_USED_BY, CONFIG_MAP
-from compaction.exceptions import ApiError, ForbiddenError, NotFoundError, SecretError
+from compaction.api.names import ANNOTATION_USED_BY
+from compaction.exceptions import CONFIG_MAP, ApiError, ForbiddenError, NotFoundError, SecretError
 from compaction.exceptions import SecretForbiddenError as Forbidden
 from compaction.exceptions import SecretsNotFoundError as NotFound
 from compaction.kube.client.api import DEFAULT_DEADLINE, ApiClient
@@ -111,9 +111,22 @@ def check_used_by(name: str, body: Obj, user: str) -> None:
     raise Forbidden(
         name,
         "",
-        f"it is not for {user}; whoever may write it can say that it is: kubectl annotate --overwrite secret {name} "
+        f"it is not for {user}; a user who may write it can say that it is: kubectl annotate --overwrite secret {name} "
         f"-n {metadata['namespace']} {ANNOTATION_USED_BY}='{wanted}'",
     )
+
+
+async def check_all_used_by(client: ApiClient, namespace: str, names: Iterable[str], user: str) -> None:
+    """Raises SecretError for the first Secret that `user` may not have, or that cannot be read."""
+    for name in sorted(set(names)):
+        try:
+            check_used_by(name, await client.get(SECRETS, name, namespace=namespace), user)
+        except NotFoundError:
+            raise NotFound((name,), f"namespace {namespace}", "Create") from None
+        except ForbiddenError:
+            raise Forbidden(name, "", may_not_read(name, namespace, "block-stores")) from None
+        except ApiError as error:
+            raise SecretError(name, "", f"the API server did not give it: {error}") from None
 
 
 def secret_values(name: str, body: Obj, *, user: str) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""What the pods of a policy's workers may not have, whoever writes the policy: nothing of the node, of the operator's
+"""What the pods of a policy's workers may not have, whatever the policy says: nothing of the node, of the operator's
 account, or of other accounts.
 
 A writer of policies cannot make pods himself; the operator makes them for him, in namespaces where perhaps no Pod

@@ -39,12 +39,11 @@ from compaction.exceptions import (
     LaunchUncertainError,
     NotFoundError,
     SecretError,
-    SecretsNotFoundError,
 )
 from compaction.kube.client.api import ApiClient
-from compaction.kube.client.resources import PODS, SECRETS, Obj, Resource
-from compaction.kube.client.secrets import check_used_by, may_not_read
-from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
+from compaction.kube.client.resources import PODS, Obj, Resource
+from compaction.kube.client.secrets import check_all_used_by
+from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.kube.launchers.baseline import BASELINE, PodAllowance, secrets_in
 from compaction.kube.launchers.choice import KINDS, Availability
 from compaction.kube.launchers.pod_status import Sighting, owner_of, with_executors
@@ -142,7 +141,11 @@ class ObjectLauncher:
         if request.pod is not None:
             request = replace(request, pod=replace(request.pod, allowance=self._allowance))
         body = self._backends[launcher].build(request, self._default_image)
-        await self._check_secrets(request.policy, body)
+        namespace, policy = request.policy
+        try:
+            await check_all_used_by(self._client, namespace, secrets_in(body), f"{POLICY_KIND}/{policy}")
+        except SecretError as error:
+            raise LaunchError(str(error)) from error
         try:
             made = await self._client.create(kind, body, strict=True)
         except AlreadyExistsError as error:
@@ -196,22 +199,6 @@ class ObjectLauncher:
             self._drop(_key(ref), seen)
             return
         seen.forgotten = self._monotonic()
-
-    async def _check_secrets(self, policy: PolicyKey, body: Obj) -> None:
-        """Raises LaunchError for a Secret that is not for this policy: pods would have what its writer may not read."""
-        for name in sorted(set(secrets_in(body))):
-            try:
-                secret = await self._client.get(SECRETS, name, namespace=policy.namespace)
-                check_used_by(name, secret, f"{POLICY_KIND}/{policy.name}")
-            except NotFoundError:
-                missing = SecretsNotFoundError((name,), f"namespace {policy.namespace}", "Create")
-                raise LaunchError(str(missing)) from None
-            except ForbiddenError:
-                raise LaunchError(may_not_read(name, policy.namespace, "block-stores")) from None
-            except SecretError as error:
-                raise LaunchError(str(error)) from None
-            except ApiError as error:
-                raise LaunchError(f"Secret {name}: the API server did not give it: {error}") from error
 
     # -- traffic -----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from compaction.api.names import (
     ANNOTATION_EXECUTOR_MEMORY,
     COMPONENT_EXECUTOR,
     COMPONENT_WORKER,
-    CONFIG_MAP,
     EXECUTOR_SERVICE_ACCOUNT,
     POLICY_KIND,
     pod_labels,
@@ -21,7 +20,7 @@ from compaction.api.names import (
 from compaction.api.names import API_VERSION as OUR_API_VERSION
 from compaction.api.policy.pods import Toleration
 from compaction.api.policy.workers import WorkersSpec
-from compaction.exceptions import LaunchError
+from compaction.exceptions import CONFIG_MAP, LaunchError
 from compaction.kube.client.resources import Obj
 from compaction.kube.launchers.base import PodRequest, WorkerRequest
 from compaction.kube.launchers.baseline import check_pod

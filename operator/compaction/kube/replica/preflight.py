@@ -12,9 +12,10 @@ from typing import Final
 import structlog
 from pydantic import ValidationError
 
-from compaction.api.names import CONFIG_MAP, GROUP, VERSION
+from compaction.api.names import GROUP, VERSION
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.exceptions import (
+    CONFIG_MAP,
     ApiUnavailableError,
     ForbiddenError,
     KindsNotServedError,
