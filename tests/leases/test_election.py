@@ -193,6 +193,33 @@ def test_api_errors_are_survived_until_the_deadline(port: LeaseInMemory, clock: 
     assert one.standing is ElectionState.LOST
 
 
+def test_a_call_that_was_cut_off_is_repeated_at_once_so_that_three_fit_into_the_deadline(
+    port: LeaseInMemory, clock: Clock
+) -> None:
+    one = candidate(port, "one", clock)
+    clock.now += step(one)
+    port.fail, port.call_takes = "before", SETTINGS.call_deadline
+    tries = []
+    while one.is_leader():
+        pause = step(one)
+        tries.append(one.tried_at - (one.deadline - SETTINGS.renew_deadline))
+        clock.now += pause
+    assert tries == pytest.approx([2.0, 2.0 + 10 / 3, 2.0 + 20 / 3])
+
+
+def test_a_call_that_fails_at_once_is_repeated_after_a_period(port: LeaseInMemory, clock: Clock) -> None:
+    one = candidate(port, "one", clock)
+    clock.now += step(one)
+    port.fail = "before"
+    assert step(one) == SETTINGS.retry_period
+    assert one.trouble == "no connection"
+    port.fail = None
+    clock.now += SETTINGS.retry_period
+    port.call_takes = 3.0
+    assert step(one) == SETTINGS.retry_period, "a server that is slow is not asked all the time"
+    assert one.trouble == ""
+
+
 def test_a_renewal_whose_answer_got_lost_is_recognised_and_continued(port: LeaseInMemory, clock: Clock) -> None:
     one = candidate(port, "one", clock)
     step(one)

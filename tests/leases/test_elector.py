@@ -4,6 +4,7 @@ Real processes: tests/kube/replica/test_replicas.py.
 """
 
 import itertools
+import re
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -138,23 +139,65 @@ def test_the_deadman_ends_a_process_that_can_no_longer_renew(shared: SharedLease
         ended.append((code, one.elector.seconds_to_takeover()))
         done.set()
 
-    deadman = Deadman(one.elector, margin=0.5, end=end)
+    said: list[str] = []
+    deadman = Deadman(one.elector, margin=0.5, end=end, say=said.append)
     deadman.arm()
     shared.broken.set()
     assert done.wait(GENEROUS)
     assert ended[0][0] == HARD_EXIT_CODE
     assert one.lost.is_set()
+    (line,) = said
+    assert re.fullmatch(r"Lease ns/l was last renewed \d+\.\d s ago and lasts 2 s; last error: no connection", line)
+
+
+def test_the_last_line_names_who_holds_the_lease_instead(shared: SharedLease) -> None:
+    one = Candidate(shared, "one")
+    assert one.elector.account() == "no Lease was held"
+    assert one.elected.wait(GENEROUS)
+    assert re.fullmatch(r"Lease ns/l was last renewed \d+\.\d s ago and lasts 60 s", one.elector.account())
+    with shared.lock:
+        assert shared.lease is not None
+        shared._write(replace(shared.lease, record=replace(shared.lease.record, holder="thief")))
+    assert one.lost.wait(GENEROUS)
+    assert one.elector.account().startswith("Lease ns/l is held by thief; ")
+    assert one.elector.stop(release=True)
+
+
+def test_a_log_that_nobody_reads_does_not_keep_a_process_alive(shared: SharedLease) -> None:
+    """A full pipe blocks who writes to it, and whoever waits for the lock of the log."""
+    one = Candidate(shared, "one", FAST)
+    assert one.elected.wait(GENEROUS)
+    done, read = threading.Event(), threading.Event()
+    Deadman(one.elector, margin=0.5, end=lambda code: done.set(), say=lambda line: read.wait()).arm()
+    shared.broken.set()
+    assert done.wait(GENEROUS)
+    assert not read.is_set()
+    read.set()
+
+
+def test_an_error_in_the_log_does_not_keep_a_process_alive(shared: SharedLease) -> None:
+    def fails(line: str) -> None:
+        raise OSError(line)
+
+    one = Candidate(shared, "one", FAST)
+    assert one.elected.wait(GENEROUS)
+    done = threading.Event()
+    Deadman(one.elector, margin=0.5, end=lambda code: done.set(), say=fails).arm()
+    shared.broken.set()
+    assert done.wait(GENEROUS)
 
 
 def test_the_deadman_ends_a_process_that_hangs_in_stopping(shared: SharedLease) -> None:
     one = Candidate(shared, "one")
     assert one.elected.wait(GENEROUS)
     overdue, done = threading.Event(), threading.Event()
-    deadman = Deadman(one.elector, overdue=overdue.is_set, end=lambda code: done.set())
+    said: list[str] = []
+    deadman = Deadman(one.elector, overdue=overdue.is_set, end=lambda code: done.set(), say=said.append)
     deadman.arm()
     assert not done.is_set()
     overdue.set()
     assert done.wait(GENEROUS)
+    assert said[0].startswith("the process was asked to stop and has not ended in time; Lease ns/l was last renewed ")
     assert one.elector.stop(release=True)
 
 

@@ -21,6 +21,12 @@ def blocks_of(page: Path) -> list[list[str]]:
     return [[line for line in block.splitlines() if line.strip()] for block in blocks]
 
 
+def script_of(page: Path, words: str) -> str:
+    """The one shell script of a page that has these words: a fenced block in the language `sh`."""
+    (found,) = [text for language, text in _FENCE.findall(page.read_text()) if language == "sh" and words in text]
+    return str(found)
+
+
 def sessions_of(page: Path) -> list[list[str]]:
     """The typed lines (behind `$`) of the fenced blocks of a page that show a terminal, block by block."""
     blocks = [text for language, text in _FENCE.findall(page.read_text()) if language == "console"]

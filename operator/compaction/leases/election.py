@@ -111,6 +111,8 @@ class Election:
         self._standing = ElectionState.FOLLOWER
         self._sent_at = float("-inf")  # when the last successful renewal was sent, on `clock`
         self.stepped_at = clock()  # for the watchdog
+        self.tried_at = float("-inf")  # when a renewal was sent last, whatever became of it
+        self.trouble = ""  # why the last request failed; empty since one succeeded
         self.epoch = -1
 
     # -- asked from any thread ----------------------------------------------------------------------------------------
@@ -141,6 +143,16 @@ class Election:
         """Who leads, as last seen."""
         return self._lease.record.holder if self._lease is not None else None
 
+    @property
+    def unrenewed_for(self) -> float:
+        """Seconds since the last successful renewal was sent."""
+        return self._clock() - self._sent_at
+
+    @property
+    def lease_name(self) -> str:
+        """Namespace and name of the Lease; empty before it was seen."""
+        return f"{self._lease.namespace}/{self._lease.name}" if self._lease is not None else ""
+
     # -- the algorithm ------------------------------------------------------------------------------------------------
 
     async def step(self) -> float:
@@ -151,9 +163,11 @@ class Election:
             elif self._standing is ElectionState.FOLLOWER:
                 await self._try_acquire()
         except ApiError as error:
+            self.trouble = str(error)
             _log.warning("election: the request to the API server failed", error=str(error), standing=self.standing)
         if self._standing is ElectionState.LEADER and self._clock() >= self.deadline:
-            self._lose("the renew deadline passed")
+            trouble = f"; last error: {self.trouble}" if self.trouble else ""
+            self._lose(f"not renewed for {self.unrenewed_for:.1f} s, the renew deadline passed{trouble}")
         self.stepped_at = self._clock()
         return self._pause()
 
@@ -238,26 +252,31 @@ class Election:
         sent_at = self._clock()
         if sent_at >= self.deadline:
             return True  # the term is over; a renewal now would pretend otherwise
+        self.tried_at = sent_at
         try:
             renewed = await self._port.replace(self._lease.with_record(self._lease.record.renewed(now=self._now())))
         except (ConflictError, NotFoundError):
             return False
         self._sent_at, self._lease = sent_at, renewed
+        self.trouble = ""
         return True
 
     def _win(self, lease: Lease, sent_at: float) -> None:
         self._lease, self._sent_at, self.epoch = lease, sent_at, lease.record.transitions
-        self._standing = ElectionState.LEADER
+        self._standing, self.trouble = ElectionState.LEADER, ""
         _log.info("elected", identity=self.identity, epoch=self.epoch)
 
     def _lose(self, why: str) -> None:
         self._standing = ElectionState.LOST
-        _log.error("leadership lost", identity=self.identity, epoch=self.epoch, why=why)
+        _log.error("leadership lost", lease=self.lease_name, identity=self.identity, epoch=self.epoch, why=why)
 
     def _pause(self) -> float:
         period = self.settings.retry_period
         if self._standing is ElectionState.LEADER:
-            return max(0.0, min(period, self.deadline - self._clock()))
+            now = self._clock()
+            # A call that was cut off has taken longer than the period: the next is due, or fewer fit in the deadline.
+            due = self.tried_at + period if self.trouble else now + period
+            return max(0.0, min(due, self.deadline) - now)
         # Spread followers out, so that they do not all meet on the server in the moment a leader goes away.
         return period * (1.0 + self._rng.uniform(0.0, _JITTER))
 

@@ -14,10 +14,14 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final
 
+import structlog
+
 from compaction.exceptions import ApiError
 from compaction.leases.election import Election, ElectionPort, ElectionSettings, ElectionState, leader_clock
 
 HARD_EXIT_CODE: Final = 70
+_LAST_LINE: Final = 0.2
+"""Seconds that a process whose time is over may spend on saying so."""
 
 
 class Elector:
@@ -32,6 +36,7 @@ class Elector:
         on_elected: Callable[[], None] = lambda: None,
         on_lost: Callable[[], None] = lambda: None,
         on_renewal: Callable[[float, bool], None] = lambda seconds, ok: None,
+        on_sent: Callable[[float], None] = lambda late: None,
     ) -> None:
         self.settings = settings
         self.identity = identity
@@ -39,6 +44,8 @@ class Elector:
         self._on_elected = on_elected
         self._on_lost = on_lost
         self._on_renewal = on_renewal
+        self._on_sent = on_sent
+        self._due_at = float("inf")  # on the leader's clock
         self._election: Election | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -91,6 +98,17 @@ class Elector:
             return float("inf")
         return self._election.takeover_at - leader_clock()
 
+    def account(self) -> str:
+        """What is known of the Lease, in words for the last line of a process that held it."""
+        election = self._election
+        if election is None or election.epoch < 0:
+            return "no Lease was held"
+        held = f"Lease {election.lease_name}"
+        renewed = f"was last renewed {election.unrenewed_for:.1f} s ago and lasts {self.settings.lease_duration} s"
+        if election.holder != self.identity:
+            held += f" is held by {election.holder or 'nobody'}; it"
+        return f"{held} {renewed}" + (f"; last error: {election.trouble}" if election.trouble else "")
+
     def stalled_for(self, *, tolerance: float = 5.0) -> float | None:
         """The watchdog: seconds since the last finished round when that is longer than lease + tolerance, else None."""
         silence = time.monotonic() - self._stepped_at
@@ -125,9 +143,13 @@ class Elector:
 
     async def _step(self, election: Election) -> float:
         before, was_leader, started = election.deadline, election.epoch >= 0, time.monotonic()
+        due_at, tried_at = self._due_at, election.tried_at
         pause = await election.step()
         self._stepped_at = time.monotonic()
+        self._due_at = leader_clock() + pause
         if was_leader:
+            if election.tried_at > tried_at:
+                self._on_sent(max(0.0, election.tried_at - due_at))
             self._on_renewal(self._stepped_at - started, election.deadline > before)
         elif election.is_leader():
             self._on_elected()
@@ -149,11 +171,13 @@ class Deadman:
         margin: float = 1.0,
         overdue: Callable[[], bool] = lambda: False,
         end: Callable[[int], object] = os._exit,
+        say: Callable[[str], object] | None = None,
     ) -> None:
         self._elector = elector
         self._margin = margin
         self._overdue = overdue
         self._end = end
+        self._say = say or _log_why
         self._disarmed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="deadman", daemon=True)
 
@@ -169,6 +193,28 @@ class Deadman:
         while not self._disarmed.is_set():
             left = self._elector.seconds_to_takeover() - self._margin
             if left <= 0 or self._overdue():
+                self._say_why(asked=left > 0)
                 self._end(HARD_EXIT_CODE)
                 return
             self._disarmed.wait(min(left, 1.0))
+
+    def _say_why(self, *, asked: bool) -> None:
+        """The last line of the log. The thread that hangs may hold the log's lock, so the wait for it is short."""
+        overdue = "the process was asked to stop and has not ended in time; " if asked else ""
+        why = overdue + self._elector.account()
+        # Also when no thread can be started any more.
+        with suppress(Exception):
+            line = threading.Thread(target=self._write, args=(why,), name="last line", daemon=True)
+            line.start()
+            line.join(max(_LAST_LINE, min(self._elector.seconds_to_takeover() - self._margin / 2, self._margin)))
+
+    def _write(self, why: str) -> None:
+        with suppress(Exception):
+            self._say(why)
+
+
+def _log_why(why: str) -> None:
+    _log.error("the process ends at once, before another replica may lead", why=why, code=HARD_EXIT_CODE)
+
+
+_log = structlog.get_logger(__name__)

@@ -118,3 +118,9 @@ def terminated(code: int, *, reason: str = "Error", message: str = "", **status:
     state = {"terminated": {"exitCode": code, "reason": reason, "message": message}}
     phase = "Succeeded" if code == 0 else "Failed"
     return {"phase": phase, "containerStatuses": [{"name": "worker", "state": state}]} | status
+
+
+def of_spark(status: dict[str, Any]) -> dict[str, Any]:
+    """The same of a driver pod that Spark's submission made: its container has a name of Spark's."""
+    renamed = [one | {"name": "spark-kubernetes-driver"} for one in status.get("containerStatuses", ())]
+    return status | ({"containerStatuses": renamed} if renamed else {})

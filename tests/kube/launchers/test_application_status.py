@@ -13,7 +13,7 @@ from compaction.kube.launchers.base import WorkerPhase
 from compaction.kube.launchers.kubeflow import observe_kubeflow
 from compaction.kube.launchers.pod_status import Sighting
 from compaction.rewrite.worker.loop import WorkerExit
-from kube.launchers.pods import NOW, pod_object, terminated, waiting
+from kube.launchers.pods import NOW, of_spark, pod_object, terminated, waiting
 
 PENDING, RUNNING, SUCCEEDED, FAILED, LOST = (
     WorkerPhase.PENDING,
@@ -25,6 +25,11 @@ PENDING, RUNNING, SUCCEEDED, FAILED, LOST = (
 NAME = "logs-w-abcd-12345"
 DRIVER = f"{NAME}-driver"
 SINCE = Sighting(NOW, 30)
+
+
+def driver_object(status: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    """The driver's pod as Spark's submission made it."""
+    return pod_object(of_spark(status), name=DRIVER, **metadata)
 
 
 def application(status: dict[str, Any], *, spark_conf: dict[str, str] | None = None) -> dict[str, Any]:
@@ -133,7 +138,7 @@ def test_the_time_before_a_submission_is_not_the_workers(observe: Any, limit: fl
 @pytest.mark.parametrize("observe", [observe_kubeflow, observe_apache])
 def test_a_driver_of_an_application_without_a_status_was_submitted(observe: Any) -> None:
     """Its operator went away between the submission and the status."""
-    seen = observe(application({}), pod_object({"phase": "Running"}, name=DRIVER), Sighting(NOW, 900))
+    seen = observe(application({}), driver_object({"phase": "Running"}), Sighting(NOW, 900))
     assert (seen.phase, seen.trouble, seen.waited) == (RUNNING, None, 0)
 
 
@@ -143,11 +148,11 @@ def test_a_suspended_application_waits_for_its_queue() -> None:
 
 @pytest.mark.parametrize("of", [lambda pod: kubeflow("SUBMITTED", pod=pod), lambda pod: apache("DriverRequested", pod)])
 def test_the_driver_pod_says_what_is_waited_for(of: Any) -> None:
-    seen = of(pod_object(waiting("ImagePullBackOff", "manifest unknown"), name=DRIVER))
+    seen = of(driver_object(waiting("ImagePullBackOff", "manifest unknown")))
     assert (seen.name, seen.phase, seen.trouble) == (NAME, PENDING, WorkerTrouble.IMAGE_PULL)
     assert seen.message == "manifest unknown"
     room = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}
-    seen = of(pod_object({"phase": "Pending", "conditions": [room]}, name=DRIVER))
+    seen = of(driver_object({"phase": "Pending", "conditions": [room]}))
     assert seen.trouble is WorkerTrouble.UNSCHEDULABLE
 
 
@@ -165,7 +170,7 @@ DISRUPTED = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reas
     ],
 )
 def test_the_driver_pod_says_how_it_ended(of: Any, status: dict[str, Any], ending: WorkerEnding) -> None:
-    seen = of(pod_object(status, name=DRIVER))
+    seen = of(driver_object(status))
     assert (seen.name, seen.phase, seen.ending) == (NAME, FAILED, ending)
 
 
@@ -223,23 +228,36 @@ def test_a_driver_pod_has_ended_when_it_says_so(
     of: Any, status: dict[str, Any], phase: WorkerPhase, ending: WorkerEnding, message: str
 ) -> None:
     """While its Spark operator is away, the application stays as it was; nobody restarts the pod."""
-    seen = of(pod_object(status, name=DRIVER))
+    seen = of(driver_object(status))
     assert (seen.name, seen.phase, seen.ending) == (NAME, phase, ending)
     assert message in seen.message
 
 
 def test_a_suspended_application_whose_driver_is_being_ended_waits_for_its_queue() -> None:
-    ending = pod_object(terminated(143), name=DRIVER, deletionTimestamp="2026-11-21T12:00:00Z")
+    ending = driver_object(terminated(143), deletionTimestamp="2026-11-21T12:00:00Z")
     seen = kubeflow("SUSPENDING", pod=ending)
     assert (seen.phase, seen.trouble) == (PENDING, WorkerTrouble.QUEUED)
 
 
-def test_a_failed_submission_with_a_live_driver_is_no_failure() -> None:
-    live = pod_object({"phase": "Running"}, name=DRIVER)
-    assert kubeflow("SUBMISSION_FAILED", "pods already exists", live).phase is RUNNING
-    assert kubeflow("SUBMISSION_FAILED", "admission webhook denied the request").ending is WorkerEnding.FAILED
-    ended = pod_object(terminated(1, message="no Java"), name=DRIVER)
-    assert kubeflow("SUBMISSION_FAILED", "pods already exists", ended).message == "exit code 1: no Java"
+@pytest.mark.parametrize("state", ["SUBMISSION_FAILED", "FAILED"])
+def test_a_failed_submission_with_a_live_driver_is_no_failure(state: str) -> None:
+    def seen(error: str, status: dict[str, Any] | None) -> Any:
+        return kubeflow(state, error, driver_object(status) if status is not None else None, attempts=0)
+
+    lost = "failed to run spark-submit: driver pod already exist"
+    assert seen("any text", {"phase": "Running"}).phase is RUNNING
+    assert seen(lost, {"phase": "Pending"}).phase is PENDING
+    assert seen(lost, None).ending is WorkerEnding.FAILED
+    assert seen("admission webhook denied the request", None).ending is WorkerEnding.FAILED
+    assert seen(lost, terminated(1, message="no Java")).message == "exit code 1: no Java"
+
+
+@pytest.mark.parametrize("state", ["SUBMISSION_FAILED", "FAILED"])
+def test_a_submission_that_made_half_of_a_driver_has_failed(state: str) -> None:
+    """The ConfigMap that its pod is to mount was never made: it waits for ever."""
+    seen = kubeflow(state, REFUSED, driver_object({"phase": "Pending"}), attempts=0)
+    assert (seen.phase, seen.ending) == (FAILED, WorkerEnding.FAILED)
+    assert 'serviceaccount "worker" not found' in seen.message
 
 
 def test_executors_that_are_lost_do_not_end_a_worker() -> None:
@@ -267,7 +285,9 @@ def test_released_resources_say_nothing_and_the_history_does() -> None:
 
 
 def test_apache_remembers_a_driver_pod_that_is_gone() -> None:
-    seen = apache("Failed", lastObservedDriverStatus=terminated(137, reason="OOMKilled"), message="driver failed")
+    seen = apache(
+        "Failed", lastObservedDriverStatus=of_spark(terminated(137, reason="OOMKilled")), message="driver failed"
+    )
     assert (seen.name, seen.ending) == (NAME, WorkerEnding.OUT_OF_MEMORY)
     assert apache("DriverEvicted", message="evicted").ending is WorkerEnding.DISRUPTED
     assert apache("SchedulingFailure", message="quota exceeded").message == "quota exceeded"

@@ -21,7 +21,6 @@ from compaction.kube.client.api import ApiCall, ApiClient
 from compaction.kube.client.config import load_connection
 from compaction.kube.client.resources import PODS, Obj
 from compaction.kube.launchers.apache import apache_application
-from compaction.kube.launchers.applications import DRIVER_CONTAINER
 from compaction.kube.launchers.auto import AutoLauncher
 from compaction.kube.launchers.backends import BACKENDS
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef
@@ -31,7 +30,8 @@ from compaction.kube.launchers.kubeflow import WRITTEN_CONF, kubeflow_applicatio
 from compaction.kube.launchers.objects import ObjectLauncher
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.launchers.spark_conf import SPARK_VERSION
-from kube.launchers.pods import FULL, IMAGE, request_of, terminated
+from compaction.kube.launchers.templates import DRIVER_CONTAINER
+from kube.launchers.pods import FULL, IMAGE, of_spark, request_of, terminated
 from kube.launchers.spark_operators import define
 from support.time.waiting import eventually
 
@@ -90,13 +90,24 @@ class Bench:
         body = await self.client.get(kind, NAME, namespace=self.namespace)
         await self.client.replace_status(kind, body | {"status": STATES[self.launcher][what]})
 
-    async def driver(self, status: dict[str, Any], *, name: str = f"{NAME}-driver", spark_role: str = "driver") -> None:
+    async def driver(
+        self,
+        status: dict[str, Any],
+        *,
+        name: str = f"{NAME}-driver",
+        spark_role: str = "driver",
+        owner: dict[str, Any] | None = None,
+    ) -> None:
         """Their operator makes the driver's pod, from our template, and the kubelet writes its status."""
         body = driver_pod(request_of({}, name=NAME, namespace=self.namespace), default_image="w:1")
+        if owner is not None:
+            reference = {key: owner[key] for key in ("apiVersion", "kind")}
+            reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
+            body["metadata"]["ownerReferences"] = [reference]
         body["metadata"]["name"] = name
         body["metadata"]["labels"]["spark-role"] = spark_role
         made = await self.client.create(PODS, body)
-        await self.client.replace_status(PODS, made | {"status": status})
+        await self.client.replace_status(PODS, made | {"status": of_spark(status)})
 
 
 @pytest.fixture
@@ -183,6 +194,30 @@ def test_an_executor_with_the_drivers_labels_is_never_its_driver(bench: Run, lau
         assert (seen.name, seen.phase, seen.ending) == (NAME, WorkerPhase.RUNNING, None)
 
     bench(launcher, work)
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_the_driver_pod_of_a_failed_submission_is_deleted_once_its_end_was_acted_upon(bench: Run, owned: bool) -> None:
+    """Unless it is somebody else's, with the labels of a driver: labels are anybody's to write."""
+
+    async def work(b: Bench) -> None:
+        ref = await b.launch({})
+        body = await b.client.get(KINDS[b.launcher], NAME, namespace=b.namespace)
+        await b.driver({"phase": "Pending"}, owner=body if owned else None)
+        failed = {"applicationState": {"state": "FAILED", "errorMessage": "no quota"}, "driverInfo": {}}
+        await b.client.replace_status(KINDS[b.launcher], body | {"status": failed})
+
+        async def pods() -> list[str]:
+            return [one["metadata"]["name"] for one in (await b.client.list(PODS, namespace=b.namespace)).items]
+
+        assert (await b.only()).message == "no quota"
+        assert await pods() == [f"{NAME}-driver"], "until its end was acted upon"
+        await b.objects.forget(ref)
+        await b.look()
+        assert await pods() == ([] if owned else [f"{NAME}-driver"])
+        assert (await b.client.get(KINDS[b.launcher], NAME, namespace=b.namespace))["status"] == failed, "to be read"
+
+    bench(LauncherType.KUBEFLOW, work)
 
 
 def test_a_live_driver_beside_a_failed_submission(bench: Run) -> None:

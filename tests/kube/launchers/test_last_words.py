@@ -30,6 +30,28 @@ Traceback (most recent call last):
 ValueError: no such field
 """
 
+QUOTA = 'pods "x-driver" is forbidden: exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0'
+CLIENT = "io.fabric8.kubernetes.client.KubernetesClientException: "
+SUBMISSION = f"""\
+failed to run spark-submit: failed to run spark-submit: WARNING: Using incubator modules: jdk.incubator.vector
+26/11/27 20:22:56 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform...
+26/11/27 20:23:08 ERROR Client: Please check "kubectl auth can-i create pod" first. It should be yes.
+Exception in thread "main" {CLIENT}Failure executing: POST at: https://127.0.0.1:1/api/v1/namespaces/c/pods. Message: \
+{QUOTA}. Received status: Status(apiVersion=v1, code=403, message={QUOTA}, status=Failure).
+\tat io.fabric8.kubernetes.client.KubernetesClientException.copyAsCause(KubernetesClientException.java:205)
+Caused by: {CLIENT}Failure executing: POST at: https://127.0.0.1:1/api/v1/namespaces/c/pods. Message: \
+{QUOTA}. Received status: Status(apiVersion=v1, code=403, message={QUOTA}, status=Failure).
+\t... 24 more
+26/11/27 20:23:09 ERROR ShutdownHookManager: it was the last line
+"""
+"""What Spark's submission prints, in the form of spark-submit 4.1."""
+NO_ANSWER = f"""\
+failed to run spark-submit: Exception in thread "main" {CLIENT}An error has occurred.
+\tat io.fabric8.kubernetes.client.KubernetesClientException.launderThrowable(KubernetesClientException.java:129)
+Caused by: java.io.IOException: closed
+Caused by: java.net.ConnectException: Connection refused
+"""
+
 
 @pytest.mark.parametrize(
     ("log", "words"),
@@ -47,8 +69,17 @@ ValueError: no such field
         ("{broken json\n", "{broken json"),
         ("[" * 5000, "[" * (LONGEST - 1) + "…"),
         ("line 98\nline 99\n", "line 99"),
+        (SUBMISSION, QUOTA),
+        ("x" * 100_000 + "\n" + SUBMISSION, QUOTA),
+        (NO_ANSWER, f"{CLIENT}An error has occurred.; caused by java.net.ConnectException: Connection refused"),
+        (SUBMISSION.replace(QUOTA, "no s3://lake:hunter2@minio"), "no s3://***@minio"),
         ("\tat a.b.C(C.java:1)\n\tat a.b.D(D.java:2)\n", "at a.b.D(D.java:2)"),
-        ("x" * 5000, "x" * (LONGEST - 1) + "…"),
+        ("x-" * 2500, ("x-" * LONGEST)[: LONGEST - 1] + "…"),
+        ("open postgresql://lake:hunter2@db/blocks: refused", "open postgresql://***@db/blocks: refused"),
+        (JSON_END.replace("the API server does not answer", "password=hunter2"), "worker ends: password=***"),
+        ("-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----\n", "***"),
+        ("error: no key\n-----BEGIN PRIVATE KEY-----\nhunter2\n", "error: no key"),
+        ("password=" + "a" * 100 + "hunter2" * 2000 + "\nthe end", "the end"),
         ("\x1b[2Jbye", "\\x1b[2Jbye"),
     ],
 )

@@ -85,6 +85,78 @@ def test_a_container_beside_ours_does_not_keep_a_worker_alive(code: int, phase: 
     assert observe_pod(pod_object(status), SINCE).phase is WorkerPhase.RUNNING, "a proxy that ended is not the worker"
 
 
+@pytest.mark.parametrize("name", ["spark-kubernetes-driver", "zzz", "a"])
+def test_only_the_first_container_of_our_pod_says_how_it_ended(name: str) -> None:
+    """A template may call a container of its own as Spark would call ours."""
+    status = terminated(1, message="error: Spark did not start")
+    beside = {"exitCode": 66, "reason": "OOMKilled", "message": "hunter2"}
+    status["containerStatuses"].insert(0, {"name": name, "state": {"terminated": beside}})
+    pod = pod_object(status)
+    pod["spec"]["containers"].append({"name": name})
+    seen = observe_pod(pod, SINCE)
+    assert (seen.ending, seen.message) == (WorkerEnding.FAILED, "exit code 1: error: Spark did not start")
+    status["containerStatuses"][1]["state"] = {"running": {}}
+    assert observe_pod(pod_object(status | {"phase": "Running"}), SINCE).phase is WorkerPhase.RUNNING
+
+
+def init_failed(code: int, reason: str, **status: Any) -> dict[str, Any]:
+    """The kubelet's status of a pod after an init container failed: the others wait for ever."""
+    states = {"fetch": {"exitCode": 0, "reason": "Completed"}, "warm": {"exitCode": code, "reason": reason}}
+    ended = [{"name": name, "state": {"terminated": state | {"message": "hunter2"}}} for name, state in states.items()]
+    return waiting("PodInitializing") | {"phase": "Failed", "initContainerStatuses": ended} | status
+
+
+@pytest.mark.parametrize(("code", "reason"), [(3, "Error"), (137, "OOMKilled"), (128, "StartError")])
+def test_an_init_container_that_failed_is_named_with_its_reason_and_code_and_not_its_output(
+    code: int, reason: str
+) -> None:
+    seen = observe_pod(pod_object(init_failed(code, reason)), SINCE)
+    assert (seen.phase, seen.ending, seen.exit_code) == (WorkerPhase.FAILED, WorkerEnding.FAILED, None)
+    assert seen.reason == "InitContainerFailed"
+    assert seen.message == (
+        f"the init container warm of its pod failed ({reason}, exit code {code}): "
+        "kubectl logs -n default logs-w-abcd-12345 -c warm"
+    )
+
+
+def test_a_disruption_explains_an_init_container_that_was_killed() -> None:
+    seen = observe_pod(pod_object(init_failed(137, "Error", **DISRUPTED)), SINCE)
+    assert seen.ending is WorkerEnding.DISRUPTED
+    assert "hunter2" not in seen.message
+
+
+@pytest.mark.parametrize("where", ["initContainerStatuses", "containerStatuses"])
+@pytest.mark.parametrize("reason", ["RunContainerError", "StartError", "CreateContainerError", "PostStartHookError"])
+def test_the_text_of_a_container_that_is_not_ours_is_not_copied(where: str, reason: str) -> None:
+    """It may quote its command, in which a variable has become a Secret's value, or what its hook printed."""
+    status = waiting("PodInitializing")
+    other = {"name": "mine", "state": {"waiting": {"reason": reason, "message": 'exec: "hunter2": not found'}}}
+    status[where] = [other, *status.get(where, ())]
+    seen = observe_pod(pod_object(status), SINCE)
+    assert (seen.trouble, seen.reason) == (WorkerTrouble.POD_CONFIG, reason)
+    assert seen.message == f"{reason} of container mine: kubectl describe pod -n default logs-w-abcd-12345"
+
+
+def test_a_hook_that_a_template_gives_to_our_container_is_not_quoted() -> None:
+    seen = observe_pod(pod_object(waiting("PostStartHookError", "hunter2")), SINCE)
+    assert (seen.trouble, "hunter2" in seen.message) == (WorkerTrouble.POD_CONFIG, False)
+    assert 'exec: "compactor"' in observe_pod(pod_object(waiting("StartError", 'exec: "compactor"')), SINCE).message
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        terminated(1, message="error: postgresql://lake:hunter2@db: refused"),
+        waiting("ErrImagePull", "https://lake:hunter2@registry.example: 401"),
+        {"phase": "Failed", "reason": "Evicted", "message": "token=hunter2"},
+        {"phase": "Failed", **condition("DisruptionTarget", "True", "EvictionByEvictionAPI", "password=hunter2")},
+    ],
+)
+def test_no_message_has_a_credential(status: dict[str, Any]) -> None:
+    assert "***" in observe_pod(pod_object(status), SINCE).message
+    assert "hunter2" not in observe_pod(pod_object(status), SINCE).message
+
+
 def test_the_end_of_the_log_is_in_the_message() -> None:
     seen = observe_pod(pod_object(terminated(1, message="error: Spark did not start\n")), SINCE)
     assert (seen.exit_code, seen.message) == (1, "exit code 1: error: Spark did not start")

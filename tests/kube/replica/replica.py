@@ -32,6 +32,7 @@ class Scribe:
     async def start(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._prefix = f"{runtime.identity} {runtime.epoch}"
+        self.write(f"switches after {sys.getswitchinterval()} s")
         self.write("start")
 
     def observed(self, resource: Resource, delta: Delta) -> None:

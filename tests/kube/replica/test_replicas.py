@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from compaction.kube.replica.operator import SWITCH_SECONDS
+
 REPLICA = Path(__file__).with_name("replica.py")
 STOPPED, DEADMAN, LOST = 0, 70, 75
 
@@ -103,6 +105,13 @@ def assert_one_at_a_time(lines: list[str]) -> None:
         assert "leader=False" not in line
 
 
+def assert_last_words(replicas: Replicas, identity: str) -> None:
+    """A leader that ends because of its Lease says so at the level of errors, and which Lease it was."""
+    name = f"{replicas.namespace}/compaction-coordinator"
+    errors = [line for line in replicas.log(identity).splitlines() if "[error" in line and "why=" in line]
+    assert any(name in line for line in errors), replicas.log(identity)
+
+
 def test_exactly_one_leads_standbys_come_and_go_and_a_killed_leader_is_replaced(
     replicas: Replicas, kubectl: Any
 ) -> None:
@@ -112,6 +121,7 @@ def test_exactly_one_leads_standbys_come_and_go_and_a_killed_leader_is_replaced(
     replicas.until_standing_by("b")
     wait_for(lambda: sum("reconcile p" in line for line in replicas.lines()) >= 10, replicas)
     assert leaders_in_order(replicas.lines()) == [("a", 0)]
+    assert replicas.lines()[0] == f"a 0 switches after {SWITCH_SECONDS} s", "the elector waits less for scans"
     for identity, leader in (("a", "1.0"), ("b", "0.0")):
         probes_answer(replicas, identity, leader=leader)
 
@@ -143,6 +153,9 @@ def probes_answer(replicas: Replicas, identity: str, *, leader: str) -> None:
         assert answer.stdout == "ok\n"
     text = subprocess.run(["curl", "-fsS", f"{base}/metrics"], capture_output=True, text=True, check=True).stdout
     assert f'leader_election_master_status{{name="compaction-coordinator"}} {leader}' in text
+    renewed = re.search(r"^compaction_lease_renew_delay_seconds_count (\S+)$", text, re.MULTILINE)
+    assert renewed is not None
+    assert (float(renewed[1]) > 0) == (leader == "1.0"), "a leader measures how late it renews"
 
 
 def test_leaders_that_sleep_are_asked_to_stop_or_lose_their_lease_end_without_acting_any_more(
@@ -162,6 +175,7 @@ def test_leaders_that_sleep_are_asked_to_stop_or_lose_their_lease_end_without_ac
     assert replicas.processes["a"].wait(timeout=60) in (DEADMAN, LOST), replicas.log("a")
     woken = [line for line in replicas.lines()[asleep:] if line.startswith("a ")]
     assert not any("reconcile" in line and "leader=True" in line for line in woken), woken
+    assert_last_words(replicas, "a")
     assert replicas.lease()["holderIdentity"] == "b"
 
     # Asked to stop: it ends in order and hands over.
@@ -183,4 +197,5 @@ def test_leaders_that_sleep_are_asked_to_stop_or_lose_their_lease_end_without_ac
         namespace=replicas.namespace,
     )  # fmt: skip
     assert replicas.processes["c"].wait(timeout=60) in (LOST, DEADMAN), replicas.log("c")
+    assert_last_words(replicas, "c")
     assert replicas.lease()["holderIdentity"] == "thief"

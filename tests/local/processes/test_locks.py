@@ -46,7 +46,26 @@ def test_waits_for_another_process_and_names_it(tmp_path):
         holder.kill()
         thread.join()
     assert entered.is_set()
-    assert lines == [f"waiting for process {holder.pid}, which is busy with: building"]
+    assert lines == [f"waiting for process {holder.pid}, which is busy with: a test"]
+
+
+def test_what_a_holder_wrote_is_one_short_line_of_the_message(tmp_path):
+    path = tmp_path / "lock"
+    path.write_bytes(b"process 7, which is busy with: \x1b[2J\n" + b"x" * 5000 + b"\xff")
+    lines: list[str] = []
+    with path.open("r+") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+
+        def report(line: str) -> None:
+            lines.append(line)
+            fcntl.flock(holder, fcntl.LOCK_UN)
+
+        with exclusive(path, what="building", report=report):
+            pass
+    (line,) = lines
+    assert line.startswith("waiting for process 7, which is busy with: \\x1b[2J\\nxxx")
+    assert line.isprintable()
+    assert len(line) < 600
 
 
 def test_a_holder_that_has_not_written_its_name_yet_is_named_when_it_has(tmp_path):
@@ -63,10 +82,10 @@ def test_a_holder_that_has_not_written_its_name_yet_is_named_when_it_has(tmp_pat
         thread.start()
         time.sleep(2 * POLL_SECONDS)  # it has looked, and found no name
         assert lines == []
-        holder.write("process 7")
+        holder.write("process 7, which is busy with: testing")
         holder.flush()
         while not lines:
             time.sleep(0.05)
     thread.join()
-    assert lines == ["waiting for process 7, which is busy with: building"]
+    assert lines == ["waiting for process 7, which is busy with: testing"]
     assert path.read_text() == "", "who has gone is not named to those who wait for the next holder"

@@ -14,6 +14,46 @@ ELLIPSIS: Final = "…"
 UNPRINTABLE: Final = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
 """What no name may hold, as the inside of a set of characters: the same text for Python's expressions and CEL's."""
 _UNSAFE: Final = re.compile(rf"[{UNPRINTABLE}\ud800-\udfff]")
+REDACTED: Final = "***"
+_WORD: Final = re.compile(r"[^\s\"']+")
+_USER: Final = re.compile(r"(://)(?:[^/?#@:]*:.*|[^/?#]*)@")
+_NAMES: Final = (
+    r"(?:password|passwd|passphrase|secret|token|credential|signature|\bsig\b|(?:api|access|account|private)[._-]?key)"
+)
+_VALUE: Final = r"""(?:"[^"]*"?|'[^']*'?|[^\s"']+)"""
+# Counted repetitions where a search from each place would take the square of the text's length.
+_CREDENTIALS: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    # A block, also one whose beginning or end was cut off with the rest of a log, and a line from the inside of one.
+    (re.compile(r"-----BEGIN [^-]*-----.*?(?:-----END [^-]*-----|\Z)", re.DOTALL), REDACTED),
+    (re.compile(r"\A(?:(?!-----BEGIN ).)*?-----END [^-]*-----", re.DOTALL), REDACTED),
+    (re.compile(r"^[A-Za-z0-9+/]{60,}={0,2}$", re.MULTILINE), REDACTED),
+    (re.compile(rf"""({_NAMES}[\w.-]{{0,99}}["']?\s*=\s*){_VALUE}""", re.IGNORECASE), rf"\1{REDACTED}"),
+    (re.compile(rf"""({_NAMES}[\w.-]{{0,99}}["']\s*:\s*){_VALUE}""", re.IGNORECASE), rf"\1{REDACTED}"),
+    (
+        re.compile(rf"^(\s*[\w.-]{{0,99}}(?:password|passwd|passphrase):\s*){_VALUE}", re.IGNORECASE | re.MULTILINE),
+        rf"\1{REDACTED}",
+    ),
+    (re.compile(r"(authorization:\s*)\S+(?:\s+\S+)?", re.IGNORECASE), rf"\1{REDACTED}"),
+    (re.compile(r"(\bbearer\s+)[\w.~+/=-]{16,}", re.IGNORECASE), rf"\1{REDACTED}"),
+    (re.compile(r"\beyJ[\w-]{8,}(?:\.[\w-]*){1,2}"), REDACTED),
+    (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b"), REDACTED),
+)
+
+
+def redacted(text: str) -> str:
+    """The text without what looks like a credential: user and password of a URL, values of names such as `password`,
+    keys of AWS, bearer tokens, PEM. For logs, of which a line ends in a status that more people may read.
+    """
+    text = _WORD.sub(_without_user, text)
+    for pattern, replacement in _CREDENTIALS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def _without_user(word: re.Match[str]) -> str:
+    # Up to the last @: a password may have one. Without any nothing is searched: that takes the square of the time.
+    before, at, after = word[0].rpartition("@")
+    return _USER.sub(rf"\1{REDACTED}@", before + at) + after
 
 
 def cut(text: str, limit: int) -> str:

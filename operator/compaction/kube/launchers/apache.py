@@ -11,8 +11,6 @@ from typing import Any, Final
 from compaction.api.enums import WorkerEnding
 from compaction.kube.client.resources import APACHE_APPLICATIONS, Obj
 from compaction.kube.launchers.applications import (
-    DRIVER_CONTAINER,
-    EXECUTOR_CONTAINER,
     MAIN_FILE,
     TTL_SECONDS,
     application_metadata,
@@ -29,6 +27,7 @@ from compaction.kube.launchers.last_words import last_words
 from compaction.kube.launchers.pod_status import Sighting, observe_pod
 from compaction.kube.launchers.pods import QUEUE_LABEL, Role, image_of, pods_of
 from compaction.kube.launchers.spark_conf import SPARK_VERSION, heap_and_overhead, spark_conf
+from compaction.kube.launchers.templates import DRIVER_CONTAINER, EXECUTOR_CONTAINER
 
 _WAITING: Final = frozenset({"Submitted", "DriverRequested", "ScheduledToRestart"})
 _RUNNING: Final = frozenset(
@@ -165,4 +164,5 @@ def _last_driver(body: Obj, entry: Mapping[str, Any], since: Sighting) -> Worker
     status = entry.get("lastObservedDriverStatus")
     if not status:
         return None
-    return observe_pod({"metadata": body["metadata"], "spec": {"containers": []}, "status": status}, since)
+    pod = {"metadata": body["metadata"], "spec": {"containers": []}, "status": status}
+    return observe_pod(pod, since, container=DRIVER_CONTAINER)

@@ -24,11 +24,9 @@ from compaction.kube.launchers.pods import (
     pods_of,
 )
 from compaction.kube.launchers.spark_conf import local_master, worker_arguments
+from compaction.kube.launchers.templates import DRIVER_CONTAINER, EXECUTOR_CONTAINER
 
 MAIN_FILE: Final = "local:///opt/compaction/worker.py"
-DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
-EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
-"""What Spark and both Spark operators call the containers they look for."""
 SILENT_SECONDS: Final = 60.0
 """An application without a status after so long has no operator that handles it, unless its backend knows better."""
 TTL_SECONDS: Final = 4200
@@ -124,7 +122,17 @@ def not_taken_up(
 
 def driver_of(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation | None:
     """What the driver pod says, where it is seen: it knows more about waiting and ending than the application."""
-    return observe_pod(pod, since, about=body) if pod is not None else None
+    return observe_pod(pod, since, about=body, container=DRIVER_CONTAINER) if pod is not None else None
+
+
+def left_behind(body: Obj, pod: Obj | None, worker: WorkerObservation) -> tuple[str, str] | None:
+    """Name and uid of the driver pod, owned by its application, that has not ended although its worker has failed."""
+    if pod is None or worker.phase is not WorkerPhase.FAILED or is_being_deleted(pod):
+        return None
+    if all(owner.get("uid") != body["metadata"]["uid"] for owner in pod["metadata"].get("ownerReferences") or ()):
+        return None
+    driver = driver_of(body, pod, Sighting(worker.started, 0.0))
+    return (pod["metadata"]["name"], pod["metadata"]["uid"]) if driver is not None and not driver.ended else None
 
 
 def waiting_or_running(

@@ -11,7 +11,6 @@ from typing import Final
 
 from compaction.api.names import ANNOTATION_EXECUTOR_TEMPLATE
 from compaction.kube.client.resources import Obj
-from compaction.kube.launchers.applications import EXECUTOR_CONTAINER
 from compaction.kube.launchers.base import WorkerRequest
 from compaction.kube.launchers.pods import (
     QUEUE_LABEL,
@@ -34,7 +33,7 @@ from compaction.kube.launchers.spark_conf import (
     ui_enabled,
     worker_arguments,
 )
-from compaction.kube.launchers.templates import WORKER_CONTAINER
+from compaction.kube.launchers.templates import EXECUTOR_CONTAINER, WORKER_CONTAINER
 
 TEMPLATE_DIRECTORY: Final = "/etc/compaction"
 _TEMPLATE_FILE: Final = "executor.json"

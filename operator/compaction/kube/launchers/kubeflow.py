@@ -8,7 +8,7 @@ stand in both places: that operator copies the application's own over those of e
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeGuard
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.names import EXECUTOR_SERVICE_ACCOUNT
@@ -52,8 +52,12 @@ _QUEUED: Final = frozenset({"SUSPENDED", "SUSPENDING", "RESUMING"})
 _WAITING: Final = frozenset({"SUBMITTED", "PENDING_RERUN", "INVALIDATING"})
 _RUNNING: Final = frozenset({"RUNNING", "SUCCEEDING", "FAILING", "UNKNOWN"})
 """FAILING is not final: the driver's exit code is still to come."""
+_FAILED: Final = frozenset({"SUBMISSION_FAILED", "FAILED"})
+"""The first becomes the second at once, since applications of ours are never submitted again."""
 _DRIVER_GONE: Final = "driver pod not found"
 """What their operator writes when the driver's pod has gone (internal/controller/sparkapplication/controller.go)."""
+_LOST_ANSWER: Final = "driver pod already exist"
+"""What it writes when an earlier submission has made the driver's pod (submission.go)."""
 _EXIT_CODE: Final = re.compile(r"ExitCode: ([0-9]{1,3})\b")
 SUBMIT_SECONDS: Final = 180.0
 """It forks one spark-submit per application, a few at a time: an application without a status may stand in line."""
@@ -172,15 +176,22 @@ def observe_kubeflow(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObser
         return waiting_or_running(body, since, driver, running=state in _RUNNING, reason=state, ui=_ui(body, status))
     if state == "COMPLETED":
         return seen(body, since, WorkerPhase.SUCCEEDED, reason=state, ending=WorkerEnding.COMPLETED)
-    if state == "SUBMISSION_FAILED":
-        # A submission whose answer was lost is made again and refused, because the driver of the first one lives.
-        if driver is not None and not driver.ended:
+    if state in _FAILED:
+        submitted = state == "FAILED" and bool(status.get("executionAttempts"))
+        if not submitted and _was_submitted_before(driver, error):
             return driver
-        return failed(body, since, driver, reason=state, message=error, ending=WorkerEnding.FAILED)
-    if state == "FAILED":
-        ending = _ending(error) if status.get("executionAttempts") else WorkerEnding.FAILED
+        ending = _ending(error) if submitted else WorkerEnding.FAILED
         return failed(body, since, driver, reason=state, message=error, ending=ending)
     return waiting_or_running(body, since, driver, running=False, reason=state)
+
+
+def _was_submitted_before(driver: WorkerObservation | None, error: str) -> TypeGuard[WorkerObservation]:
+    """Whether the driver is the work of an earlier submission, whose answer was lost: the next one is refused because
+    of its pod. What still waits after another error is half of what this submission was to make, and never starts.
+    """
+    if driver is None or driver.ended:
+        return False
+    return driver.phase is WorkerPhase.RUNNING or _LOST_ANSWER in error
 
 
 def _ending(error: str) -> WorkerEnding:

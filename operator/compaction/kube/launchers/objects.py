@@ -43,6 +43,7 @@ from compaction.exceptions import (
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.resources import PODS, Obj, Resource
 from compaction.kube.client.secrets import check_all_used_by
+from compaction.kube.launchers.applications import left_behind
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.kube.launchers.baseline import BASELINE, PodAllowance, secrets_in
 from compaction.kube.launchers.choice import KINDS, Availability
@@ -89,6 +90,7 @@ class _Seen:
     first: datetime  # wall
     first_at: float  # monotonic
     forgotten: float | None = None  # monotonic
+    left: tuple[str, str] | None = None  # see `applications.left_behind`
 
 
 @dataclass(slots=True)
@@ -282,7 +284,7 @@ class ObjectLauncher:
             observation = replace(observation, waited=since.age)
         elif known is not None and known.uid == uid:
             observation = replace(observation, waited=max(observation.waited, known.observation.waited))
-        return _Seen(launcher, observation, uid, first, first_at, forgotten)
+        return _Seen(launcher, observation, uid, first, first_at, forgotten, left_behind(body, pod, observation))
 
     async def _exists(self, seen: _Seen) -> bool:
         worker = seen.observation
@@ -305,9 +307,14 @@ class ObjectLauncher:
         self._deleted.add(seen.uid)
 
     async def _clear_away(self) -> None:
-        """Delete failed workers whose time is over."""
+        """Delete failed workers whose time is over, and at once a driver pod that one left: it takes from the quota."""
         now = self._monotonic()
         for key, seen in tuple(self._seen.items()):
+            if seen.forgotten is not None and seen.left is not None:
+                name, uid = seen.left
+                log.info("its submission has failed: its driver pod is deleted", worker=key[1], pod=name)
+                with suppress(NotFoundError, ConflictError):
+                    await self._client.delete(PODS, name, namespace=key[0], uid=uid)
             if seen.forgotten is not None and now - seen.forgotten >= KEPT_SECONDS:
                 await self._delete(seen)
                 self._drop(key, seen)

@@ -4,6 +4,10 @@ A disruption (eviction, preemption, a drained or lost node) is reported by the c
 reasons that kubelets and node controllers have always written; being out of memory by OOMKilled of the container, or by
 the signal of the kernel's killer where a shell stands between (137 alone proves nothing: a deleted pod ends with it,
 too).
+
+A policy's author may add containers. What they print may hold a Secret, and a reader of the status may have no right to
+it. Only the text of the container that runs Spark is copied, without credentials; of any other container there are its
+name, the reason and the exit code.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,26 +20,29 @@ from compaction.api.names import ANNOTATION_DRIVER_MEMORY, ANNOTATION_EXECUTOR_M
 from compaction.api.text.safe import INT64_MAX, number_in
 from compaction.kube.client.resources import Obj
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase
-from compaction.kube.launchers.last_words import ending_of, last_words
+from compaction.kube.launchers.last_words import bounded, ending_of, last_words
 from compaction.kube.launchers.spark_conf import UI_PORT
-from compaction.kube.launchers.templates import WORKER_CONTAINER
+from compaction.kube.launchers.templates import EXECUTOR_CONTAINER
 from compaction.rewrite.worker.loop import WorkerExit
 
 _IMAGE: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
      "ImageInspectError", "SignatureValidationFailed"}
 )  # fmt: skip
-_CONFIG: Final = frozenset(
-    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError", "StartError"}
-)
+_MISSING: Final = "CreateContainerConfigError"
+_COMMAND: Final = frozenset({"CreateContainerError", "RunContainerError", "StartError"})
+_CONFIG: Final = _COMMAND | {_MISSING, "PreCreateHookError", "PostStartHookError"}
+_QUOTES_NOTHING: Final = _IMAGE | {_MISSING}
+"""Texts that name images, Secrets and ConfigMaps. Those of `_COMMAND` may quote a command, where variables have their
+values, and those of hooks what these print: a template may give a hook to the container that runs Spark, too.
+"""
 _DISRUPTED: Final = frozenset(
     {"Evicted", "Preempted", "Preempting", "NodeLost", "NodeShutdown", "Terminated", "Shutdown", "NodeAffinity",
      "DeletionByTaintManager", "DeletionByPodGC", "EvictionByEvictionAPI", "PreemptionByScheduler",
      "TerminationByKubelet", "UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods"}
 )  # fmt: skip
 _OOM: Final = "OOMKilled"
-SPARK_CONTAINERS: Final = frozenset({WORKER_CONTAINER, "spark-kubernetes-driver"})
-"""What the container that runs Spark is called, in pods of ours and of the Spark operators."""
+_INIT_FAILED: Final = "InitContainerFailed"
 CREATING_SECONDS: Final = 60.0
 """A container that is still being made after so long waits for a volume or a Secret, as a rule."""
 
@@ -72,11 +79,16 @@ def is_being_deleted(body: Obj) -> bool:
     return "deletionTimestamp" in body["metadata"]
 
 
-def observe_pod(body: Obj, since: Sighting, *, about: Obj | None = None) -> WorkerObservation:
-    """The worker that a driver pod is; or that `about` is, the application it belongs to."""
+def observe_pod(body: Obj, since: Sighting, *, about: Obj | None = None, container: str = "") -> WorkerObservation:
+    """The worker that a driver pod is; or that `about` is, the application it belongs to.
+
+    `container` runs Spark: in pods of ours the first one, which no template can change. Spark's submission puts its own
+    behind those of a template, under the name that it was given.
+    """
     status = body.get("status") or {}
     worker = body if about is None else about
-    found = _ended(status) or _pending(body, status, since.age)
+    container = container or str(body["spec"]["containers"][0]["name"])
+    found = _ended(body, status, container) or _pending(body, status, container, since.age)
     phase, reason, message, trouble, ending, code = found or (WorkerPhase.RUNNING, "Running", "", None, None, None)
     return WorkerObservation(
         name=worker["metadata"]["name"],
@@ -100,7 +112,8 @@ def with_executors(worker: WorkerObservation, waiting: Sequence[Obj]) -> WorkerO
     if worker.phase is not WorkerPhase.RUNNING or worker.trouble is not None:
         return worker
     for pod in waiting:
-        executor = observe_pod(pod, Sighting(worker.started, 0.0))  # how old it is, nobody has seen
+        # How old it is, nobody has seen.
+        executor = observe_pod(pod, Sighting(worker.started, 0.0), container=EXECUTOR_CONTAINER)
         if executor.trouble is not None:
             message = f"its executor {executor.name}: {executor.message}"
             return replace(worker, reason=executor.reason, message=message, trouble=executor.trouble)
@@ -110,8 +123,8 @@ def with_executors(worker: WorkerObservation, waiting: Sequence[Obj]) -> WorkerO
 _Found = tuple[WorkerPhase, str, str, WorkerTrouble | None, WorkerEnding | None, int | None]
 
 
-def _ended(status: Mapping[str, Any]) -> _Found | None:
-    terminated = _terminated(status.get("containerStatuses") or ())
+def _ended(body: Obj, status: Mapping[str, Any], container: str) -> _Found | None:
+    terminated = _terminated(status, container)
     # A container beside ours, a proxy's, may go on for ever.
     if status.get("phase") not in ("Succeeded", "Failed") and not terminated:
         return None
@@ -124,6 +137,8 @@ def _ended(status: Mapping[str, Any]) -> _Found | None:
     if disruption is not None:
         reason, said = disruption
         return WorkerPhase.FAILED, reason, f"{reason}: {said or words}", None, WorkerEnding.DISRUPTED, code
+    if not terminated and (failed := _failed_init(body, status)):
+        return WorkerPhase.FAILED, _INIT_FAILED, failed, None, WorkerEnding.FAILED, None
     if terminated.get("reason") == _OOM:
         words = "killed for using more memory than its pod has"
         return WorkerPhase.FAILED, _OOM, words, None, WorkerEnding.OUT_OF_MEMORY, code
@@ -139,22 +154,35 @@ def ending_by_code(code: int | None) -> WorkerEnding:
     return WorkerEnding.FAILED
 
 
-def _terminated(statuses: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _terminated(status: Mapping[str, Any], container: str) -> Mapping[str, Any]:
     """How the container that runs Spark ended; empty while it runs."""
-    ours = (one for one in statuses if one.get("name") in SPARK_CONTAINERS)
+    ours = (one for one in status.get("containerStatuses") or () if one.get("name") == container)
     return next(((one.get("state") or {}).get("terminated") or {} for one in ours), {})
+
+
+def _failed_init(body: Obj, status: Mapping[str, Any]) -> str:
+    """Which init container failed, and how; empty when none did."""
+    for one in status.get("initContainerStatuses") or ():
+        ended = (one.get("state") or {}).get("terminated") or {}
+        if ended.get("exitCode"):
+            metadata, name = body["metadata"], one.get("name")
+            return (
+                f"the init container {name} of its pod failed ({ended.get('reason') or 'Error'}, exit code "
+                f"{ended['exitCode']}): kubectl logs -n {metadata['namespace']} {metadata['name']} -c {name}"
+            )
+    return ""
 
 
 def _disruption(status: Mapping[str, Any]) -> tuple[str, str] | None:
     for condition in status.get("conditions") or ():
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
-            return str(condition.get("reason") or "Disrupted"), str(condition.get("message") or "")
+            return str(condition.get("reason") or "Disrupted"), bounded(str(condition.get("message") or ""))
     if status.get("reason") in _DISRUPTED:
-        return str(status["reason"]), str(status.get("message") or "")
+        return str(status["reason"]), bounded(str(status.get("message") or ""))
     return None
 
 
-def _pending(body: Obj, status: Mapping[str, Any], age: float) -> _Found | None:
+def _pending(body: Obj, status: Mapping[str, Any], container: str, age: float) -> _Found | None:
     if status.get("phase", "Pending") != "Pending":
         return None
     if body["spec"].get("schedulingGates"):
@@ -167,11 +195,10 @@ def _pending(body: Obj, status: Mapping[str, Any], age: float) -> _Found | None:
     for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = (one.get("state") or {}).get("waiting") or {}
         reason = str(waiting.get("reason") or "")
-        message = str(waiting.get("message") or f"image {one.get('image', '')}")
         if reason in _IMAGE:
-            return _waits(reason, message, WorkerTrouble.IMAGE_PULL)
+            return _waits(reason, _why(body, one, waiting, container), WorkerTrouble.IMAGE_PULL)
         if reason in _CONFIG:
-            return _waits(reason, message, WorkerTrouble.POD_CONFIG)
+            return _waits(reason, _why(body, one, waiting, container), WorkerTrouble.POD_CONFIG)
     if status.get("conditions") and age > CREATING_SECONDS:
         message = (
             f"its container has not been made within {CREATING_SECONDS:.0f} s: a volume or a Secret is missing, as a "
@@ -179,6 +206,15 @@ def _pending(body: Obj, status: Mapping[str, Any], age: float) -> _Found | None:
         )
         return _waits("ContainerCreating", message, WorkerTrouble.POD_CONFIG)
     return WorkerPhase.PENDING, "Pending", "", None, None, None
+
+
+def _why(body: Obj, one: Mapping[str, Any], waiting: Mapping[str, Any], container: str) -> str:
+    """Why a container waits: in the kubelet's words, where they quote nothing of a container that is not ours."""
+    name, reason = str(one.get("name") or ""), str(waiting["reason"])
+    if reason in _QUOTES_NOTHING or (reason in _COMMAND and name == container):
+        return bounded(str(waiting.get("message") or "")) or f"image {one.get('image', '')}"
+    metadata = body["metadata"]
+    return f"{reason} of container {name}: kubectl describe pod -n {metadata['namespace']} {metadata['name']}"
 
 
 def _waits(reason: str, message: str, trouble: WorkerTrouble) -> _Found:

@@ -13,6 +13,9 @@ from compaction.kube.client.resources import Obj
 
 WORKER_CONTAINER: Final = "worker"
 """What a user's template calls the container that runs Spark, whatever a backend calls it."""
+DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
+EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
+"""What Spark and both Spark operators call the containers they look for."""
 
 _MERGED: Final = {"containers": "name", "initContainers": "name"}
 _KEYED: Final = {

@@ -102,6 +102,12 @@ class Metrics:
         self.lease_renew_seconds = Histogram(
             "compaction_lease_renew_seconds", "Coordinator lease renewals", ["result"], registry=registry
         )
+        self.lease_renew_delay_seconds = Histogram(
+            "compaction_lease_renew_delay_seconds",
+            "From when a renewal of the coordinator's Lease was due to when it was sent",
+            registry=registry,
+            buckets=_LATENCY,
+        )
         self.loop_lag_seconds = Gauge(
             "compaction_event_loop_lag_seconds", "How late the main loop last ran its heartbeat", registry=registry
         )

@@ -8,6 +8,7 @@ term it exits, and its supervisor starts it again.
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -34,6 +35,9 @@ from compaction.kube.replica.term import StopRequest, Term, TermSettings
 from compaction.leases.election import ElectionSettings, ElectionState, make_identity
 from compaction.leases.elector import Deadman, Elector
 
+#: How long a thread may compute before another one gets its turn (Python's default is ten times as much). The elector
+#: needs many turns for one renewal, and scans compute for minutes (docs/adr/0034-no-thread-is-made-less-urgent.md).
+SWITCH_SECONDS: Final = 0.0005
 #: What ending takes beyond the drain: posting Events, closing watches.
 _STOP_SLACK_SECONDS: Final = 15.0
 
@@ -118,11 +122,13 @@ class Replica:
             on_elected=self._on_elected,
             on_lost=self._on_lost,
             on_renewal=self._on_renewal,
+            on_sent=self._metrics.lease_renew_delay_seconds.observe,
         )
         self._deadman = Deadman(self._elector, overdue=self._stop_is_overdue)
 
     def run(self, make_controller: Callable[[], Controller], make_launcher: MakeLauncher) -> int:
         """Serve probes, wait to be elected, lead, and end in order."""
+        sys.setswitchinterval(SWITCH_SECONDS)
         servers = self._serve_probes()
         self._install_signal_handlers()
         self._elector.start()

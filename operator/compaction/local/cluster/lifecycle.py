@@ -27,7 +27,7 @@ def up(directory: Path, *, detached: bool, audit: bool = False, report: Report =
     """
     binaries = ensure_binaries(report=report)
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with exclusive(directory / "run.lock", what=f"the control plane in {directory}", report=report):
+    with exclusive(directory / "run.lock", what=f"starting the control plane in {directory}", report=report):
         state = read_state(directory)
         if state is not None and state.running:
             raise ControlPlaneBusyError(f"a control plane already runs in {directory}: KUBECONFIG={state.kubeconfig}")
@@ -40,7 +40,7 @@ def down(directory: Path, *, report: Report = lambda _: None) -> LocalState | No
     """Stop what is recorded in `directory`, exactly those processes; None when nothing was recorded. The data stays."""
     if not directory.is_dir():
         return None
-    with exclusive(directory / "run.lock", what=f"the control plane in {directory}", report=report):
+    with exclusive(directory / "run.lock", what=f"stopping the control plane in {directory}", report=report):
         state = read_state(directory)
         if state is not None:
             _stop(state)

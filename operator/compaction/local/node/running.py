@@ -61,7 +61,7 @@ class RunningNode:
         Raises:
             NodeError: a process or a control group is left; names it.
         """
-        with exclusive(self.layout.lock, what=f"the node in {self.layout.directory}", report=lambda _: None):
+        with exclusive(self.layout.lock, what=f"stopping the node in {self.layout.directory}", report=lambda _: None):
             state = read_state(self.layout.directory)
             # Somebody else may have stopped it, and started another one here.
             if state is not None and self.keeper in state.processes:

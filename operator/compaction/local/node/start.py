@@ -65,7 +65,7 @@ def start_node(
         raise NodeError(f"{layout.directory}: a node sees another {covered[0]} than its host; choose another directory")
     ensure_packages(report=report)
     programs = programs or ensure_programs(report=report)
-    with exclusive(layout.lock, what=f"the node in {layout.directory}", report=report):
+    with exclusive(layout.lock, what=f"starting the node in {layout.directory}", report=report):
         _make_room(layout)
         tools = tools_archive(layout, report=report)
         return _start(layout, programs, tools, detached=detached, report=report)
@@ -80,7 +80,7 @@ def stop_node(directory: Path, *, report: Report = lambda _: None) -> LocalState
     if not directory.is_dir():
         return None
     layout = NodeLayout(directory.resolve())
-    with exclusive(layout.lock, what=f"the node in {layout.directory}", report=report):
+    with exclusive(layout.lock, what=f"stopping the node in {layout.directory}", report=report):
         state = read_state(layout.directory)
         if state is not None:
             end(layout, state.processes[0])

@@ -1,4 +1,7 @@
-"""A file lock between processes that says for whom it waits."""
+"""A file lock between processes that says for whom it waits, and what that process does.
+
+The words are the holder's, in the file: a waiter knows its own task only.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,21 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
+
+from compaction.api.text.safe import cut, printable
 
 POLL_SECONDS = 0.2
 NAMELESS_LOOKS = 25
 """How often a waiter looks for the name of a holder before it speaks of another process: 5 seconds."""
+_LONGEST: Final = 500
+"""Characters of a holder's words in a message: a task may name a directory."""
 
 
 @contextlib.contextmanager
 def exclusive(path: Path, *, what: str, report: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock `path` while the body runs; tell once, through `report`, when another process holds it.
+    """Hold the lock `path` while the body runs, which is busy with `what`; tell once, through `report`, when another
+    process holds it.
 
     The kernel drops the lock when its holder dies, so a crash never leaves a stale one; the file itself stays.
     """
@@ -29,16 +38,18 @@ def exclusive(path: Path, *, what: str, report: Callable[[str], None]) -> Iterat
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
+                note = os.pread(descriptor, 4 * _LONGEST, 0).decode(errors="replace").strip()
+                holder = printable(cut(note, _LONGEST))
                 # A holder that has just begun has not written its name yet.
                 if not told and (holder or looks == NAMELESS_LOOKS):
-                    report(f"waiting for {holder or 'another process'}, which is busy with: {what}")
+                    report(f"waiting for {holder or 'another process'}")
                     told = True
                 looks += 1
                 time.sleep(POLL_SECONDS)
         try:
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"process {os.getpid()}".encode(), 0)
+            note = f"process {os.getpid()}, which is busy with: {what}"
+            os.pwrite(descriptor, note.encode(errors="replace"), 0)
             yield
         finally:
             os.ftruncate(descriptor, 0)  # the next holder's waiters are not told this name

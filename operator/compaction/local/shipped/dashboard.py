@@ -150,7 +150,14 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "API requests", {"sum by (code) (rate(rest_client_requests_total[$__rate_interval]))": "{{code}}"}, "reqps"
         ),
         Panel("API latency, 99 %", {quantile(0.99, "rest_client_request_duration_seconds"): "99 %"}, "s"),
-        Panel("Renewals of the leader's Lease, 99 %", {quantile(0.99, "compaction_lease_renew_seconds"): "99 %"}, "s"),
+        Panel(
+            "Renewals of the leader's Lease, 99 %",
+            {
+                quantile(0.99, "compaction_lease_renew_seconds"): "answered after",
+                quantile(0.99, "compaction_lease_renew_delay_seconds"): "sent late by",
+            },
+            "s",
+        ),
         Panel("Event loop lag", {"max(compaction_event_loop_lag_seconds)": "lag"}, "s"),
     ),
 }

@@ -23,8 +23,10 @@ import pytest
 
 from compaction.api.enums import WorkerEnding
 from compaction.kube.client.resources import Obj
+from compaction.kube.launchers.applications import driver_of
 from compaction.kube.launchers.kubeflow import kubeflow_application, observe_kubeflow
 from compaction.kube.launchers.pod_status import Sighting
+from compaction.kube.launchers.templates import DRIVER_CONTAINER
 from compaction.rewrite.spark.properties import parse_properties
 from conftest import delete_namespace
 from kube.launchers.pods import FULL, NOW, request_of
@@ -37,6 +39,14 @@ NAMESPACE = "kubeflow-submission"
 NOTHING_DROPPED = {"name": "worker", "securityContext": {"capabilities": {"drop": []}}}
 REFUSED = {"podTemplate": {"spec": {"containers": [NOTHING_DROPPED]}}}
 """What a namespace that enforces `restricted` takes no pods of."""
+BESIDE = "logs-w-abcd-54321"
+PROXY = {
+    "name": "a-proxy",
+    "image": "proxy:1",
+    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+}
+WITH_PROXY = {"podTemplate": {"spec": {"containers": [PROXY]}}}
+DRIVER = {"spark-role": "driver", "compaction.dev/worker": NAME}
 EXECUTOR = {"spark-role": "executor"}
 PROGRAM = Path(__file__).with_name("executor_driver.py")
 ENTRYPOINT = Path(__file__).parents[4] / "spark-images" / "entrypoint.sh"
@@ -59,13 +69,18 @@ class Submitted:
 
     def properties(self) -> dict[str, str]:
         """The settings with which the driver starts."""
-        maps = [one for one in self.submitter.objects("configmaps") if "spark.properties" in one.get("data", {})]
-        (found,) = [one for one in maps if one["metadata"]["name"].startswith("spark-drv-")]
+        (found,) = [one for one in self._of_driver("configmaps") if "spark.properties" in one["data"]]
         return parse_properties(found["data"]["spark.properties"])
+
+    def _of_driver(self, kind: str) -> list[Obj]:
+        """What belongs to the driver of the full application."""
+        owner = f"{NAME}-driver"
+        found = self.submitter.objects(kind)
+        return [one for one in found if any(by["name"] == owner for by in one["metadata"].get("ownerReferences", ()))]
 
     def executors_template(self) -> str:
         """The template of executors as the driver sees it."""
-        (found,) = [one for one in self.submitter.objects("configmaps") if "podspec" in one["metadata"]["name"]]
+        (found,) = [one for one in self._of_driver("configmaps") if "podspec" in one["metadata"]["name"]]
         (text,) = found["data"].values()
         return str(text)
 
@@ -79,10 +94,11 @@ def submitted(control_plane: ControlPlane) -> Iterator[Submitted]:
     submitter = Submitter(control_plane, NAMESPACE)
     full = application_of(FULL, name=NAME)
     try:
-        with ThreadPoolExecutor() as pool:
-            words = pool.map(submitter.submit, [full, application_of(REFUSED, name="refused")])
-        accepted, refused = words
-        assert accepted == ""
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            beside = application_of(WITH_PROXY, name=BESIDE)
+            words = pool.map(submitter.submit, [full, beside, application_of(REFUSED, name="refused")])
+        accepted, accepted_beside, refused = words
+        assert (accepted, accepted_beside) == ("", "")
         yield Submitted(full, submitter, refused)
     finally:
         for kind in ("pods", "configmaps", "services"):
@@ -91,7 +107,7 @@ def submitted(control_plane: ControlPlane) -> Iterator[Submitted]:
 
 
 def test_the_driver_pod_has_what_its_template_says(submitted: Submitted) -> None:
-    (pod,) = submitted.submitter.objects("pods", **{"spark-role": "driver"})
+    (pod,) = submitted.submitter.objects("pods", **DRIVER)
     driver = submitted.full["spec"]["driver"]
     assert differences(driver["template"], pod) == []
     (container,) = pod["spec"]["containers"]
@@ -103,12 +119,30 @@ def test_the_driver_pod_has_what_its_template_says(submitted: Submitted) -> None
     )
 
 
+def test_the_driver_belongs_to_its_application_and_spark_runs_in_the_container_of_its_name(
+    submitted: Submitted,
+) -> None:
+    """Spark puts its container behind those of the template: it is not the first, as in pods of ours."""
+    (pod,) = submitted.submitter.objects("pods", **{"compaction.dev/worker": BESIDE})
+    proxy, spark = [one["name"] for one in pod["spec"]["containers"]]
+    assert (proxy, spark) == ("a-proxy", DRIVER_CONTAINER)
+    assert [one["kind"] for one in pod["metadata"]["ownerReferences"]] == ["SparkApplication"]
+    said = {proxy: "hunter2", spark: "error: no Java"}
+    statuses = [
+        {"name": name, "state": {"terminated": {"exitCode": 1, "message": said[name]}}} for name in (proxy, spark)
+    ]
+    seen = driver_of(pod, pod | {"status": {"phase": "Failed", "containerStatuses": statuses}}, Sighting(NOW, 30))
+    assert seen is not None
+    assert seen.message == "exit code 1: error: no Java"
+
+
 def test_what_spark_submit_says_of_a_refusal_reaches_people(submitted: Submitted) -> None:
     status = {"applicationState": {"state": "FAILED", "errorMessage": submitted.refused}, "driverInfo": {}}
     body = application_of(REFUSED, name="refused") | {"status": status}
     seen = observe_kubeflow(body, None, Sighting(NOW, 30))
     assert seen.ending is WorkerEnding.FAILED
-    assert 'violates PodSecurity "restricted:latest": unrestricted capabilities' in seen.message
+    assert seen.message.startswith('pods "refused-driver" is forbidden: violates PodSecurity "restricted:latest": ')
+    assert "unrestricted capabilities" in seen.message
 
 
 @dataclass
@@ -195,7 +229,7 @@ def test_executor_pods_have_what_their_template_says_and_their_death_reaches_the
 ) -> None:
     template = submitted.full["spec"]["executor"]["template"]
     driver.until("two executors", lambda: len(driver.executors()) == 2)
-    (driver_pod,) = submitted.submitter.objects("pods", **{"spark-role": "driver"})
+    (driver_pod,) = submitted.submitter.objects("pods", **DRIVER)
     for pod in driver.executors():
         assert differences(template, pod) == []
         (container,) = pod["spec"]["containers"]
