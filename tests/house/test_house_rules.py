@@ -15,7 +15,7 @@ from house.sources import PACKAGE, ROOT, Module
 
 LARGEST_FOLDER = 20
 """Modules beside `__init__`: more is a package that is missing."""
-LONGEST_FILE = 350
+LONGEST_FILE = 400
 LONGEST_FUNCTION = 70
 """Lines from `def` to the end, docstring not counted: what fits on a screen."""
 FLAT = {"compaction.exceptions"}

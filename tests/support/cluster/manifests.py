@@ -107,7 +107,7 @@ WRONG_POLICIES = (
     Wrong(f"{LOGS}/root", "/", f"{LOGS_FIELD}.root", "must name a directory below /"),
     *(
         Wrong(f"{LOGS}/root", path, f"{LOGS_FIELD}.root", "must not lead through /proc, /sys or /dev")
-        for path in ("/proc/self/root/data", "//proc/1/root", "/./dev/shm/logs", "/sys")
+        for path in ("/proc/self/root/data", "//proc/1/root", "/./dev/fd/3", "/sys", "/dev")
     ),
     Wrong(f"{LOGS}/root", "/data/\0ra", f"{LOGS_FIELD}.root", "must not contain a NUL character"),
     Wrong(f"{LOGS}/include", ["["], f"{LOGS_FIELD}.include[0]", "must close every '['"),

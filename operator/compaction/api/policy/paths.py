@@ -41,11 +41,15 @@ NOT_THE_FILE_SYSTEM: Final = Rule(
     message="must name a directory below /: the whole file system is not a store",
     holds=lambda path: any(character not in "/." for character in path),
 )
-_OF_THE_KERNEL: Final = "[/.]*/(proc|sys|dev)(/|$)"
+OF_THE_KERNEL: Final = "[/.]*/(proc|sys|dev)(/|$)"
+_IN_MEMORY: Final = "[/.]*/dev[/.]*/shm(/|$)"
 NOT_OF_THE_KERNEL: Final = Rule(
-    cel=f"!self.matches('^(file://)?{_OF_THE_KERNEL}')",
+    cel=f"!self.matches('^(file://)?{OF_THE_KERNEL}') || self.matches('^(file://)?{_IN_MEMORY}')",
     message="must not lead through /proc, /sys or /dev, where the same directory has other names: write its own path",
-    holds=lambda path: re.match(_OF_THE_KERNEL, path.removeprefix("file://")) is None,
+    holds=lambda path: (
+        re.match(OF_THE_KERNEL, path.removeprefix("file://")) is None
+        or re.match(_IN_MEMORY, path.removeprefix("file://")) is not None
+    ),
 )
 RELATIVE_GLOB: Final = (
     NO_NUL,

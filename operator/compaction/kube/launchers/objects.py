@@ -146,10 +146,9 @@ class ObjectLauncher:
         namespace, policy = request.policy
         try:
             await check_all_used_by(self._client, namespace, secrets_in(body), f"{POLICY_KIND}/{policy}")
+            made = await self._client.create(kind, body, strict=True)
         except SecretError as error:
             raise LaunchError(str(error)) from error
-        try:
-            made = await self._client.create(kind, body, strict=True)
         except AlreadyExistsError as error:
             raise LaunchError(f"worker {request.name} was launched before; names are used once") from error
         except ApiUnavailableError as error:
