@@ -11,7 +11,9 @@ from click.testing import CliRunner, Result
 
 from compaction.cli.blocks import options as blocks_options
 from compaction.cli.blocks.commands import group
+from compaction.local.cluster.certs import ensure_authority
 from compaction.local.servers.postgres import PostgresServer
+from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.stores.block_commands import BlockCommands, in_folder
 from support.stores.s3 import S3
 
@@ -147,6 +149,28 @@ def test_a_policy_brings_its_secrets(blocks: BlockCommands, tmp_path: Path) -> N
     assert missing.exit_code == 1
     assert 'Secret "index"' in missing.stderr
     assert f"not found in {alone}" in missing.stderr
+
+
+def test_a_policy_brings_its_authorities(s3: S3, tmp_path: Path) -> None:
+    """In a ConfigMap beside it: commands open the store with them, and so do the jobs that they run."""
+    url, index_url = f"{s3.bucket()}/blocks", f"sqlite:///{tmp_path}/index.db"
+    BlockStore.open(BlockStoreConnection(url, index_url, s3.gateway.options())).close()
+    mine = policy(url)
+    store = {"credentialsSecretName": "store", "caBundle": {"configMapName": "trust"}}
+    mine["spec"]["store"]["blockStore"] |= store  # type: ignore[index]
+    options = {"kind": "Secret", "metadata": {"name": "store"}, "stringData": s3.gateway.options()}
+    authorities = ensure_authority(tmp_path / "authority").ca.read_text()
+    trust = {"kind": "ConfigMap", "metadata": {"name": "trust"}, "data": {"ca.crt": authorities}}
+    index = secret(index_url)
+    file = written(tmp_path / "policy.yaml", mine, index, options, trust)
+    for command in ("list", "compact"):
+        done = run(command, "-f", file)
+        assert done.exit_code == 0, done.output
+    for wrong, says in ((None, f'ConfigMap "trust" not found in {file}'), ("x", "ConfigMap trust: it holds no certif")):
+        more = () if wrong is None else (trust | {"data": {"ca.crt": wrong}},)
+        refused = run("compact", "-f", written(file, mine, index, options, *more))
+        assert refused.exit_code == 1
+        assert says in refused.stderr
 
 
 def test_a_policy_and_a_store_are_one_too_many(blocks: BlockCommands, tmp_path: Path) -> None:

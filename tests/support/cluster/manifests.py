@@ -346,7 +346,10 @@ WRONG_BLOCK_POLICIES = (
         for url in ("http://host/bucket", "s3://", "s3://key:secret@host/bucket", "s3://bucket?region=x", "bucket")
     ),
     Wrong(f"{BLOCKS}/url", "file:///data/../etc", f"{BLOCKS_FIELD}.url", "must not contain '..'"),
-    Wrong(f"{BLOCKS}/url", "file:///%70roc/self/root/b", f"{BLOCKS_FIELD}.url", "first directory without '%'"),
+    *(
+        Wrong(f"{BLOCKS}/url", url, f"{BLOCKS_FIELD}.url", "must not escape letters, digits")
+        for url in ("file:///%70roc/self/root/b", "file:///a/%2e%2E/etc", "file:///a%2F..%2fb")
+    ),
     Wrong(f"{BLOCKS}/url", "file:///proc/self/root/b", f"{BLOCKS_FIELD}.url", "must not lead through /proc"),
     Wrong(f"{BLOCKS}/index", ABSENT, f"{BLOCKS_FIELD}.index", "Required value", "is required"),
     Wrong(f"{BLOCKS}/index", {"key": "url"}, f"{BLOCKS_FIELD}.index.secretName", "Required value", "is required"),

@@ -31,7 +31,8 @@ MAX_SHARD: Final = 2**31 - 1
 BLOCK_REWRITE: Final = "BlockRewrite"
 _URL: Final = "^(s3|gs|az|file)://[^@?# ]+$"
 
-_ESCAPED: Final = "^file://[/.]*/[^/]*%"
+_ESCAPED: Final = "^file://.*%(2[dDeEfF]|3[0-9]|4[1-9a-fA-F]|5[0-9aAfF]|6[1-9a-fA-F]|7[0-9aAeE])"
+"""What needs no escape, and would hide `..` or the name of a directory (RFC 3986, 2.3)."""
 STORE_URL: Final = (
     Rule(
         cel=f"self.matches('{_URL}')",
@@ -47,7 +48,7 @@ STORE_URL: Final = (
     NOT_OF_THE_KERNEL,
     Rule(
         cel=f"!self.matches('{_ESCAPED}')",
-        message="must name the first directory without '%': write the characters themselves",
+        message="must not escape letters, digits or any of . - _ ~ /: write the characters themselves",
         holds=lambda url: re.match(_ESCAPED, url) is None,
     ),
 )

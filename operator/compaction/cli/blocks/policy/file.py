@@ -7,6 +7,7 @@ from typing import TextIO
 
 import click
 
+from compaction.api.policy.block_store import BlockStoreReference
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.local.policy_file import PolicyFile
 from compaction.stores.blocks import connecting
@@ -14,11 +15,13 @@ from compaction.stores.blocks.store import BlockStoreConnection
 from compaction.stores.secrets import GivenSecrets
 
 
-def secrets_of_connection(connection: BlockStoreConnection, index: str, key: str, options: str) -> GivenSecrets:
-    """What a connection was made of, as Secrets of these names; "" as `options`: the store has none."""
-    values: dict[str, dict[str, str]] = {index: {key: connection.index_url}}
-    if options:
+def secrets_of_connection(connection: BlockStoreConnection, store: BlockStoreReference) -> GivenSecrets:
+    """What a connection was made of, as the Secrets that the store names."""
+    values: dict[str, dict[str, str]] = {store.index.secret_name: {store.index.key: connection.index_url}}
+    if (options := store.credentials_secret_name) is not None:
         values[options] = values.get(options, {}) | dict(connection.options)
+    if (bundle := store.ca_bundle) is not None:
+        values[bundle.source] = values.get(bundle.source, {}) | {bundle.key: connection.authorities}
     return GivenSecrets(values, "the command's options")
 
 

@@ -10,6 +10,7 @@ import yaml
 from compaction.api.enums import Approval
 from compaction.api.manifests.policies import load_policies
 from compaction.api.names import API_VERSION, POLICY_KIND
+from compaction.api.policy.block_store import BlockStoreReference, IndexReference
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.api.text.values import Duration
 from compaction.cli.blocks.options import StorePlace
@@ -27,12 +28,10 @@ AT_ONCE: Final = "1ms"
 def secrets_of_place(place: StorePlace) -> Secrets:
     """The values at hand, under the names that the policy has for them."""
     if place.policy is not None and place.policy.spec.store.block_store is not None:
-        reference = place.policy.spec.store.block_store.reference
-        index = reference.index
-        return secrets_of_connection(
-            place.connection, index.secret_name, index.key, reference.credentials_secret_name or ""
-        )
-    return secrets_of_connection(place.connection, INDEX_SECRET, "url", OPTIONS_SECRET)
+        return secrets_of_connection(place.connection, place.policy.spec.store.block_store.reference)
+    index = IndexReference(secret_name=INDEX_SECRET)
+    made = BlockStoreReference(url=place.uri, index=index, credentials_secret_name=OPTIONS_SECRET)
+    return secrets_of_connection(place.connection, made)
 
 
 def policy_of_place(place: StorePlace, options: dict[str, Any], *, jobs: int = 1) -> CompactionPolicy:
