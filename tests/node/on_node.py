@@ -171,8 +171,9 @@ def commands_of(section: str, *, path: Path = ROOT / "docs" / "install.md") -> l
     """The shell commands of a section of the page, as they stand there, in the order of its blocks."""
     found = re.search(rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", path.read_text(), re.MULTILINE | re.DOTALL)
     assert found is not None, f"{path} has no section {section!r}"
-    blocks = re.findall(r"^```\n(.*?)^```$", found[1], re.MULTILINE | re.DOTALL)
-    return [line for block in blocks for line in block.splitlines() if line]
+    # Those with a language are no commands for this cluster.
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", found[1], re.MULTILINE | re.DOTALL)
+    return [line for language, block in blocks if not language for line in block.splitlines() if line]
 
 
 def type_in(node: RunningNode, commands: Iterable[str]) -> str:
