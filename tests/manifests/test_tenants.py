@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner, Result
 
+from compaction.cli.local.drill import group
 from compaction.local.cluster.control_plane import start_control_plane
 from compaction.local.programs.binaries import Binaries
+from compaction.local.tenants import OF_WORKERS, TenantAttempt, TenantTable, pod
+from manifests.leftovers import everything
 from support.cluster.control_plane import ControlPlane
 from support.cluster.rendered import NAMESPACED
 from support.time.waiting import eventually
@@ -20,6 +24,7 @@ from support.time.waiting import eventually
 pytestmark = pytest.mark.apiserver
 
 SYSTEM = "compaction-system"
+ATTEMPTS = TenantTable.read().attempts
 WORKER = f"system:serviceaccount:{SYSTEM}:compaction-worker"
 
 
@@ -61,16 +66,8 @@ def policy(workers: dict[str, Any] | None = None, *, store: dict[str, Any] | Non
     }
 
 
-def template(**spec: Any) -> dict[str, Any]:
-    return policy({"podTemplate": {"spec": spec}})
-
-
-def container(**members: Any) -> dict[str, Any]:
-    return template(containers=[{"name": "worker", **members}])
-
-
-def catalog(secret: str, *, token: str = "hers") -> dict[str, Any]:
-    participants = {"urls": [{"name": "a", "url": "https://mallory.example"}], "token": {"secretName": token}}
+def catalog(secret: str) -> dict[str, Any]:
+    participants = {"urls": [{"name": "a", "url": "https://mallory.example"}], "token": {"secretName": "hers"}}
     spec = {"catalog": {"endpoints": ["https://etcd:2379"], "secretName": secret}, "participants": participants}
     return {
         "apiVersion": "compaction.dev/v1alpha1",
@@ -85,11 +82,8 @@ def blocks(**members: Any) -> dict[str, Any]:
     return policy(store={"blockStore": store | members})
 
 
-def pod(account: str) -> dict[str, Any]:
-    spec = {"serviceAccountName": account, "containers": [{"name": "a", "image": "a"}]}
-    spec |= {"securityContext": {"runAsNonRoot": True, "runAsUser": 1, "seccompProfile": {"type": "RuntimeDefault"}}}
-    spec["containers"][0]["securityContext"] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "tried"}, "spec": spec}
+def template(**spec: Any) -> dict[str, Any]:
+    return policy({"podTemplate": {"spec": spec}})
 
 
 def attempt(plane: ControlPlane, user: str, document: dict[str, Any]) -> str:
@@ -97,6 +91,11 @@ def attempt(plane: ControlPlane, user: str, document: dict[str, Any]) -> str:
     command = ("create", "--dry-run=server", f"--as={user}", "-f", "-")
     answer = plane.kubectl(*command, namespace=SYSTEM, input=yaml.safe_dump(document), check=False)
     return "" if answer.returncode == 0 else answer.stderr
+
+
+def drill(plane: ControlPlane) -> Result:
+    command = ["tenants", "-n", SYSTEM, "--kubeconfig", str(plane.kubeconfig)]
+    return CliRunner().invoke(group, command, standalone_mode=False)
 
 
 def attempt_lease(plane: ControlPlane) -> str:
@@ -109,40 +108,19 @@ def attempt_lease(plane: ControlPlane) -> str:
     return plane.kubectl(*seize, namespace=SYSTEM, input=yaml.safe_dump(lease), check=False).stderr
 
 
-@pytest.mark.parametrize(
-    ("document", "says"),
-    [
-        (policy({"launcher": "process"}), "cannot be processes in a cluster"),
-        (policy({"serviceAccountName": "compaction-operator"}), "workers may run as compaction-worker"),
-        (policy({"serviceAccountName": "default"}), "workers may run as compaction-worker"),
-        (template(serviceAccountName="compaction-operator"), "may not name a service account"),
-        (template(serviceAccount="compaction-operator"), "may not name a service account"),
-        (template(hostNetwork=True), "may not use the namespaces of the node"),
-        (template(hostPID=True), "may not use the namespaces of the node"),
-        (template(hostIPC=True), "may not use the namespaces of the node"),
-        (template(nodeName="control-plane"), "may not choose a node"),
-        (template(volumes=[{"name": "root", "hostPath": {"path": "/"}}]), "may not mount what is of the node"),
-        (template(securityContext={"runAsUser": 0, "runAsNonRoot": False}), "may not run as root"),
-        (container(securityContext={"privileged": True}), "may not run as root"),
-        (template(initContainers=[{"name": "i", "securityContext": {"runAsUser": 0}}]), "may not run as root"),
-        (container(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}), "may not add capabilities"),
-        (container(ports=[{"containerPort": 1, "hostPort": 1}]), "ports of the node"),
-        (container(terminationMessagePath="/var/run/secrets/token"), "terminationMessagePath"),
-        (policy({"envFromSecrets": [{"name": "theirs"}]}), "able to get each Secret that it names: theirs"),
-        (policy({"secretVolumes": [{"secretName": "theirs", "mountPath": "/x"}]}), "get each Secret that it names: "),
-        (template(volumes=[{"name": "a", "secret": {"secretName": "theirs"}}]), "get each Secret that it names: "),
-        (container(envFrom=[{"secretRef": {"name": "theirs"}}]), "get each Secret that it names: "),
-        (container(env=[{"name": "A", "valueFrom": {"secretKeyRef": {"name": "theirs", "key": "a"}}}]), "theirs"),
-        (blocks(credentialsSecretName="theirs"), "get each Secret that it names: "),
-        (blocks(caBundle={"secretName": "theirs"}), "get each Secret that it names: "),
-        (catalog("theirs"), "able to get each Secret that it names: theirs"),
-        (catalog("hers", token="theirs"), "get each Secret that it names: "),
-    ],
-)
-def test_an_attempt_is_refused_and_says_what_is_wrong(plane: ControlPlane, document: dict[str, Any], says: str) -> None:
-    said = attempt(plane, "alice", document)
-    assert "(Forbidden)" in said, said or "it was allowed"
-    assert says in said
+@pytest.mark.parametrize("tried", ATTEMPTS, ids=lambda one: one.name)
+def test_an_attempt_is_refused_and_says_what_is_wrong(plane: ControlPlane, tried: TenantAttempt) -> None:
+    said = attempt(plane, "alice", tried.body)
+    assert tried.says in said, said or "it was allowed"
+
+
+def test_the_drill_makes_each_attempt_and_keeps_nothing(plane: ControlPlane) -> None:
+    before = everything(plane)
+    done = drill(plane)
+    assert done.return_value == 0, done.output
+    assert done.output.count("\nyes ") == len(ATTEMPTS) + len(OF_WORKERS) + 1
+    assert "a tenant gains nothing" in done.output
+    assert everything(plane) == before
 
 
 @pytest.mark.parametrize("document", [blocks(), catalog("hers"), policy({"envFromSecrets": [{"name": "hers"}]})])
@@ -155,7 +133,7 @@ def test_who_may_read_a_secret_may_name_it_and_no_other(plane: ControlPlane, doc
     "document",
     [
         policy(),
-        container(env=[{"name": "TZ", "value": "UTC"}], resources={"limits": {"memory": "1Gi"}}),
+        template(containers=[{"name": "worker", "env": [{"name": "TZ", "value": "UTC"}]}]),
         template(volumes=[{"name": "events", "persistentVolumeClaim": {"claimName": "events"}}], securityContext={}),
         template(securityContext={"runAsUser": 999, "runAsGroup": 999}, tolerations=[{"operator": "Exists"}]),
         policy({"launcher": "pod", "executor": {"instances": 2}, "queueName": "q"}),
@@ -174,3 +152,14 @@ def test_accounts_of_ours_do_nothing_but_their_work(plane: ControlPlane) -> None
     # Beyond admission only the absence of a node's account is in the way.
     for user, account in ((WORKER, "compaction-executor"), (operator, "compaction-worker")):
         assert attempt(plane, user, pod(account)) == ""
+
+
+def test_the_drill_says_what_a_cluster_without_admission_gives(plane: ControlPlane) -> None:
+    """Last of this file: the policies are gone after it."""
+    plane.kubectl("delete", "validatingadmissionpolicybinding", "compaction-policies", "compaction-leases")
+    eventually(lambda: attempt(plane, "mallory", policy({"launcher": "process"})) == "", "the policy to be gone")
+    done = drill(plane)
+    assert done.return_value == 1
+    assert "NO   workers as the operator: expected 'workers may run as'; it was taken" in done.output
+    assert "NO   a worker leads: it was taken" in done.output
+    assert "A TENANT GAINS SOMETHING: apply manifests/admission" in done.output

@@ -47,7 +47,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "worker": ("compaction.cli.cluster.worker:command", "Run one Spark worker (started by the operator)."),
     "crds": ("compaction.cli.cluster.crds:command", "Print or check the generated resource definitions."),
     "local": ("compaction.cli.local.commands:group", "Run a control plane (etcd and kube-apiserver) on this machine."),
-    "drill": ("compaction.cli.local.drill:group", "Prove on your own cluster that a revoked worker cannot commit."),
+    "drill": (
+        "compaction.cli.local.drill:group",
+        "Prove on your own cluster what workers and tenants cannot do.",
+    ),
     "demo": ("compaction.cli.local.demo:command", "Show the way from a policy to reclaimed bytes."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it."""

@@ -1,0 +1,170 @@
+"""What a tenant would get: each attempt of the threat model that a dry run can make, on the user's own cluster.
+
+A user that no one is, who may write policies and catalogs in one namespace and nothing else, writes what a tenant
+might; then the worker's account does. The API server answers as it would, and keeps nothing (`dryRun=All`). What holds
+is that it refuses each, and takes a policy as tenants should write them (docs/design/threat-model.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any, Final, Self
+
+import yaml
+
+from compaction.api.names import API_VERSION, CATALOG_KIND, COORDINATOR_LEASE, WORKER_SERVICE_ACCOUNT
+from compaction.exceptions import ApiError, DrillError, ForbiddenError, InvalidObjectError, NotFoundError
+from compaction.kube.client.api import ApiClient
+from compaction.kube.client.config import ApiConnection
+from compaction.kube.client.resources import CATALOG_COMPACTIONS, COMPACTION_POLICIES, LEASES, PODS, Obj, Resource
+from compaction.local.demo.check import Check
+
+EDITOR: Final = "compaction-editor"
+ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
+SETTLE_SECONDS: Final = 30.0
+"""The API server takes a moment to see a new binding."""
+_PAUSE: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class TenantAttempt:
+    """What a user who may write policies, and nothing else, might write: `says` is in the refusal."""
+
+    name: str
+    resource: Resource
+    body: Obj
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class TenantTable:
+    """`tenants.yaml`: a policy that is taken, and the attempts."""
+
+    usual: Obj
+    attempts: tuple[TenantAttempt, ...]
+
+    @classmethod
+    def read(cls) -> Self:
+        """As the package has it."""
+        found = yaml.safe_load((resources.files("compaction.local") / "tenants.yaml").read_text())
+        usual = found["usual"]
+        return cls(_object(COMPACTION_POLICIES, usual), tuple(_attempt(one, usual) for one in found["attempts"]))
+
+
+def _attempt(document: Mapping[str, Any], usual: Mapping[str, Any]) -> TenantAttempt:
+    if document.get("kind") == CATALOG_KIND:
+        body = _object(CATALOG_COMPACTIONS, document["spec"])
+        return TenantAttempt(document["attempt"], CATALOG_COMPACTIONS, body, document["says"])
+    body = _object(COMPACTION_POLICIES, {**usual, **document["spec"]})
+    return TenantAttempt(document["attempt"], COMPACTION_POLICIES, body, document["says"])
+
+
+def _object(resource: Resource, spec: Mapping[str, Any]) -> Obj:
+    return {"apiVersion": API_VERSION, "kind": resource.kind, "metadata": {"name": "compaction-drill"}, "spec": spec}
+
+
+def pod(account: str) -> Obj:
+    """A pod that PodSecurity `restricted` admits."""
+    container = {
+        "name": "a",
+        "image": "a",
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    context = {"runAsNonRoot": True, "runAsUser": 1, "seccompProfile": {"type": "RuntimeDefault"}}
+    spec = {"serviceAccountName": account, "containers": [container], "securityContext": context}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "compaction-drill"}, "spec": spec}
+
+
+OF_WORKERS: Final = (
+    TenantAttempt("a worker makes a pod as the operator", PODS, pod("compaction-operator"), "own Deployment"),
+    TenantAttempt("a worker makes a pod as a worker", PODS, pod(WORKER_SERVICE_ACCOUNT), "executors only"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TenantsDrill:
+    """Needs to create and delete a RoleBinding in the namespace, to get the coordinator's Lease there, and to
+    impersonate. `tell`: what is being done.
+    """
+
+    connection: ApiConnection
+    tell: Callable[[str], None]
+
+    async def run(self) -> tuple[Check, ...]:
+        """One check per attempt. Raises DrillError, ApiError: it could not be carried through; nothing is left."""
+        table = TenantTable.read()
+        attempts = table.attempts
+        worker = f"system:serviceaccount:{self.connection.namespace}:{WORKER_SERVICE_ACCOUNT}"
+        async with (
+            ApiClient(self.connection) as own,
+            self._tenant(own, table.usual) as tenant,
+            self._as(worker) as of_worker,
+        ):
+            self.tell(f"{len(attempts)} attempts of a tenant, {len(OF_WORKERS) + 1} of a worker, nothing is kept")
+            checks = [await self._attempt(tenant, one) for one in attempts]
+            checks += [await self._attempt(of_worker, one) for one in OF_WORKERS]
+            return (*checks, await self._lead(own, of_worker))
+
+    @asynccontextmanager
+    async def _tenant(self, own: ApiClient, usual: Obj) -> AsyncIterator[ApiClient]:
+        """A user of this drill's own, who may write policies, and may do it by now."""
+        user = f"compaction-drill-{secrets.token_hex(4)}"
+        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": EDITOR}
+        metadata = {"name": user, "namespace": self.connection.namespace}
+        await own.create(ROLE_BINDINGS, {"metadata": metadata, "roleRef": role, "subjects": [subject]})
+        try:
+            async with self._as(user) as tenant:
+                await self._settled(tenant, usual)
+                yield tenant
+        finally:
+            await own.delete(ROLE_BINDINGS, user, namespace=self.connection.namespace)
+
+    async def _settled(self, tenant: ApiClient, usual: Obj) -> None:
+        """A policy as tenants should write them is taken, or nothing that follows proves anything."""
+        deadline = asyncio.get_running_loop().time() + SETTLE_SECONDS
+        while said := await self._said(tenant, COMPACTION_POLICIES, usual):
+            if asyncio.get_running_loop().time() >= deadline:
+                raise DrillError(f"a policy that asks for nothing is refused to a user with {EDITOR}: {said}")
+            await asyncio.sleep(_PAUSE)
+
+    @asynccontextmanager
+    async def _as(self, user: str) -> AsyncIterator[ApiClient]:
+        async with ApiClient(replace(self.connection, user=user, groups=("system:authenticated",))) as client:
+            yield client
+
+    async def _attempt(self, client: ApiClient, attempt: TenantAttempt) -> Check:
+        said = await self._said(client, attempt.resource, attempt.body)
+        held = attempt.says in said
+        return Check(attempt.name, held, "refused" if held else f"expected {attempt.says!r}; {said or 'it was taken'}")
+
+    async def _said(self, client: ApiClient, resource: Resource, body: Obj) -> str:
+        """Why the API server would not create it; nothing when it would."""
+        path = f"{resource.path(namespace=self.connection.namespace)}?dryRun=All"
+        return await _refusal(client, "POST", path, body)
+
+    async def _lead(self, own: ApiClient, worker: ApiClient) -> Check:
+        claim, namespace = "a worker leads", self.connection.namespace
+        try:
+            lease = await own.get(LEASES, COORDINATOR_LEASE, namespace=namespace)
+        except NotFoundError:
+            return Check(claim, True, "the coordinator's Lease is in another namespace")
+        lease["spec"] = {**(lease.get("spec") or {}), "holderIdentity": "compaction-drill"}
+        path = f"{LEASES.path(namespace=namespace, name=COORDINATOR_LEASE)}?dryRun=All"
+        said = await _refusal(worker, "PUT", path, lease)
+        return Check(claim, "a worker cannot lead" in said, "refused" if said else "it was taken")
+
+
+async def _refusal(client: ApiClient, method: str, path: str, body: Obj) -> str:
+    try:
+        await client.request(method, path, body=body)
+    except (ForbiddenError, InvalidObjectError) as error:
+        return str(error)
+    except ApiError as error:
+        raise DrillError(f"the API server could not answer: {error}") from error
+    return ""
