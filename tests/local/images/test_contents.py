@@ -17,6 +17,7 @@ from house.sources import PACKAGE, read_modules
 WORKSTATION = (
     "compaction.drill", "compaction.local.cluster", "compaction.local.demo", "compaction.local.images",
     "compaction.local.node", "compaction.local.programs", "compaction.local.servers", "compaction.local.shipped",
+    "compaction.local.tenants",
 )  # fmt: skip
 """Rooms of demonstrations, a local cluster, and programs that are built here."""
 AWAY = ("local", "drill", "demo")
