@@ -61,7 +61,7 @@ def test_secrets_are_not_taken_from_the_command_line(staging: StagingCommands, t
     assert staging.run("ls", "main", "--option", "nothing").exit_code == 2
     (tmp_path / "options").write_text("[]")
     assert "holds no options" in staging.fails("ls", "main", "--store-options", tmp_path / "options")
-    assert "a folder has no options (region)" in staging.fails("ls", "main", "--option", "region=x")
+    assert "a folder has no options: name no credentials" in staging.fails("ls", "main", "--option", "region=x")
 
 
 def test_an_object_store_is_reached_with_a_file_of_options(

@@ -13,7 +13,7 @@ from typing import Any, Final
 import yaml
 
 from compaction.api.job.resource import CompactionJob
-from compaction.api.names import ANNOTATION_USED_BY, COORDINATOR_LEASE, JOB_KIND, POLICY_KIND
+from compaction.api.names import ANNOTATION_USED_BY, CATALOG_KIND, COORDINATOR_LEASE, JOB_KIND, POLICY_KIND
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.exceptions import DemoError
 
@@ -31,7 +31,7 @@ def secrets_yaml(secrets: Mapping[str, Mapping[str, str]]) -> str:
                 "metadata": {
                     "name": name,
                     "namespace": NAMESPACE,
-                    "annotations": {ANNOTATION_USED_BY: f"{POLICY_KIND}/*"},
+                    "annotations": {ANNOTATION_USED_BY: f"{POLICY_KIND}/*, {CATALOG_KIND}/*"},
                 },
                 "stringData": dict(data),
             }
