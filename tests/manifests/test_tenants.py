@@ -154,6 +154,15 @@ def test_accounts_of_ours_do_nothing_but_their_work(plane: ControlPlane) -> None
         assert attempt(plane, user, pod(account)) == ""
 
 
+def test_a_worker_does_not_lead_where_the_lease_is_missing_either(plane: ControlPlane) -> None:
+    lease = plane.kubectl("get", "lease", "compaction-coordinator", "-o", "yaml", namespace=SYSTEM).stdout
+    plane.kubectl("delete", "lease", "compaction-coordinator", namespace=SYSTEM)
+    assert "yes  a worker leads: refused" in drill(plane).output
+    kept = yaml.safe_load(lease)
+    del kept["metadata"]["resourceVersion"], kept["metadata"]["uid"]
+    plane.kubectl("create", "-f", "-", namespace=SYSTEM, input=yaml.safe_dump(kept))
+
+
 def test_the_drill_says_what_a_cluster_without_admission_gives(plane: ControlPlane) -> None:
     """Last of this file: the policies are gone after it."""
     plane.kubectl("delete", "validatingadmissionpolicybinding", "compaction-policies", "compaction-leases")
@@ -161,5 +170,5 @@ def test_the_drill_says_what_a_cluster_without_admission_gives(plane: ControlPla
     done = drill(plane)
     assert done.return_value == 1
     assert "NO   workers as the operator: expected 'workers may run as'; it was taken" in done.output
-    assert "NO   a worker leads: it was taken" in done.output
+    assert "NO   a worker leads: expected 'a worker cannot lead'; it was taken" in done.output
     assert "A TENANT GAINS SOMETHING: apply manifests/admission" in done.output

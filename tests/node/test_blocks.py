@@ -77,7 +77,7 @@ def test_blocks_are_merged_in_pods_that_have_their_secrets_as_files(installation
         [driver] = installation.drivers("lake")
         assert mounts_of(driver) == {f"{SECRETS}/lake-credentials", f"{SECRETS}/lake-index"}
         assert mounts_of(executors[0]) == {f"{SECRETS}/lake-credentials"}
-        job = eventually(lambda: succeeded(installation), "three blocks to become one", timeout=PATIENCE)
+        job = eventually(lambda: succeeded(installation, "lake"), "three blocks to become one", timeout=PATIENCE)
         assert job["spec"]["kind"] == "BlockRewrite"
         installation.kubectl("delete", "cpol", "lake")
         installation.await_nothing_left("lake")
@@ -88,7 +88,7 @@ def test_blocks_are_merged_in_pods_that_have_their_secrets_as_files(installation
     store.close()
 
 
-def succeeded(installation: Installation) -> dict[str, Any] | None:
+def succeeded(installation: Installation, policy: str) -> dict[str, Any] | None:
     """The policy's job when it has succeeded."""
-    jobs = [job for job in installation.cluster.jobs() if job["spec"]["policyRef"]["name"] == "lake"]
+    jobs = [job for job in installation.cluster.jobs() if job["spec"]["policyRef"]["name"] == policy]
     return next((job for job in jobs if job.get("status", {}).get("state") == "Succeeded"), None)

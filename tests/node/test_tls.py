@@ -12,8 +12,7 @@ import pytest
 
 from node.on_node import Installation, small
 from node.private_servers import PrivateServers
-from node.test_blocks import block_stores_allowed
-from support.cluster.by_kubectl import Object
+from node.test_blocks import block_stores_allowed, succeeded
 from support.cluster.told import write_secret
 from support.time.waiting import eventually
 
@@ -44,11 +43,6 @@ store.close()
 def allowed(installation: Installation, tmp_path: Path) -> Iterator[None]:
     with block_stores_allowed(installation, tmp_path / "component"):
         yield
-
-
-def succeeded(installation: Installation, policy: str) -> Object | None:
-    jobs = [job for job in installation.cluster.jobs() if job["spec"]["policyRef"]["name"] == policy]
-    return next((job for job in jobs if job.get("status", {}).get("state") == "Succeeded"), None)
 
 
 def ready(installation: Installation, policy: str) -> dict[str, Any]:

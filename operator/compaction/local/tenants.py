@@ -139,9 +139,7 @@ class TenantsDrill:
             yield client
 
     async def _attempt(self, client: ApiClient, attempt: TenantAttempt) -> Check:
-        said = await self._said(client, attempt.resource, attempt.body)
-        held = attempt.says in said
-        return Check(attempt.name, held, "refused" if held else f"expected {attempt.says!r}; {said or 'it was taken'}")
+        return _judged(attempt.name, attempt.says, await self._said(client, attempt.resource, attempt.body))
 
     async def _said(self, client: ApiClient, resource: Resource, body: Obj) -> str:
         """Why the API server would not create it; nothing when it would."""
@@ -149,15 +147,24 @@ class TenantsDrill:
         return await _refusal(client, "POST", path, body)
 
     async def _lead(self, own: ApiClient, worker: ApiClient) -> Check:
-        claim, namespace = "a worker leads", self.connection.namespace
+        """It takes the coordinator's Lease, or makes it where there is none."""
+        namespace = self.connection.namespace
         try:
             lease = await own.get(LEASES, COORDINATOR_LEASE, namespace=namespace)
+            method, path = "PUT", LEASES.path(namespace=namespace, name=COORDINATOR_LEASE)
         except NotFoundError:
-            return Check(claim, True, "the coordinator's Lease is in another namespace")
+            metadata = {"name": COORDINATOR_LEASE, "namespace": namespace}
+            lease = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata}
+            method, path = "POST", LEASES.path(namespace=namespace)
         lease["spec"] = {**(lease.get("spec") or {}), "holderIdentity": "compaction-drill"}
-        path = f"{LEASES.path(namespace=namespace, name=COORDINATOR_LEASE)}?dryRun=All"
-        said = await _refusal(worker, "PUT", path, lease)
-        return Check(claim, "a worker cannot lead" in said, "refused" if said else "it was taken")
+        return _judged(
+            "a worker leads", "a worker cannot lead", await _refusal(worker, method, f"{path}?dryRun=All", lease)
+        )
+
+
+def _judged(claim: str, says: str, said: str) -> Check:
+    held = says in said
+    return Check(claim, held, "refused" if held else f"expected {says!r}; {said or 'it was taken'}")
 
 
 async def _refusal(client: ApiClient, method: str, path: str, body: Obj) -> str:

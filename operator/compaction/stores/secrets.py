@@ -148,16 +148,23 @@ def require(secrets: Secrets, names: Iterable[str]) -> None:
 
 def options_of(secrets: Secrets, name: str | None, ca_bundle: CaBundle | None = None) -> Mapping[str, str]:
     """The options of an object store: all keys of its Secret, and its authorities. Raises SecretError."""
-    options = dict(secrets.read(name)) if name else {}
-    if ca_bundle is not None:
-        options[ROOT_CERTIFICATE] = authorities_of(secrets, ca_bundle)
-    return MappingProxyType(options)
+    return options_and_authorities(secrets, name, ca_bundle)[0]
 
 
-def authorities_of(secrets: Secrets, bundle: CaBundle | None) -> str:
-    """Certificates in PEM; "" without a bundle. Raises SecretError, SecretMissingError: as `value_of`, and for a value
-    that holds no certificate.
+def options_and_authorities(
+    secrets: Secrets, name: str | None, ca_bundle: CaBundle | None
+) -> tuple[Mapping[str, str], str]:
+    """The options of an object store, and for a database beside it the certificates of the bundle, in PEM; "" without
+    one. Raises SecretError.
     """
+    options, authorities = dict(secrets.read(name)) if name else {}, _authorities_of(secrets, ca_bundle)
+    if authorities:
+        options[ROOT_CERTIFICATE] = authorities
+    return MappingProxyType(options), authorities
+
+
+def _authorities_of(secrets: Secrets, bundle: CaBundle | None) -> str:
+    """Raises SecretError, SecretMissingError: as `value_of`, and for a value that holds no certificate."""
     if bundle is None:
         return ""
     import ssl  # most processes never need it

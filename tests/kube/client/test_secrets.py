@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,27 @@ def test_a_missing_permission_is_named_with_what_gives_it(control_plane: Any, na
     assert f"may not get configmaps in namespace {namespace}" in may_not
     assert "and trust in resourceNames" in may_not
     assert reason_of(error) is PolicyReason.PERMISSION_DENIED
+
+
+def test_the_command_in_the_message_shares_a_secret(
+    control_plane: Any, connection: ApiConnection, namespace: str
+) -> None:
+    """Also one that is shared with others already."""
+    metadata = {"name": "store", "annotations": {ANNOTATION_USED_BY: "CatalogCompaction/orders"}}
+    body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"url": VALUE}}
+    assert control_plane.admin.request("POST", f"/api/v1/namespaces/{namespace}/secrets", body).ok
+
+    def work(secrets: NamespaceSecrets) -> str:
+        with pytest.raises(SecretForbiddenError) as caught:
+            secrets.read("store")
+        program, *command = shlex.split(str(caught.value).partition(" can say that it is: ")[2])
+        assert program == "kubectl"
+        control_plane.kubectl(*command)
+        return value_of(secrets, "store", "url")
+
+    assert in_thread(connection, namespace, work)[0] == VALUE
+    shared = control_plane.kubectl("get", "secret", "store", "-o", "yaml", namespace=namespace).stdout
+    assert f"{ANNOTATION_USED_BY}: CatalogCompaction/orders,{USER}" in shared
 
 
 def test_config_maps_are_read_likewise(control_plane: Any, connection: ApiConnection, namespace: str) -> None:

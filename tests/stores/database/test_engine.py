@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import gc
+import socket
+import ssl
+import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
 
-from compaction.exceptions import DatabaseError, DatabaseUnavailableError, DatabaseUrlError
+from compaction.exceptions import (
+    DatabaseError,
+    DatabaseUnavailableError,
+    DatabaseUnreachableError,
+    DatabaseUrlError,
+)
+from compaction.local.cluster.certs import Authority, ensure_authority
 from compaction.local.servers.postgres import PostgresServer
+from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.database.engine import Database
+from compaction.stores.staging.kv.sql import KeyValueDatabase
 
 
 def ask(connection: Connection) -> int:
@@ -62,6 +76,65 @@ def test_a_database_that_is_away_is_asked_until_the_patience_ends() -> None:
     assert 50 < now[0] <= 60
     assert "hunter" not in "".join(traceback.format_exception(caught.value))
     database.close()
+
+
+@contextmanager
+def answering_with_tls(authority: Authority | None, *, host: str = "127.0.0.1") -> Iterator[int]:
+    """The port of a server that goes as far as TLS, as PostgreSQL does; None: one that says it has none."""
+    with socket.create_server((host, 0)) as listening:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listening.accept()
+                    with connection, suppress(OSError):
+                        connection.recv(8)  # SSLRequest
+                        connection.sendall(b"N" if authority is None else b"S")
+                        if authority is not None:
+                            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                            context.load_cert_chain(*authority.server)
+                            with context.wrap_socket(connection, server_side=True) as secure:
+                                secure.recv(1)
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("kind", [Database, IndexDatabase, KeyValueDatabase])
+def test_a_server_that_is_not_trusted_is_no_reason_to_try_again(tmp_path: Path, kind: type[Database]) -> None:
+    ours = ensure_authority(tmp_path / "ours")
+    other = ensure_authority(tmp_path / "other").ca.read_text()
+
+    def refused(port: int, authorities: str, *, host: str = "127.0.0.1", options: str = "") -> str:
+        url = f"postgresql://u:hunter2@{host}:{port}/db{options}"
+        database = kind.open(url, authorities=authorities, sleep=lambda seconds: pytest.fail("it was tried again"))
+        with pytest.raises(DatabaseUnreachableError) as caught:
+            database.read(ask)
+        database.close()
+        return str(caught.value)
+
+    with answering_with_tls(ours) as port:
+        assert "of an authority that is not trusted here: name the authority in caBundle" in refused(port, other)
+        missing = "?sslmode=verify-full&sslrootcert=/nowhere/ca.crt"
+        assert "correct sslrootcert in the URL" in refused(port, other, options=missing), "the URL's own words count"
+        trusted = kind.open(f"postgresql://u@127.0.0.1:{port}/db", authorities=ours.ca.read_text(), patience=0)
+        with pytest.raises(DatabaseUnavailableError) as caught:
+            trusted.read(ask)
+        assert not isinstance(caught.value, DatabaseUnreachableError), "it came as far as the login"
+        trusted.close()
+    # The server's certificate names localhost and 127.0.0.1, and no other address of this machine.
+    with answering_with_tls(ours, host="127.0.0.2") as port:
+        assert "a certificate of another host" in refused(port, ours.ca.read_text(), host="127.0.0.2")
+    with answering_with_tls(None) as port:
+        assert "does not speak TLS: turn it on there" in refused(port, other)
+
+
+def test_a_url_that_opens_nothing_leaves_no_directory_of_authorities(tmp_path: Path) -> None:
+    """One that is left to the collector is a warning, which is an error here."""
+    with pytest.raises(DatabaseUrlError):
+        Database.open("mysql://u@h/d", authorities=ensure_authority(tmp_path).ca.read_text())
+    gc.collect()
 
 
 def test_a_directory_that_is_not_there(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Final, Self, TypeVar
@@ -30,7 +30,6 @@ T = TypeVar("T")
 DEFAULT_PATIENCE: Final = 30.0
 LOCK_SECONDS: Final = 10.0
 _FORMS: Final = "use sqlite:///file, or postgresql://host/database"
-_AUTHORITIES: Final = "ca.crt"
 _FIRST_WAIT: Final = 0.02
 _LONGEST_WAIT: Final = 2.0
 _POSTGRES: Final[dict[str, Any]] = {
@@ -68,14 +67,15 @@ class Database:
         Raises:
             DatabaseUrlError
         """
-        kept = None
-        if authorities:
-            # libpq reads them from a file, again at each connection.
-            kept = TemporaryDirectory(prefix="compaction-authorities-")
-            (Path(kept.name) / _AUTHORITIES).write_text(authorities)
-        engine = _engine(url, cls.holds, lock_seconds, kept)
-        found = cls(engine, patience=patience, lock_seconds=lock_seconds, clock=clock, sleep=sleep)
-        found._authorities = kept
+        with ExitStack() as stack:
+            file = None
+            if authorities:
+                # libpq reads them from a file, again at each connection.
+                file = Path(stack.enter_context(TemporaryDirectory(prefix="compaction-authorities-"))) / "ca.crt"
+                file.write_text(authorities)
+            engine = _engine(url, cls.holds, lock_seconds, file)
+            found = cls(engine, patience=patience, lock_seconds=lock_seconds, clock=clock, sleep=sleep)
+            found._held = stack.pop_all()
         return found
 
     def __init__(
@@ -88,7 +88,7 @@ class Database:
         sleep: Callable[[float], None],
     ) -> None:
         self.engine = engine
-        self._authorities: TemporaryDirectory[str] | None = None
+        self._held = ExitStack()
         self.name = display(engine.url, self.holds)
         self._postgres = engine.dialect.name == "postgresql"
         self._readers: Engine = engine
@@ -155,8 +155,7 @@ class Database:
     def close(self) -> None:
         """Close all connections that are not in use. It cannot be used any more."""
         self.engine.dispose()
-        if self._authorities is not None:
-            self._authorities.cleanup()
+        self._held.close()
 
     def _patiently(self, once: Callable[[], T]) -> T:
         until = self._clock() + self._patience
@@ -178,7 +177,7 @@ _LIMITS: Final = text(
 """A client that stops in the middle of a change must not stop everybody for good."""
 
 
-def _engine(url: str, holds: str, lock_seconds: float, authorities: TemporaryDirectory[str] | None) -> Engine:
+def _engine(url: str, holds: str, lock_seconds: float, authorities: Path | None) -> Engine:
     # The form of libpq and of lakeFS's own connection strings.
     if url.startswith("postgres://"):
         url = url.replace("postgres", "postgresql", 1)
@@ -220,10 +219,10 @@ def _sqlite(url: URL, lock_seconds: float) -> Engine:
     return engine
 
 
-def _postgres(url: URL, holds: str, lock_seconds: float, authorities: TemporaryDirectory[str] | None) -> Engine:
+def _postgres(url: URL, holds: str, lock_seconds: float, authorities: Path | None) -> Engine:
     wanted = {"application_name": f"compaction-{holds}".replace(" ", "-"), **_POSTGRES}
     if authorities is not None:
-        wanted |= {"sslmode": "verify-full", "sslrootcert": f"{authorities.name}/{_AUTHORITIES}"}
+        wanted |= {"sslmode": "verify-full", "sslrootcert": str(authorities)}
     defaults = {name: value for name, value in wanted.items() if name not in url.query}
     return create_engine(
         url.set(drivername="postgresql+psycopg"),

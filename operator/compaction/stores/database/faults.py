@@ -99,10 +99,11 @@ def translated(error: SQLAlchemyError, database: str, no_tables: str) -> Databas
     code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0) & 0xFF
     if state == _NO_TABLE or words.startswith("no such table"):
         return DatabaseSchemaError(database, f"the tables are missing: {no_tables}")
-    if not state and _refused(words):
-        return DatabaseLoginError(database, f"refused the login ({words}).")
+    # First, because what is said of a missing file of authorities is said of a missing database, too.
     if not state and (distrust := _distrust(words)):
         return DatabaseUnreachableError(database, f"{distrust}.")
+    if not state and _refused(words):
+        return DatabaseLoginError(database, f"refused the login ({words}).")
     if code in _SQLITE_UNAVAILABLE:
         return DatabaseUnavailableError(
             database, f"cannot be used ({words}). Check the file, its directory and the space on its disk."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compaction.api.policy.staging_area import MetarangeSources, StagingAreaReference
-from compaction.stores.secrets import Secrets, authorities_of, options_of, require, value_of
+from compaction.stores.secrets import Secrets, options_and_authorities, require, value_of
 from compaction.stores.staging.compaction.work import BranchWork
 from compaction.stores.staging.store import StagingConnection
 
@@ -12,11 +12,12 @@ def connection_of(reference: StagingAreaReference, secrets: Secrets) -> StagingC
     """How to reach the store. Raises SecretError, which names the Secret and the key, never a value."""
     require(secrets, reference.secret_names)
     credentials = reference.credentials_secret_name
+    options, authorities = options_and_authorities(secrets, credentials, reference.ca_bundle)
     return StagingConnection(
         kv_url=value_of(secrets, reference.kv.secret_name, reference.kv.key),
         table=reference.table,
-        options=options_of(secrets, credentials, reference.ca_bundle),
-        authorities=authorities_of(secrets, reference.ca_bundle),
+        options=options,
+        authorities=authorities,
         kv_from=f"Secret {reference.kv.secret_name}",
         options_from=f"Secret {credentials}" if credentials else "",
     )

@@ -65,10 +65,10 @@ def texts_in(meanings: Mapping[str, LeafMeaning], pairs: Pairs) -> dict[str, str
     """
     geo = _object(pairs.get(_GEO, b""))
     around = {key: value for key, value in geo.items() if key != "columns"}
-    texts = {path: one.text for path, one in meanings.items()}
+    texts, calendars = {}, _calendars(pairs)
     for path, one in meanings.items():
-        if said := next((said for kind, said in _calendars(pairs).items() if one.meaning.startswith(kind)), ""):
-            texts[path] = f"{texts[path]} {said}".strip()
+        said = next((said for kind, said in calendars.items() if one.meaning.startswith(kind)), "")
+        texts[path] = f"{one.text} {said}".strip()
     for name, column in _columns(geo).items():
         path, said = escaped(name), f"geo {_crs(column)} {_digest([around, _essential(column)])}"
         texts[path] = f"{texts.get(path, '')} {said}".strip()
