@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from compaction.api.names import GROUP
-from compaction.exceptions import ApiUnavailableError, ForbiddenError, KindsNotServedError, MissingPermissionsError
+from compaction.exceptions import (
+    ApiUnavailableError,
+    ForbiddenError,
+    KindsNotServedError,
+    MissingPermissionsError,
+    NotFoundError,
+    TooManyRequestsError,
+)
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection, load_connection, no_token
 from compaction.kube.replica import preflight
@@ -51,18 +58,26 @@ def test_who_is_refused_by_a_server_that_was_never_away_is_told_at_once() -> Non
     assert not preflight.StartupPatience().bears(REFUSED)
 
 
-@pytest.mark.parametrize("refusal", [ForbiddenError("no"), KindsNotServedError("no kinds"), REFUSED], ids=str)
+@pytest.mark.parametrize("step", ["check", "secrets_refused"])
+@pytest.mark.parametrize(
+    "refusal", [ForbiddenError("no"), KindsNotServedError("no kinds"), NotFoundError("no path"), REFUSED], ids=str
+)
 def test_a_server_that_has_just_come_back_may_refuse_anything(
-    refusal: Exception, monkeypatch: pytest.MonkeyPatch
+    refusal: Exception, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its port is open before it has read roles and resource definitions."""
-    answers: list[Exception] = [AWAY, refusal, refusal]
+    """Its port is open before it has read roles and resource definitions, and objects come after these."""
+    answers: list[Exception] = [AWAY, TooManyRequestsError("its cache is not filled"), refusal, refusal]
 
-    async def answer(_client: ApiClient, **_where: str | None) -> None:
+    async def answer(_client: ApiClient, **_where: str | None) -> tuple[str, ...]:
         if answers:
             raise answers.pop(0)
+        return ()
 
-    monkeypatch.setattr(preflight, "check", answer)
+    async def nothing(_client: ApiClient, **_where: str | None) -> tuple[str, ...]:
+        return ()
+
+    for name in ("check", "secrets_refused"):
+        monkeypatch.setattr(preflight, name, answer if name == step else nothing)
     absent = ApiConnection("http://127.0.0.1:9", None, no_token())
     asyncio.run(check(absent, "ns", preflight.StartupPatience(pause=0.01)))
     assert not answers

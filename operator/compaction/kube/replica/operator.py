@@ -92,8 +92,8 @@ def run_operator(
 
 async def _preflight(connection: ApiConnection, config: OperatorConfig, lease_namespace: str) -> None:
     async with ApiClient(connection, user_agent="compactor-operator") as client:
-        await preflight.check_when_up(client, namespace=config.namespace, lease_namespace=lease_namespace)
-        for refusal in await preflight.secrets_refused(client, namespace=config.namespace):
+        refusals = await preflight.check_when_up(client, namespace=config.namespace, lease_namespace=lease_namespace)
+        for refusal in refusals:
             _log.warning("a permission is missing", why=refusal)
 
 

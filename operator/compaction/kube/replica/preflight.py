@@ -16,11 +16,12 @@ from compaction.api.names import GROUP, VERSION
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.exceptions import (
     CONFIG_MAP,
+    ApiError,
     ApiUnavailableError,
-    ForbiddenError,
     KindsNotServedError,
     MissingPermissionsError,
     NotFoundError,
+    TooManyRequestsError,
 )
 from compaction.kinds.registry import kind_of
 from compaction.kube.client.api import ApiClient
@@ -101,7 +102,8 @@ class StartupPatience:
 
     A supervisor waits longer before each restart (kubelet up to five minutes), so a replica that ended for want of an
     answer would be missing for long after the API server is back. `settling`: an API server that has just come up
-    refuses everybody until it has read its roles, and serves no kind of ours until it has read their definitions.
+    refuses everybody until it has read its roles, serves no kind of ours until it has read their definitions, and
+    lists none of their objects (429) until its cache of them is filled.
     """
 
     away: float = 300.0
@@ -114,7 +116,7 @@ class StartupPatience:
     def bears(self, error: Exception) -> bool:
         """Whether to try again after this error."""
         now = self.clock()
-        if isinstance(error, ApiUnavailableError):
+        if isinstance(error, ApiUnavailableError | TooManyRequestsError):
             self._back_since = None
             self._away_since = now if self._away_since is None else self._away_since
             return now < self._away_since + self.away
@@ -155,13 +157,16 @@ def _secrets_of(body: Obj) -> tuple[str, ...]:
 
 async def check_when_up(
     client: ApiClient, *, namespace: str | None, lease_namespace: str, patience: StartupPatience | None = None
-) -> None:
-    """As `check`, once the API server answers. Also raises ApiUnavailableError, when it stays away for too long."""
+) -> tuple[str, ...]:
+    """`check`, then `secrets_refused`, once the API server answers both. Also raises ApiUnavailableError, when it
+    stays away for too long.
+    """
     patience = patience or StartupPatience()
     while True:
         try:
-            return await check(client, namespace=namespace, lease_namespace=lease_namespace)
-        except (ApiUnavailableError, ForbiddenError, KindsNotServedError, MissingPermissionsError) as error:
+            await check(client, namespace=namespace, lease_namespace=lease_namespace)
+            return await secrets_refused(client, namespace=namespace)
+        except (ApiError, KindsNotServedError, MissingPermissionsError) as error:
             if not patience.bears(error):
                 raise
             _log.warning("waiting for the API server", error=str(error))

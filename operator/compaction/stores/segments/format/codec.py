@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -32,11 +33,14 @@ from compaction.stores.segments.model import (
     U32Array,
     U64Array,
     data_start,
+    torn_from,
 )
 
 MAGIC: Final = b"RASG"
 CURRENT_VERSION: Final = 2
 _READS: Final = 5
+_PAUSE: Final = 0.001
+"""Seconds, twice as many each time: a writer that is interrupted while its slots are copied goes on within these."""
 _HEADER: Final = struct.Struct(">4sHH")
 
 RECORD_DTYPES: Final[dict[int, np.dtype[np.void]]] = {
@@ -166,10 +170,13 @@ def read_segment_fd(fd: int, path: Path, *, newest: bool = False) -> SegmentInde
     if not stat.S_ISREG(status.st_mode):
         raise CorruptSegmentError(str(path), "not a regular file")
     index = _read_index(fd, path, FileIdentity.of(status), newest=newest)
-    for _ in range(_READS):
+    for look in range(_READS):
         now = FileIdentity.of(os.fstat(fd))
         if now == index.identity:
-            return index
+            if torn_from(index) is None:
+                return index
+            # A file has its new time before a write to it is copied: one with half a record looks as it will later.
+            time.sleep(_PAUSE * 2**look)
         index = _read_index(fd, path, now, newest=newest)
     # Written to all the time. Data come before the records that point to them, so all of these lie within the size as
     # it is afterwards; the mixed identity is that of no state of the file, and takes no other one for the same.

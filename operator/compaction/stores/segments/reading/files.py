@@ -3,6 +3,10 @@ it.
 
 A reading counts if the names are the same after it as before; else it is made again, and what did not change is not
 read again. (A directory that changes while it is listed may show a replaced name twice, or not at all.)
+
+The newest segment is read each time, and once more when it is the newest no longer: its slots are written in place
+behind its data, so within one tick of the file system's clock, or while a slot is copied, size and time say nothing.
+The others do not change: a segment is whole before the next one is created.
 """
 
 from __future__ import annotations
@@ -39,13 +43,15 @@ class SegmentFiles:
 
 
 def read_segments(directory: Path, *, known: Mapping[str, SegmentIndex] | None = None) -> SegmentFiles:
-    """Parse the index of every segment file; of `known` ones only if the file is another, or was written to, since.
+    """Parse the index of every segment file; of `known` ones, all of an earlier reading, only if the file is another,
+    or was written to, since.
 
     Raises:
         NotALogDirectoryError: not a directory, or one without any segment.
         LogChangedError: names changed during each of `LOOKS` looks.
     """
     parsed = dict(known or {})
+    parsed.pop(max(parsed, default=""), None)
     before = _list_names(directory)
     for _ in range(LOOKS):
         try:
@@ -75,7 +81,7 @@ def _list_names(directory: Path) -> dict[str, bool]:
 
 
 def _parse(directory: Path, names: dict[str, bool], parsed: dict[str, SegmentIndex]) -> SegmentFiles:
-    """Read what `parsed` does not hold already, and add it there."""
+    """Read what `parsed` does not hold already, and add it there, but for the newest."""
     segments: list[SegmentIndex] = []
     links: dict[str, str] = {}
     errors: list[SegmentNameError | CorruptSegmentError] = []
@@ -99,12 +105,12 @@ def _parse(directory: Path, names: dict[str, bool], parsed: dict[str, SegmentInd
 
 
 def _read(path: Path, parsed: dict[str, SegmentIndex], *, newest: bool) -> SegmentIndex:
+    if newest:
+        return read_segment(path, newest=True)
     known = parsed.get(path.name)
-    # An empty file is a segment only as long as it is the newest one.
-    if known is not None and (newest or known.identity.size) and regular_identity(path) == known.identity:
-        return known
-    parsed[path.name] = read_segment(path, newest=newest)
-    return parsed[path.name]
+    if known is None or regular_identity(path) != known.identity:
+        known = parsed[path.name] = read_segment(path)
+    return known
 
 
 def _target(path: Path) -> str:

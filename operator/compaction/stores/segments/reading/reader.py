@@ -136,6 +136,11 @@ class SegmentFile:
         for row in rows[~inside].tolist():
             report(self._corrupt(row, f"its {self.segment.length[row]} bytes are not in the data area of {size} bytes"))
         rows = rows[inside]
+        empty = self.segment.length[rows] == 0
+        for row in rows[empty].tolist():
+            # The CRC of nothing is 0, which means unchecked: such a record would pass for an entry.
+            report(self._corrupt(row, "its index says that it has no bytes, and no entry is empty"))
+        rows = rows[~empty]
         offsets = self.segment.offset[rows].astype(np.int64)
         lengths = self.segment.length[rows].astype(np.int64)
         for reads in plan_reads(offsets, lengths, chunk_bytes=CHUNK_BYTES, gap_bytes=GAP_BYTES):
