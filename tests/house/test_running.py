@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from support.parallel import COMPUTING, TESTS, TOGETHER, WAITING, group, in_turns
-from support.timing import Cost, Timing, report_lines, sum_by
+from support.timing import Cost, Timing, program, report_lines, shared_lines, sum_by
 
 
 def test_each_file_has_its_turn_once_and_the_long_ones_come_first() -> None:
@@ -32,6 +33,26 @@ def test_the_summary_says_what_all_of_it_took_and_names_the_slowest() -> None:
     assert last == "100 tests took 1.5 minutes and 0.5 CPU minutes"
     named = [line.split("::")[1] for line in lines if "::" in line]
     assert named == [f"test_{index}" for index in range(99, 79, -1)]
+
+
+def test_the_summary_says_what_is_shared_and_what_was_started() -> None:
+    fixtures = {"spark": Cost(3, 9.0, 6.0), "plane": Cost(1, 5.0, 7.0), "cheap": Cost(80, 1.0, 0.5)}
+    *lines, last = shared_lines(fixtures, Counter({"etcd": 2, "python -m compaction": 40}))
+    assert [line.split()[-1] for line in lines[2:]] == ["plane", "spark"]
+    assert last.endswith(": python -m compaction 40, etcd 2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["/usr/bin/etcd", "--data-dir", "x"], "etcd"),
+        (["/venv/bin/python3.11", "-m", "compaction.cli.main", "operator"], "python -m compaction.cli.main"),
+        (["python", "-X", "dev", "/tests/support/light_operator.py"], "python light_operator.py"),
+        (["python", "-c", "print()"], "python -c"),
+    ],
+)
+def test_programs_have_the_names_that_people_call_them_by(arguments: list[str], name: str) -> None:
+    assert program(arguments[0], arguments) == name
 
 
 def test_tests_of_several_folders_may_run_together(pytestconfig: pytest.Config) -> None:

@@ -1,4 +1,5 @@
-"""What a run of the tests costs: wall and CPU minutes in all and by folder, and the slowest tests, printed at its end.
+"""What a run of the tests costs: wall and CPU minutes in all and by folder, the slowest tests, what fixtures cost that
+several tests share, and which programs were started; printed at its end.
 
 A test's CPU is that of its process and of the children it waited for. Servers that outlive a test count where their
 fixture ends, and in the total. What is neither CPU nor other work of the machine is waiting: look there first.
@@ -7,18 +8,23 @@ fixture ends, and in the total. What is neither CPU nor other work of the machin
 from __future__ import annotations
 
 import json
+import os
 import resource
+import sys
 import time
-from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
 
-CPU = "cpu_seconds"
+CPU, FIXTURES, PROGRAMS = "cpu_seconds", "fixtures", "programs"
 SLOWEST = 20
+FEWEST_SECONDS = 1.0
+"""A fixture that costs less CPU in all is not worth a line."""
+MOST_PROGRAMS = 12
 _SINCE = pytest.StashKey[float]()
 
 
@@ -49,7 +55,34 @@ class Timing:
     config: pytest.Config
     began: float = field(default_factory=time.monotonic)
     tests: defaultdict[str, Cost] = field(default_factory=lambda: defaultdict(Cost))
+    fixtures: defaultdict[str, Cost] = field(default_factory=lambda: defaultdict(Cost))
+    programs: Counter[str] = field(default_factory=Counter)
+    ending: dict[Any, tuple[float, float]] = field(default_factory=dict)
     workers_cpu: float = 0.0
+
+    def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Programs that are started by `subprocess` or `posix_spawn`, and forks that run none."""
+        if event in {"subprocess.Popen", "os.posix_spawn"}:
+            executable, given = arguments[0], arguments[1]
+            self.programs[program(os.fsdecode(executable), [os.fsdecode(one) for one in given])] += 1
+        elif event == "os.fork":
+            self.programs["(fork)"] += 1
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, object, object]:
+        """Of fixtures that outlive a test: what making and ending one costs. Of those that one asks for, too."""
+        if fixturedef.scope == "function":
+            return (yield)
+        name, began, cpu = fixturedef.argname, time.monotonic(), cpu_seconds()
+        result = yield
+        self.fixtures[name].add(1, time.monotonic() - began, cpu_seconds() - cpu)
+        # Finalizers run last in, first out: this one before the fixture's own, and the hook below after it.
+        fixturedef.addfinalizer(lambda: self.ending.__setitem__(fixturedef, (time.monotonic(), cpu_seconds())))
+        return result
+
+    def pytest_fixture_post_finalizer(self, fixturedef: Any) -> None:
+        if (since := self.ending.pop(fixturedef, None)) is not None:
+            self.fixtures[fixturedef.argname].add(0, time.monotonic() - since[0], cpu_seconds() - since[1])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -72,10 +105,16 @@ class Timing:
         sent: dict[str, Any] | None = getattr(self.config, "workeroutput", None)
         if sent is not None:
             sent[CPU] = cpu_seconds()
+            sent[FIXTURES] = {name: [one.tests, one.wall, one.cpu] for name, one in self.fixtures.items()}
+            sent[PROGRAMS] = dict(self.programs)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        self.workers_cpu += (getattr(node, "workeroutput", None) or {}).get(CPU, 0.0)
+        got = getattr(node, "workeroutput", None) or {}
+        self.workers_cpu += got.get(CPU, 0.0)
+        self.programs.update(got.get(PROGRAMS, {}))
+        for name, cost in got.get(FIXTURES, {}).items():
+            self.fixtures[name].add(*cost)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         wall = time.monotonic() - self.began
@@ -85,6 +124,8 @@ class Timing:
         if path is not None:
             path.write_text(json.dumps({name: [one.wall, one.cpu] for name, one in self.tests.items()}, indent=0))
         if sum(one.tests for one in self.tests.values()) > SLOWEST:
+            for line in shared_lines(self.fixtures, self.programs):
+                terminalreporter.write_line(line)
             for line in report_lines(self.tests.items(), wall, cpu):
                 terminalreporter.write_line(line)
 
@@ -104,6 +145,28 @@ def report_lines(tests: Iterable[tuple[str, Cost]], wall: float, cpu: float) -> 
     yield f"{count} tests took {wall / 60:.1f} minutes and {cpu / 60:.1f} CPU minutes"
 
 
+def shared_lines(fixtures: Mapping[str, Cost], programs: Counter[str]) -> Iterable[str]:
+    """Fixtures that several tests share, by what making and ending them costs, and the programs started most often."""
+    yield "====== what fixtures cost that several tests share ======"
+    yield f"{'starts':>6} {'wall s':>8} {'CPU s':>8}  fixture"
+    for name, one in sorted(fixtures.items(), key=lambda pair: -pair[1].cpu):
+        if one.cpu >= FEWEST_SECONDS:
+            yield f"{one.tests:>6} {one.wall:>8.1f} {one.cpu:>8.1f}  {name}"
+    most = ", ".join(f"{name} {count}" for name, count in programs.most_common(MOST_PROGRAMS))
+    yield f"programs that tests started, most often: {most}"
+
+
+def program(executable: str, arguments: Sequence[str]) -> str:
+    """What is started, as a person would call it: of Python the module or the script."""
+    name = PurePath(executable or (arguments or [""])[0]).name
+    if not name.startswith("python"):
+        return name
+    if "-m" in arguments[:-1]:
+        return f"python -m {arguments[arguments.index('-m') + 1]}"
+    script = next((one for one in arguments[1:] if not one.startswith("-")), "")
+    return f"python {PurePath(script).name[:24]}" if script.endswith(".py") else f"python {' '.join(arguments[1:2])}"
+
+
 def sum_by(tests: Iterable[tuple[str, Cost]], key: Callable[[str], str]) -> dict[str, Cost]:
     """The tests' costs added up by a part of their names."""
     sums: defaultdict[str, Cost] = defaultdict(Cost)
@@ -117,4 +180,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Timing(config), "timing")
+    timing = Timing(config)
+    config.pluginmanager.register(timing, "timing")
+    sys.addaudithook(timing.audit)
