@@ -163,8 +163,8 @@ def program(executable: str, arguments: Sequence[str]) -> str:
         return name
     if "-m" in arguments[:-1]:
         return f"python -m {arguments[arguments.index('-m') + 1]}"
-    script = next((one for one in arguments[1:] if not one.startswith("-")), "")
-    return f"python {PurePath(script).name[:24]}" if script.endswith(".py") else f"python {' '.join(arguments[1:2])}"
+    script = next((one for one in arguments[1:] if one.endswith(".py")), "")
+    return f"python {PurePath(script).name}" if script else f"python {' '.join(arguments[1:2])}"
 
 
 def sum_by(tests: Iterable[tuple[str, Cost]], key: Callable[[str], str]) -> dict[str, Cost]:
