@@ -16,26 +16,24 @@ def combine(
     groups: Sequence[tuple[str, ...]],
     committed: Mapping[str, GroupReceipt],
     obsolete: Sequence[SegmentTombstone],
-    token: int,
-    worker: str,
 ) -> JobReceipt | None:
     """One receipt for all that was committed (by whichever attempt); None when nothing was.
 
-    `committed` by group key; `token` and `worker` are those of the attempt that asks. The receipt names the attempt
-    that committed last, which may be an earlier one. Bytes of obsolete segments count as reclaimed: they are deleted
-    back after the grace.
+    `committed` by group key. A function of what the log's fence has recorded and of nothing else, so each attempt that
+    finds the job done reads the same receipt. It names the attempt that committed last. Bytes of obsolete segments
+    count as reclaimed: they are deleted after the grace.
     """
     parts = [committed[key] for key in map(group_key, groups) if key in committed]
     if not parts and not obsolete:
         return None
     before = sum(part.bytes_before for part in parts) + sum(tombstone.bytes for tombstone in obsolete)
     after = sum(part.bytes_after for part in parts)
-    holders = {part.token: part.holder for part in parts} | {token: worker}
-    newest = max([part.token for part in parts] + [one.token for one in obsolete]) or token
+    marks: list[GroupReceipt | SegmentTombstone] = [*parts, *obsolete]
+    newest, worker = max((mark.token, mark.holder) for mark in marks)
     times = [*(part.committed_at for part in parts), *(tombstone.since for tombstone in obsolete)]
     return JobReceipt(
         token=newest,
-        worker=holders.get(newest, ""),
+        worker=worker,
         groups=len(groups),
         groups_committed=len(parts),
         sources=tuple(name for part in parts for name in part.sources),

@@ -236,13 +236,7 @@ class SegmentAttempt(SegmentLogAttempt):
                 fs.unlink_if_present(self.job.directory / partial_name(key, job=self.job.name, token=self.token))
 
     def _report(self) -> JobReport:
-        receipt = combine(
-            groups=self.job.groups,
-            committed=self.committed,
-            obsolete=self.obsolete,
-            token=self.token,
-            worker=self.store.holder,
-        )
+        receipt = combine(groups=self.job.groups, committed=self.committed, obsolete=self.obsolete)
         done = f"{len(self.committed)} groups compacted, {len(self.obsolete)} segments marked for deletion"
         return report_of(
             token=self.token, done=done, failures=self.failures, identities=self.identities, receipt=receipt

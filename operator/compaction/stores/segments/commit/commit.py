@@ -328,7 +328,7 @@ def commit_unreferenced(
             for name in missing:
                 if name not in dead:
                     raise SourcesChangedError(f"{directory / name}: replaced, or something in it is needed (again)")
-            marked = tuple(dead[name].tombstone(since=now, job=job, token=token) for name in missing)
+            marked = tuple(dead[name].tombstone(since=now, job=job, token=token, holder=holder) for name in missing)
             jobs = record.jobs | {job: replace(claim, unreferenced=(*claim.unreferenced, *marked))}
             marks = fence.with_tombstones(replace(record, jobs=jobs), marked)
             # Half of the room at most: commits, claims and the sweep that shrinks it again need theirs.

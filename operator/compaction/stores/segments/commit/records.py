@@ -116,7 +116,8 @@ class UnreferencedReason(StrEnum):
 class SegmentTombstone:
     """A name that is deleted once `since` is longer ago than the grace.
 
-    `identity`: the file, or the link, that it stands for; None in an older record of a link.
+    `job`, `token` and `holder`: of the attempt that marked it. `identity`: the file, or the link, that it stands for;
+    None in an older record of a link.
     """
 
     name: str
@@ -124,6 +125,7 @@ class SegmentTombstone:
     since: float
     job: str = ""
     token: int = 0
+    holder: str = ""
     bytes: int = 0
     reason: UnreferencedReason | None = None
     identity: FileIdentity | None = None

@@ -41,7 +41,7 @@ class DeadSegment:
     reason: UnreferencedReason
     identity: FileIdentity
 
-    def tombstone(self, *, since: float, job: str, token: int = 0) -> SegmentTombstone:
+    def tombstone(self, *, since: float, job: str, token: int = 0, holder: str = "") -> SegmentTombstone:
         """The mark with which this file, and no other under its name, waits for its deletion."""
         return SegmentTombstone(
             name=self.name,
@@ -49,6 +49,7 @@ class DeadSegment:
             since=since,
             job=job,
             token=token,
+            holder=holder,
             bytes=self.identity.size,
             reason=self.reason,
             identity=self.identity,
