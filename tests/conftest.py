@@ -18,6 +18,7 @@ import pytest
 from compaction.kube.logging import LogFormat, remove_handlers, setup_logging
 from compaction.local.cluster.admin import AdminClient
 from compaction.local.programs.binaries import Binaries, ensure_binaries
+from compaction.stores.segments.directory import lock
 from support.cluster.control_plane import ControlPlane, audited_control_plane
 
 pytest_plugins = (
@@ -68,6 +69,15 @@ def _logging_as_it_was() -> Iterator[None]:
     remove_handlers()
     if root.level != level:
         root.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def _locks_as_they_were() -> Iterator[None]:
+    """A lock of a log that a test leaves open keeps whatever has its descriptor's number later from being closed."""
+    before = set(lock._held)
+    yield
+    left = lock._held - before
+    assert not left, f"locks of logs that were left open: {[os.readlink(f'/proc/self/fd/{fd}') for fd in left]}"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

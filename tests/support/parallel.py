@@ -1,15 +1,21 @@
-"""How the tests are shared out between parallel workers (pytest-xdist): by file, the long ones first."""
+"""How the tests run beside each other: their files lie in memory, and parallel workers (pytest-xdist) share the tests
+out by file, the long ones first.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 TESTS = Path(__file__).resolve().parents[1]
+_SCRATCH = pytest.StashKey[Path]()
 
 # Each of these takes minutes: the first half waits for servers and clocks, the second half computes. Workers take a
 # file of each in turn, so that the cores are busy while others wait, and what is short fills the gaps at the end.
@@ -26,6 +32,52 @@ TOGETHER = {
         "kube/launchers/test_store_secrets.py",
     )
 }
+
+
+MEMORY: Final = Path("/dev/shm")
+PREFIX: Final = "compaction-"
+ROOM: Final = 6 << 30
+"""Bytes: a run leaves a gigabyte and a half, and its servers and JVMs need memory besides."""
+
+
+def room_in_memory() -> int:
+    """Bytes that temporary files may take in memory; 0 where programs cannot be started from there."""
+    try:
+        found = os.statvfs(MEMORY)
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 0
+    if found.f_flag & os.ST_NOEXEC:
+        return 0
+    (available,) = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+    return min(found.f_bavail * found.f_frsize, available // 2)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Temporary files of the tests, and of all that they start, lie in memory where that has room: servers wait for
+    every sync, and a quarter of the CPU time of tests on files is that of a disk's journal. What a device does is not
+    tested anywhere: what is not synced is lost where the tests say so, by their own hand.
+    """
+    if hasattr(config, "workerinput") or os.environ.get("TMPDIR") or room_in_memory() < ROOM:
+        return
+    for left in MEMORY.glob(f"{PREFIX}*"):
+        if not Path("/proc", left.name.removeprefix(PREFIX)).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    scratch = MEMORY / f"{PREFIX}{os.getpid()}"
+    # As /tmp is: PostgreSQL has files of its own in it, as a user who is not root.
+    scratch.mkdir()
+    scratch.chmod(0o1777)
+    os.environ["TMPDIR"], tempfile.tempdir = str(scratch), None
+    config.stash[_SCRATCH] = scratch
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """What a failed run has left is kept until the next one."""
+    scratch = session.config.stash.get(_SCRATCH, None)
+    if scratch is not None and exitstatus == pytest.ExitCode.OK:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def place(item: pytest.Item) -> str:

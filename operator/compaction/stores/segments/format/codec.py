@@ -165,7 +165,7 @@ def read_segment(path: Path, *, newest: bool = False) -> SegmentIndex:
 
 
 def read_segment_fd(fd: int, path: Path, *, newest: bool = False) -> SegmentIndex:
-    """Parse the index of an open segment file; `path` names it in the result and in errors."""
+    """Parse the index of an open segment file; `path` names it in the result and in errors. `newest`: it may grow."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise CorruptSegmentError(str(path), "not a regular file")
@@ -173,7 +173,7 @@ def read_segment_fd(fd: int, path: Path, *, newest: bool = False) -> SegmentInde
     for look in range(_READS):
         now = FileIdentity.of(os.fstat(fd))
         if now == index.identity:
-            if torn_from(index) is None:
+            if not newest or torn_from(index) is None:
                 return index
             # A file has its new time before a write to it is copied: one with half a record looks as it will later.
             time.sleep(_PAUSE * 2**look)
