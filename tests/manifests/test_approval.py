@@ -56,7 +56,7 @@ def test_who_writes_a_policy_does_not_approve_its_plans(empty_plane: ControlPlan
     assert "may approve a plan" in attempt("editor", *approve, "compaction.dev/approve-")
     already = POLICY.replace("{name: logs}", "{name: other, annotations: {compaction.dev/approve: c3}}")
     assert "may approve a plan" in attempt("editor", "create", "-f", "-", input=already)
-    # A job by hand would be work that nobody approved. The operator, which makes the jobs of a plan, writes their status.
+    # A job by hand is work that nobody approved. Of users and operator only the operator writes the status of jobs.
     trial = ("create", "--dry-run=server", "-f", "-")
     eventually(lambda: "may create jobs" in attempt("editor", *trial, input=JOB), "the refusal of an editor's job")
     assert "may create jobs" in attempt(f"system:serviceaccount:other:{OPERATOR}", "create", "-f", "-", input=JOB)

@@ -44,6 +44,13 @@ def plane(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Itera
         kubectl(
             "create", "rolebinding", "drivers", *bound, f"--serviceaccount={PLAIN}:compaction-operator", namespace=PLAIN
         )
+        workloads = ("--verb=create", "--resource=deployments.apps,replicasets.apps")
+        kubectl("create", "role", "workloads", *workloads, namespace=PLAIN)
+        kubectl("create", "rolebinding", "workloads", "--role=workloads", "--user=workloads", namespace=PLAIN)
+        kubectl("create", "rolebinding", "deployer", "--role=workloads", "--user=deployer", namespace=PLAIN)
+        own = ("--verb=impersonate", "--resource=serviceaccounts", "--resource-name=compaction-operator")
+        kubectl("create", "role", "deployer", *own, namespace=PLAIN)
+        kubectl("create", "rolebinding", "impersonator", "--role=deployer", "--user=deployer", namespace=PLAIN)
         for name in ("default", "compaction-executor"):
             # The part of the absent controller, without which no pod is made.
             kubectl("create", "serviceaccount", name, namespace=PLAIN)
@@ -193,6 +200,25 @@ def test_accounts_of_ours_make_no_pod_beyond_the_baseline_where_nothing_else_ref
     for user in (driver, operator):
         assert says in attempt(plane, user, {**usual, "spec": usual["spec"] | members}, namespace=PLAIN)
         assert attempt(plane, user, usual, namespace=PLAIN) == ""
+
+
+def workload(kind: str, account: str) -> dict[str, Any]:
+    labels = {"app": "a"}
+    template = {"metadata": {"labels": labels}, "spec": pod(account)["spec"]}
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "compaction-operator-x"}, "spec": spec}
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet"])
+def test_no_other_deployment_runs_as_the_operator_unless_its_writer_may_impersonate_it(
+    plane: ControlPlane, kind: str
+) -> None:
+    """The pods of all of them are made by one controller, which the policy for pods lets through."""
+    # The built-in roles `edit` and `admin` may.
+    refused = "only who may impersonate compaction-operator"
+    assert refused in attempt(plane, "workloads", workload(kind, "compaction-operator"), namespace=PLAIN)
+    assert attempt(plane, "workloads", workload(kind, "default"), namespace=PLAIN) == ""
+    assert attempt(plane, "deployer", workload(kind, "compaction-operator"), namespace=PLAIN) == ""
 
 
 def test_a_worker_does_not_lead_where_the_lease_is_missing_either(plane: ControlPlane) -> None:
