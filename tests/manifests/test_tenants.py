@@ -25,6 +25,8 @@ pytestmark = pytest.mark.apiserver
 
 SYSTEM = "compaction-system"
 ATTEMPTS = TenantTable.read().attempts
+PLAIN = "plain"
+OURS: dict[str, Any] = {"name": "a", "image": "a"}
 WORKER = f"system:serviceaccount:{SYSTEM}:compaction-worker"
 
 
@@ -36,6 +38,22 @@ def plane(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Itera
         kubectl = plane.kubectl
         kubectl("apply", "--server-side", "-k", str(NAMESPACED))
         kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+        kubectl("create", "namespace", PLAIN)
+        kubectl("create", "role", "drivers", "--verb=create", "--resource=pods", namespace=PLAIN)
+        bound = ("--role=drivers", f"--serviceaccount={PLAIN}:compaction-worker")
+        kubectl(
+            "create", "rolebinding", "drivers", *bound, f"--serviceaccount={PLAIN}:compaction-operator", namespace=PLAIN
+        )
+        workloads = ("--verb=create", "--resource=deployments.apps,replicasets.apps")
+        kubectl("create", "role", "workloads", *workloads, namespace=PLAIN)
+        kubectl("create", "rolebinding", "workloads", "--role=workloads", "--user=workloads", namespace=PLAIN)
+        kubectl("create", "rolebinding", "deployer", "--role=workloads", "--user=deployer", namespace=PLAIN)
+        own = ("--verb=impersonate", "--resource=serviceaccounts", "--resource-name=compaction-operator")
+        kubectl("create", "role", "deployer", *own, namespace=PLAIN)
+        kubectl("create", "rolebinding", "impersonator", "--role=deployer", "--user=deployer", namespace=PLAIN)
+        for name in ("default", "compaction-executor"):
+            # The part of the absent controller, without which no pod is made.
+            kubectl("create", "serviceaccount", name, namespace=PLAIN)
         for user in ("mallory", "alice"):
             kubectl(
                 "create", "rolebinding", user, "--clusterrole=compaction-editor", f"--user={user}", namespace=SYSTEM
@@ -86,10 +104,10 @@ def template(**spec: Any) -> dict[str, Any]:
     return policy({"podTemplate": {"spec": spec}})
 
 
-def attempt(plane: ControlPlane, user: str, document: dict[str, Any]) -> str:
+def attempt(plane: ControlPlane, user: str, document: dict[str, Any], *, namespace: str = SYSTEM) -> str:
     """What the API server says to it; nothing when it would do it."""
     command = ("create", "--dry-run=server", f"--as={user}", "-f", "-")
-    answer = plane.kubectl(*command, namespace=SYSTEM, input=yaml.safe_dump(document), check=False)
+    answer = plane.kubectl(*command, namespace=namespace, input=yaml.safe_dump(document), check=False)
     return "" if answer.returncode == 0 else answer.stderr
 
 
@@ -152,6 +170,55 @@ def test_accounts_of_ours_do_nothing_but_their_work(plane: ControlPlane) -> None
     # Beyond admission only the absence of a node's account is in the way.
     for user, account in ((WORKER, "compaction-executor"), (operator, "compaction-worker")):
         assert attempt(plane, user, pod(account)) == ""
+
+
+BEYOND = (
+    ({"hostNetwork": True}, "nothing of the node"),
+    ({"hostPID": True}, "nothing of the node"),
+    ({"hostIPC": True}, "nothing of the node"),
+    ({"nodeName": "control-plane"}, "nothing of the node"),
+    ({"volumes": [{"name": "a", "hostPath": {"path": "/"}}]}, "nothing of the node"),
+    ({"containers": [OURS | {"ports": [{"containerPort": 1, "hostPort": 1}]}]}, "nothing of the node"),
+    ({"securityContext": {}}, "do not run as root"),
+    ({"securityContext": {"runAsNonRoot": True, "runAsUser": 0}}, "do not run as root"),
+    ({"containers": [OURS | {"securityContext": {"allowPrivilegeEscalation": True}}]}, "do not run as root"),
+    ({"initContainers": [OURS | {"name": "i", "securityContext": {"runAsUser": 0}}]}, "do not run as root"),
+    ({"containers": [OURS | {"securityContext": {"runAsNonRoot": False}}]}, "do not run as root"),
+    ({"containers": [OURS | {"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]}, "keep to the Baseline"),
+    ({"containers": [OURS | {"securityContext": {"seccompProfile": {"type": "Unconfined"}}}]}, "keep to the Baseline"),
+)
+
+
+@pytest.mark.parametrize(("members", "says"), BEYOND)
+def test_accounts_of_ours_make_no_pod_beyond_the_baseline_where_nothing_else_refuses_it(
+    plane: ControlPlane, members: dict[str, Any], says: str
+) -> None:
+    """A namespace without the labels of Pod Security: whose code runs in a driver has the driver's token."""
+    driver = f"system:serviceaccount:{PLAIN}:compaction-worker"
+    operator = f"system:serviceaccount:{PLAIN}:compaction-operator"
+    usual = pod("compaction-executor")
+    for user in (driver, operator):
+        assert says in attempt(plane, user, {**usual, "spec": usual["spec"] | members}, namespace=PLAIN)
+        assert attempt(plane, user, usual, namespace=PLAIN) == ""
+
+
+def workload(kind: str, account: str) -> dict[str, Any]:
+    labels = {"app": "a"}
+    template = {"metadata": {"labels": labels}, "spec": pod(account)["spec"]}
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "compaction-operator-x"}, "spec": spec}
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet"])
+def test_no_other_deployment_runs_as_the_operator_unless_its_writer_may_impersonate_it(
+    plane: ControlPlane, kind: str
+) -> None:
+    """The pods of all of them are made by one controller, which the policy for pods lets through."""
+    # The built-in roles `edit` and `admin` may.
+    refused = "only who may impersonate compaction-operator"
+    assert refused in attempt(plane, "workloads", workload(kind, "compaction-operator"), namespace=PLAIN)
+    assert attempt(plane, "workloads", workload(kind, "default"), namespace=PLAIN) == ""
+    assert attempt(plane, "deployer", workload(kind, "compaction-operator"), namespace=PLAIN) == ""
 
 
 def test_a_worker_does_not_lead_where_the_lease_is_missing_either(plane: ControlPlane) -> None:

@@ -150,19 +150,19 @@ def deleted(body: Mapping[str, Any]) -> bool:
     return "deletionTimestamp" in body["metadata"]
 
 
-def volume_object(volume: Path) -> dict[str, Any]:
+def volume_object(volume: Path, *, namespace: str = NAMESPACE) -> dict[str, Any]:
     """What a cluster's provisioner makes for a claim; several pods of the one node mount it."""
     here = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE_NAME]}]}
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolume",
-        "metadata": {"name": CLAIM},
+        "metadata": {"name": CLAIM if namespace == NAMESPACE else f"{CLAIM}-{namespace}"},
         "spec": {
             "capacity": {"storage": "10Gi"},
             "accessModes": ["ReadWriteMany"],
             "local": {"path": str(volume)},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [here]}},
-            "claimRef": {"namespace": NAMESPACE, "name": CLAIM},
+            "claimRef": {"namespace": namespace, "name": CLAIM},
         },
     }
 

@@ -17,7 +17,13 @@ from typing import Any, Final, Self
 
 import yaml
 
-from compaction.api.names import API_VERSION, CATALOG_KIND, COORDINATOR_LEASE, WORKER_SERVICE_ACCOUNT
+from compaction.api.names import (
+    API_VERSION,
+    CATALOG_KIND,
+    COORDINATOR_LEASE,
+    EXECUTOR_SERVICE_ACCOUNT,
+    WORKER_SERVICE_ACCOUNT,
+)
 from compaction.exceptions import ApiError, DrillError, ForbiddenError, InvalidObjectError, NotFoundError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection
@@ -29,16 +35,21 @@ ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io", "v1", "rolebindings
 SETTLE_SECONDS: Final = 30.0
 """The API server takes a moment to see a new binding."""
 _PAUSE: Final = 0.5
+_POD_SECURITY: Final = "violates PodSecurity"
+"""Where the namespace enforces it, it refuses a pod before an admission policy does."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantAttempt:
-    """What a user who may write policies, and nothing else, might write: `says` is in the refusal."""
+    """What a user who may write policies, and nothing else, might write: `says` is in the refusal. `operator`: what the
+    operator says of it, where it was written all the same; empty where it cannot be.
+    """
 
     name: str
     resource: Resource
     body: Obj
     says: str
+    operator: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +68,11 @@ class TenantTable:
 
 
 def _attempt(document: Mapping[str, Any], usual: Mapping[str, Any]) -> TenantAttempt:
+    resource, spec = COMPACTION_POLICIES, {**usual, **document["spec"]}
     if document.get("kind") == CATALOG_KIND:
-        body = _object(CATALOG_COMPACTIONS, document["spec"])
-        return TenantAttempt(document["attempt"], CATALOG_COMPACTIONS, body, document["says"])
-    body = _object(COMPACTION_POLICIES, {**usual, **document["spec"]})
-    return TenantAttempt(document["attempt"], COMPACTION_POLICIES, body, document["says"])
+        resource, spec = CATALOG_COMPACTIONS, document["spec"]
+    body = _object(resource, spec)
+    return TenantAttempt(document["attempt"], resource, body, document["says"], document.get("operator", ""))
 
 
 def _object(resource: Resource, spec: Mapping[str, Any]) -> Obj:
@@ -80,9 +91,26 @@ def pod(account: str) -> Obj:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "compaction-drill"}, "spec": spec}
 
 
+def with_the_node(body: Obj) -> Obj:
+    """The same pod with the disk of the node."""
+    return {**body, "spec": {**body["spec"], "volumes": [{"name": "a", "hostPath": {"path": "/"}}]}}
+
+
+def as_root(body: Obj) -> Obj:
+    """The same pod, where its image may run as root."""
+    return {**body, "spec": {**body["spec"], "securityContext": {}}}
+
+
 OF_WORKERS: Final = (
     TenantAttempt("a worker makes a pod as the operator", PODS, pod("compaction-operator"), "own Deployment"),
     TenantAttempt("a worker makes a pod as a worker", PODS, pod(WORKER_SERVICE_ACCOUNT), "executors only"),
+    TenantAttempt(
+        "a worker makes a pod with the disk of the node",
+        PODS,
+        with_the_node(pod(EXECUTOR_SERVICE_ACCOUNT)),
+        "nothing of the node",
+    ),
+    TenantAttempt("a worker makes a pod as root", PODS, as_root(pod(EXECUTOR_SERVICE_ACCOUNT)), "do not run as root"),
 )
 
 
@@ -163,7 +191,7 @@ class TenantsDrill:
 
 
 def _judged(claim: str, says: str, said: str) -> Check:
-    held = says in said
+    held = says in said or _POD_SECURITY in said
     return Check(claim, held, "refused" if held else f"expected {says!r}; {said or 'it was taken'}")
 
 

@@ -13,6 +13,7 @@ from compaction.kube.launchers.kubeflow import kubeflow_application
 from kube.launchers.pods import FULL, request_of
 
 EXECUTORS = {"executor": {"instances": 1}}
+APPARMOR = "container.apparmor.security.beta.kubernetes.io/worker"
 
 
 def attempt(allowance: PodAllowance = PodAllowance(), **workers: Any) -> str:  # noqa: B008 - frozen
@@ -30,6 +31,10 @@ def attempt(allowance: PodAllowance = PodAllowance(), **workers: Any) -> str:  #
 
 def of(**spec: Any) -> dict[str, Any]:
     return {"podTemplate": {"spec": spec}}
+
+
+def annotated(profile: str) -> dict[str, Any]:
+    return {"podTemplate": {"metadata": {"annotations": {APPARMOR: profile, "a": "unconfined"}}}}
 
 
 def container(**members: Any) -> dict[str, Any]:
@@ -60,6 +65,7 @@ def container(**members: Any) -> dict[str, Any]:
         ),
         (container(securityContext={"seLinuxOptions": {"type": "spc_t"}}), "].securityContext.seLinuxOptions"),
         (container(securityContext={"appArmorProfile": {"type": "Unconfined"}}), "].securityContext.appArmorProfile"),
+        (annotated("unconfined"), f"the annotation {APPARMOR}: unconfined"),
         (container(ports=[{"containerPort": 1, "hostPort": 1}]), "]: hostPort"),
         (container(terminationMessagePath="/var/run/secrets/a"), "].terminationMessagePath"),
         (of(initContainers=[{"name": "i", "securityContext": {"runAsUser": 0}}]), "initContainers[i].securityContext"),
@@ -86,6 +92,8 @@ def test_no_pod_is_made_with_what_is_not_the_tenants(workers: dict[str, Any], sa
         ),
         of(volumes=[{"name": "a", "nfs": {"server": "a", "path": "/"}}, {"name": "b", "emptyDir": {}}], nodeName=""),
         container(securityContext={"capabilities": {"add": ["NET_BIND_SERVICE"]}}, ports=[{"containerPort": 1}]),
+        annotated("runtime/default"),
+        annotated("localhost/spark"),
         of(hostNetwork=False, priorityClassName="low", tolerations=[{"operator": "Exists"}]),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,10 @@ def account(namespace: str, name: str) -> str:
     return f"system:serviceaccount:{namespace}:{name}"
 
 
-def uses(audit_log: Path, user: str) -> tuple[frozenset[Use], frozenset[Use]]:
-    """What a user did, and what it was refused for want of a permission."""
+def uses(
+    audit_log: Path, user: str, *, by: Callable[[str], bool] = lambda agent: True
+) -> tuple[frozenset[Use], frozenset[Use]]:
+    """What a user did, and what it was refused for want of a permission. `by`: which user agents count."""
     done: set[Use] = set()
     refused: set[Use] = set()
     with audit_log.open() as lines:
@@ -44,6 +46,8 @@ def uses(audit_log: Path, user: str) -> tuple[frozenset[Use], frozenset[Use]]:
             # Without a name: a request whose credentials were not accepted, as by a server that has just started.
             if entry["user"].get("username") != user or "resource" not in target:
                 continue  # discovery is everybody's
+            if not by(entry.get("userAgent", "")):
+                continue
             resource = "/".join(filter(None, (target["resource"], target.get("subresource"))))
             use = Use(target.get("apiGroup", ""), resource, entry["verb"])
             if f"{use.resource}.{use.group}" in FOR_EVERYBODY:

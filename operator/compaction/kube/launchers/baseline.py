@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
 from compaction.api.names import WORKER_SERVICE_ACCOUNT
@@ -32,6 +33,7 @@ _SYSCTLS: Final = frozenset(
      "net.ipv4.tcp_keepalive_time", "net.ipv4.tcp_fin_timeout", "net.ipv4.tcp_keepalive_intvl",
      "net.ipv4.tcp_keepalive_probes"}
 )  # fmt: skip
+_APPARMOR: Final = "container.apparmor.security.beta.kubernetes.io/"
 _SECCOMP: Final = frozenset({"RuntimeDefault", "Localhost"})
 
 
@@ -48,12 +50,18 @@ class PodAllowance:
 BASELINE: Final = PodAllowance()
 
 
-def check_pod(spec: Obj, allowance: PodAllowance, *, accounts: Collection[str]) -> None:
+def check_pod(
+    spec: Obj,
+    allowance: PodAllowance,
+    *,
+    accounts: Collection[str],
+    annotations: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Raises LaunchError with all that a pod has and may not have. `accounts`: those that it may run as."""
     # The second is the older name of the first.
     named = (spec.get(member) for member in ("serviceAccountName", "serviceAccount"))
     strange = [f"the service account {one}" for one in named if one is not None and one not in accounts]
-    if found := [*strange, *(() if allowance.privileged else _beyond(spec))]:
+    if found := [*strange, *(() if allowance.privileged else (*_beyond(spec), *_unconfined(annotations)))]:
         raise LaunchError(
             f"workers of policies may not have {', '.join(found)}: correct spec.workers, or have the installation "
             "allow it (docs/install.md#what-policies-may-ask-for)"
@@ -97,6 +105,13 @@ def _beyond(spec: Mapping[str, Any]) -> Iterator[str]:
             if "terminationMessagePath" in container:
                 # The kubelet copies this file, a Secret perhaps, to where everybody reads it.
                 yield f"{name}.terminationMessagePath"
+
+
+def _unconfined(annotations: Mapping[str, str]) -> Iterator[str]:
+    """The older form of appArmorProfile, which the API server still takes over into containers."""
+    for key, profile in annotations.items():
+        if key.startswith(_APPARMOR) and not (profile == "runtime/default" or profile.startswith("localhost/")):
+            yield f"the annotation {key}: {profile}"
 
 
 def _security(context: Mapping[str, Any], where: str) -> Iterator[str]:

@@ -145,7 +145,7 @@ def pod_spec(request: WorkerRequest, role: Role, *, image: str, container: str, 
     }
     result = with_user_template(spec, workers.pod_template.spec, container=container)
     accounts = pod.allowance.accounts if is_driver else {EXECUTOR_SERVICE_ACCOUNT}
-    check_pod(result, pod.allowance, accounts=accounts)
+    check_pod(result, pod.allowance, accounts=accounts, annotations=workers.pod_template.metadata.annotations)
     return result
 
 
