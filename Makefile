@@ -46,13 +46,16 @@ images: setup ## The operator's and the worker's image as archives, with docker 
 	@$(BIN)/compactor local images $(ARGS)
 
 ##@ Develop
-.PHONY: test test-deep e2e check compiled simulate mutate bench bench-fleet fuzz format crds manifests lock
+.PHONY: quick test test-deep e2e check compiled simulate mutate bench bench-fleet fuzz format crds manifests lock
 
 # Tests mostly wait: two workers more than there are cores, but no more than eight, for each has servers of its own and takes a
 # gigabyte. What is selected runs in one process, where a debugger and -s work.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(if $(ARGS),0,$(shell echo $$(( $(CORES) < 6 ? $(CORES) + 2 : 8 ))))
 PARALLEL := --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
+
+quick: setup ## The tests nearest to what was changed, in two minutes and without servers (tests/README.md)
+	@PYTHONPATH=tests:examples/replicated-kv $(BIN)/python -m support.quick $(ARGS)
 
 test: setup ## All tests, in parallel (ARGS="-k name" selects some, WORKERS=n in how many processes)
 test-deep: setup ## The same at full depth, as before a release: every example, schedule and crash point

@@ -35,7 +35,7 @@ TOGETHER = {
 
 
 MEMORY: Final = Path("/dev/shm")
-PREFIX: Final = "compaction-"
+PREFIX: Final = "compaction-tests-"
 ROOM: Final = 6 << 30
 """Bytes: a run leaves a gigabyte and a half, and its servers and JVMs need memory besides."""
 
@@ -62,7 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput") or os.environ.get("TMPDIR") or room_in_memory() < ROOM:
         return
     for left in MEMORY.glob(f"{PREFIX}*"):
-        if not Path("/proc", left.name.removeprefix(PREFIX)).exists():
+        process = left.name.removeprefix(PREFIX)
+        if process.isdigit() and not Path("/proc", process).exists():
             shutil.rmtree(left, ignore_errors=True)
     scratch = MEMORY / f"{PREFIX}{os.getpid()}"
     # As /tmp is: PostgreSQL has files of its own in it, as a user who is not root.

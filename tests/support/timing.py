@@ -1,8 +1,9 @@
 """What a run of the tests costs: wall and CPU minutes in all and by folder, the slowest tests, what fixtures cost that
 several tests share, and which programs were started; printed at its end.
 
-A test's CPU is that of its process and of the children it waited for. Servers that outlive a test count where their
-fixture ends, and in the total. What is neither CPU nor other work of the machine is waiting: look there first.
+A test's CPU is that of its process and of the children it waited for, without what making and ending fixtures takes
+that outlive a test: those have a table of their own, where servers count when they end. What is neither CPU nor other
+work of the machine is waiting: look there first.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
+
+from support.budget import ALLOWED, Costs, costs_of, read_budget
 
 CPU, FIXTURES, PROGRAMS = "cpu_seconds", "fixtures", "programs"
 SLOWEST = 20
@@ -58,6 +61,8 @@ class Timing:
     fixtures: defaultdict[str, Cost] = field(default_factory=lambda: defaultdict(Cost))
     programs: Counter[str] = field(default_factory=Counter)
     ending: dict[Any, tuple[float, float]] = field(default_factory=dict)
+    spared: float = 0.0
+    """CPU seconds since the last report that were those of fixtures."""
     workers_cpu: float = 0.0
 
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -75,14 +80,19 @@ class Timing:
             return (yield)
         name, began, cpu = fixturedef.argname, time.monotonic(), cpu_seconds()
         result = yield
-        self.fixtures[name].add(1, time.monotonic() - began, cpu_seconds() - cpu)
+        self._add(name, 1, began, cpu)
         # Finalizers run last in, first out: this one before the fixture's own, and the hook below after it.
         fixturedef.addfinalizer(lambda: self.ending.__setitem__(fixturedef, (time.monotonic(), cpu_seconds())))
         return result
 
     def pytest_fixture_post_finalizer(self, fixturedef: Any) -> None:
         if (since := self.ending.pop(fixturedef, None)) is not None:
-            self.fixtures[fixturedef.argname].add(0, time.monotonic() - since[0], cpu_seconds() - since[1])
+            self._add(fixturedef.argname, 0, *since)
+
+    def _add(self, fixture: str, starts: int, began: float, cpu: float) -> None:
+        took = cpu_seconds() - cpu
+        self.fixtures[fixture].add(starts, time.monotonic() - began, took)
+        self.spared += took
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -92,8 +102,8 @@ class Timing:
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         now = cpu_seconds()
-        report.user_properties.append((CPU, now - item.stash.get(_SINCE, now)))
-        item.stash[_SINCE] = now
+        report.user_properties.append((CPU, max(0.0, now - item.stash.get(_SINCE, now) - self.spared)))
+        item.stash[_SINCE], self.spared = now, 0.0
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -123,10 +133,16 @@ class Timing:
         path: Path | None = self.config.getoption("--timings")
         if path is not None:
             path.write_text(json.dumps({name: [one.wall, one.cpu] for name, one in self.tests.items()}, indent=0))
+        budget = read_budget()
+        costs = costs_of({name: one.cpu for name, one in self.tests.items()}, budget, wall=wall, cpu=cpu)
+        if self.config.getoption("--costs"):
+            costs.write()
         if sum(one.tests for one in self.tests.values()) > SLOWEST:
             for line in shared_lines(self.fixtures, self.programs):
                 terminalreporter.write_line(line)
             for line in report_lines(self.tests.items(), wall, cpu):
+                terminalreporter.write_line(line)
+            for line in budget_lines(budget, costs):
                 terminalreporter.write_line(line)
 
 
@@ -143,6 +159,16 @@ def report_lines(tests: Iterable[tuple[str, Cost]], wall: float, cpu: float) -> 
         yield f"{'':>6} {one.wall:>8.1f} {one.cpu:>8.1f}  {name}"
     count = sum(one.tests for _, one in costs)
     yield f"{count} tests took {wall / 60:.1f} minutes and {cpu / 60:.1f} CPU minutes"
+
+
+def budget_lines(budget: Mapping[str, float], costs: Costs) -> Iterable[str]:
+    """Areas above their budget, and all of it beside the sum. A part of the tests is above nothing."""
+    for area, one in sorted(costs.areas.items(), key=lambda pair: -pair[1].cpu):
+        if one.cpu > ALLOWED * budget.get(area, 0.0) and area:
+            yield f"above its budget: tests/{area}, {one.cpu:.0f} CPU seconds of {budget[area]:.0f}; slowest: " + (
+                ", ".join(one.slowest)
+            )
+    yield f"budget: {costs.cpu_minutes:.1f} of {sum(budget.values()) / 60:.0f} CPU minutes (tests/budget.toml)"
 
 
 def shared_lines(fixtures: Mapping[str, Cost], programs: Counter[str]) -> Iterable[str]:
@@ -177,6 +203,7 @@ def sum_by(tests: Iterable[tuple[str, Cost]], key: Callable[[str], str]) -> dict
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--timings", type=Path, help="write each test's wall and CPU seconds to this file, as JSON")
+    parser.addoption("--costs", action="store_true", help="record in tests/costs.json what each area has cost")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 from unittest import mock
 
+from compaction.stores.segments.directory import lock
 from compaction.stores.segments.system import compactions
 from simulation.logs.compactor import Compactor
 from simulation.logs.damage import damage
@@ -43,6 +44,15 @@ class Schedule:
 
     def run(self) -> None:
         """AssertionError or SegmentLogError: something was lost, or what is there cannot be read."""
+        held = set(lock._held)
+        try:
+            self._run()
+        finally:
+            # A schedule that has found something ends in the middle: as a kernel does, with what it had open.
+            for fd in lock._held - held:
+                lock._release(fd)
+
+    def _run(self) -> None:
         dice = Random(self.seed)
         numbers: list[int] = []
         here = self.root / "0"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import urllib.parse
+from bisect import insort
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -38,7 +39,9 @@ _TIME_BYTES: Final = 6
 
 @dataclass(slots=True)
 class SkippedFiles:
-    """What a listing has passed over: how many files for each reason, and the first of them."""
+    """What a listing has passed over: how many files for each reason, and the first of them by their paths, in whatever
+    order a folder lists them.
+    """
 
     counts: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[str]] = field(default_factory=dict)
@@ -46,12 +49,13 @@ class SkippedFiles:
     def add(self, path: str, reason: str) -> None:
         """One more."""
         self.counts[reason] = self.counts.get(reason, 0) + 1
-        if self.counts[reason] <= EXAMPLES:
-            self.examples.setdefault(reason, []).append(path)
+        first = self.examples.setdefault(reason, [])
+        insort(first, path)
+        del first[EXAMPLES:]
 
     def __iter__(self) -> Iterator[str]:
         """A line for each reason."""
-        for reason, count in self.counts.items():
+        for reason, count in sorted(self.counts.items()):
             shown = ", ".join(self.examples[reason]) + (", ..." if count > EXAMPLES else "")
             yield f"{plural(count, 'file')} {reason}: {shown}"
 
