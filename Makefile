@@ -72,6 +72,7 @@ e2e-deep: setup ## The same at full depth, as before a release: every attempt of
 e2e-deep: export COMPACTION_TEST_DEPTH := deep
 e2e e2e-deep:
 	@$(BIN)/python -m compaction.local.node.prepare
+	@PYTHONPATH=tests $(BIN)/python -m node.kueue
 	@$(BIN)/python -m pytest tests/images tests/node $(ARGS)
 
 # mypy computes in one process, and what else there is to check beside it.

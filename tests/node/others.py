@@ -37,8 +37,10 @@ def other_pod(
     } | ({"priorityClassName": priority} if priority else {})
     metadata = {"name": name, "labels": dict(labels or {})}
     installation.cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-    yield
-    installation.kubectl("delete", "pod", name, "--grace-period=0", "--force")
+    try:
+        yield
+    finally:
+        installation.kubectl("delete", "pod", name, "--grace-period=0", "--force")
 
 
 def container_state(installation: Installation, name: str) -> Object:
