@@ -46,7 +46,7 @@ images: setup ## The operator's and the worker's image as archives, with docker 
 	@$(BIN)/compactor local images $(ARGS)
 
 ##@ Develop
-.PHONY: quick test test-deep e2e check compiled simulate mutate bench bench-fleet fuzz format crds manifests lock
+.PHONY: quick test test-deep e2e e2e-deep check compiled simulate mutate bench bench-fleet fuzz format crds manifests lock
 
 # Tests mostly wait: two workers more than there are cores, but no more than eight, for each has servers of its own and takes a
 # gigabyte. What is selected runs in one process, where a debugger and -s work.
@@ -71,7 +71,11 @@ test test-deep:
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 e2e: setup ## The images built and run, and the tests on a real node, with kubelet and containerd (Linux, root; ARGS="-k name" selects some; docs/local-node.md)
+e2e-deep: setup ## The same at full depth, as before a release: every attempt of each sort, and long outages and loads
+e2e-deep: export COMPACTION_TEST_DEPTH := deep
+e2e e2e-deep:
 	@$(BIN)/python -m compaction.local.node.prepare
+	@PYTHONPATH=tests $(BIN)/python -m node.kueue
 	@$(BIN)/python -m pytest tests/images tests/node $(ARGS)
 
 # mypy computes in one process, and what else there is to check beside it.

@@ -53,6 +53,15 @@ def test_what_a_worker_lacks_is_what_to_act_on() -> None:
     assert not any("log" in sentence.replace("logs", "") for sentence in unknown.actions)
 
 
+def test_memory_that_was_raised_is_told_with_the_fields_that_limit_it() -> None:
+    workers = {"driver": {"memory": "768Mi", "maxMemory": "4Gi"}}
+    told = explain_policy(policy_with({"driverMemoryBytes": 3 << 29}, workers=workers), (), None, NOW)
+    (said,) = [sentence for sentence in told.state if "memory" in sentence]
+    assert said.startswith("The next driver gets 1.5Gi of memory: one was killed for using more than it had.")
+    assert "workers.driver says memory 768Mi and maxMemory 4Gi" in said
+    assert not any("memory" in sentence for sentence in explain_policy(policy_with(), (), None, NOW).state)
+
+
 def test_running_jobs_are_named_with_the_progress_their_leases_have() -> None:
     running = {"state": "InProgress", "worker": "logs-w-1", "fencingToken": 3, "assignedAt": ago(20)}
     job = job_with(running | {"progressPercent": 34})

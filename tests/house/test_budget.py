@@ -9,6 +9,7 @@ import pytest
 from support.budget import (
     APART,
     COSTS,
+    MINUTES,
     TESTS,
     AreaCost,
     Costs,
@@ -18,10 +19,6 @@ from support.budget import (
     overdrawn,
     read_budget,
 )
-
-MINUTES = 26
-"""CPU minutes of `make test`."""
-
 
 def test_the_budget_is_that_of_the_suite_and_leaves_no_test_out() -> None:
     budget = read_budget()

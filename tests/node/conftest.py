@@ -14,13 +14,20 @@ from compaction.local.node.start import start_node
 from node.host_state import HostState, assert_no_trace, look
 from node.on_node import Installation, installed
 from node.private_servers import PrivateServers, private_servers
+from support.depth import DEPTH, Depth
 
 DIRECTORY_VARIABLE = "COMPACTION_NODE_DIR"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A short run leaves out what is only another attempt of a sort that it has."""
+    ours = [item for item in items if Path(__file__).parent in item.path.parents]
+    left_out = [item for item in ours if item.get_closest_marker("deep")] if DEPTH is Depth.SHORT else []
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+    for item in ours:
+        if item not in left_out:
             item.add_marker(pytest.mark.node)
             # A first one builds images; limits of patience are in the tests.
             item.add_marker(pytest.mark.timeout(1500))

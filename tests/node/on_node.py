@@ -19,7 +19,7 @@ from compaction.local.node.layout import NODE_NAME
 from compaction.local.node.running import RunningNode
 from compaction.local.programs.binaries import find_binaries
 from compaction.stores.segments.directory import lock
-from support.cluster.by_kubectl import Cluster, LogRoot, Object
+from support.cluster.by_kubectl import Cluster, LogRoot, Object, condition
 from support.cluster.control_plane import ControlPlane
 from support.time.waiting import eventually
 
@@ -32,8 +32,9 @@ CLAIM = "segment-logs"
 USER, GROUP = 185, 0
 """As whom operator and workers run."""
 MADE_BY_KUBERNETES = ("configmap/kube-root-ca.crt", "serviceaccount/default")
-SLOW = 700_000
-"""Bytes per second at which a job with 5 MB to copy takes about a minute."""
+PATIENCE = 300.0
+SLOW, SLOWEST = 1_400_000, 700_000
+"""Bytes per second at which a job with 5 MB to copy takes about half a minute, and a minute."""
 
 
 def plane_of(node: RunningNode) -> ControlPlane:
@@ -54,10 +55,14 @@ class Installation:
     def kubectl(self, *args: str, **options: Any) -> str:
         return self.cluster.kubectl(*args, **options)
 
-    def apply_policy(self, name: str, *, executors: int = 1, slots: int = 2, **spec: Any) -> None:
-        """A policy for the logs whose names begin with its own, with workers in pods."""
+    def apply_policy(
+        self, name: str, *, executors: int = 1, slots: int = 2, pods: Mapping[str, Any] | None = None, **spec: Any
+    ) -> None:
+        """A policy for the logs whose names begin with its own, with workers in pods; `pods`: other members of its
+        `workers`.
+        """
         workers = {"max": 1, "slots": slots, "idleSeconds": 5, "launcher": "pod"}
-        workers |= {"driver": small(), "executor": small() | {"instances": executors, "cores": 1}}
+        workers |= {"driver": small(), "executor": small() | {"instances": executors, "cores": 1}, **(pods or {})}
         logs = {"root": MOUNT, "include": [f"{name}-*"], "volume": {"claimName": CLAIM}}
         given: dict[str, Any] = {
             "store": {"segmentLogs": logs},
@@ -69,9 +74,31 @@ class Installation:
         document = {"apiVersion": "compaction.dev/v1alpha1", "kind": "CompactionPolicy", "metadata": {"name": name}}
         self.cluster.apply(document | {"spec": given | spec})
 
-    def slow_policy(self, name: str) -> None:
+    def slow_policy(self, name: str, *, rate: int = SLOW, **more: Any) -> None:
         """One job at a time, slow enough that it is still at work when something happens to it."""
-        self.apply_policy(name, slots=1, limits={"bytesPerSecond": SLOW})
+        self.apply_policy(name, slots=1, limits={"bytesPerSecond": rate}, **more)
+
+    def why(self, policy: str) -> str:
+        """What the command says of it."""
+        return type_in(self.node, [f"kubectl compaction why {policy} -n {NAMESPACE}"])
+
+    def condition(self, policy: str, type_: str = "Ready") -> Object:
+        return condition(self.cluster.policy(policy), type_)
+
+    def jobs(self, policy: str) -> list[Object]:
+        return [job for job in self.cluster.jobs() if job["spec"]["policyRef"]["name"] == policy]
+
+    def await_at_work(self, policy: str) -> None:
+        eventually(lambda: "InProgress" in states(self.jobs(policy)), f"a job of {policy} to begin", timeout=PATIENCE)
+
+    def await_attempt(self, policy: str, *reasons: str) -> Object:
+        """The first ended attempt of a job of the policy that has one of the reasons."""
+
+        def ended() -> Object | None:
+            attempts = [one for job in self.jobs(policy) for one in job.get("status", {}).get("attempts", ())]
+            return next((one for one in attempts if one.get("reason") in reasons), None)
+
+        return eventually(ended, f"an attempt of {policy} to end by {' or '.join(reasons)}", timeout=PATIENCE)
 
     def operators(self) -> list[Object]:
         return self.running(f"app.kubernetes.io/name={OPERATOR}")
@@ -144,6 +171,10 @@ def give_to_pods(directory: Path) -> None:
 def small() -> dict[str, str]:
     """What a pod asks for here, so that all of them find room on two processors."""
     return {"cpu": "100m", "memory": "1536Mi"}
+
+
+def states(jobs: Iterable[Object]) -> set[str]:
+    return {job.get("status", {}).get("state", "") for job in jobs}
 
 
 def deleted(body: Mapping[str, Any]) -> bool:

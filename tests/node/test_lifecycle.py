@@ -20,6 +20,7 @@ from compaction.local.node.running import RunningNode, adopt
 from compaction.local.node.start import start_node, stop_node
 from node.administrator import kubectl
 from node.host_state import HostState, assert_no_trace, look, processes_in
+from support.depth import at_depth
 from support.time.waiting import eventually
 
 POD = f"""
@@ -103,7 +104,11 @@ def test_a_node_in_another_directory_does_not_meet_the_first(node: RunningNode, 
     assert kubectl(node, "get", "node", "node1", "--no-headers").split()[1] == "Ready"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+ENDS = at_depth(short=[signal.SIGKILL], deep=[signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+"""What ends the command. One that is interrupted while its node starts is a test of its own."""
+
+
+@pytest.mark.parametrize("number", ENDS)
 def test_the_command_takes_its_node_along(separate: Path, number: signal.Signals) -> None:
     """Also when it is killed without a word: the keeper hears of it from the kernel."""
     command = starter(separate.parent)

@@ -16,8 +16,8 @@ import yaml
 
 from compaction.local.node.layout import API_ADDRESS, API_PORT, NODE_ADDRESS
 from node.network_policies import TABLE, enforced
-from node.on_node import NAMESPACE, OPERATOR, Installation, plane_of
-from node.test_compaction import PATIENCE, await_done
+from node.on_node import NAMESPACE, OPERATOR, PATIENCE, Installation, plane_of
+from node.test_compaction import await_done
 from support.cluster.by_kubectl import Object
 from support.time.waiting import eventually
 

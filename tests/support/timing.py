@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from support.budget import ALLOWED, Costs, costs_of, read_budget
+from support.budget import ALLOWED, MINUTES, Costs, costs_of, read_budget
 
 CPU, FIXTURES, PROGRAMS = "cpu_seconds", "fixtures", "programs"
 SLOWEST = 20
@@ -168,7 +168,7 @@ def budget_lines(budget: Mapping[str, float], costs: Costs) -> Iterable[str]:
             yield f"above its budget: tests/{area}, {one.cpu:.0f} CPU seconds of {budget[area]:.0f}; slowest: " + (
                 ", ".join(one.slowest)
             )
-    yield f"budget: {costs.cpu_minutes:.1f} of {sum(budget.values()) / 60:.0f} CPU minutes (tests/budget.toml)"
+    yield f"budget: {costs.cpu_minutes:.1f} of {MINUTES} CPU minutes (tests/budget.toml)"
 
 
 def shared_lines(fixtures: Mapping[str, Cost], programs: Counter[str]) -> Iterable[str]:

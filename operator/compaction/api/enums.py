@@ -183,7 +183,7 @@ class WaitReason(StrEnum):
     NO_FREE_SLOT = "NoFreeSlot"  # all slots of all workers are taken
     WORKER_STARTING = "WorkerStarting"  # a worker was launched and has not announced itself
     WORKER_PENDING = "WorkerPending"  # a worker was created and waits: for room, in a queue, for its image; see message
-    WORKERS_FAILING = "WorkersFailing"  # workers end before they announce themselves; launches are spaced out
+    WORKERS_FAILING = "WorkersFailing"  # workers are refused, or end before they announce themselves; see message
     CONCURRENCY_LIMIT = "ConcurrencyLimit"  # limits.maxConcurrentJobs are running
     TARGET_BUSY = "TargetBusy"  # another job of the same target is running
     STORE_ERROR = "StoreError"  # the store refused the claim (permission, I/O); the message is the system's

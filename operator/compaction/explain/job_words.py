@@ -57,7 +57,8 @@ JOB_WORDS: Final[Mapping[str, Meaning]] = {
     JobReason.ENGINE_LOST: Meaning(
         "Spark stopped during the job.",
         f"{_UNCHARGED} Spark restarts with it.",
-        "If the worker's log shows that memory ran out, raise spark.driver.memory in workers.sparkConf.",
+        "If its pod ran out of memory (OOMKilled), raise workers.driver.memory; if only the JVM's heap did, which the "
+        "worker's log says, spark.driver.memory in workers.sparkConf.",
     ),
     JobReason.INVALID_JOB: Meaning(
         "The job's spec is invalid.",

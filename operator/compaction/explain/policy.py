@@ -56,6 +56,7 @@ def explain_policy(
     if 0 <= status.observed_generation < meta.generation:
         builder.state("The spec has changed since; the operator has not observed the change yet.")
     _explain_waits(builder, status, ready.reason if ready is not None else "")
+    _explain_memory(builder, policy)
     _explain_jobs(builder, status, jobs, leases)
     _explain_damage(builder, status, kind)
     skew = get_condition(status.conditions, ConditionType.WORKER_VERSION_SKEW)
@@ -159,6 +160,20 @@ def _explain_waits(builder: ExplanationBuilder, status: CompactionPolicyStatus, 
         said = f"Waiting for {wait_for.reason}, {builder.age(wait_for.since)} by now"
         builder.state(builder.once(said, meaning.says, wait_for.message))
         builder.consequences(meaning)
+
+
+def _explain_memory(builder: ExplanationBuilder, policy: CompactionPolicy) -> None:
+    workers, status = policy.spec.workers, policy.status
+    for role, spec, now in (
+        ("driver", workers.driver, status.driver_memory_bytes),
+        ("executor", workers.executor, status.executor_memory_bytes),
+    ):
+        if now is not None:
+            least, most = format_bytes(int(spec.memory)), format_bytes(int(spec.max_memory))
+            builder.state(
+                f"The next {role} gets {format_bytes(now)} of memory: one was killed for using more than it had. "
+                f"workers.{role} says memory {least} and maxMemory {most}; with a larger memory none is killed first."
+            )
 
 
 def _explain_jobs(

@@ -136,10 +136,10 @@ WAIT_WORDS: Final[Mapping[str, Meaning]] = {
         "See the message: capacity of the cluster, its queue, image, volume or Secret, or its Spark operator.",
     ),
     WaitReason.WORKERS_FAILING: Meaning(
-        "Workers end before they register.",
+        "Workers are refused, or end before they register.",
         "The next one starts after a backoff of up to five minutes.",
-        "Fix the cause in the message: what a worker's pod lacks, or the error that ended a worker (Java, memory, "
-        "sparkConf, sparkMaster).",
+        "Fix the cause in the message: a refused request, what a worker's pod lacks, or the error that ended a worker "
+        "(Java, memory, sparkConf, sparkMaster).",
     ),
     WaitReason.CONCURRENCY_LIMIT: Meaning(
         "The number of running jobs has reached limits.maxConcurrentJobs.",

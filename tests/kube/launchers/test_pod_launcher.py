@@ -120,6 +120,15 @@ def test_admission_that_refuses_is_told_in_its_own_words(bench: Run) -> None:
     bench(work)
 
 
+def test_a_refusal_says_what_to_do_about_it(bench: Run) -> None:
+    async def work(b: Bench) -> None:
+        with pytest.raises(LaunchError, match=r"no PriorityClass with name bulk was found; create it, or correct spec"):
+            await b.launch({"priorityClassName": "bulk"})
+        assert await b.look() == []
+
+    bench(work)
+
+
 def test_a_misspelt_template_is_refused_and_not_dropped(bench: Run) -> None:
     async def work(b: Bench) -> None:
         with pytest.raises(LaunchError, match=r'unknown field "spec.nodeSelektor"'):

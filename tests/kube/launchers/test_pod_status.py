@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
+from compaction.api.names import ANNOTATION_DRIVER_MEMORY
 from compaction.kube.launchers.base import WorkerPhase
 from compaction.kube.launchers.pod_status import Sighting, observe_pod, with_executors
+from compaction.kube.launchers.pods import QUEUE_LABEL
 from kube.launchers.pods import NOW, pod_object, terminated, waiting
 
 SINCE = Sighting(NOW, 30)
@@ -53,6 +55,36 @@ def test_a_pod_in_a_queue_waits_for_its_turn() -> None:
     pod["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     seen = observe_pod(pod, SINCE)
     assert (seen.trouble, "kueue.x-k8s.io/admission" in seen.message) == (WorkerTrouble.QUEUED, True)
+
+
+def test_a_pod_in_a_queue_names_it_and_how_to_look() -> None:
+    """Whoever set queueName may not know Kueue's gates, and reads the queue's own reason in its Workload."""
+    pod = pod_object({"phase": "Pending"})
+    pod["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    pod["metadata"]["labels"] = {QUEUE_LABEL: "compaction"}
+    namespace = pod["metadata"]["namespace"]
+    seen = observe_pod(pod, SINCE)
+    assert seen.trouble is WorkerTrouble.QUEUED
+    assert seen.message.startswith(f"LocalQueue {namespace}/compaction has not admitted its pod")
+    assert f"workloads.kueue.x-k8s.io -n {namespace}" in seen.message
+
+
+def test_a_pod_that_was_killed_for_its_memory_says_how_much_it_had_and_what_to_raise() -> None:
+    pod = pod_object(terminated(137, reason="OOMKilled"))
+    pod["metadata"].setdefault("annotations", {})[ANNOTATION_DRIVER_MEMORY] = str(768 << 20)
+    seen = observe_pod(pod, SINCE)
+    assert seen.message.startswith("killed for using more memory than its pod has (OOMKilled, 768Mi): raise ")
+    assert "spec.workers.driver.memory" in seen.message
+    assert "driver.maxMemory" in seen.message
+    del pod["metadata"]["annotations"][ANNOTATION_DRIVER_MEMORY]
+    assert "(OOMKilled): raise" in observe_pod(pod, SINCE).message
+
+
+def test_a_pod_that_a_queue_takes_back_was_disrupted_in_the_words_of_the_queue() -> None:
+    """Kueue marks an admitted pod before it deletes it: the job that it held must not pay for that."""
+    taken = condition("TerminationTarget", "True", "WorkloadEvicted", "The ClusterQueue is stopped")
+    seen = observe_pod(pod_object(terminated(143, **taken)), SINCE)
+    assert (seen.ending, seen.message) == (WorkerEnding.DISRUPTED, "WorkloadEvicted: The ClusterQueue is stopped")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ What each object looks like and means is the backends' (pure); here is the traff
   only those that wait.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -60,6 +61,28 @@ IDLE_SECONDS: Final = 10.0
 OFFER_SECONDS: Final = 30.0
 """How often the API server is asked which kinds it serves: an operator that is installed later is found so soon."""
 _SPARK_ROLE: Final = "spark-role"
+_REMEDIES: Final = (
+    (r"no PriorityClass with name", "create it, or correct spec.workers.priorityClassName"),
+    (
+        r"(maximum|minimum) \S+ usage per|limit to request ratio per",
+        "a LimitRange of the namespace allows no such pod: change cpu and memory of spec.workers.driver or "
+        "spec.workers.executor, or the LimitRange (kubectl describe limitrange -n {namespace})",
+    ),
+    (
+        r"exceeded quota|must specify limits|must specify requests",
+        "a ResourceQuota of the namespace leaves no room: lower what spec.workers asks for, or raise it (kubectl "
+        "describe quota -n {namespace})",
+    ),
+    (
+        r"violates PodSecurity",
+        "the namespace enforces a Pod Security Standard: correct spec.workers.podTemplate",
+    ),
+    (
+        r"serviceaccount .*not found|error looking up service account",
+        "the namespace lacks the accounts of workers (docs/install.md#policies-in-other-namespaces)",
+    ),
+)
+"""What a refusal of a pod says, in the words of the API server's admission plugins -> what to do about it."""
 KEPT_SECONDS: Final = 600.0
 """How long a worker that failed stays for those who read its log."""
 
@@ -155,7 +178,7 @@ class ObjectLauncher:
             raise LaunchUncertainError(f"the {kind.kind} of worker {request.name}: {error}") from error
         except ApiError as error:
             refused = "was refused" if isinstance(error, ForbiddenError | InvalidObjectError) else "could not be made"
-            message = f"the {kind.kind} of worker {request.name} {refused}: {error}"
+            message = f"the {kind.kind} of worker {request.name} {refused}: {error}{_remedy(str(error), namespace)}"
             if isinstance(error, NotFoundError | ForbiddenError) and error.is_of_kind:
                 # Discovery lags behind what is served, and lists a kind that goes away: this answer is truer.
                 self._kinds = {**self._kinds, launcher: Availability.ABSENT}
@@ -317,6 +340,11 @@ class ObjectLauncher:
             if seen.forgotten is not None and now - seen.forgotten >= KEPT_SECONDS:
                 await self._delete(seen)
                 self._drop(key, seen)
+
+
+def _remedy(refusal: str, namespace: str) -> str:
+    found = (words for pattern, words in _REMEDIES if re.search(pattern, refusal))
+    return next((f"; {words.format(namespace=namespace)}" for words in found), "")
 
 
 def _gone(last: WorkerObservation) -> WorkerObservation:

@@ -1,7 +1,8 @@
 """What a driver pod's status says about its worker. Pure: a Pod object in, an observation out.
 
 A disruption (eviction, preemption, a drained or lost node) is reported by the condition DisruptionTarget, or by the
-reasons that kubelets and node controllers have always written; being out of memory by OOMKilled of the container, or by
+reasons that kubelets and node controllers have always written; by TerminationTarget when Kueue takes an admitted pod
+back, which it deletes; being out of memory by OOMKilled of the container, or by
 the signal of the kernel's killer where a shell stands between (137 alone proves nothing: a deleted pod ends with it,
 too).
 
@@ -17,10 +18,12 @@ from typing import Any, Final
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.names import ANNOTATION_DRIVER_MEMORY, ANNOTATION_EXECUTOR_MEMORY, POLICY_KIND
+from compaction.api.text.formatting import format_bytes
 from compaction.api.text.safe import INT64_MAX, number_in
 from compaction.kube.client.resources import Obj
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase
 from compaction.kube.launchers.last_words import bounded, ending_of, last_words
+from compaction.kube.launchers.pods import QUEUE_LABEL
 from compaction.kube.launchers.spark_conf import UI_PORT
 from compaction.kube.launchers.templates import EXECUTOR_CONTAINER
 from compaction.rewrite.worker.loop import WorkerExit
@@ -41,6 +44,8 @@ _DISRUPTED: Final = frozenset(
      "DeletionByTaintManager", "DeletionByPodGC", "EvictionByEvictionAPI", "PreemptionByScheduler",
      "TerminationByKubelet", "UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods"}
 )  # fmt: skip
+_TAKEN_AWAY: Final = frozenset({"DisruptionTarget", "TerminationTarget"})
+"""Conditions of a pod that ends for a reason outside of it: the cluster's, and Kueue's."""
 _OOM: Final = "OOMKilled"
 _INIT_FAILED: Final = "InitContainerFailed"
 CREATING_SECONDS: Final = 60.0
@@ -140,8 +145,7 @@ def _ended(body: Obj, status: Mapping[str, Any], container: str) -> _Found | Non
     if not terminated and (failed := _failed_init(body, status)):
         return WorkerPhase.FAILED, _INIT_FAILED, failed, None, WorkerEnding.FAILED, None
     if terminated.get("reason") == _OOM:
-        words = "killed for using more memory than its pod has"
-        return WorkerPhase.FAILED, _OOM, words, None, WorkerEnding.OUT_OF_MEMORY, code
+        return WorkerPhase.FAILED, _OOM, _out_of_memory(body), None, WorkerEnding.OUT_OF_MEMORY, code
     reason = str(terminated.get("reason") or status.get("reason") or "Failed")
     words = ending_of(code, output) if code is not None else words
     return WorkerPhase.FAILED, reason, words, None, ending_by_code(code), code
@@ -152,6 +156,14 @@ def ending_by_code(code: int | None) -> WorkerEnding:
     if code == WorkerExit.EXECUTORS_OUT_OF_MEMORY:
         return WorkerEnding.EXECUTORS_OUT_OF_MEMORY
     return WorkerEnding.FAILED
+
+
+def _out_of_memory(body: Obj) -> str:
+    had = memory_of(body, ANNOTATION_DRIVER_MEMORY)
+    return (
+        f"killed for using more memory than its pod has ({_OOM}{f', {format_bytes(had)}' if had else ''}): raise "
+        "spec.workers.driver.memory, or driver.maxMemory, up to which the next one gets twice as much"
+    )
 
 
 def _terminated(status: Mapping[str, Any], container: str) -> Mapping[str, Any]:
@@ -175,7 +187,7 @@ def _failed_init(body: Obj, status: Mapping[str, Any]) -> str:
 
 def _disruption(status: Mapping[str, Any]) -> tuple[str, str] | None:
     for condition in status.get("conditions") or ():
-        if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+        if condition.get("type") in _TAKEN_AWAY and condition.get("status") == "True":
             return str(condition.get("reason") or "Disrupted"), bounded(str(condition.get("message") or ""))
     if status.get("reason") in _DISRUPTED:
         return str(status["reason"]), bounded(str(status.get("message") or ""))
@@ -186,8 +198,7 @@ def _pending(body: Obj, status: Mapping[str, Any], container: str, age: float) -
     if status.get("phase", "Pending") != "Pending":
         return None
     if body["spec"].get("schedulingGates"):
-        gates = ", ".join(gate["name"] for gate in body["spec"]["schedulingGates"])
-        return _waits("SchedulingGated", f"its pod is held back by {gates}", WorkerTrouble.QUEUED)
+        return _waits("SchedulingGated", _held_back(body), WorkerTrouble.QUEUED)
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             message = str(condition.get("message") or "the scheduler found no node for its pod")
@@ -206,6 +217,19 @@ def _pending(body: Obj, status: Mapping[str, Any], container: str, age: float) -
         )
         return _waits("ContainerCreating", message, WorkerTrouble.POD_CONFIG)
     return WorkerPhase.PENDING, "Pending", "", None, None, None
+
+
+def _held_back(body: Obj) -> str:
+    """By which queue, where one is named. Why it does stands in its Workload, which is not ours to read."""
+    metadata = body["metadata"]
+    gates = ", ".join(gate["name"] for gate in body["spec"]["schedulingGates"])
+    if not (queue := (metadata.get("labels") or {}).get(QUEUE_LABEL)):
+        return f"its pod is held back by {gates}"
+    namespace = metadata["namespace"]
+    return (
+        f"LocalQueue {namespace}/{queue} has not admitted its pod ({gates}): kubectl get "
+        f"localqueues,workloads.kueue.x-k8s.io -n {namespace} shows whether it exists, is stopped, or has no quota left"
+    )
 
 
 def _why(body: Obj, one: Mapping[str, Any], waiting: Mapping[str, Any], container: str) -> str:

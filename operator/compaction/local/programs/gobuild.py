@@ -103,10 +103,11 @@ def build_inside(
     cache: Path,
     report: Report = lambda _: None,
 ) -> None:
-    """Build a program of ours inside `module` (path@version), which alone may import the module's internal packages.
+    """Build a program inside `module` (path@version), with the versions that the module itself pins.
 
-    `wrapper` pins the module, and its directory `overlay` holds the program, in `package`, and what it needs beside it;
-    of the module itself `parts` (files, and directories without tests) are taken. The program has the package's name.
+    `wrapper` pins the module. Its directory `overlay`, if it has one, holds what is of ours: a program, in `package`,
+    that may import the module's internal packages, and what it needs beside it. Of the module `parts` (files, and
+    directories without tests) are taken. The program has the package's name.
 
     Raises:
         BinaryError: Go cannot be obtained, a module cannot be downloaded or does not match its pinned hash, or
@@ -119,7 +120,8 @@ def build_inside(
         found = Path(json.loads(_run(go, ["mod", "download", "-json", module], cwd=pins))["Dir"])
         for part in ("go.mod", "go.sum", *parts):
             _copy_writable(found / part, source / part)
-        shutil.copytree(wrapper / "overlay", source, dirs_exist_ok=True)
+        if (overlay := wrapper / "overlay").is_dir():
+            shutil.copytree(overlay, source, dirs_exist_ok=True)
         program = place / Path(package).name
         total = len(_run(go, ["list", "-deps", f"./{package}"], cwd=source).splitlines())
         arguments = ["build", "-v", "-trimpath", "-ldflags", "-s -w", "-o", str(program), f"./{package}"]

@@ -50,7 +50,7 @@ class Shortage:
             one = self.workers.trouble
             return WaitReason.WORKER_PENDING, f"{one.name} was created and waits ({one.trouble}): {one.message}"
         if self.memory.workers.failures and not self.workers.live:
-            message = f"workers end before they announce themselves: {self.memory.workers.error}"
+            message = f"no worker could be started: {self.memory.workers.error}"
             return WaitReason.WORKERS_FAILING, message
         if self.workers.trouble is not None:
             return self._held_back(self.workers.trouble)

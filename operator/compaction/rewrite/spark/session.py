@@ -167,8 +167,11 @@ class SparkEngine:
             if not self._is_alive():
                 raise EngineLostError(f"{tag}: {self._obituary()}") from error
             if _killed_for_memory(error):
-                words = "executors that ran a task of it were killed for using more memory than they have (OOMKilled)"
-                raise ExecutorsOutOfMemoryError(f"{tag}: {words}") from error
+                raise ExecutorsOutOfMemoryError(
+                    f"{tag}: executors that ran a task of it were killed for using more memory than they have "
+                    "(OOMKilled): raise spec.workers.executor.memory, or executor.maxMemory, up to which the next ones "
+                    "get twice as much, or lower executor.cores"
+                ) from error
             raise TaskFailedError(f"{tag}: {_first_lines(error)}") from error
         except (Py4JError, OSError, EOFError) as error:
             # The gateway's connection broke: the JVM is gone, or going.
