@@ -73,6 +73,8 @@ test test-deep:
 e2e: setup ## The images built and run, and the tests on a real node, with kubelet and containerd (Linux, root; ARGS="-k name" selects some; docs/local-node.md)
 e2e-deep: setup ## The same at full depth, as before a release: every attempt of each sort, and long outages and loads
 e2e-deep: export COMPACTION_TEST_DEPTH := deep
+# Images and volumes are on a disk, as on nodes.
+e2e e2e-deep: export TMPDIR := $(or $(TMPDIR),/tmp)
 e2e e2e-deep:
 	@$(BIN)/python -m compaction.local.node.prepare
 	@PYTHONPATH=tests $(BIN)/python -m node.kueue

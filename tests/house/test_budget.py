@@ -20,6 +20,7 @@ from support.budget import (
     read_budget,
 )
 
+
 def test_the_budget_is_that_of_the_suite_and_leaves_no_test_out() -> None:
     budget = read_budget()
     assert sum(budget.values()) <= MINUTES * 60
