@@ -26,6 +26,15 @@ pytestmark = pytest.mark.apiserver
 SYSTEM = "compaction-system"
 ATTEMPTS = TenantTable.read().attempts
 PLAIN = "plain"
+WORKLOADS = {
+    "Deployment": "deployments.apps",
+    "ReplicaSet": "replicasets.apps",
+    "DaemonSet": "daemonsets.apps",
+    "StatefulSet": "statefulsets.apps",
+    "Job": "jobs.batch",
+    "CronJob": "cronjobs.batch",
+    "ReplicationController": "replicationcontrollers",
+}
 OURS: dict[str, Any] = {"name": "a", "image": "a"}
 WORKER = f"system:serviceaccount:{SYSTEM}:compaction-worker"
 
@@ -44,7 +53,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Itera
         kubectl(
             "create", "rolebinding", "drivers", *bound, f"--serviceaccount={PLAIN}:compaction-operator", namespace=PLAIN
         )
-        workloads = ("--verb=create", "--resource=deployments.apps,replicasets.apps")
+        workloads = ("--verb=create", f"--resource={','.join(WORKLOADS.values())}")
         kubectl("create", "role", "workloads", *workloads, namespace=PLAIN)
         kubectl("create", "rolebinding", "workloads", "--role=workloads", "--user=workloads", namespace=PLAIN)
         kubectl("create", "rolebinding", "deployer", "--role=workloads", "--user=deployer", namespace=PLAIN)
@@ -204,16 +213,26 @@ def test_accounts_of_ours_make_no_pod_beyond_the_baseline_where_nothing_else_ref
 
 def workload(kind: str, account: str) -> dict[str, Any]:
     labels = {"app": "a"}
-    template = {"metadata": {"labels": labels}, "spec": pod(account)["spec"]}
-    spec = {"selector": {"matchLabels": labels}, "template": template}
-    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "compaction-operator-x"}, "spec": spec}
+    of_pod = pod(account)["spec"]
+    ends = kind in {"Job", "CronJob"}
+    template = {"metadata": {"labels": labels}, "spec": of_pod | ({"restartPolicy": "Never"} if ends else {})}
+    spec: dict[str, Any] = {"template": template}
+    if kind == "CronJob":
+        spec = {"schedule": "0 0 * * *", "jobTemplate": {"spec": spec}}
+    elif kind == "ReplicationController":
+        spec["selector"] = labels
+    elif not ends:
+        spec |= {"selector": {"matchLabels": labels}} | ({"serviceName": "a"} if kind == "StatefulSet" else {})
+    group = WORKLOADS[kind].partition(".")[2]
+    version = f"{group}/v1" if group else "v1"
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": "compaction-operator-x"}, "spec": spec}
 
 
-@pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet"])
-def test_no_other_deployment_runs_as_the_operator_unless_its_writer_may_impersonate_it(
+@pytest.mark.parametrize("kind", WORKLOADS)
+def test_no_other_workload_runs_as_the_operator_unless_its_writer_may_impersonate_it(
     plane: ControlPlane, kind: str
 ) -> None:
-    """The pods of all of them are made by one controller, which the policy for pods lets through."""
+    """Their pods are made by controllers, which may all have one name, and the policy for pods lets it through."""
     # The built-in roles `edit` and `admin` may.
     refused = "only who may impersonate compaction-operator"
     assert refused in attempt(plane, "workloads", workload(kind, "compaction-operator"), namespace=PLAIN)
