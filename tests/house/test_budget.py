@@ -54,12 +54,17 @@ def test_an_area_above_its_budget_takes_no_further_test() -> None:
 
 
 def test_costs_are_those_of_the_nearest_area(tmp_path: Path) -> None:
-    tests = {"tests/a/x.py::t[1]": 1.0, "tests/a/x.py::t[2]": 3.0, "tests/a/b/y.py::u": 2.0, "tests/z.py::v": 1.0}
+    tests = {
+        "tests/a/x.py::t[1]": (9.0, 1.0),
+        "tests/a/x.py::t[2]": (9.5, 3.0),
+        "tests/a/b/y.py::u": (2.0, 2.0),
+        "tests/z.py::v": (1.0, 1.0),
+    }
     costs = costs_of(tests, ["a", "a/b"], wall=60.0, cpu=120.0)
     assert costs.areas["a"] == AreaCost(1, 4.0, ("a/x.py::t[2]", "a/x.py::t[1]"))
     assert costs.areas["a/b"] == AreaCost(1, 2.0, ("a/b/y.py::u",))
     assert costs.areas[""].functions == 1
-    assert costs.files == {"a/b/y.py": 2.0, "a/x.py": 4.0, "z.py": 1.0}
+    assert costs.files == {"a/b/y.py": 2.0, "a/x.py": 18.5, "z.py": 1.0}
     costs.write(tmp_path / COSTS.name)
     assert Costs.read(tmp_path / COSTS.name) == costs
 

@@ -38,7 +38,7 @@ def test_the_nearest_tests_are_taken_and_none_that_starts_servers() -> None:
 
 
 def test_what_does_not_fit_into_the_time_is_left() -> None:
-    found = select(SOURCES, FENCE, {"a/test_job.py": 99.5, "a/test_fence.py": 1.0})
+    found = select(SOURCES, FENCE, {"a/test_job.py": 119.5, "a/test_fence.py": 1.0})
     assert found.chosen == ("tests/a/test_fence.py",)
 
 

@@ -39,7 +39,7 @@ class AreaCost:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """A recorded run: by area, and CPU seconds by file, relative to the folder of the tests."""
+    """A recorded run: by area, and seconds (those of the clock) by file, relative to the folder of the tests."""
 
     minutes: float
     cpu_minutes: float
@@ -67,13 +67,13 @@ def area_of(file: str, areas: Iterable[str]) -> str:
     return max((area for area in areas if file.startswith(f"{area}/")), key=len, default="")
 
 
-def costs_of(tests: Mapping[str, float], areas: Iterable[str], *, wall: float, cpu: float) -> Costs:
-    """Of a run: CPU seconds by id of a test, `wall` and `cpu` seconds in all."""
+def costs_of(tests: Mapping[str, tuple[float, float]], areas: Iterable[str], *, wall: float, cpu: float) -> Costs:
+    """Of a run: seconds of the clock and of the CPU by id of a test, `wall` and `cpu` seconds in all."""
     files: defaultdict[str, float] = defaultdict(float)
     by_area: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    for name, seconds in tests.items():
+    for name, (took, seconds) in tests.items():
         file = name.partition("::")[0].removeprefix("tests/")
-        files[file] += seconds
+        files[file] += took
         by_area[area_of(file, areas)][name.removeprefix("tests/")] = seconds
     made = {
         area: AreaCost(

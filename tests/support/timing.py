@@ -134,7 +134,7 @@ class Timing:
         if path is not None:
             path.write_text(json.dumps({name: [one.wall, one.cpu] for name, one in self.tests.items()}, indent=0))
         budget = read_budget()
-        costs = costs_of({name: one.cpu for name, one in self.tests.items()}, budget, wall=wall, cpu=cpu)
+        costs = costs_of({name: (one.wall, one.cpu) for name, one in self.tests.items()}, budget, wall=wall, cpu=cpu)
         if self.config.getoption("--costs"):
             costs.write()
         if sum(one.tests for one in self.tests.values()) > SLOWEST:
