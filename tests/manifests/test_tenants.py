@@ -7,12 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
 from compaction.cli.local.drill import group
+from compaction.local.cluster import control_plane
 from compaction.local.cluster.control_plane import start_control_plane
 from compaction.local.programs.binaries import Binaries
 from compaction.local.tenants import OF_WORKERS, TenantAttempt, TenantTable, pod
@@ -25,6 +27,9 @@ pytestmark = pytest.mark.apiserver
 
 SYSTEM = "compaction-system"
 ATTEMPTS = TenantTable.read().attempts
+OLDEST = "1.33"
+"""The oldest that an API server of today can emulate."""
+HERS = ("hers", *(f"hers-{number}" for number in range(2, 18)))
 PLAIN = "plain"
 WORKLOADS = {
     "Deployment": "deployments.apps",
@@ -41,8 +46,19 @@ WORKER = f"system:serviceaccount:{SYSTEM}:compaction-worker"
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Iterator[ControlPlane]:
-    """An installation, and two tenants: mallory writes policies and catalogs, alice may read the Secret `hers`, too."""
-    with start_control_plane(tmp_path_factory.mktemp("tenants"), binaries) as running:
+    """An installation, and two tenants: mallory writes policies and catalogs, alice may read Secrets (`HERS`), too.
+
+    The API server takes expressions as an older one does: a policy that needs more is refused with the installation.
+    """
+    command = control_plane._apiserver
+
+    def older(*arguments: Any, **options: Any) -> list[str]:
+        return [*command(*arguments, **options), f"--emulated-version={OLDEST}"]
+
+    with (
+        mock.patch.object(control_plane, "_apiserver", older),
+        start_control_plane(tmp_path_factory.mktemp("tenants"), binaries) as running,
+    ):
         plane = ControlPlane(running.kubeconfig, running.url, binaries, running)
         kubectl = plane.kubectl
         kubectl("apply", "--server-side", "-k", str(NAMESPACED))
@@ -67,7 +83,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Itera
             kubectl(
                 "create", "rolebinding", user, "--clusterrole=compaction-editor", f"--user={user}", namespace=SYSTEM
             )
-        hers = ("--verb=get", "--resource=secrets", "--resource-name=hers")
+        hers = ("--verb=get", "--resource=secrets", *(f"--resource-name={name}" for name in HERS))
         kubectl("create", "role", "hers", *hers, namespace=SYSTEM)
         kubectl("create", "rolebinding", "hers", "--role=hers", "--user=alice", namespace=SYSTEM)
         # The API server takes a moment to see a new admission policy.
@@ -154,6 +170,28 @@ def test_the_drill_makes_each_attempt_and_keeps_nothing(plane: ControlPlane) -> 
 def test_who_may_read_a_secret_may_name_it_and_no_other(plane: ControlPlane, document: dict[str, Any]) -> None:
     assert attempt(plane, "alice", document) == ""
     assert "get each Secret that it names: hers" in attempt(plane, "mallory", document)
+
+
+def test_a_policy_may_name_sixteen_secrets_each_of_which_its_writer_may_read(plane: ControlPlane) -> None:
+    """An API server lets an expression ask for two, and all of them together for 28."""
+    area: dict[str, Any] = {"repository": "lake", "credentialsSecretName": HERS[0]}
+    area |= {"kv": {"secretName": HERS[1]}, "caBundle": {"secretName": HERS[2]}}
+    env = [
+        {"name": f"E{at}", "valueFrom": {"secretKeyRef": {"name": name, "key": "k"}}} for at, name in enumerate(HERS)
+    ]
+
+    def naming(count: int, *more: str) -> dict[str, Any]:
+        from_env = [*env[:count], *env[:count]] + [
+            {"name": "MORE", "valueFrom": {"secretKeyRef": {"name": name, "key": "k"}}} for name in more
+        ]
+        containers = [{"name": "worker", "env": from_env}]
+        return policy({"podTemplate": {"spec": {"containers": containers}}}, store={"stagingArea": area})
+
+    assert attempt(plane, "alice", naming(0)) == ""
+    assert attempt(plane, "alice", naming(16)) == ""
+    assert "may name 16 Secrets" in attempt(plane, "alice", naming(17))
+    for count in (3, 15):
+        assert "get each Secret that it names" in attempt(plane, "alice", naming(count, "theirs"))
 
 
 @pytest.mark.parametrize(
