@@ -6,9 +6,10 @@ Exit codes: 0 done, 1 an error in data or environment (named), 2 wrong usage (cl
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -36,6 +37,15 @@ def report_all(errors: Sequence[BaseException | str], *, most: int = MOST_REPORT
         report(error)
     if len(errors) > most:
         click.echo(f"error: and {len(errors) - most} more (all of them with -o json)", err=True)
+
+
+def end_interrupted() -> NoReturn:
+    """End this process now, as interrupted: threads in native code cannot be ended. Python would wait for them, or take
+    the interpreter down under them, which aborts. What is to be given up in order was before.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(EXIT_INTERRUPTED)
 
 
 def describe(error: BaseException) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from compaction.api.enums import LauncherType, WorkerEnding, WorkerTrouble
 from compaction.exceptions import LaunchError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection, load_connection
-from compaction.kube.client.resources import PODS
+from compaction.kube.client.resources import PODS, Resource
 from compaction.kube.launchers.auto import AutoLauncher
 from compaction.kube.launchers.backends import BACKENDS
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef
@@ -125,6 +126,39 @@ def test_a_refusal_says_what_to_do_about_it(bench: Run) -> None:
         with pytest.raises(LaunchError, match=r"no PriorityClass with name bulk was found; create it, or correct spec"):
             await b.launch({"priorityClassName": "bulk"})
         assert await b.look() == []
+
+    bench(work)
+
+
+def test_what_a_quota_says_is_answered_by_what_helps(bench: Run) -> None:
+    """It counts CPUs that a pod may use, which ours do not limit; with a default they are counted, and one too many is
+    no room.
+    """
+
+    quotas, ranges = (Resource("", "v1", f"{kind.lower()}s", kind) for kind in ("ResourceQuota", "LimitRange"))
+
+    async def work(b: Bench) -> None:
+        async def make(resource: Resource, spec: dict[str, Any]) -> dict[str, Any]:
+            return await b.client.create(
+                resource, {"metadata": {"name": "sizes", "namespace": b.namespace}, "spec": spec}
+            )
+
+        hard = {"limits.cpu": "1500m"}
+        quota = await make(quotas, {"hard": hard})
+        # The part of the absent controller.
+        await b.client.replace_status(quotas, quota | {"status": {"hard": hard, "used": {"limits.cpu": "0"}}})
+        with pytest.raises(LaunchError, match=r"must specify limits\.cpu.*have a LimitRange give it a default"):
+            await b.launch({})
+        await make(ranges, {"limits": [{"type": "Container", "default": {"cpu": "1"}}]})
+        for _ in range(600):
+            # The API server takes a moment to see the LimitRange.
+            with suppress(LaunchError):
+                await b.launch({}, name="first")
+                break
+            await asyncio.sleep(0.1)
+        assert await b.pods() == {"first"}
+        with pytest.raises(LaunchError, match=r"exceeded quota.*lower what spec\.workers asks for, or raise it"):
+            await b.launch({}, name="second")
 
     bench(work)
 

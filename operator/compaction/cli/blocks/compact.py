@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from types import FrameType
@@ -21,7 +20,7 @@ from compaction.cli.blocks.open_jobs import OpenJobs
 from compaction.cli.blocks.options import StorePlace, store_options
 from compaction.cli.blocks.policy.made import policy_of_place, secrets_of_place
 from compaction.cli.blocks.policy.options import policy_options
-from compaction.cli.errors import EXIT_DATA_ERROR, EXIT_INTERRUPTED, report
+from compaction.cli.errors import EXIT_DATA_ERROR, end_interrupted, report
 from compaction.cli.local.run_view import problems_of, show_result
 from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.progress_bar import ProgressBar
@@ -114,9 +113,7 @@ def interrupts() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if times > 1:
-            # Threads cannot be ended, and Python would wait for them.
-            sys.stderr.flush()
-            os._exit(EXIT_INTERRUPTED)
+            end_interrupted()
         raise
     finally:
         signal.signal(signal.SIGINT, before)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -13,7 +11,7 @@ import click
 from rich.console import Console
 
 from compaction.cli.cluster.flags import kubeconfig_option
-from compaction.cli.errors import EXIT_INTERRUPTED
+from compaction.cli.errors import end_interrupted
 from compaction.kinds.commands import SHIPPED
 from compaction.kinds.doors import Door
 from compaction.local.demo.stage import Show, Stage
@@ -70,12 +68,9 @@ def command(directory: Path, keep: bool, down: bool, store: str, kubeconfig: Pat
     try:
         return 0 if stage.perform(show) else 1
     except KeyboardInterrupt:
-        # All that was started is stopped. Writers and readers may still be in native code of their libraries, whose
-        # threads abort a process whose interpreter is taken down under them.
+        # All that was started is stopped; writers and readers may still be in native code of their libraries.
         click.echo("interrupted", err=True)
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(EXIT_INTERRUPTED)
+        end_interrupted()
 
 
 def _console() -> Console:

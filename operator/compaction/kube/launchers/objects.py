@@ -69,7 +69,12 @@ _REMEDIES: Final = (
         "spec.workers.executor, or the LimitRange (kubectl describe limitrange -n {namespace})",
     ),
     (
-        r"exceeded quota|must specify limits|must specify requests",
+        r"must specify (limits|requests|cpu|memory)",
+        "a ResourceQuota of the namespace counts what these pods do not say: have a LimitRange give it a default "
+        "(kubectl describe quota -n {namespace})",
+    ),
+    (
+        r"exceeded quota",
         "a ResourceQuota of the namespace leaves no room: lower what spec.workers asks for, or raise it (kubectl "
         "describe quota -n {namespace})",
     ),
