@@ -36,26 +36,45 @@ class Clock:
 def test_patience_is_for_servers_that_are_away_and_have_just_come_back() -> None:
     clock = Clock()
     patience = preflight.StartupPatience(away=300.0, settling=15.0, clock=clock)
-    assert patience.bears(AWAY)
+    assert patience.bears(AWAY, ready=False)
     clock.now += 299
-    assert patience.bears(AWAY)
-    assert patience.bears(REFUSED)  # it is back, and has not read its roles yet
+    assert patience.bears(AWAY, ready=False)
+    assert patience.bears(REFUSED, ready=True)  # it is back, and has not read its roles yet
     clock.now += 14.9
-    assert patience.bears(REFUSED)
+    assert patience.bears(REFUSED, ready=True)
     clock.now += 0.1
-    assert not patience.bears(REFUSED)
+    assert not patience.bears(REFUSED, ready=True)
 
 
 def test_patience_ends() -> None:
     clock = Clock()
     patience = preflight.StartupPatience(away=300.0, clock=clock)
-    assert patience.bears(AWAY)
+    assert patience.bears(AWAY, ready=False)
     clock.now += 300
-    assert not patience.bears(AWAY)
+    assert not patience.bears(AWAY, ready=False)
 
 
 def test_who_is_refused_by_a_server_that_was_never_away_is_told_at_once() -> None:
-    assert not preflight.StartupPatience().bears(REFUSED)
+    assert not preflight.StartupPatience().bears(REFUSED, ready=True)
+
+
+def test_a_server_that_is_not_ready_is_waited_for_also_by_the_first_that_asks_it() -> None:
+    """Seen once: a replica was started again in the moment in which the port was open and no role had been read."""
+    clock = Clock()
+    patience = preflight.StartupPatience(settling=15.0, clock=clock)
+    assert patience.bears(ForbiddenError("/apis/compaction.dev/v1alpha1"), ready=False)
+    clock.now += 15
+    assert not patience.bears(REFUSED, ready=False)
+
+
+def test_a_server_says_itself_whether_it_is_ready(control_plane: Any, namespace: str, tmp_path: Path) -> None:
+    async def ready(connection: ApiConnection) -> bool:
+        async with ApiClient(connection, deadline=120) as client:
+            return await client.is_ready()
+
+    stranger = load_connection(control_plane.running.kubeconfig_for("stranger", tmp_path / "stranger"))
+    assert asyncio.run(ready(stranger))
+    assert not asyncio.run(ready(ApiConnection("http://127.0.0.1:9", None, no_token())))
 
 
 @pytest.mark.parametrize("step", ["check", "secrets_refused"])
@@ -83,7 +102,7 @@ def test_a_server_that_has_just_come_back_may_refuse_anything(
     assert not answers
     answers.append(refusal)
     with pytest.raises(type(refusal)):
-        asyncio.run(check(absent, "ns", preflight.StartupPatience(pause=0.01)))
+        asyncio.run(check(absent, "ns", preflight.StartupPatience(settling=0, pause=0.01)))
 
 
 def test_missing_permissions_are_not_waited_for(control_plane: Any, namespace: str, tmp_path: Path) -> None:

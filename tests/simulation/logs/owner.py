@@ -8,12 +8,11 @@ from pathlib import Path
 from random import Random
 
 from compaction.exceptions import SegmentLogError, WriteRefusedError
-from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.memtable.table import LogEntry, LogPosition
 from compaction.stores.segments.reading.reader import iter_entries
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.pending import LogPosition
 from compaction.stores.segments.system.system import SystemLimits
 from compaction.stores.segments.wal.current import WalLimits
 from compaction.stores.segments.writer.flush import NewSegments

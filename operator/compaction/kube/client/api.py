@@ -18,7 +18,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Final, Self
 
-from compaction.exceptions import GoneError
+from compaction.exceptions import ApiError, GoneError
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.resources import (
     COMPACTION_JOBS,
@@ -77,6 +77,10 @@ class WatchEvent:
 
     type: str
     object: Obj
+
+
+READY_SECONDS: Final = 10.0
+"""For which an API server is asked whether it is ready."""
 
 
 class ApiClient:
@@ -250,6 +254,17 @@ class ApiClient:
     async def request(self, method: str, path: str, *, body: Obj | None = None, deadline: float | None = None) -> Obj:
         """A raw call for what is not a resource of ours, such as `/version`; the answer must be JSON."""
         return await self._transport.call(Request(method.lower(), "", method, path, body=body), deadline=deadline)
+
+    async def is_ready(self) -> bool:
+        """Whether the API server says that it has read what it answers by: roles, resource definitions, its caches."""
+        request = Request("get", "", "GET", "/readyz")
+        try:
+            # The answer is "ok", no JSON; without it, 403 (no role has been read) or 500.
+            async for _ in self._transport.stream(request, seconds=READY_SECONDS, silence=READY_SECONDS):
+                pass
+        except ApiError:
+            return False
+        return True
 
 
 def _query(**values: str | None) -> dict[str, str]:

@@ -103,7 +103,8 @@ class StartupPatience:
     A supervisor waits longer before each restart (kubelet up to five minutes), so a replica that ended for want of an
     answer would be missing for long after the API server is back. `settling`: an API server that has just come up
     refuses everybody until it has read its roles, serves no kind of ours until it has read their definitions, and
-    lists none of their objects (429) until its cache of them is filled.
+    lists none of their objects (429) until its cache of them is filled. A replica may be the first to ask it, so what
+    it refuses counts if it said before that it is ready.
     """
 
     away: float = 300.0
@@ -113,14 +114,14 @@ class StartupPatience:
     _away_since: float | None = None
     _back_since: float | None = None
 
-    def bears(self, error: Exception) -> bool:
-        """Whether to try again after this error."""
+    def bears(self, error: Exception, *, ready: bool) -> bool:
+        """Whether to try again after this error; `ready`: the API server said so before it was asked."""
         now = self.clock()
         if isinstance(error, ApiUnavailableError | TooManyRequestsError):
             self._back_since = None
             self._away_since = now if self._away_since is None else self._away_since
             return now < self._away_since + self.away
-        if self._away_since is None:
+        if ready and self._away_since is None:
             return False
         self._back_since = now if self._back_since is None else self._back_since
         return now < self._back_since + self.settling
@@ -163,11 +164,12 @@ async def check_when_up(
     """
     patience = patience or StartupPatience()
     while True:
+        ready = await client.is_ready()
         try:
             await check(client, namespace=namespace, lease_namespace=lease_namespace)
             return await secrets_refused(client, namespace=namespace)
         except (ApiError, KindsNotServedError, MissingPermissionsError) as error:
-            if not patience.bears(error):
+            if not patience.bears(error, ready=ready):
                 raise
             _log.warning("waiting for the API server", error=str(error))
         await asyncio.sleep(patience.pause)

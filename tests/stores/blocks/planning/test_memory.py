@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import json
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
-
-import pytest
 
 from compaction.stores.blocks.planning.queue import BlockQueue
 from compaction.stores.blocks.planning.rules import BlockClass, BlockRules, QueuedBlock
@@ -36,8 +37,8 @@ SHAPES: dict[str, Callable[[int, list[BlockClass]], QueuedBlock]] = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_block_takes_at_most_a_kibibyte_before_and_after_it_is_due(shape: str) -> None:
+def measured(shape: str) -> tuple[float, float]:
+    """Bytes per block before and after they are due."""
     made = SHAPES[shape]
     gc.collect()
     tracemalloc.start()
@@ -49,7 +50,20 @@ def test_a_block_takes_at_most_a_kibibyte_before_and_after_it_is_due(shape: str)
         assert queue.push_all(made(number, classes) for number in range(BLOCKS)) == BLOCKS
         before = tracemalloc.get_traced_memory()[0] / BLOCKS
         queue.advance(LATER)
-        after = tracemalloc.get_traced_memory()[0] / BLOCKS
+        return before, tracemalloc.get_traced_memory()[0] / BLOCKS
     finally:
         tracemalloc.stop()
-    assert max(before, after) <= 1024, f"{before:,.0f} bytes, {after:,.0f} when due"
+
+
+def test_a_block_takes_at_most_a_kibibyte_before_and_after_it_is_due() -> None:
+    """In a process of its own: threads that earlier tests left allocate as well."""
+    child = subprocess.run([sys.executable, __file__], check=True, capture_output=True, text=True)
+    found: dict[str, tuple[float, float]] = json.loads(child.stdout)
+    assert found.keys() == SHAPES.keys()
+    for shape, (before, after) in found.items():
+        assert 256 < before <= 1024, f"{shape}: {before:,.0f} bytes"
+        assert 256 < after <= 1024, f"{shape}: {after:,.0f} bytes when due"
+
+
+if __name__ == "__main__":
+    print(json.dumps({shape: measured(shape) for shape in SHAPES}))

@@ -20,13 +20,12 @@ from compaction.exceptions import (
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.install.driver import install_snapshot
 from compaction.stores.segments.memtable.seq import Seq
-from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.memtable.table import LogEntry, LogPosition
 from compaction.stores.segments.snapshot.data_file import encode_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet, encode_indexes
 from compaction.stores.segments.system.cut import CUT_FILE
 from compaction.stores.segments.system.installs import Install
 from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.pending import LogPosition
 from compaction.stores.segments.system.system import LogSystem
 
 WAIT = 120.0

@@ -12,12 +12,11 @@ from compaction.stores.segments.clump.moves import Moves, read_moves
 from compaction.stores.segments.clump.plan import ClumpOptions
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.directory.listing import regular_segments
-from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.memtable.table import LogEntry, LogPosition
 from compaction.stores.segments.model import segment_name
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.clumping import clump_own_log
-from compaction.stores.segments.system.pending import LogPosition
 from compaction.stores.segments.system.system import LogSystem, SystemLimits
 from compaction.stores.segments.writer.flush import NewSegments
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,18 +10,23 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import LogClosedError, RewriteStoppedError
+from compaction.api.policy.segment_logs import Ownership
+from compaction.exceptions import LogClosedError, RewriteStoppedError, WriteRefusedError
 from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.directory import fs, lock
 from compaction.stores.segments.directory.listing import regular_segments, segment_links
-from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.memtable.table import LogEntry, LogPosition
 from compaction.stores.segments.model import segment_name
 from compaction.stores.segments.planning.due import Due, DueRules
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.rewrite.run import CompactionRequest, compact_log
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.stores.segments.snapshot.data_file import encode_snapshot
+from compaction.stores.segments.snapshot.directories import LogSnapshot
+from compaction.stores.segments.snapshot.seq import LiveSet, encode_indexes
 from compaction.stores.segments.system import compactions as compactions_module
+from compaction.stores.segments.system import installs as installs_module
+from compaction.stores.segments.system import snapshots as snapshots_module
 from compaction.stores.segments.system.changes import SegmentChanges
 from compaction.stores.segments.system.compactions import OwnerCompaction
 from compaction.stores.segments.system.log import Log
@@ -106,6 +112,87 @@ def test_what_a_job_has_marked_waits_for_the_grace_of_its_policy(tmp_path: Path)
         assert regular_segments(log.directory) == names(1, 2, 4, 5, 6, 7, 8)
         sweep.sweep(log.directory, grace_seconds=0)
         assert regular_segments(log.directory) == names(6, 7, 8)
+
+
+@pytest.mark.parametrize("installed", [False, True], ids=["taken", "installed"])
+def test_a_compaction_that_goes_by_a_snapshot_before_its_owner_does_takes_nothing_from_it(
+    tmp_path: Path, installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot is visible before it is in force: a worker of a job may compact by it in between, and readers, the
+    owner's own compaction and the ends of the log meet what it left.
+    """
+    module: Any = installs_module if installed else snapshots_module
+    publish = module.publish
+    seen: list[int] = []
+
+    with LogSystem(tmp_path / "system", limits=limits(grace=0.0)) as system:
+        log = filled(system)
+        snapshot(system, log, 40, "9-16,33")
+
+        def publish_and_compact(partial: Path, **what: Any) -> LogSnapshot:
+            made: LogSnapshot = publish(partial, **what)
+            for _ in range(2):
+                compact_log(log.directory, CompactionRequest("job", SegmentLimits(), ownership=Ownership.STOPPED))
+                sweep.sweep(log.directory, grace_seconds=0, ownership=Ownership.STOPPED)
+            log.refresh()
+            seen.extend(entry.index for entry in log.read(range(99)))
+            assert not log.segments.view.state(log.row, log.waiting).missing
+            own = system.compact("a").result(WAIT)
+            assert own.done.failures == ()
+            with pytest.raises(WriteRefusedError):
+                log.truncate(50)
+            if not installed:
+                log.truncate(51)
+                assert log.last == LogPosition(50, 1)
+                log.append(entries(51, 60))
+            return made
+
+        monkeypatch.setattr(module, "publish", publish_and_compact)
+        if installed:
+            indexes = encode_indexes(LiveSet.parse("10-12"))
+            data = encode_snapshot(index=70, term=1, state=STATE)
+            install = log.begin_install(70, 1, applied=60, indexes_bytes=len(indexes), data_bytes=len(data))
+            install.chunk(indexes + data)
+            install.finish().result(WAIT)
+            expected = [10, 11, 12]
+        else:
+            snapshot(system, log, 50, "10-12")
+            expected = [10, 11, 12, *range(51, 61)]
+        assert [index for index in seen if index <= 40] == [10, 11, 12]
+        assert [entry.index for entry in log.read(range(99))] == expected
+    with LogSystem(tmp_path / "system", limits=limits()) as system:
+        assert [entry.index for entry in system.open_log("a").read(range(99))] == expected
+
+
+@pytest.mark.parametrize("rewriting", [True, False], ids=["rewritten", "marked"])
+def test_what_a_compaction_goes_by_is_durable_before_its_commit(
+    tmp_path: Path, rewriting: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner may not have synced it: a power failure would take the snapshot back, and not what it made dead."""
+    with LogSystem(tmp_path / "system", limits=limits(phase_one=False)) as system:
+        log = filled(system)
+        snapshot(system, log, 40, "9-16,33")
+    done: list[str] = []
+
+    def record(name: str, kept: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Path, *rest: Path) -> Any:
+            done.append(f"{name} {path.name}")
+            return kept(path, *rest)
+
+        return call
+
+    for name in ("sync_file", "sync_directory", "rename"):
+        monkeypatch.setattr(fs, name, record(name, getattr(fs, name)))
+    request = CompactionRequest("job", SegmentLimits(), ownership=Ownership.STOPPED, rewriting=rewriting)
+    made = compact_log(tmp_path / "system" / "a", request)
+    assert made.receipts if rewriting else made.marked
+    (newest,) = os.listdir(tmp_path / "system" / "a" / "snapshots")
+    wanted = ["sync_file snapshot.dat", "sync_file indexes", f"sync_directory {newest}", "sync_directory snapshots"]
+    first = done.index(wanted[0])
+    assert done[first : first + 4] == wanted
+    renamed = [[one for one in part if one.startswith("rename")] for part in (done[:first], done[first + 4 :])]
+    assert len(renamed[0]) == 1, "the claim of the token"
+    assert renamed[1]
 
 
 @pytest.mark.parametrize("call", ["rename", "unlink", "sync_directory"])

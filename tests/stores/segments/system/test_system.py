@@ -26,13 +26,12 @@ from compaction.exceptions import (
 )
 from compaction.stores.segments.directory import fs
 from compaction.stores.segments.memtable.seq import Seq
-from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.memtable.table import LogEntry, LogPosition
 from compaction.stores.segments.model import segment_name
 from compaction.stores.segments.reading.view import open_log
 from compaction.stores.segments.snapshot.directories import INDEXES_FILE, newest_snapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.pending import LogPosition
 from compaction.stores.segments.system.system import LogSystem, SystemLimits
 from compaction.stores.segments.wal.acceptance import WriterState
 from compaction.stores.segments.wal.current import WalLimits

@@ -20,11 +20,10 @@ from compaction.cli.segments.exec.fields import Fields
 from compaction.cli.segments.exec.session import Session
 from compaction.exceptions import RecordTextError
 from compaction.stores.segments.install.driver import install_snapshot
-from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.memtable.table import LogEntry, LogPosition
 from compaction.stores.segments.model import MAX_INDEX
 from compaction.stores.segments.system.compactions import OwnCompaction
 from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.pending import LogPosition
 from compaction.stores.segments.wal.files import wal_files, wal_name
 
 MOST_READ: Final = 100_000

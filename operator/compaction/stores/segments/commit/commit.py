@@ -38,6 +38,7 @@ from compaction.stores.segments.directory.owner import require_stopped
 from compaction.stores.segments.format.names import group_key, partial_name
 from compaction.stores.segments.planning.limits import IndexesMissing
 from compaction.stores.segments.planning.unreferenced import dead_segments
+from compaction.stores.segments.snapshot.directories import make_durable
 from compaction.stores.segments.snapshot.seq import LiveSet
 
 GroupOutcome = GroupReceipt | SegmentLogError
@@ -114,6 +115,7 @@ def commit_groups(
             raise
         if intents:
             try:
+                make_durable(directory)
                 batch.outcomes.update(publish(directory, record, intents, held=held, now=now))
             except UnwritableFenceError:
                 batch.discard(groups)
@@ -331,6 +333,7 @@ def commit_unreferenced(
             marked = tuple(dead[name].tombstone(since=now, job=job, token=token, holder=holder) for name in missing)
             jobs = record.jobs | {job: replace(claim, unreferenced=(*claim.unreferenced, *marked))}
             marks = fence.with_tombstones(replace(record, jobs=jobs), marked)
+            make_durable(directory)
             # Half of the room at most: commits, claims and the sweep that shrinks it again need theirs.
             fence.write(directory, marks, held=held, spare=fence.MAX_FENCE_BYTES // 2)
             done |= {tombstone.name: tombstone for tombstone in marked}

@@ -49,8 +49,8 @@ class SnapshotSource:
     def entries(self, indexes: Sequence[int]) -> list[LogEntry]:
         """All of these live entries, ascending. SnapshotReplaced; else errors as `Log.read`."""
         found = self._log.read(indexes)
-        # Asked afterwards: what was read under an older snapshot is complete.
-        if self._log.row.snapshot_index != self.snapshot.index:
+        # Asked afterwards: what was read under an older snapshot is complete, unless the next one is being written.
+        if self._log.row.snapshot_index != self.snapshot.index or len(found) < len(indexes):
             raise SnapshotReplaced
         return found
 

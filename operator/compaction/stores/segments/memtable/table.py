@@ -19,6 +19,13 @@ class LogEntry(NamedTuple):
     payload: bytes
 
 
+class LogPosition(NamedTuple):
+    """An entry's place: its index and its term."""
+
+    index: int  # type: ignore[assignment]  # as above
+    term: int
+
+
 class MemTable:
     """Entries in ascending order of index; never overwritten: that opens another table, which hides this one's.
 

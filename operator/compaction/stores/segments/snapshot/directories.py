@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,7 @@ from compaction.exceptions import (
     CorruptSnapshotError,
     LogChangedError,
 )
+from compaction.stores.segments.directory import fs
 from compaction.stores.segments.format import etf
 from compaction.stores.segments.snapshot.data_file import (
     DATA_FILE,
@@ -208,7 +210,7 @@ def write_snapshot(
     _write_file(path / DATA_FILE, data, sync=sync)
     if sync:
         for parent in (path, path.parent, directory):
-            sync_directory(parent)
+            fs.sync_directory(parent)
     return LogSnapshot(index=index, term=term, live=live, path=path)
 
 
@@ -220,10 +222,28 @@ def _write_file(path: Path, data: bytes, *, sync: bool) -> None:
             os.fsync(file.fileno())
 
 
-def sync_directory(path: Path) -> None:
-    """Make renames, links and new names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def make_durable(directory: Path) -> None:
+    """Make the snapshots of the log in `directory` durable as they are visible now. OSError passes through.
+
+    What is visible its owner may not have synced yet. After a power failure, the entries that a compaction dropped by a
+    snapshot which went with it would be live, and nowhere.
+    """
+    root = directory / SNAPSHOTS
     try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        names = sorted(_list(root))
+    except CorruptSnapshotError:
+        # Nothing goes by it: values that were given won over it.
+        return
+    for name in names:
+        # One that is gone was replaced by a newer one, which its owner synced before.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            for file in (DATA_FILE, INDEXES_FILE):
+                if _is_regular(root / name / file):
+                    fs.sync_file(root / name / file)
+            fs.sync_directory(root / name)
+    if root.is_dir():
+        fs.sync_directory(root)
+
+
+def _is_regular(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()

@@ -19,9 +19,9 @@ from compaction.stores.segments.clump.owner import Appended, EntryCopy, clump_th
 from compaction.stores.segments.clump.plan import ClumpOptions
 from compaction.stores.segments.clump.run import ClumpResult
 from compaction.stores.segments.commit import fence
+from compaction.stores.segments.memtable.table import LogPosition
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.pending import LogPosition
 from compaction.stores.segments.system.phase_one import OWNER
 from compaction.stores.segments.system.system import LogSystem
 

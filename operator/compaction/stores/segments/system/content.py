@@ -9,14 +9,13 @@ from typing import Final, TypeVar
 
 from compaction.exceptions import EntryMissingError
 from compaction.stores.segments.memtable.seq import Seq
-from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.memtable.table import LogEntry, LogPosition
 from compaction.stores.segments.memtable.tables import MemTables
 from compaction.stores.segments.model import MAX_INDEX
 from compaction.stores.segments.snapshot.directories import LogSnapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
 from compaction.stores.segments.system.changes import OnChange
 from compaction.stores.segments.system.cut import LogCut
-from compaction.stores.segments.system.pending import LogPosition
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.system.segment_list import SegmentList
 from compaction.stores.segments.system.status import LogStatus
@@ -75,10 +74,13 @@ class LogContent:
             bound = self.tables.visible().first
         rest = [index for index in wanted if index not in found and (bound is None or index < bound)]
         found |= view.read(rest, refresh=self.segments.refresh)
-        # What died since the read began may be gone: the row as it is now says so.
-        for index in wanted:
-            if index not in found and self._must_hold(index, row) and self.row.needs(index):
-                raise EntryMissingError(str(self.directory), index)
+        # What died since the read began may be gone: the row as it is now says so. And an index above the snapshot may
+        # be a gap, after a sparse write.
+        if missing := [index for index in wanted if index not in found]:
+            before, after = row.certain, self.row
+            for index in missing:
+                if index in before and after.needs(index) and (after.coming is None or after.coming.needs(index)):
+                    raise EntryMissingError(str(self.directory), index)
         return [found[index] for index in sorted(found)]
 
     def fold(self, function: Callable[[T, LogEntry], T], initial: T, *, first: int = 0) -> T:
@@ -137,16 +139,10 @@ class LogContent:
     def _pages(self, first: int) -> Iterator[list[int]]:
         yield from self.indexes(first).chunks(_PAGE)
 
-    def _must_hold(self, index: int, row: LogRow) -> bool:
-        """Whether an entry that was not found is lost. After a sparse write, an index above the snapshot may be a gap:
-        only what is live is certain to have been written.
-        """
-        return row.live is not None and row.snapshot_index is not None and index <= row.snapshot_index
-
     def _before(self, index: int) -> LogPosition | None:
         """The log's last entry below `index`."""
         below = self.tables.visible().limit(index - 1).last if index else None
-        ends = [below, self.row.snapshot_index]
+        ends = [below, None if self.row.end is None else self.row.end.index]
         bound = self.tables.visible().first
         if high := min(index, bound if bound is not None else index):
             ends += self.segments.view.indexes(0, high - 1)[-1:].tolist()
@@ -157,8 +153,8 @@ class LogContent:
         entry = self.tables.lookup(index)
         if entry is not None:
             return entry.term
-        if index == self.row.snapshot_index:
-            return self.row.snapshot_term
+        if self.row.end is not None and index == self.row.end.index:
+            return self.row.end.term
         term = self.segments.view.term(index)
         if term is None:
             raise EntryMissingError(str(self.directory), index)

@@ -36,6 +36,7 @@ from compaction.stores.segments.snapshot.directories import INDEXES_FILE, LogSna
 from compaction.stores.segments.snapshot.seq import LiveSet, decode_indexes
 from compaction.stores.segments.system.cut import LogCut
 from compaction.stores.segments.system.pending import Acknowledgement
+from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.system.rules import InstallRequest
 from compaction.stores.segments.system.services import LogServices
 from compaction.stores.segments.system.snapshots import INSTALL_PARTIAL, publish, remove_tree
@@ -161,6 +162,7 @@ class Install:
                 if self._stale and not self._wrote:
                     log.set_cut(LogCut(index + 1, None))
                 self._publishing = True
+                log.announce(LogRow(index, self.request.term, live))
                 snapshot = publish(self._partial, index=index, term=self.request.term, live=live)
                 log.publish_installed(snapshot, stale=self._stale, replaces=self.base != index)
                 if self._stale:

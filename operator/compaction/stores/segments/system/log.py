@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 from compaction.exceptions import LogClosedError, SegmentLogError, WriteRefusedError
 from compaction.stores.segments.directory.faults import storage_errors
 from compaction.stores.segments.memtable.seq import Seq
-from compaction.stores.segments.memtable.table import LogEntry, MemTable
+from compaction.stores.segments.memtable.table import LogEntry, LogPosition, MemTable
 from compaction.stores.segments.snapshot.data_file import SnapshotOrigin
 from compaction.stores.segments.snapshot.directories import LogSnapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
@@ -23,7 +24,7 @@ from compaction.stores.segments.system.changes import OnChange
 from compaction.stores.segments.system.content import LogContent
 from compaction.stores.segments.system.cut import LogCut, remove_cut, write_cut
 from compaction.stores.segments.system.installs import Install
-from compaction.stores.segments.system.pending import Acknowledgement, LogPosition, Pending, complete, fail
+from compaction.stores.segments.system.pending import Acknowledgement, Pending, complete, fail
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.system.services import LogServices
 from compaction.stores.segments.system.snapshots import origin_for, write_durably
@@ -243,6 +244,11 @@ class Log(LogContent):
                 # Newer entries hide in the segments what the cut covers.
                 self.set_cut(None)
 
+    def announce(self, coming: LogRow) -> None:
+        """A snapshot is about to be visible, and then durable and in force here by `publish`."""
+        with self._lock:
+            self.row = replace(self.row, coming=coming)
+
     def publish(self, snapshot: LogSnapshot) -> None:
         """A snapshot is durable: from here on the log needs less. Replaces the row as one value."""
         with self._lock:
@@ -253,6 +259,7 @@ class Log(LogContent):
     def _write_snapshot(self, services: LogServices, request: rules.SnapshotRequest) -> LogSnapshot:
         with self._lock:
             rules.check_snapshot(self.directory, request, self.row, self._written)
+            self.announce(LogRow(request.index, request.term, request.live))
         with storage_errors(self.directory):
             self._origin = origin_for(self.directory, request.origin or self._origin, self.newest_snapshot)
             snapshot = write_durably(

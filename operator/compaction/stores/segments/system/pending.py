@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import NamedTuple
 
 from compaction.exceptions import SegmentLogError
-from compaction.stores.segments.memtable.table import MemTable
+from compaction.stores.segments.memtable.table import LogPosition, MemTable
 from compaction.stores.segments.wal.write import Written
-
-
-class LogPosition(NamedTuple):
-    """An entry's place: its index and its term."""
-
-    index: int  # type: ignore[assignment]  # hides tuple.index, which no caller needs
-    term: int
 
 
 class Acknowledgement(Future[LogPosition]):

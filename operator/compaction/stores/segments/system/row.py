@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from compaction.exceptions import SegmentLogError
 from compaction.stores.segments.memtable.seq import Seq
+from compaction.stores.segments.memtable.table import LogPosition
 from compaction.stores.segments.model import MAX_INDEX
 from compaction.stores.segments.snapshot.directories import LogSnapshot
 from compaction.stores.segments.snapshot.seq import LiveSet
@@ -19,11 +20,16 @@ from compaction.stores.segments.snapshot.seq import LiveSet
 class LogRow:
     """`snapshot_index` None: no snapshot, so everything is kept. `live` None beside a snapshot: what is live at or
     below it is unknown, so everything is kept as well, and nothing is ever taken for dead.
+
+    `coming`: of the snapshot that is being made visible. A compaction in another process goes by it from that moment
+    on, and this row by it only afterwards: until then all is kept that either needs, and only what both need is certain
+    to be found. It stays when making it visible fails: the directory may show it.
     """
 
     snapshot_index: int | None = None
     snapshot_term: int = 0
     live: LiveSet | None = None
+    coming: LogRow | None = None
     smallest_live: int = field(init=False)
     """Nothing below this index is needed any more."""
 
@@ -47,6 +53,21 @@ class LogRow:
         if self.snapshot_index is None or self.live is None or index > self.snapshot_index:
             return True
         return index in self.live
+
+    @property
+    def certain(self) -> LiveSet:
+        """What is live, so it was written, and must be found: in a mem table or in a segment."""
+        live = LiveSet.empty() if self.live is None else self.live
+        if self.coming is None or self.coming.live is None:
+            return live
+        return live.without(live.without(self.coming.live))
+
+    @property
+    def end(self) -> LogPosition | None:
+        """The last entry that a snapshot covers, or one that is coming: nothing at or below it is overwritten."""
+        if self.coming is not None:
+            return self.coming.end
+        return None if self.snapshot_index is None else LogPosition(self.snapshot_index, self.snapshot_term)
 
     def needed(self, indexes: Seq) -> Seq:
         """Those of the indexes that must be kept: all above the snapshot, and the live ones at or below it."""

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.exceptions import InvalidEntryError, LogGapError, WriteRefusedError
-from compaction.stores.segments.memtable.table import LogEntry
+from compaction.stores.segments.memtable.table import LogEntry, LogPosition
 from compaction.stores.segments.model import MAX_INDEX
 from compaction.stores.segments.snapshot.data_file import SnapshotOrigin
 from compaction.stores.segments.snapshot.directories import MAX_INDEXES_BYTES
 from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.pending import LogPosition
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.wal.codec import MAX_PAYLOAD_BYTES
 
@@ -67,8 +66,8 @@ def check_entries(entries: Sequence[LogEntry]) -> int:
 
 def check_append(directory: Path, first: int, *, last: int | None, row: LogRow) -> None:
     """LogGapError, WriteRefusedError."""
-    if row.snapshot_index is not None and first <= row.snapshot_index:
-        raise WriteRefusedError(str(directory), f"index {first} is not above the snapshot's index {row.snapshot_index}")
+    if row.end is not None and first <= row.end.index:
+        raise WriteRefusedError(str(directory), f"index {first} is not above the snapshot's index {row.end.index}")
     if last is not None and first > last + 1:
         raise LogGapError(str(directory), first, last + 1)
 
@@ -86,10 +85,9 @@ def check_sparse(directory: Path, index: int, previous: int | None, *, last: int
 
 def check_truncate(directory: Path, index: int, row: LogRow) -> None:
     """WriteRefusedError when entries at or below the snapshot would go."""
-    if index < 0 or (row.snapshot_index is not None and index <= row.snapshot_index):
-        raise WriteRefusedError(
-            str(directory), f"a truncation at {index} reaches below the snapshot's index {row.snapshot_index}"
-        )
+    end = None if row.end is None else row.end.index
+    if index < 0 or (end is not None and index <= end):
+        raise WriteRefusedError(str(directory), f"a truncation at {index} reaches below the snapshot's index {end}")
 
 
 def check_install(directory: Path, request: InstallRequest, row: LogRow, last: LogPosition | None) -> None:
@@ -117,16 +115,20 @@ def check_snapshot(directory: Path, request: SnapshotRequest, row: LogRow, writt
     index, live = request.index, request.live
     if row.snapshot_index is not None and index <= row.snapshot_index:
         raise WriteRefusedError(str(directory), f"a snapshot at {index} is not above the one at {row.snapshot_index}")
+    if row.end is not None and index < row.end.index:
+        # One that failed: the directory may show it, as the newest.
+        raise WriteRefusedError(str(directory), f"a snapshot at {index} is below the one at {row.end.index}")
     if written is None or index > written.index:
         last = "nothing" if written is None else f"index {written.index}"
         raise WriteRefusedError(str(directory), f"a snapshot at {index} covers entries that are not durable: {last} is")
     if live and live.largest > index:
         raise WriteRefusedError(str(directory), f"live index {live.largest} is above the snapshot's index {index}")
-    if row.snapshot_index is None or row.live is None:
-        return
-    if revived := live.clip(0, row.snapshot_index).without(row.live):
-        raise WriteRefusedError(
-            str(directory),
-            f"index {revived.smallest} is live, which it was not at the snapshot of index {row.snapshot_index}: its "
-            f"entry may be gone",
-        )
+    for before in (row, row.coming):
+        if before is None or before.snapshot_index is None or before.live is None:
+            continue
+        if revived := live.clip(0, before.snapshot_index).without(before.live):
+            raise WriteRefusedError(
+                str(directory),
+                f"index {revived.smallest} is live, which it was not at the snapshot of index "
+                f"{before.snapshot_index}: its entry may be gone",
+            )

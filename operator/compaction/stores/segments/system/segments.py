@@ -77,7 +77,7 @@ class SegmentView:
             orphans=self.orphans,
             snapshot_index=row.snapshot_index,
             live=row.live,
-            missing=in_no_segment(segments, row.live).without(waiting) if row.live else LiveSet.empty(),
+            missing=in_no_segment(segments, certain).without(waiting) if (certain := row.certain) else LiveSet.empty(),
         )
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compaction.stores.segments.system.pending import LogPosition
+from compaction.stores.segments.memtable.table import LogPosition
 from compaction.stores.segments.system.row import LogRow
 
 
