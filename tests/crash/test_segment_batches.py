@@ -58,11 +58,11 @@ def test_receipts_come_in_the_order_of_the_groups(log: Path) -> None:
 
 
 def test_the_syncs_are_shared(log: Path) -> None:
-    """Six for any number of groups: that is what a commit of several is for."""
+    """Six for any number of groups, and four of the snapshot: that is what a commit of several is for."""
     groups = [rewritten(log, sources) for sources in GROUPS]
     with DyingFilesystem() as counter:
         together(log, groups)
-    assert counter.calls.count("sync") == 6
+    assert counter.calls.count("sync") == 6 + 4
 
 
 def test_repeated_it_returns_the_first_receipts_and_commits_the_rest(log: Path) -> None:

@@ -120,6 +120,13 @@ class Disk:
         assert isinstance(node, Folder)
         return node
 
+    def shows(self, path: Path) -> bool:
+        """Whether there is anything under this name now."""
+        node: Node | None = self.tree
+        for part in path.relative_to(self.root).parts:
+            node = node.now.get(part) if isinstance(node, Folder) else None
+        return node is not None
+
     def node(self, path: Path) -> Node:
         return self.folder(path.parent).now[path.name]
 
@@ -139,6 +146,8 @@ class Disk:
                 file = self.file(path)
                 file.pending.append((offset, data))
                 file.mtime = mtime
+            case ("sync" | "sync_directory", Path() as path) if not self.shows(path):
+                pass  # It was opened before its last name went: nothing is left to be durable.
             case ("sync", Path() as path):
                 self.file(path).sync()
             case ("link", Path() as source, Path() as target):
