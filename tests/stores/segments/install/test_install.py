@@ -27,6 +27,7 @@ from compaction.stores.segments.system.cut import CUT_FILE
 from compaction.stores.segments.system.installs import Install
 from compaction.stores.segments.system.log import Log
 from compaction.stores.segments.system.system import LogSystem
+from compaction.stores.segments.writer.segments import SegmentWriter
 
 WAIT = 120.0
 STATE = b"\x83j"
@@ -147,6 +148,20 @@ def test_a_tail_does_not_come_back_when_no_entry_has_to_be_sent(pair: Pair, trun
         act()
         assert pair.follower.read(range(99)) == [*entries(3, 3, 2), *entries(24, 24, term=3)]
     assert not (pair.follower.directory / CUT_FILE).exists()
+
+
+def test_the_last_entry_has_the_term_of_the_snapshot_while_the_entry_that_it_replaced_waits_for_the_segment_writer(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.snapshot(23, "3")
+    pair.follower.append(entries(1, 5, term=2)).result(WAIT)
+    pair.follower.append(entries(6, 40)).result(WAIT)
+    monkeypatch.setattr(SegmentWriter, "_next", lambda _self: None)
+    pair.restart()
+    pair.install(applied=5)
+    for act in (lambda: None, pair.restart, pair.restart):
+        act()
+        assert pair.follower.last == LogPosition(23, 2)
 
 
 def test_a_log_that_holds_the_entry_of_the_snapshot_keeps_what_follows(pair: Pair) -> None:

@@ -150,11 +150,12 @@ class LogContent:
         return None if last is None else LogPosition(last, self._term(last))
 
     def _term(self, index: int) -> int:
+        # First: behind an installed snapshot, mem tables and segments may hold the entry that it has replaced.
+        if self.row.end is not None and index == self.row.end.index:
+            return self.row.end.term
         entry = self.tables.lookup(index)
         if entry is not None:
             return entry.term
-        if self.row.end is not None and index == self.row.end.index:
-            return self.row.end.term
         term = self.segments.view.term(index)
         if term is None:
             raise EntryMissingError(str(self.directory), index)
