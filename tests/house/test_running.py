@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from _pytest.assertion import rewrite
 
-from support.parallel import COMPUTING, TESTS, TOGETHER, WAITING, group, in_turns
+from support.parallel import COMPUTING, TESTS, TOGETHER, WAITING, compile_ahead, compiled, group, in_turns
 from support.timing import Cost, Timing, program, report_lines, shared_lines, sum_by
 
 
@@ -19,6 +22,24 @@ def test_each_file_has_its_turn_once_and_the_long_ones_come_first() -> None:
 
 def test_the_folders_that_are_long_are_still_there() -> None:
     assert [folder for folder in (*WAITING, *COMPUTING) if not (TESTS / folder).is_dir()] == []
+
+
+def test_what_is_compiled_before_the_workers_start_is_what_pytest_looks_for(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    test, module = tmp_path / "test_it.py", tmp_path / "it.py"
+    test.write_text("def test_it():\n    one = 1\n    assert one == 2\n")
+    module.write_text("ONE = 1\n")
+    compile_ahead(pytestconfig, [test, module])
+    code = rewrite._read_pyc(test, compiled(test))
+    assert code is not None
+    names: dict[str, Any] = {}
+    exec(code, names)
+    with pytest.raises(AssertionError, match="assert 1 == 2"):
+        names["test_it"]()
+    assert Path(importlib.util.cache_from_source(str(module))).is_file()
+    test.write_text("changed = True\n")
+    assert rewrite._read_pyc(test, compiled(test)) is None
 
 
 def test_costs_add_up_by_folder() -> None:
