@@ -61,8 +61,8 @@ test: setup ## All tests, in parallel (ARGS="-k name" selects some, WORKERS=n in
 test-deep: setup ## The same at full depth, as before a release: every example, schedule and crash point
 test-deep: export COMPACTION_TEST_DEPTH := deep
 test-deep: PARALLEL += --override-ini timeout=1800
-# Memory for time: Go's servers collect their garbage half as often.
-test test-deep: export GOGC := 200
+# Memory for time: Go's servers collect their garbage a quarter as often.
+test test-deep: export GOGC := 400
 test test-deep:
 	@$(BIN)/compactor local check
 	@$(BIN)/python -m compaction.local.programs.promtool
