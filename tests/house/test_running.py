@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from _pytest.assertion import rewrite
 
-from support.parallel import COMPUTING, TESTS, TOGETHER, WAITING, compile_ahead, compiled, group, in_turns
+from support.parallel import COMPUTING, TESTS, TOGETHER, WAITING, compile_ahead, compiled, group, in_turns, next_of
 from support.timing import Cost, Timing, program, report_lines, shared_lines, sum_by
 
 
@@ -18,6 +18,14 @@ def test_each_file_has_its_turn_once_and_the_long_ones_come_first() -> None:
     files = ["api/a.py", "chaos/b.py", "crash/c.py", "e2e/d.py", "e2e/e.py", "kube/f.py", "simulation/g.py"]
     turns = in_turns(files)
     assert turns == ["e2e/d.py", "simulation/g.py", "e2e/e.py", "crash/c.py", "chaos/b.py", "kube/f.py", "api/a.py"]
+
+
+def test_half_of_the_workers_take_what_needs_an_api_server_as_long_as_there_is_any() -> None:
+    served = {"kube/b.py", "e2e/c.py"}
+    assert next_of(["api/a.py", "kube/b.py", "e2e/c.py"], served, first_half=True) == "kube/b.py"
+    assert next_of(["kube/b.py", "e2e/c.py", "api/a.py", "fuzz/d.py"], served, first_half=False) == "api/a.py"
+    assert next_of(["kube/b.py", "e2e/c.py"], served, first_half=False) == "kube/b.py"
+    assert next_of(["api/a.py", "fuzz/d.py"], served, first_half=True) == "api/a.py"
 
 
 def test_the_folders_that_are_long_are_still_there() -> None:

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +42,9 @@ TOGETHER = {
 
 MEMORY: Final = Path("/dev/shm")
 PREFIX: Final = "compaction-tests-"
+SERVED: Final = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getpid()}.served"
+"""Where the first worker names the groups whose tests share its API server: only workers know what tests ask for."""
+SERVED_INPUT: Final = "served"
 ROOM: Final = 6 << 30
 """Bytes: a run leaves a gigabyte and a half, and its servers and JVMs need memory besides."""
 
@@ -103,10 +106,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         process.join()
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
     """All that was imported and collected stays until the end: the collector need not look at its million objects."""
     gc.collect()
     gc.freeze()
+    # Before the scheduler hears that the tests are collected.
+    given = getattr(session.config, "workerinput", {})
+    if given.get("workerid") == "gw0":
+        served = {group(item.nodeid) for item in session.items if "control_plane" in getattr(item, "fixturenames", ())}
+        Path(given[SERVED_INPUT]).write_text("\n".join(served))
 
 
 def compile_ahead(config: pytest.Config, files: Iterable[Path]) -> None:
@@ -159,11 +168,38 @@ def group(nodeid: str) -> str:
     return next((name for name, files in TOGETHER.items() if file in files), file)
 
 
+def next_of(waiting: Iterable[str], served: Set[str], *, first_half: bool) -> str:
+    """Which of the waiting groups a worker takes: the first of those whose tests share the worker's API server
+    (`served`) in the first half of the workers, of the others in the second; when there is none left, the first of all.
+
+    Each worker that begins with one starts a server, which costs a CPU second a minute until the end.
+    """
+    groups = list(waiting)
+    return next((one for one in groups if (one in served) is first_half), groups[0])
+
+
 class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
     """Hands out one group after the other to whoever is free."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)
+
+    def schedule(self) -> None:
+        if self.collection is None:
+            # It is not there if that worker has died.
+            self.served = set(SERVED.read_text().splitlines()) if SERVED.exists() else set()
+            SERVED.unlink(missing_ok=True)
+        super().schedule()
+
+    def _assign_work_unit(self, node: Any) -> None:
+        first_half = self.nodes.index(node) < (len(self.nodes) + 1) // 2
+        self.workqueue.move_to_end(next_of(self.workqueue, self.served, first_half=first_half), last=False)
+        super()._assign_work_unit(node)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput[SERVED_INPUT] = str(SERVED)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
