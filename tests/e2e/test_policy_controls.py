@@ -1,8 +1,7 @@
-"""When, whether and how fast, told a real operator with kubectl: schedule, windows, approval, retry, release, limit."""
+"""When, whether and how fast, told a real operator: schedule, windows, approval, retry, release, limit."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from datetime import UTC, datetime, timedelta
@@ -89,13 +88,13 @@ def test_only_the_approved_plan_is_carried_out_whoever_leads(
     add(logs, "c")
     plan = eventually(lambda: pending(3), "the plan to follow the world")
     assert (plan["hash"] != void["hash"], plan["waitingSince"]) == (True, void["waitingSince"])
-    cluster.kubectl("annotate", "cpol", "logs", f"compaction.dev/approve={void['hash']}")
+    cluster.annotate("cpol/logs", approve=void["hash"])
     eventually(lambda: void["hash"] in status(cluster)["waiting"]["message"], "the void approval to be named")
     assert cluster.jobs() == []
 
     first.kill()
     operators.start(lease_seconds=3)
-    cluster.kubectl("annotate", "--overwrite", "cpol", "logs", f"compaction.dev/approve={plan['hash']}")
+    cluster.annotate("cpol/logs", approve=plan["hash"])
     jobs = cluster.await_all_succeeded(at_least=3)
     assert sorted(job["metadata"]["name"] for job in jobs) == sorted(work["job"] for work in plan["work"])
     assert cluster.list("cjob", labels=f"compaction.dev/plan={plan['hash']}") == jobs
@@ -109,7 +108,7 @@ def test_a_segment_that_was_mended_unseen_is_released_and_a_parked_job_is_retrie
     operators.start()
     released_once_it_is_mended(cluster, logs)
 
-    cluster.kubectl("delete", "cpol", "logs")
+    cluster.delete("cpol/logs")
     eventually(lambda: not cluster.jobs(), "the policy's jobs to go with it")
     store = {"segmentLogs": {"root": str(logs.path), "include": ["*"], "thresholds": {"debtBytes": "1Ti"}}}
     cluster.apply_policy(logs.path, store=store)
@@ -117,10 +116,10 @@ def test_a_segment_that_was_mended_unseen_is_released_and_a_parked_job_is_retrie
     cluster.apply(
         job_object("late", sources={"segmentLog": {"path": str(logs.path / "b"), "groups": [{"segments": group}]}})
     )
-    cluster.kubectl("wait", "--for=condition=Failed", "cjob/late", "--timeout=120s")
+    cluster.await_condition("late", "Failed")
     add(logs, "b")
-    cluster.kubectl("annotate", "cjob", "late", "compaction.dev/retry=monday")
-    cluster.kubectl("wait", "--for=condition=Complete", "cjob/late", "--timeout=120s")
+    cluster.annotate("cjob/late", retry="monday")
+    cluster.await_condition("late", "Complete")
     assert cluster.jobs()[0]["status"]["retried"] == "monday"
     logs.assert_unchanged()
 
@@ -136,7 +135,7 @@ def released_once_it_is_mended(cluster: Cluster, logs: LogRoot) -> None:
     with segment.open("r+b") as file:
         file.write(sound)
     os.utime(segment, ns=(times.st_atime_ns, times.st_mtime_ns))
-    cluster.kubectl("annotate", "cpol", "logs", f"compaction.dev/release={segment}")
+    cluster.annotate("cpol/logs", release=str(segment))
     eventually(lambda: status(cluster).get("released") == str(segment), "the release to be acknowledged")
 
     def compacted() -> bool:
@@ -180,7 +179,7 @@ def test_a_share_that_ends_goes_to_the_job_in_another_worker(
     first, second = shares(cluster)
     patch_spec(cluster, suspend=True)  # or the job would be planned again, and start with its share
     eventually(lambda: is_observed(cluster.policy()), "the policy to be suspended")
-    cluster.kubectl("delete", "cjob", first)
+    cluster.delete(f"cjob/{first}")
     eventually(lambda: shares(cluster) == {second: limit}, "the other job to have the share of the one that is gone")
     eventually(lambda: attempt_share(cluster, second) == limit, "its attempt to say so")
     patch_spec(cluster, suspend=False, limits={"bytesPerSecond": "1G"})
@@ -193,7 +192,7 @@ def is_observed(policy: Object) -> bool:
 
 
 def patch_spec(cluster: Cluster, **spec: Any) -> None:
-    cluster.kubectl("patch", "cpol", "logs", "--type=merge", "-p", json.dumps({"spec": spec}))
+    cluster.patch("cpol/logs", {"spec": spec})
 
 
 def shares(cluster: Cluster) -> dict[str, int]:
