@@ -13,7 +13,7 @@ import pytest
 from compaction.stores.segments.generate import corrupt_entry
 from support.cluster.by_kubectl import Cluster, LogRoot, Object, condition
 from support.cluster.manifests import job_object
-from support.processes.operators import OperatorFleet, fleet_in
+from support.processes.operators import OperatorFleet
 from support.time.skewed_clock import set_offset
 from support.time.waiting import eventually
 
@@ -148,23 +148,7 @@ def released_once_it_is_mended(cluster: Cluster, logs: LogRoot) -> None:
     logs.assert_unchanged()
 
 
-def test_each_worker_is_told_its_share_of_the_bytes_per_second(
-    control_plane: Any, namespace: str, tmp_path: Path, cluster: Cluster, logs: LogRoot
-) -> None:
-    add(logs, "a", "b", "c")
-    with fleet_in(control_plane, namespace, tmp_path / "operator", light=("--task-seconds", "1")) as operators:
-        operators.start()
-        cluster.apply_policy(logs.path, limits={"bytesPerSecond": "10M", "maxConcurrentJobs": 2})
-        job = cluster.await_job_state("InProgress")
-        assert job["status"]["attempts"][-1]["bytesPerSecond"] == 5_000_000
-        lease = next(one for one in cluster.leases("job") if one["metadata"]["name"] == job["metadata"]["name"])
-        assert lease["metadata"]["annotations"]["compaction.dev/bytes-per-second"] == "5000000"
-        eventually(lambda: status(cluster).get("grantedBytesPerSecond"), "the sum of the shares in the policy's status")
-        cluster.await_all_succeeded(at_least=3)
-    logs.assert_unchanged()
-
-
-def test_a_share_that_ends_goes_to_the_job_in_another_worker(
+def test_each_job_is_told_its_share_of_the_bytes_per_second_and_one_that_ends_goes_to_the_other(
     operators: OperatorFleet, cluster: Cluster, logs: LogRoot
 ) -> None:
     """Each worker is a process of its own: the one that runs on finds the share on the Lease of its job."""
@@ -177,6 +161,9 @@ def test_a_share_that_ends_goes_to_the_job_in_another_worker(
     eventually(lambda: len(shares(cluster)) == 2, "both jobs to run")
     assert sorted(shares(cluster).values()) == [limit // 2] * 2
     first, second = shares(cluster)
+    assert [attempt_share(cluster, job) for job in (first, second)] == [limit // 2] * 2
+    granted = "the sum of the shares in the policy's status"
+    eventually(lambda: status(cluster).get("grantedBytesPerSecond") == limit, granted)
     patch_spec(cluster, suspend=True)  # or the job would be planned again, and start with its share
     eventually(lambda: is_observed(cluster.policy()), "the policy to be suspended")
     cluster.delete(f"cjob/{first}")
