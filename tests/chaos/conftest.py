@@ -54,8 +54,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory, binaries: Binaries) -> Ite
     servers.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own_plane(servers: Servers, binaries: Binaries) -> ControlPlane:
+    """Its servers are killed and started again at the same address, with the same data."""
     return with_definitions(servers.running, binaries)
 
 

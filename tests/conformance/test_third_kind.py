@@ -4,12 +4,14 @@ operator's and the workers' processes and in the one that writes the resource de
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import yaml
 from compaction.api.crd.definitions import crd_files
 from compaction.api.job.resource import JobReceipt
 from compaction.api.policy.store import StoreSpec
+from compaction.cli.main import main
 from compaction.kinds.registry import all_kinds
 from compaction.local.cluster.control_plane import start_control_plane
 from compaction.local.programs.binaries import Binaries
@@ -46,6 +49,18 @@ NAMESPACE = "lines"
 
 
 def compactor(*command: str) -> str:
+    """What it prints."""
+    out = io.StringIO()
+    with registered(), redirect_stdout(out):
+        try:
+            code = main(list(command))
+        except SystemExit as end:
+            code = int(end.code or 0)
+    assert code == 0, out.getvalue()
+    return out.getvalue()
+
+
+def compactor_process(*command: str) -> str:
     tests = str(Path(__file__).parents[1])
     program = [sys.executable, "-c", f"import sys; sys.path.insert(0, {tests!r})\n{REGISTERED}", *command]
     answer = subprocess.run(program, capture_output=True, text=True, check=False)
@@ -57,7 +72,7 @@ def compactor(*command: str) -> str:
 def plane(tmp_path: Path, binaries: Binaries) -> Iterator[ControlPlane]:
     """A control plane of the test's own, whose definitions have the kind."""
     definitions = tmp_path / "crds"
-    compactor("crds", "--write", str(definitions))
+    compactor_process("crds", "--write", str(definitions))
     with start_control_plane(tmp_path / "plane", binaries) as running:
         plane = with_definitions(running, binaries, definitions)
         plane.kubectl("create", "namespace", NAMESPACE)

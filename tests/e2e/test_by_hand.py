@@ -47,10 +47,8 @@ def test_a_job_made_by_hand_runs_on_its_policys_workers_or_is_refused(
         lambda: cluster.policy()["status"].get("waiting", {}).get("reason") == "Suspended",
         "the policy to say what its job waits for",
     )
-    cluster.kubectl(
-        "patch", "cpol", "logs", "--type=merge", "-p",
-        '{"spec":{"suspend":false,"store":{"segmentLogs":{"thresholds":{"debtBytes":"1Ti"}}}}}',
-    )  # fmt: skip
+    thresholds = {"segmentLogs": {"thresholds": {"debtBytes": "1Ti"}}}
+    cluster.patch("cpol/logs", {"spec": {"suspend": False, "store": thresholds}})
     cluster.kubectl("wait", "--for=condition=Complete", "cjob/by-hand", "--timeout=120s")
     assert [job["metadata"]["name"] for job in cluster.jobs()] == ["by-hand"]
     assert (directory / "0000000000000003.segment").is_symlink()
@@ -76,7 +74,7 @@ def _sparse_entries_are_rewritten(cluster: Cluster, logs: LogRoot) -> None:
     job["metadata"]["name"] = "clump-by-hand"
     job["spec"]["sources"]["segmentLog"] = {"path": str(sparse), "clump": {"ownerStopped": True}}
     cluster.apply(job)
-    cluster.kubectl("wait", "--for=condition=Complete", "cjob/clump-by-hand", "--timeout=120s")
+    cluster.await_condition("clump-by-hand", "Complete")
     receipt = next(job for job in cluster.jobs() if job["metadata"]["name"] == "clump-by-hand")["status"]["receipt"]
     assert receipt["clump"] == {
         "entriesMoved": 96,

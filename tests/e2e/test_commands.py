@@ -55,7 +55,7 @@ def test_a_plan_is_approved_and_what_went_wrong_is_tried_again(
 
     assert token() == 1
     assert f"{DAMAGED} is damaged and in quarantine" in person.refused("retry", job), "it could not end otherwise"
-    cluster.kubectl("annotate", f"cjob/{job}", "compaction.dev/retry=all-the-same")
+    cluster.annotate(f"cjob/{job}", retry="all-the-same")
     cluster.await_events("RetryRefused")
     assert token() == 1
     person.prints("quarantine", "release", "logs", "--all")

@@ -90,7 +90,7 @@ def is_over(fleet: OperatorFleet, worker: str, attempt: str) -> bool:
 def delete_mid_run(fleet: OperatorFleet, cluster: Cluster, logs: Logs, log: Path) -> None:
     """The policy goes while the log's job is at work; everything that was made for it goes with it."""
     with Caught(cluster, log):
-        cluster.kubectl("delete", "cpol", "logs")
+        cluster.delete("cpol/logs")
         eventually(lambda: not fleet.running_workers(), "the workers to be stopped")
     eventually(lambda: not cluster.jobs(), "the jobs to be deleted")
     eventually(lambda: not cluster.leases("job") + cluster.leases("worker"), "the leases to be deleted")

@@ -1,8 +1,7 @@
-"""When, whether and how fast, told a real operator with kubectl: schedule, windows, approval, retry, release, limit."""
+"""When, whether and how fast, told a real operator: schedule, windows, approval, retry, release, limit."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from datetime import UTC, datetime, timedelta
@@ -14,7 +13,7 @@ import pytest
 from compaction.stores.segments.generate import corrupt_entry
 from support.cluster.by_kubectl import Cluster, LogRoot, Object, condition
 from support.cluster.manifests import job_object
-from support.processes.operators import OperatorFleet, fleet_in
+from support.processes.operators import OperatorFleet
 from support.time.skewed_clock import set_offset
 from support.time.waiting import eventually
 
@@ -89,13 +88,13 @@ def test_only_the_approved_plan_is_carried_out_whoever_leads(
     add(logs, "c")
     plan = eventually(lambda: pending(3), "the plan to follow the world")
     assert (plan["hash"] != void["hash"], plan["waitingSince"]) == (True, void["waitingSince"])
-    cluster.kubectl("annotate", "cpol", "logs", f"compaction.dev/approve={void['hash']}")
+    cluster.annotate("cpol/logs", approve=void["hash"])
     eventually(lambda: void["hash"] in status(cluster)["waiting"]["message"], "the void approval to be named")
     assert cluster.jobs() == []
 
     first.kill()
     operators.start(lease_seconds=3)
-    cluster.kubectl("annotate", "--overwrite", "cpol", "logs", f"compaction.dev/approve={plan['hash']}")
+    cluster.annotate("cpol/logs", approve=plan["hash"])
     jobs = cluster.await_all_succeeded(at_least=3)
     assert sorted(job["metadata"]["name"] for job in jobs) == sorted(work["job"] for work in plan["work"])
     assert cluster.list("cjob", labels=f"compaction.dev/plan={plan['hash']}") == jobs
@@ -109,7 +108,7 @@ def test_a_segment_that_was_mended_unseen_is_released_and_a_parked_job_is_retrie
     operators.start()
     released_once_it_is_mended(cluster, logs)
 
-    cluster.kubectl("delete", "cpol", "logs")
+    cluster.delete("cpol/logs")
     eventually(lambda: not cluster.jobs(), "the policy's jobs to go with it")
     store = {"segmentLogs": {"root": str(logs.path), "include": ["*"], "thresholds": {"debtBytes": "1Ti"}}}
     cluster.apply_policy(logs.path, store=store)
@@ -117,10 +116,10 @@ def test_a_segment_that_was_mended_unseen_is_released_and_a_parked_job_is_retrie
     cluster.apply(
         job_object("late", sources={"segmentLog": {"path": str(logs.path / "b"), "groups": [{"segments": group}]}})
     )
-    cluster.kubectl("wait", "--for=condition=Failed", "cjob/late", "--timeout=120s")
+    cluster.await_condition("late", "Failed")
     add(logs, "b")
-    cluster.kubectl("annotate", "cjob", "late", "compaction.dev/retry=monday")
-    cluster.kubectl("wait", "--for=condition=Complete", "cjob/late", "--timeout=120s")
+    cluster.annotate("cjob/late", retry="monday")
+    cluster.await_condition("late", "Complete")
     assert cluster.jobs()[0]["status"]["retried"] == "monday"
     logs.assert_unchanged()
 
@@ -136,7 +135,7 @@ def released_once_it_is_mended(cluster: Cluster, logs: LogRoot) -> None:
     with segment.open("r+b") as file:
         file.write(sound)
     os.utime(segment, ns=(times.st_atime_ns, times.st_mtime_ns))
-    cluster.kubectl("annotate", "cpol", "logs", f"compaction.dev/release={segment}")
+    cluster.annotate("cpol/logs", release=str(segment))
     eventually(lambda: status(cluster).get("released") == str(segment), "the release to be acknowledged")
 
     def compacted() -> bool:
@@ -149,23 +148,7 @@ def released_once_it_is_mended(cluster: Cluster, logs: LogRoot) -> None:
     logs.assert_unchanged()
 
 
-def test_each_worker_is_told_its_share_of_the_bytes_per_second(
-    control_plane: Any, namespace: str, tmp_path: Path, cluster: Cluster, logs: LogRoot
-) -> None:
-    add(logs, "a", "b", "c")
-    with fleet_in(control_plane, namespace, tmp_path / "operator", light=("--task-seconds", "1")) as operators:
-        operators.start()
-        cluster.apply_policy(logs.path, limits={"bytesPerSecond": "10M", "maxConcurrentJobs": 2})
-        job = cluster.await_job_state("InProgress")
-        assert job["status"]["attempts"][-1]["bytesPerSecond"] == 5_000_000
-        lease = next(one for one in cluster.leases("job") if one["metadata"]["name"] == job["metadata"]["name"])
-        assert lease["metadata"]["annotations"]["compaction.dev/bytes-per-second"] == "5000000"
-        eventually(lambda: status(cluster).get("grantedBytesPerSecond"), "the sum of the shares in the policy's status")
-        cluster.await_all_succeeded(at_least=3)
-    logs.assert_unchanged()
-
-
-def test_a_share_that_ends_goes_to_the_job_in_another_worker(
+def test_each_job_is_told_its_share_of_the_bytes_per_second_and_one_that_ends_goes_to_the_other(
     operators: OperatorFleet, cluster: Cluster, logs: LogRoot
 ) -> None:
     """Each worker is a process of its own: the one that runs on finds the share on the Lease of its job."""
@@ -178,9 +161,12 @@ def test_a_share_that_ends_goes_to_the_job_in_another_worker(
     eventually(lambda: len(shares(cluster)) == 2, "both jobs to run")
     assert sorted(shares(cluster).values()) == [limit // 2] * 2
     first, second = shares(cluster)
+    assert [attempt_share(cluster, job) for job in (first, second)] == [limit // 2] * 2
+    granted = "the sum of the shares in the policy's status"
+    eventually(lambda: status(cluster).get("grantedBytesPerSecond") == limit, granted)
     patch_spec(cluster, suspend=True)  # or the job would be planned again, and start with its share
     eventually(lambda: is_observed(cluster.policy()), "the policy to be suspended")
-    cluster.kubectl("delete", "cjob", first)
+    cluster.delete(f"cjob/{first}")
     eventually(lambda: shares(cluster) == {second: limit}, "the other job to have the share of the one that is gone")
     eventually(lambda: attempt_share(cluster, second) == limit, "its attempt to say so")
     patch_spec(cluster, suspend=False, limits={"bytesPerSecond": "1G"})
@@ -193,7 +179,7 @@ def is_observed(policy: Object) -> bool:
 
 
 def patch_spec(cluster: Cluster, **spec: Any) -> None:
-    cluster.kubectl("patch", "cpol", "logs", "--type=merge", "-p", json.dumps({"spec": spec}))
+    cluster.patch("cpol/logs", {"spec": spec})
 
 
 def shares(cluster: Cluster) -> dict[str, int]:

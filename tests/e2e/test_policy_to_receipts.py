@@ -56,7 +56,7 @@ def test_from_a_suspended_policy_to_reclaimed_bytes_and_the_end_of_the_grace(
     what_people_and_machines_are_shown(cluster, replica, jobs)
 
     one_corrupt_segment_never_blocks_its_siblings(cluster, logs, tmp_path / "making")
-    cluster.kubectl("patch", "cpol", "logs", "--type=merge", "-p", '{"spec":{"cleanup":{"delay":"3s"}}}')
+    cluster.patch("cpol/logs", {"spec": {"cleanup": {"delay": "3s"}}})
     old = "the old names to be deleted after the grace"
     eventually(lambda: not [path for path in logs.path.rglob("*.segment") if path.is_symlink()], old)
     logs.assert_unchanged()
@@ -79,7 +79,7 @@ def what_only_the_operator_can_know_is_a_condition(cluster: Cluster, missing: Pa
     assert str(missing) in ready()["message"]
     missing.mkdir()
     eventually(lambda: ready().get("status") == "True", "the policy to recover")
-    cluster.kubectl("delete", "cpol", "early")
+    cluster.delete("cpol/early")
 
 
 def suspended_it_starts_no_new_jobs(cluster: Cluster) -> None:

@@ -37,8 +37,7 @@ def test_a_branch_is_compacted_while_it_is_written(
             writer.delete("main", f"a/{number:03}".encode())
             del shown[f"a/{number:03}"]
         store.counters.flush()
-        cluster.kubectl("create", "role", "stores", "--verb=get", "--resource=secrets")
-        cluster.kubectl("create", "rolebinding", "stores", "--role=stores", f"--user={ACCOUNT}")
+        cluster.allow_secrets(ACCOUNT)
         write_secret(cluster, "kv", {"url": connection.kv_url})
         write_secret(cluster, "credentials", connection.options)
         spec = staging_area(credentialsSecretName="credentials", thresholds={"tombstones": DELETED})

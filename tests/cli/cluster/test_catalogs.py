@@ -141,11 +141,11 @@ def test_a_catalog_that_waits_for_an_operator_promises_nothing(cluster: Cluster,
     assert columns_of(answer.stdout)[0]["NEXT"] == "no coordinator"
     assert "No operator coordinates: replica-a last renewed its Lease 3h" in answer.stderr
     make(cluster, coordinator_lease(0))
-    cluster.kubectl("patch", "ccat/orders", "--type=merge", "-p", '{"spec":{"dryRun":true}}')
+    cluster.patch("ccat/orders", {"spec": {"dryRun": True}})
     assert columns_of(editor.prints("status"))[0]["NEXT"] == "spec not observed"
     assert "generation 1 of 2" in editor.prints("status", "orders")
     assert "rounds decide, and cut and propagate nothing" in editor.prints("status", "orders")
-    cluster.kubectl("patch", "ccat/orders", "--type=merge", "-p", '{"spec":{"suspend":true}}')
+    cluster.patch("ccat/orders", {"spec": {"suspend": True}})
     assert columns_of(editor.prints("status"))[0]["NEXT"] == "suspended"
 
 

@@ -54,7 +54,7 @@ def test_suspended_run_dry_changed_and_deleted(operators: OperatorFleet, catalog
     catalog.await_condition("True", "Suspended")
     catalog.grow(2)
     asked = catalog.status()["round"]
-    catalog.cluster.kubectl("delete", "ccat", "orders", "--wait=true")
+    catalog.cluster.delete("ccat/orders")
     catalog.apply(suspend=True)
     catalog.await_condition("True", "Suspended")
     assert catalog.status().get("versionsCut", 0) == 0, "another object of this name begins anew"
@@ -62,7 +62,7 @@ def test_suspended_run_dry_changed_and_deleted(operators: OperatorFleet, catalog
     assert asked["stage"] == "Idle"
     catalog.patch(suspend=False)
     catalog.await_cut(9)
-    catalog.cluster.kubectl("delete", "ccat", "orders", "--wait=true")
+    catalog.cluster.delete("ccat/orders")
     catalog.grow(2)
     assert replica.process.poll() is None
     assert "Traceback" not in replica.output

@@ -4,7 +4,6 @@ participants that are pods.
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -184,14 +183,14 @@ def test_participants_are_the_pods_of_a_selector(operators: OperatorFleet, in_po
 
     # A pod that is being deleted still has transactions; one that has ended has none.
     begun = second.act("begin")
-    cluster.kubectl("patch", "pod", second.name, "--type=merge", "-p", '{"metadata":{"finalizers":["example.com/x"]}}')
-    cluster.kubectl("delete", "pod", second.name, "--wait=false")
+    cluster.patch(f"pod/{second.name}", {"metadata": {"finalizers": ["example.com/x"]}})
+    cluster.delete(f"pod/{second.name}")
     last = catalog.grow(2)
     catalog.await_pin("Transaction", second.name, earliest=7)
     second.act("finish", timestamp=begun)
     catalog.await_cut(last - 1)
     set_status(cluster, second.name, {"phase": "Succeeded"})
-    cluster.kubectl("patch", "pod", second.name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+    cluster.patch(f"pod/{second.name}", {"metadata": {"finalizers": None}})
     catalog.await_reason("NoParticipants")
     second.kill()
     catalog.patch(topology={"minParticipants": 1})
@@ -212,12 +211,11 @@ def add_pod(cluster: Cluster, name: str, *, address: str, labels: Object | None 
             "containers": [{"name": "orders", "image": "orders"}],
         },
     }
-    cluster.kubectl("create", "-f", "-", input=json.dumps(body))
+    cluster.apply(body)
     if address:
         set_status(cluster, name, {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]})
 
 
 def set_status(cluster: Cluster, name: str, status: Object) -> None:
     """As its kubelet would."""
-    patch = json.dumps({"status": status})
-    cluster.kubectl("patch", "pod", name, "--subresource=status", "--type=merge", "-p", patch)
+    cluster.patch(f"pod/{name}", {"status": status}, subresource="status")

@@ -89,7 +89,8 @@ def test_a_coordinator_that_wakes_up_after_another_has_cut_cuts_nothing(
     b.act("start-rebalance", zoneId=catalog.zone_id, minimum=catalog.versions[9])
     status = catalog.await_cut(8)
     assert status["coordinator"] == second.identity
-    assert status["fencingToken"] > token_of(catalog.prefix, held.body)
+    # A token that was not claimed may be the next one's: the late claim compares with the one before.
+    assert status["fencingToken"] >= token_of(catalog.prefix, held.body) + (moment is snapshot_of)
 
     held.released.set()
     assert held.answered.wait(PATIENCE)

@@ -59,7 +59,7 @@ class Accounts:
         """The operator of the test, which is a user, may create tokens of the account that it stands for."""
         documents = list(yaml.safe_load_all(TOKENS.read_text()))
         documents[1]["subjects"] = [{"kind": "User", "name": ACCOUNT, "apiGroup": RBAC}]
-        self.cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(documents))
+        self.cluster.apply(*documents)
 
     def allow_reviews(self) -> None:
         """As docs/catalog-participants.md says."""
@@ -76,7 +76,7 @@ class Accounts:
 @pytest.fixture
 def accounts(control_plane: ControlPlane, cluster: Cluster, tmp_path: Path) -> Iterator[Accounts]:
     for name in (OPERATOR, USERS, "stranger"):
-        cluster.kubectl("create", "serviceaccount", name)
+        cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
     user = account(cluster.namespace, USERS)
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{cluster.namespace}")
     path = control_plane.running.kubeconfig_for(user, tmp_path / "participant.kubeconfig", groups=groups)

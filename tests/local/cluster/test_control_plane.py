@@ -156,7 +156,10 @@ def test_failed_start_shows_the_log_and_leaves_nothing(tmp_path, binaries):
     assert _servers_in(tmp_path / "state") == []
 
 
-def test_up_twice_is_refused_and_down_stops(tmp_path, binaries):
+def test_a_foreground_command_takes_everything_with_it_and_up_twice_is_refused(tmp_path, binaries):
+    """What a command left behind, also a killed one, does not stand in the way of the next one."""
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        takes_everything_with_it(tmp_path, signum)
     running = lifecycle.up(tmp_path, detached=True)
     with pytest.raises(ControlPlaneBusyError, match="already runs"):
         lifecycle.up(tmp_path, detached=True)
@@ -166,8 +169,8 @@ def test_up_twice_is_refused_and_down_stops(tmp_path, binaries):
     assert not any(process.alive() for process in running.processes)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_foreground_command_takes_everything_with_it(tmp_path, binaries, signum):
+def takes_everything_with_it(tmp_path: Path, signum: int) -> None:
+    """However the command ends."""
     command = [sys.executable, "-m", "compaction.cli.main", "local", "up", "--state-dir", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
         assert child.stdout is not None
@@ -179,9 +182,6 @@ def test_foreground_command_takes_everything_with_it(tmp_path, binaries, signum)
     assert code == (-signal.SIGKILL if signum == signal.SIGKILL else 130)
     assert all(wait_gone(process, timeout=10) for process in state.processes)
     assert (read_state(tmp_path) is None) == (signum != signal.SIGKILL)
-    # What a killed command left behind does not stand in the way of the next one.
-    lifecycle.up(tmp_path, detached=True)
-    lifecycle.down(tmp_path)
 
 
 def _servers_in(directory: Path) -> list[ProcessId]:

@@ -32,7 +32,7 @@ from support.stores.block_churn import compact, sweep
 from support.stores.block_index import a_block
 from support.time.waiting import eventually
 
-SMALL = Tenant("small", pause=0.001, rows=50, backlog=3)
+SMALL = Tenant("small", pause=0.03, rows=50, backlog=3)
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ import pytest
 
 from compaction.local.processes.process import wait_gone
 from local.demo.demos import COMMAND, read_until, running_below, started_in
+from support.depth import at_depth
+from support.processes.small_demo import SMALL
 
 pytestmark = [
     pytest.mark.apiserver,
@@ -20,7 +22,9 @@ pytestmark = [
     # A minute on a machine of its own; everything that others do makes it longer.
     pytest.mark.timeout(900),
 ]
-CATALOG = [*COMMAND, "--store", "catalog"]
+CATALOG = [*at_depth(short=SMALL, deep=COMMAND), "--store", "catalog"]
+FIRST = at_depth(short="1 -> 9 -> 29 -> 59 -> 100", deep="1 -> 99 -> 299 -> 599 -> 1000")
+"""The first versions of the history, one after the other. A thousand versions are for the deep run."""
 PINS = (
     "MissingParticipant of node-3",
     "Replay of node-2",
@@ -36,7 +40,7 @@ def test_every_claim_holds_and_it_is_kept_until_it_is_taken_down(directory: Path
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert "all of it held" in answer.stdout
     assert "NO " not in answer.stdout
-    assert "1 -> 99 -> 299 -> 599 -> 1000" in answer.stdout
+    assert FIRST in answer.stdout
     for pin in PINS:
         assert f"{pin} is named" in answer.stdout
     assert "kubectl -n compaction-demo get ccat,lease" in answer.stdout

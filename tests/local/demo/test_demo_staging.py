@@ -5,14 +5,13 @@ down.
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from local.demo.demos import COMMAND, running_below, started_in
 from support.depth import at_depth
-from support.processes import small_staging_demo
+from support.processes.small_demo import SMALL
 
 pytestmark = [
     pytest.mark.apiserver,
@@ -21,9 +20,8 @@ pytestmark = [
     # Minutes on a machine of its own; Spark is started twice, and everything that others do makes it longer.
     pytest.mark.timeout(1500),
 ]
-SMALL = [sys.executable, str(Path(small_staging_demo.__file__)), "demo"]
-"""A fifth of the tombstones; every claim is the same. The million of them is for the deep run."""
 STAGING = [*at_depth(short=SMALL, deep=COMMAND), "--store", "staging"]
+"""Every claim is the same; the million tombstones are for the deep run."""
 
 
 def test_every_claim_holds_and_it_is_kept_until_it_is_taken_down(directory: Path) -> None:

@@ -322,11 +322,25 @@ def test_jobs_get_their_share_of_the_speed(root: Path, begin: Callable[..., Watc
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_with_spark_ends_in_order_on_a_signal(root: Path, tmp_path: Path, signum: int) -> None:
-    """A real process: what happens on stderr, the summary on stdout, exit code 0, and nothing left behind."""
+def test_the_command_with_spark_ends_in_order_on_a_signal(root: Path, tmp_path: Path) -> None:
+    """Both signals have one handler. SIGINT: see below."""
     log = add_log(root, "a")
     before = content(log)
+    data = ended_by(signal.SIGTERM, root, tmp_path, "Succeeded")
+    assert (data["succeeded"], data["unfinished"]) == (1, 0)
+    assert data["bytesReclaimed"] > 0
+    assert content(log) == before
+
+
+def test_the_command_that_had_nothing_to_do_ends_in_order_on_an_interrupt(root: Path, tmp_path: Path) -> None:
+    data = ended_by(signal.SIGINT, root, tmp_path, "NoLogsFound")
+    assert (data["succeeded"], data["unfinished"], data["bytesReclaimed"]) == (0, 0, 0)
+
+
+def ended_by(signum: int, root: Path, tmp_path: Path, said: str) -> Any:
+    """The summary of a real process, on stdout; what happens is on stderr, the exit code 0, and nothing is left
+    behind.
+    """
     file, scratch = tmp_path / "policy.yaml", tmp_path / "tmp"
     scratch.mkdir()
     file.write_text(policy_text(root, workers={"sparkMaster": "local[2]", "idleSeconds": 60}))
@@ -338,7 +352,7 @@ def test_the_command_with_spark_ends_in_order_on_a_signal(root: Path, tmp_path: 
         subprocess.Popen([*command, "-o", "json"], stdout=subprocess.PIPE, stderr=stderr, env=environment) as process,
     ):
         try:
-            eventually(lambda: "Succeeded" in errors.read_text(), "a job to succeed")
+            eventually(lambda: said in errors.read_text(), f"{said} to be told")
             file.write_text("spec: [")
             eventually(lambda: "the policy stays as it was" in errors.read_text(), "the broken file to be told")
         finally:
@@ -346,8 +360,5 @@ def test_the_command_with_spark_ends_in_order_on_a_signal(root: Path, tmp_path: 
         stdout, _ = process.communicate(timeout=120)
     assert process.returncode == 0, errors.read_text()
     assert "Traceback" not in errors.read_text()
-    data = json.loads(stdout)
-    assert (data["succeeded"], data["unfinished"]) == (1, 0)
-    assert data["bytesReclaimed"] > 0
-    assert content(log) == before
     assert list(scratch.iterdir()) == []
+    return json.loads(stdout)

@@ -1,16 +1,14 @@
-"""What a person sees and does in a test: logs under a root, a policy applied with kubectl, objects of a namespace."""
+"""What a person sees and does in a test: logs under a root, a policy applied, objects of a namespace."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
-import yaml
-
-from compaction.local.cluster.admin import Answer
+from compaction.local.cluster.admin import AdminClient, Answer
 from compaction.stores.segments.generate import Pattern, generate_log
 from compaction.stores.segments.reading.reader import log_fingerprint
 from compaction.stores.segments.reading.view import open_log
@@ -29,6 +27,19 @@ RESOURCES: Final = {
     "pod": ("api/v1", "pods"),
 }
 """Short name -> group and version, plural."""
+PLURALS: Final = {
+    "CatalogCompaction": "catalogcompactions",
+    "ClusterRole": "clusterroles",
+    "CompactionJob": "compactionjobs",
+    "CompactionPolicy": "compactionpolicies",
+    "Lease": "leases",
+    "Pod": "pods",
+    "Role": "roles",
+    "RoleBinding": "rolebindings",
+    "Secret": "secrets",
+    "ServiceAccount": "serviceaccounts",
+}
+"""Of the kinds that tests apply."""
 TRY_AGAIN: Final = (429, 503)
 """What a server answers that has just started, or has just been given a definition; kubectl tries again, too."""
 
@@ -61,8 +72,8 @@ class LogRoot:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a person can see and do in the test's namespace. What is done goes through kubectl; what tests look at again
-    and again is asked of the API server itself: one look by kubectl is a process and a tenth of a CPU second.
+    """What a person can see and do in the test's namespace. kubectl is for what it prints and checks itself; what tests
+    apply and look at is asked of the API server: one kubectl is a process and a tenth of a CPU second.
     """
 
     plane: Any
@@ -100,23 +111,49 @@ class Cluster:
         eventually(told, f"events of {', '.join(reasons)}")
 
     def _read(self, kind: str, rest: str) -> Object:
-        group, plural = RESOURCES[kind]
-        path = f"/{group}/namespaces/{self.namespace}/{plural}{rest}"
-
-        def answer() -> Answer | None:
-            found: Answer = self.plane.admin.request("GET", path)
-            return None if found.status in TRY_AGAIN else found
-
-        answered = eventually(answer, f"the API server to answer GET {path}")
-        assert answered.ok, f"GET {path}: {answered.status} {answered.text}"
-        found: Object = answered.json()
+        found: Object = _asked(self.plane.admin, "GET", f"{self._path(kind)}{rest}").json()
         return found
+
+    def _path(self, kind: str) -> str:
+        group, plural = RESOURCES[kind]
+        return f"/{group}/namespaces/{self.namespace}/{plural}"
 
     def apply_policy(self, root: Path, *, name: str = "logs", **spec: Any) -> None:
         self.apply(policy(root, name=name, **spec))
 
-    def apply(self, document: Mapping[str, Any]) -> None:
-        self.kubectl("apply", "-f", "-", input=yaml.safe_dump(dict(document)))
+    def apply(self, *documents: Mapping[str, Any]) -> None:
+        apply(self.plane.admin, documents, namespace=self.namespace)
+
+    def patch(self, name: str, change: Mapping[str, Any], *, subresource: str = "") -> None:
+        """Merge a change into an object: `patch("cpol/logs", {"spec": {"suspend": True}})`."""
+        kind, _, own = name.partition("/")
+        path = f"{self._path(kind)}/{own}" + (f"/{subresource}" if subresource else "")
+        _asked(self.plane.admin, "PATCH", path, dict(change), content_type="application/merge-patch+json")
+
+    def annotate(self, name: str, **annotations: str) -> None:
+        """Annotations of ours, as a person writes them: `annotate("cjob/a", retry="now")`."""
+        ours = {f"compaction.dev/{key}": value for key, value in annotations.items()}
+        self.patch(name, {"metadata": {"annotations": ours}})
+
+    def delete(self, name: str) -> None:
+        """An object, and what it owns with it, if a garbage collector runs."""
+        kind, _, own = name.partition("/")
+        _asked(self.plane.admin, "DELETE", f"{self._path(kind)}/{own}")
+
+    def allow_secrets(self, user: str) -> None:
+        """The user may read the Secrets of the namespace."""
+        rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
+        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "stores"}}
+        self.apply(role | {"rules": [rule]})
+        bind(self.plane.admin, "stores", user, namespace=self.namespace, kind="Role")
+
+    def await_condition(self, job: str, type_: str) -> None:
+        """Until a job has this condition, as `kubectl wait` does."""
+
+        def holds() -> bool:
+            return condition(self._read("cjob", f"/{job}"), type_).get("status") == "True"
+
+        eventually(holds, f"job {job} to be {type_}")
 
     def await_job_state(self, *states: str) -> Object:
         """The first job that is in one of the states."""
@@ -147,6 +184,41 @@ class Cluster:
             return found if done and not active and not compacting else None
 
         return eventually(idle, f"policy {name} without debt")
+
+
+def apply(admin: AdminClient, documents: Iterable[Mapping[str, Any]], *, namespace: str) -> None:
+    """As `kubectl apply --server-side` does, by one request for each: an unknown field fails the test."""
+    for document in documents:
+        version, kind, name = document["apiVersion"], document["kind"], document["metadata"]["name"]
+        group = f"api/{version}" if version == "v1" else f"apis/{version}"
+        within = "" if kind.startswith("Cluster") else f"/namespaces/{namespace}"
+        path = f"/{group}{within}/{PLURALS[kind]}/{name}?fieldManager=tests&force=true&fieldValidation=Strict"
+        _asked(admin, "PATCH", path, dict(document), content_type="application/apply-patch+yaml")
+
+
+def bind(admin: AdminClient, role: str, user: str, *, namespace: str, kind: str = "ClusterRole") -> None:
+    """Grant a role in a namespace."""
+    group = "rbac.authorization.k8s.io"
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": f"{role}-{user}"},
+        "roleRef": {"apiGroup": group, "kind": kind, "name": role},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+    }
+    apply(admin, [binding], namespace=namespace)
+
+
+def _asked(admin: AdminClient, method: str, path: str, body: Any = None, **more: str) -> Answer:
+    """The answer of the API server, which says yes."""
+
+    def answer() -> Answer | None:
+        found = admin.request(method, path, body, **more)  # type: ignore[arg-type]
+        return None if found.status in TRY_AGAIN else found
+
+    answered = eventually(answer, f"the API server to answer {method} {path}")
+    assert answered.ok, f"{method} {path}: {answered.status} {answered.text}"
+    return answered
 
 
 def policy(root: Path, *, name: str = "logs", **spec: Any) -> Object:

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from compaction.cli.main import main
+from support.cluster.by_kubectl import apply, bind
 
 RBAC = Path(__file__).resolve().parents[3] / "manifests" / "rbac" / "roles.yaml"
 PROGRAMS = Path(sys.executable).parent
@@ -78,11 +80,10 @@ class User:
 
 def make_user(control_plane: Any, namespace: str, directory: Path, *, role: str) -> User:
     """A user of a namespace with one of the roles we ship, or with none."""
-    control_plane.kubectl("apply", "-f", str(RBAC))
+    apply(control_plane.admin, yaml.safe_load_all(RBAC.read_text()), namespace=namespace)
     name = f"{role or 'nobody'}-{namespace}"
     if role:
-        bind = ("create", "rolebinding", name, f"--clusterrole={role}", f"--user={name}")
-        control_plane.kubectl(*bind, namespace=namespace)
+        bind(control_plane.admin, role, name, namespace=namespace)
     kubeconfig = control_plane.running.kubeconfig_for(name, directory / f"{name}.kubeconfig", namespace=namespace)
     return User(control_plane.binaries.kubectl, kubeconfig)
 

@@ -164,7 +164,7 @@ class Orders:
         """The component for catalogs, for an operator that is this user."""
         documents = list(yaml.safe_load_all(COMPONENT.read_text()))
         documents[1]["subjects"] = [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}]
-        self.cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(documents))
+        self.cluster.apply(*documents)
 
     def write_token(self, token: str = SECRET) -> None:
         write_secret(self.cluster, TOKEN_SECRET, {"token": token})
@@ -184,7 +184,7 @@ class Orders:
 
     def patch(self, **spec: Any) -> None:
         """Change members of the spec as a user does."""
-        self.cluster.kubectl("patch", "ccat", NAME, "--type=merge", "-p", json.dumps({"spec": spec}))
+        self.cluster.patch(f"ccat/{NAME}", {"spec": spec})
 
     def status(self) -> Object:
         found: Object = self.cluster.catalog(NAME).get("status", {})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,7 +20,7 @@ def write_secret(cluster: Cluster, name: str, values: Mapping[str, str], *, used
     data = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
     metadata = {"name": name, "annotations": {ANNOTATION_USED_BY: used_by}}
     body = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
-    cluster.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(body))
+    cluster.apply(body)
 
 
 def objects_of(cluster: Cluster) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,6 +10,8 @@ from compaction.api.names import COORDINATOR_LEASE
 from compaction.api.text.times import timestamp_from_epoch
 from compaction.leases.record import format_micro_time
 from support.cluster.by_kubectl import Cluster
+
+SHORT = {"CatalogCompaction": "ccat", "CompactionJob": "cjob", "CompactionPolicy": "cpol"}
 
 
 def ago(seconds: float) -> str:
@@ -22,12 +23,12 @@ def make(cluster: Cluster, document: dict[str, Any], status: dict[str, Any] | No
     cluster.apply(document)
     if status is not None:
         kind, name = document["kind"], document["metadata"]["name"]
-        write_status(cluster, f"{kind}/{name}", status)
+        write_status(cluster, f"{SHORT[kind]}/{name}", status)
 
 
 def write_status(cluster: Cluster, name: str, status: dict[str, Any]) -> None:
-    patch = json.dumps({"status": status})
-    cluster.kubectl("patch", name, "--type=merge", "--subresource=status", "-p", patch)
+    """Of the object of this short name: `cpol/logs`."""
+    cluster.patch(name, {"status": status}, subresource="status")
 
 
 def coordinator_lease(silent: float) -> dict[str, Any]:

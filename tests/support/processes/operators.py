@@ -17,8 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.launchers.process import ProcessLauncher
+from support.cluster.by_kubectl import apply, bind
 from support.time.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -188,7 +191,7 @@ class OperatorFleet:
 def fleet_in(plane: Any, namespace: str, directory: Path, **options: Any) -> Iterator[OperatorFleet]:
     """A fleet that runs with the role that the manifests grant, never as an administrator; stopped at the end."""
     directory.mkdir(parents=True)
-    plane.kubectl("apply", "-f", str(RBAC))
+    apply(plane.admin, yaml.safe_load_all(RBAC.read_text()), namespace=namespace)
     kubeconfig = grant(plane, namespace, ACCOUNT, directory / "kubeconfig")
     fleet = OperatorFleet(kubeconfig=kubeconfig, namespace=namespace, directory=directory, **options)
     try:
@@ -200,7 +203,6 @@ def fleet_in(plane: Any, namespace: str, directory: Path, **options: Any) -> Ite
 
 def grant(plane: Any, namespace: str, account: str, path: Path) -> Path:
     """The kubeconfig of an account with the operator's role in a namespace."""
-    role = "--clusterrole=compaction-operator"
-    plane.kubectl("create", "rolebinding", account, role, f"--user={account}", namespace=namespace)
+    bind(plane.admin, "compaction-operator", account, namespace=namespace)
     kubeconfig: Path = plane.running.kubeconfig_for(account, path, namespace=namespace)
     return kubeconfig
