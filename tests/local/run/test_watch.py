@@ -21,13 +21,15 @@ import yaml
 from compaction.api.job.report import JobReport
 from compaction.api.manifests.policies import load_policies
 from compaction.api.policy.resource import CompactionPolicy
+from compaction.cli.local import run_watch
+from compaction.cli.main import main
 from compaction.exceptions import EngineLostError, EngineStartError
 from compaction.local.run.news import PLAN_PENDING, News
 from compaction.local.run.once import look
 from compaction.local.run.watch import LocalWatch
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.rewrite.segments.rewriter import SegmentRewriter
-from compaction.stores.adapter import open_store
+from compaction.stores.adapter import StoreAdapter, open_store
 from compaction.stores.segments.generate import Pattern, corrupt_entry, generate_log
 from support.processes.worker_ports import ThreadEngine
 from support.stores.segment_logs import content, leftovers
@@ -335,6 +337,29 @@ def test_the_command_with_spark_ends_in_order_on_a_signal(root: Path, tmp_path: 
 def test_the_command_that_had_nothing_to_do_ends_in_order_on_an_interrupt(root: Path, tmp_path: Path) -> None:
     data = ended_by(signal.SIGINT, root, tmp_path, "NoLogsFound")
     assert (data["succeeded"], data["unfinished"], data["bytesReclaimed"]) == (0, 0, 0)
+
+
+def test_a_signal_that_comes_before_there_is_anything_to_end_ends_what_begins_then(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seen beside catalogs, which were watched already: the process ended by the signal, without a summary."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(policy_text(root))
+
+    def open_late(*given: Any, **options: Any) -> StoreAdapter:
+        signal.raise_signal(signal.SIGTERM)
+        return open_store(*given, **options)
+
+    monkeypatch.setattr(run_watch, "open_store", open_late)
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    signal.signal(signal.SIGTERM, lambda *_: pytest.fail("nothing waits for the signal"))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["run", "-f", str(file), "--watch", "-o", "json"])
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), handlers, strict=True):
+            signal.signal(number, handler)
+    assert (ended.value.code, json.loads(capsys.readouterr().out)["unfinished"]) == (0, 0)
 
 
 def ended_by(signum: int, root: Path, tmp_path: Path, said: str) -> Any:

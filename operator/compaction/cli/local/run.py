@@ -21,7 +21,7 @@ from compaction.cli.errors import errors_as_exit_code, report
 from compaction.cli.local.policy_file import PolicyFile
 from compaction.cli.local.run_engine import spark
 from compaction.cli.local.run_view import RunOptions, problems_of, show_plan, show_result
-from compaction.cli.local.run_watch import LOCK_TIMEOUT, keep_compacted
+from compaction.cli.local.run_watch import LOCK_TIMEOUT, StopSignals, keep_compacted
 from compaction.cli.local.tables import NoOthers, OpenOthers, Others
 from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.progress_bar import ProgressBar
@@ -84,6 +84,7 @@ def command(
     if wanted is not None and catalog is not None:
         raise click.UsageError("give --policy or --catalog, not both")
     setup_logging(LogFormat.TEXT, level=logging.INFO if verbose else logging.ERROR)
+    signals = StopSignals() if watch else None
     with errors_as_exit_code():
         text = _text(source)
         plan = RunOptions(output, dry_run=dry_run, watch=watch, take_over=take_over)
@@ -93,7 +94,7 @@ def command(
             return PolicyFile(source, text=text, wanted=wanted, approved=approved, secrets_dir=secrets_dir)
 
         if wanted is not None or (catalog is None and not has_catalog):
-            problems = _policy(policy(), plan)
+            problems = _policy(policy(), plan, signals)
         else:
             # Here, not above: all of catalogs costs half a second of a run that has none.
             from compaction.cli.local.catalog_file import CatalogFile
@@ -103,10 +104,10 @@ def command(
             if catalog is None and has_policy:
                 file = policy()
                 with watched_beside(catalogs, plan) if watch else nullcontext():
-                    problems = _policy(file, plan)
+                    problems = _policy(file, plan, signals)
                 problems += [] if watch else run_catalogs(catalogs, plan)
-            elif watch:
-                watch_catalogs(catalogs, plan)
+            elif signals is not None:
+                watch_catalogs(catalogs, plan, signals)
                 problems = []
             else:
                 problems = run_catalogs(catalogs, plan)
@@ -129,23 +130,23 @@ def _has(source: TextIO, text: str, kind: str) -> bool:
         raise click.UsageError(str(error)) from error
 
 
-def _policy(file: PolicyFile, plan: RunOptions) -> list[str]:
-    """What is wrong, one line for each thing; a watch ends without."""
-    if not plan.watch:
+def _policy(file: PolicyFile, plan: RunOptions, signals: StopSignals | None) -> list[str]:
+    """What is wrong, one line for each thing; a watch (until `signals`) ends without."""
+    if signals is None:
         return _once(file, plan)
-    _watch(file, plan)
+    _watch(file, plan, signals)
     return []
 
 
-def _watch(file: PolicyFile, plan: RunOptions) -> None:
+def _watch(file: PolicyFile, plan: RunOptions, signals: StopSignals) -> None:
     here = this_process()
     if plan.take_over:
         with _open_jobs_of(file.policy, file, here=here, taking=True) as others:
             others.tell(take_over=True)
-            keep_compacted(file, plan.output, here)
+            keep_compacted(file, plan.output, here, signals)
         return
     # Open jobs are not looked for here: a watch begins also while the index is away.
-    keep_compacted(file, plan.output, here)
+    keep_compacted(file, plan.output, here, signals)
 
 
 def _once(file: PolicyFile, plan: RunOptions) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from compaction.api.text.safe import printable
 from compaction.catalogs.compaction.reasons import OUTCOMES, Ended, Outcome
 from compaction.cli.local.catalog_file import CatalogFile
 from compaction.cli.local.run_view import RunOptions
+from compaction.cli.local.run_watch import StopSignals
 from compaction.cli.output import OutputFormat, emit, print_pairs
 from compaction.exceptions import CompactionError
 from compaction.local.run.catalogs import LocalCatalog
@@ -38,16 +38,10 @@ def run_catalogs(file: CatalogFile, options: RunOptions) -> list[str]:
     return problems
 
 
-def watch_catalogs(file: CatalogFile, options: RunOptions) -> None:
+def watch_catalogs(file: CatalogFile, options: RunOptions, signals: StopSignals) -> None:
     """Rounds of all catalogs until SIGINT or SIGTERM, then the summary."""
     catalogs = [_catalog(file, name, options) for name in file.names]
-
-    def stop(number: int, _frame: object) -> None:
-        signal.signal(number, signal.default_int_handler)
-        _stop(catalogs)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    signals.call(lambda: _stop(catalogs))
     asyncio.run(_all(catalogs))
     _show([summary(one.catalog.metadata.name, one.status) for one in catalogs], options.output)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
@@ -31,7 +32,30 @@ LOCK_TIMEOUT: Final = 30.0
 """Seconds that a local run waits for a lock of the store: there is nothing else it could do meanwhile."""
 
 
-def keep_compacted(file: PolicyFile, output: OutputFormat, here: ThisProcess) -> None:
+class StopSignals:
+    """The first SIGINT or SIGTERM ends a watch in order, a second one at once. Made before anything is opened: one that
+    comes earlier than `stop` is given ends what begins then.
+    """
+
+    def __init__(self) -> None:
+        self._came = False
+        self._stop: Callable[[], None] = lambda: None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._signalled)
+
+    def call(self, stop: Callable[[], None]) -> None:
+        """Call `stop` at the first signal, or now if it has come."""
+        self._stop = stop
+        if self._came:
+            stop()
+
+    def _signalled(self, number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.default_int_handler)
+        self._came = True
+        self._stop()
+
+
+def keep_compacted(file: PolicyFile, output: OutputFormat, here: ThisProcess, signals: StopSignals) -> None:
     """Run until a signal, telling on standard error what happens; then print the summary."""
     with ProgressBar() as bar:
         watch = LocalWatch(
@@ -44,20 +68,9 @@ def keep_compacted(file: PolicyFile, output: OutputFormat, here: ThisProcess) ->
             tell=lambda news: bar.line(_line(news, file)),
             progress=bar.note,
         )
-        _stop_on_signals(watch)
+        signals.call(watch.stop)
         watch.run()
     _show(watch, output)
-
-
-def _stop_on_signals(watch: LocalWatch) -> None:
-    """The first signal ends it in order, a second one at once."""
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        signal.signal(number, signal.default_int_handler)
-        watch.stop()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
 
 
 def _line(news: News, file: PolicyFile) -> str:
