@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import sqlite3
 import ssl
 import threading
 import traceback
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
@@ -50,6 +52,26 @@ def test_the_connection_strings_of_libpq_and_of_lakefs(postgres: PostgresServer)
     database = Database.open(url.replace("postgresql://", "postgres://", 1))
     assert database.read(lambda connection: connection.exec_driver_sql("SELECT 1").scalar()) == 1
     database.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_connection_that_is_in_use_is_closed_when_its_user_has_done_with_it(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Seen beside a load: it went back to a pool that was closed before, and stayed open."""
+    if kind == "sqlite":
+        url = f"sqlite:///{tmp_path}/kv.db"
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.url("postgres")
+    database = Database.open(url)
+    with database.snapshot() as connection:
+        assert ask(connection) == 1
+        raw = connection.connection.dbapi_connection
+        assert raw is not None
+        database.close()
+    with pytest.raises((sqlite3.ProgrammingError, psycopg.OperationalError), match="closed"):
+        raw.cursor().execute("SELECT 1")
 
 
 def test_a_refused_login_is_no_reason_to_try_again(postgres: PostgresServer) -> None:

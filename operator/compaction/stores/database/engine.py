@@ -153,7 +153,11 @@ class Database:
         return self._patiently(once)
 
     def close(self) -> None:
-        """Close all connections that are not in use. It cannot be used any more."""
+        """Close all connections, those that other threads use when they have done with them. It cannot be used any
+        more.
+        """
+        # Such a one goes back to the pool that it came from, where nothing would close it.
+        event.listen(self.engine.pool, "checkin", lambda _connection, record: record.invalidate())
         self.engine.dispose()
         self._held.close()
 
