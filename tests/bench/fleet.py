@@ -248,7 +248,7 @@ def take(plane: RunningControlPlane, directory: Path, *, policies: int, lease: i
 
 def measure(workspace: Workspace) -> Iterator[Race | Curve | Fact]:
     """See the module."""
-    sizes = workspace.sizes or workspace.pick((100, 300, 1000), (2, 4))
+    sizes = workspace.sizes or workspace.pick((100, 300, 1000), (2,))
     lease, idle = workspace.pick((15, 30.0), (8, 1.0))
     plane = workspace.control_plane()
     taken = []

@@ -41,7 +41,7 @@ COMMAND: Final = (sys.executable, "-m", "compaction.cli.main", "segments", "comp
 
 
 def measure(workspace: Workspace) -> Iterator[Fact]:
-    for size in (256, 4096):
+    for size in workspace.pick((256, 4096), (256,)):
         yield from _latencies(workspace, size)
     if workspace.wants("write amplification"):
         yield from _amplification(workspace)
@@ -201,7 +201,7 @@ def _amplification(workspace: Workspace) -> Iterator[Fact]:
 
 def _written(workspace: Workspace, *, live: int | None) -> Written:
     """Entries of 1 KiB; a snapshot after every 512 with each `live`-th of them live. None: no snapshot at all."""
-    directory, rounds, each = workspace.directory / "written", workspace.pick(64, 4), 512
+    directory, rounds, each = workspace.directory / "written", workspace.pick(64, 2), 512
     shutil.rmtree(directory, ignore_errors=True)
     limits = SystemLimits(wal=WalLimits(max_size=4 << 20), segments=NewSegments(max_count=4096))
     payload = os.urandom(1024)

@@ -16,6 +16,7 @@ from pathlib import Path
 from bench.harness import Curve, Fact, Race, Side, Target, Workspace
 from bench.sensor import build
 from compaction.api.job.report import ReportOutcome
+from compaction.local.cache import class_archives
 from compaction.local.programs.spark_archive import ensure_archive
 from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.rewrite.spark import settings as spark_settings
@@ -64,7 +65,8 @@ def batch(root: Path, template: Path, *, jobs: int) -> Callable[[SparkEngine], N
 def measure(workspace: Workspace) -> Iterator[Race | Curve | Fact]:
     """See the module."""
     archives = workspace.directory / "archives"
-    settings = SparkSettings(scratch_parent=workspace.directory, log_file=workspace.directory / "spark.log")
+    log_file = workspace.directory / "spark.log"
+    settings = SparkSettings(scratch_parent=workspace.directory, log_file=log_file, archives=class_archives())
     if workspace.pick(True, False):
         began = time.perf_counter()
         size = ensure_archive(archives, report=lambda _: None).stat().st_size
@@ -74,7 +76,7 @@ def measure(workspace: Workspace) -> Iterator[Race | Curve | Fact]:
             yield Race(
                 f"start: {title}", "starts", 1, Side("as it is", start(settings)), rival, rounds=3, isolated=True
             )
-    segments = workspace.pick(16, 4)
+    segments = workspace.pick(16, 2)
     template = workspace.directory / "template"
     entries = workspace.pick(4096, 16)
     generate_log(template, segments=segments, entries_per_segment=entries, payload_bytes=1024, sync=False)
@@ -95,7 +97,7 @@ def steps(settings: SparkSettings) -> Iterator[tuple[str, Side]]:
 
 
 def _share(workspace: Workspace, settings: SparkSettings, template: Path, *, segments: int) -> Iterator[Race | Fact]:
-    jobs = workspace.pick(64, 4)
+    jobs = workspace.pick(64, 2)
     run = batch(workspace.directory / "logs", template, jobs=jobs)
     times: list[float] = []
 

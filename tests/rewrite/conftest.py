@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.cache import class_archives
-from compaction.rewrite.spark.session import SparkEngine
-from compaction.rewrite.spark.settings import SparkSettings
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.generate import Pattern, generate_log
 from support.processes.worker_ports import ThreadEngine
@@ -42,13 +39,3 @@ def engine() -> Iterator[ThreadEngine]:
     engine = ThreadEngine()
     yield engine
     engine.close()
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEngine]:
-    """A real Spark application on two cores, for all tests of a module."""
-    settings = SparkSettings(
-        master="local[2]", jobs=4, scratch_parent=tmp_path_factory.mktemp("spark"), archives=class_archives()
-    )
-    with SparkEngine(settings) as engine:
-        yield engine

@@ -28,15 +28,16 @@ _SCRATCH = pytest.StashKey[Path]()
 WAITING = ("local/demo", "e2e", "chaos", "manifests", "local", "drill", "kube", "cli", "examples")
 COMPUTING = ("simulation", "conformance", "crash", "stores/blocks", "rewrite", "bench", "fuzz", "contract")
 
-# Files that share an API server to which somebody adds what takes it long.
+# Files that share a Spark application, or an API server to which somebody adds what takes it long.
 TOGETHER = {
+    "a Spark application": ("rewrite/spark/test_blocks.py", "rewrite/spark/test_engine.py"),
     "definitions of Spark operators": (
         "kube/launchers/test_applications.py",
         "kube/launchers/test_hazard_rows.py",
         "kube/launchers/test_played_operator.py",
         "kube/launchers/test_pod_launcher.py",
         "kube/launchers/test_store_secrets.py",
-    )
+    ),
 }
 
 

@@ -1,6 +1,6 @@
 """What comes out of a merge is read by others, every type and every encoding, value by value.
 
-Spark reads the same files in tests/rewrite/test_block_spark.py.
+Spark reads the same files in tests/rewrite/spark/test_blocks.py.
 """
 
 from __future__ import annotations

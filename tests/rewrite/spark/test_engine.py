@@ -46,10 +46,11 @@ import os, signal, sys, time
 from pathlib import Path
 import structlog
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from compaction.local.cache import class_archives
 from compaction.rewrite.spark.session import SparkEngine
 from compaction.rewrite.spark.settings import SparkSettings
-with SparkEngine(SparkSettings(master="local[2]", scratch_parent=Path.cwd())) as engine:
+with SparkEngine(SparkSettings(master="local[2]", scratch_parent=Path.cwd(), archives=class_archives())) as engine:
 {textwrap.indent(body, "    ")}
 """
 

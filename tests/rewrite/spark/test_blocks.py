@@ -137,12 +137,11 @@ def test_a_lost_lease_leaves_nothing_and_the_next_attempt_does_it(
     assert_tidy(store)
 
 
-def test_spark_reads_every_type_in_every_encoding(spark: SparkEngine, tmp_path: Path) -> None:
+def test_spark_reads_every_type_in_every_encoding(session: SparkSession, tmp_path: Path) -> None:
     """Value by value, with both of its readers: the vectorised one decodes by itself, the other one is parquet-java.
 
     The same for DuckDB, Polars and pyarrow: tests/stores/blocks/merge/test_readers.py.
     """
-    session = SparkSession(spark.context)
     names = readable("spark")
     for encoding in ("", *ENCODINGS):
         path = tmp_path / f"rows-{encoding}.parquet"
@@ -155,11 +154,11 @@ def test_spark_reads_every_type_in_every_encoding(spark: SparkEngine, tmp_path: 
 
 
 @pytest.mark.parametrize("name", NOT_READ["spark"])
-def test_what_spark_cannot_read_is_not_our_doing(spark: SparkEngine, tmp_path: Path, name: str) -> None:
+def test_what_spark_cannot_read_is_not_our_doing(session: SparkSession, tmp_path: Path, name: str) -> None:
     path = tmp_path / "plain.parquet"
     path.write_bytes(plain(table((name,))))
     with pytest.raises(Exception, match=NOT_READ["spark"][name]):
-        SparkSession(spark.context).read.parquet(str(path)).toArrow()
+        session.read.parquet(str(path)).toArrow()
 
 
 def test_parquet_java_finds_the_logical_types_of_the_sources(spark: SparkEngine, tmp_path: Path) -> None:
@@ -169,7 +168,7 @@ def test_parquet_java_finds_the_logical_types_of_the_sources(spark: SparkEngine,
     source.write_bytes(data)
     inputs = [MergeInput(name=str(n), open=lambda: str(source)) for n in range(2)]
     merge(inputs, str(output), MergeSettings(sort_key=(KEY,)))
-    jvm = SparkSession(spark.context).sparkContext._jvm
+    jvm = spark.context._jvm
     hadoop, configuration = jvm.org.apache.hadoop.fs, jvm.org.apache.hadoop.conf.Configuration()
     found = []
     for path in (source, output):
@@ -182,9 +181,8 @@ def test_parquet_java_finds_the_logical_types_of_the_sources(spark: SparkEngine,
     assert {"ENUM", "JSON", "BSON", "INTERVAL", "UUID", "TIME(MICROS,true)"} <= set(found[1].values())
 
 
-def test_what_spark_has_written_is_spark_s_after_a_merge(spark: SparkEngine, tmp_path: Path) -> None:
+def test_what_spark_has_written_is_spark_s_after_a_merge(session: SparkSession, tmp_path: Path) -> None:
     """Its timestamps are INT96 unless it is told otherwise: as nanoseconds, it could not read them any more."""
-    session = SparkSession(spark.context)
     rows = session.sql(
         "select id, timestamp_micros(id * 1000003) at, timestamp'9999-12-31 23:00:00' until, "
         "array(timestamp_micros(id)) some, cast(id as decimal(18, 3)) price, date'0001-01-01' day from range(1000)"
@@ -208,10 +206,9 @@ def test_what_spark_has_written_is_spark_s_after_a_merge(spark: SparkEngine, tmp
 
 
 def test_what_spark_has_written_is_merged_with_nanoseconds_of_others_and_stays_spark_s(
-    spark: SparkEngine, tmp_path: Path
+    session: SparkSession, tmp_path: Path
 ) -> None:
     """INT96 of Impala and Hive has digits that Spark leaves out when it reads them, before a merge and after it."""
-    session = SparkSession(spark.context)
     session.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
     rows = session.sql("select id, timestamp_micros(id * 1000003) at from range(1000)")
     rows.coalesce(1).write.parquet(str(tmp_path / "sources"))
