@@ -130,7 +130,12 @@ def _open(path: Path) -> int:
     found = os.fstat(fd)
     # A file with another name is somebody's elsewhere: a snapshot of the directory by hard links, or worse.
     if found.st_uid == os.geteuid() and found.st_nlink == 1:
-        give_to_owner(fd, path.parent)
+        try:
+            give_to_owner(fd, path.parent)
+        except OSError:
+            # The log was moved away in this moment: nobody gets the descriptor, so nobody closes it.
+            _release(fd)
+            raise
     return fd
 
 
