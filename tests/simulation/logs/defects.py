@@ -71,11 +71,11 @@ def _absence_commits() -> list[Patch]:
 
 def _missing_indexes_are_empty() -> list[Patch]:
     """B2: `indexes` is written after the snapshot is visible, and a snapshot without it has no live index."""
-    write, search = snapshots.write_durably, directories._search
+    publish, search = snapshots.publish, directories._search
 
-    def late(directory: Path, **snapshot_of: Any) -> Any:
+    def late(partial: Path, **snapshot_of: Any) -> Any:
         live = snapshot_of["live"]
-        snapshot = write(directory, **snapshot_of)
+        snapshot = publish(partial, **snapshot_of)
         fs.unlink(snapshot.path / directories.INDEXES_FILE)
         return snapshots.write_indexes(snapshot, live)
 
@@ -86,7 +86,7 @@ def _missing_indexes_are_empty() -> list[Patch]:
             return found
         return replace(found, newest=replace(newest, live=LiveSet.parse(""), live_error=None))
 
-    return [(log_module, "write_durably", late), (directories, "_search", taken_for_empty)]
+    return [(log_module, "publish", late), (directories, "_search", taken_for_empty)]
 
 
 def _attempts_share_a_name() -> list[Patch]:

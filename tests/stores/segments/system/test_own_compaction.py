@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import LogClosedError, RewriteStoppedError, WriteRefusedError
+from compaction.exceptions import LogClosedError, RewriteStoppedError, StoreIOError, WriteRefusedError
 from compaction.stores.segments import sweep
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.directory import fs, lock
@@ -22,11 +22,11 @@ from compaction.stores.segments.planning.due import Due, DueRules
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.rewrite.run import CompactionRequest, compact_log
 from compaction.stores.segments.snapshot.data_file import encode_snapshot
-from compaction.stores.segments.snapshot.directories import LogSnapshot
+from compaction.stores.segments.snapshot.directories import LogSnapshot, snapshot_name
 from compaction.stores.segments.snapshot.seq import LiveSet, encode_indexes
 from compaction.stores.segments.system import compactions as compactions_module
 from compaction.stores.segments.system import installs as installs_module
-from compaction.stores.segments.system import snapshots as snapshots_module
+from compaction.stores.segments.system import log as log_module
 from compaction.stores.segments.system.changes import SegmentChanges
 from compaction.stores.segments.system.compactions import OwnerCompaction
 from compaction.stores.segments.system.log import Log
@@ -121,7 +121,7 @@ def test_a_compaction_that_goes_by_a_snapshot_before_its_owner_does_takes_nothin
     """A snapshot is visible before it is in force: a worker of a job may compact by it in between, and readers, the
     owner's own compaction and the ends of the log meet what it left.
     """
-    module: Any = installs_module if installed else snapshots_module
+    module: Any = installs_module if installed else log_module
     publish = module.publish
     seen: list[int] = []
 
@@ -162,6 +162,37 @@ def test_a_compaction_that_goes_by_a_snapshot_before_its_owner_does_takes_nothin
         assert [entry.index for entry in log.read(range(99))] == expected
     with LogSystem(tmp_path / "system", limits=limits()) as system:
         assert [entry.index for entry in system.open_log("a").read(range(99))] == expected
+
+
+@pytest.mark.parametrize("when", ["written", "refused"])
+def test_a_snapshot_that_never_became_visible_is_no_bound(
+    tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full while its files were written, or the log went back behind it meanwhile: no compaction goes by
+    it, so the log is as it was before.
+    """
+    with LogSystem(tmp_path / "system", limits=limits(phase_one=False)) as system:
+        log = filled(system)
+        snapshot(system, log, 40, "9-16,33")
+        write = log_module.write_partial
+
+        def fail(*given: Any, **what: Any) -> Path:
+            partial = write(*given, **what)
+            if when == "written":
+                raise OSError(28, "No space left on device", str(partial))
+            log.truncate(48)
+            return partial
+
+        with monkeypatch.context() as patch:
+            patch.setattr(log_module, "write_partial", fail)
+            with pytest.raises((StoreIOError, WriteRefusedError)):
+                snapshot(system, log, 50, "10-12")
+        assert log.row.coming is None
+        assert not (log.directory / "snapshots" / snapshot_name(term=1, index=50)).exists()
+        log.truncate(46)
+        assert log.last == LogPosition(45, 1)
+        snapshot(system, log, 44, "9-16")
+        assert [entry.index for entry in log.read(range(99))] == [*range(9, 17), 45]
 
 
 @pytest.mark.parametrize("rewriting", [True, False], ids=["rewritten", "marked"])

@@ -117,7 +117,7 @@ class LogFacts:
         live, row = self.state.live, self.row
         if live is None or row.live is None:
             return None
-        return live.without(live.without(row.live))
+        return live.intersection(row.live)
 
     def counts(self, index: int) -> bool:
         """Whether an entry of this index in a segment is part of the log: not if an installation left it behind."""

@@ -250,7 +250,7 @@ def _check_adopted(directory: Path, moves: Moves) -> None:
     live = newest.live if newest is not None else None
     if newest is None or live is None:
         raise ClumpRefusedError(str(directory), "its owner adopted the copies, and has no snapshot that says so")
-    kept = moves.old_set.without(moves.old_set.without(live))
+    kept = moves.old_set.intersection(live)
     if kept:
         reason = f"its owner adopted the copies, and its snapshot {newest.index} still has index {kept.smallest} live"
         raise ClumpRefusedError(str(directory), reason)

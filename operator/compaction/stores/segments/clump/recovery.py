@@ -111,7 +111,7 @@ def _why_needed(log: LogState, marker: SegmentIndex, moves: Moves) -> str:
     """Why the copies of a commit that did not happen must stay; empty when they can go."""
     if log.live is None or log.snapshot_index is None:
         return "the live set of the log is unknown"
-    old = moves.old_set.without(moves.old_set.without(log.live))
+    old = moves.old_set.intersection(log.live)
     readable = [log.segment(ref.name).idx[log.readable(ref)] for ref in log.refs]
     lost = old.without(LiveSet.from_indexes(np.concatenate(readable))) if readable else old
     if lost:

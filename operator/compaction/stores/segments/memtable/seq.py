@@ -130,8 +130,7 @@ class Seq:
 
     def intersection(self, members: LiveSet) -> Seq:
         """The indexes that are members of the set."""
-        own = self.as_set()
-        return Seq(own.without(own.without(members)).ranges)
+        return Seq(self.as_set().intersection(members).ranges)
 
     def without_prefix(self, prefix: Seq) -> Seq:
         """What follows `prefix`, whose indexes beyond the first of this sequence must all be its first ones.

@@ -28,6 +28,7 @@ from compaction.exceptions import (
     LogChangedError,
 )
 from compaction.stores.segments.directory import fs
+from compaction.stores.segments.directory.listing import regular_identity
 from compaction.stores.segments.format import etf
 from compaction.stores.segments.snapshot.data_file import (
     DATA_FILE,
@@ -238,12 +239,8 @@ def make_durable(directory: Path) -> None:
         # One that is gone was replaced by a newer one, which its owner synced before.
         with suppress(FileNotFoundError, NotADirectoryError):
             for file in (DATA_FILE, INDEXES_FILE):
-                if _is_regular(root / name / file):
+                if regular_identity(root / name / file):
                     fs.sync_file(root / name / file)
             fs.sync_directory(root / name)
     if root.is_dir():
         fs.sync_directory(root)
-
-
-def _is_regular(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()

@@ -168,6 +168,10 @@ class LiveSet:
         kept = self.mask(firsts) & ~other.mask(firsts)
         return LiveSet(firsts[kept], lasts[kept])
 
+    def intersection(self, other: LiveSet) -> LiveSet:
+        """The members that are in `other` as well; O(ranges of both)."""
+        return self.without(self.without(other))
+
     def count_in(self, low: int, high: int) -> int:
         """Number of members in low..high, inclusive; O(log ranges)."""
         low, high = max(low, 0), min(high, MAX_INDEX)

@@ -77,9 +77,9 @@ class LogContent:
         # What died since the read began may be gone: the row as it is now says so. And an index above the snapshot may
         # be a gap, after a sparse write.
         if missing := [index for index in wanted if index not in found]:
-            before, after = row.certain, self.row
+            certain = row.certain.intersection(self.row.certain)
             for index in missing:
-                if index in before and after.needs(index) and (after.coming is None or after.coming.needs(index)):
+                if index in certain:
                     raise EntryMissingError(str(self.directory), index)
         return [found[index] for index in sorted(found)]
 

@@ -27,7 +27,7 @@ from compaction.stores.segments.system.installs import Install
 from compaction.stores.segments.system.pending import Acknowledgement, Pending, complete, fail
 from compaction.stores.segments.system.row import LogRow
 from compaction.stores.segments.system.services import LogServices
-from compaction.stores.segments.system.snapshots import origin_for, write_durably
+from compaction.stores.segments.system.snapshots import origin_for, publish, write_partial
 from compaction.stores.segments.wal.queue import WalQueue
 from compaction.stores.segments.wal.write import WalWrite, Written
 
@@ -257,19 +257,19 @@ class Log(LogContent):
             self.tables.remove_below(self.row.smallest_live)
 
     def _write_snapshot(self, services: LogServices, request: rules.SnapshotRequest) -> LogSnapshot:
+        index, term, live = request.index, request.term, request.live
         with self._lock:
             rules.check_snapshot(self.directory, request, self.row, self._written)
-            self.announce(LogRow(request.index, request.term, request.live))
         with storage_errors(self.directory):
             self._origin = origin_for(self.directory, request.origin or self._origin, self.newest_snapshot)
-            snapshot = write_durably(
-                self.directory,
-                index=request.index,
-                term=request.term,
-                state=request.state,
-                live=request.live,
-                origin=self._origin,
+            partial = write_partial(
+                self.directory, index=index, term=term, state=request.state, live=live, origin=self._origin
             )
+            with self._lock:
+                # Again: the log may have gone back behind it meanwhile; from here on it cannot.
+                rules.check_snapshot(self.directory, request, self.row, self._written)
+                self.announce(LogRow(index, term, live))
+            snapshot = publish(partial, index=index, term=term, live=live)
         self.publish(snapshot)
         services.replaced(self.directory, snapshot)
         return snapshot

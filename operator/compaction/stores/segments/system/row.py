@@ -60,7 +60,7 @@ class LogRow:
         live = LiveSet.empty() if self.live is None else self.live
         if self.coming is None or self.coming.live is None:
             return live
-        return live.without(live.without(self.coming.live))
+        return live.intersection(self.coming.live)
 
     @property
     def end(self) -> LogPosition | None:

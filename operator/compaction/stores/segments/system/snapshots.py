@@ -53,16 +53,18 @@ def origin_for(directory: Path, given: SnapshotOrigin | None, newest: LogSnapsho
     return NO_CLUSTER
 
 
-def write_durably(
+def write_partial(
     directory: Path, *, index: int, term: int, state: bytes, live: LiveSet, origin: SnapshotOrigin
-) -> LogSnapshot:
-    """Write the snapshot of the log in `directory` and make it visible and durable. OSError passes through."""
+) -> Path:
+    """Write the files of a snapshot of the log in `directory`, durably; returns what `publish` makes visible. OSError
+    passes through.
+    """
     partial = directory / PARTIAL
     remove_tree(partial)
     fs.make_directory(partial)
     _write(partial / INDEXES_FILE, encode_indexes(live))
     _write(partial / DATA_FILE, encode_snapshot(index=index, term=term, state=state, origin=origin))
-    return publish(partial, index=index, term=term, live=live)
+    return partial
 
 
 def publish(partial: Path, *, index: int, term: int, live: LiveSet) -> LogSnapshot:
