@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cli.main import main
+from support.cluster.command_users import exit_code
 
 COMMANDS = (
     ("segments", "inspect"),
@@ -65,10 +65,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_any_path_ends_in_an_exit_code(command: tuple[str, ...], path: str, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        code = main([*command, PATHS[path]])
-    except SystemExit as exit_:
-        code = exit_.code if isinstance(exit_.code, int) else 1
+    code = exit_code([*command, PATHS[path]])
     output = capsys.readouterr()
     assert code in (0, 1, 2)
     assert "Traceback" not in output.err

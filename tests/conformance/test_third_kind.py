@@ -21,7 +21,6 @@ import yaml
 from compaction.api.crd.definitions import crd_files
 from compaction.api.job.resource import JobReceipt
 from compaction.api.policy.store import StoreSpec
-from compaction.cli.main import main
 from compaction.kinds.registry import all_kinds
 from compaction.local.cluster.control_plane import start_control_plane
 from compaction.local.programs.binaries import Binaries
@@ -30,6 +29,7 @@ from conformance.lines.content import content
 from conformance.lines.kind import LINES
 from conformance.lines.registered import registered
 from support.cluster.by_kubectl import Cluster, Object, condition
+from support.cluster.command_users import exit_code
 from support.cluster.control_plane import ControlPlane, with_definitions
 from support.processes.operators import OperatorFleet, OperatorProcess, fleet_in
 from support.time.waiting import eventually
@@ -52,10 +52,7 @@ def compactor(*command: str) -> str:
     """What it prints."""
     out = io.StringIO()
     with registered(), redirect_stdout(out):
-        try:
-            code = main(list(command))
-        except SystemExit as end:
-            code = int(end.code or 0)
+        code = exit_code(command)
     assert code == 0, out.getvalue()
     return out.getvalue()
 

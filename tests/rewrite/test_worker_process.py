@@ -12,10 +12,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,6 +29,7 @@ from compaction.leases.record import Lease, LeaseRecord
 from compaction.rewrite.worker.loop import WorkerExit
 from compaction.stores.segments.commit import fence
 from compaction.stores.segments.planning.limits import SegmentLimits
+from support.cluster.by_kubectl import Cluster
 from support.cluster.control_plane import ControlPlane
 from support.processes import light_worker
 from support.processes.family import command_line, descendants, still_alive
@@ -40,55 +39,44 @@ from support.stores.segment_logs import content
 pytestmark = [pytest.mark.apiserver, pytest.mark.spark]
 
 MakeLog = Callable[..., Path]
-LEASES = "coordination.k8s.io/v1"
 WORKER = "policy-w-abcde"
 REAL = ("-m", "compaction.cli.main")
 LIGHT = (str(Path(light_worker.__file__)),)
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """What the coordinator does, in a namespace of the test in which a policy exists."""
+def leases(cluster: Cluster) -> dict[str, Lease]:
+    return {item["metadata"]["name"]: Lease.parse(item) for item in cluster.list("lease")}
 
-    plane: ControlPlane
-    namespace: str
 
-    def request(self, method: str, group: str, plural: str, body: Any = None, *, name: str = "") -> Any:
-        path = f"/apis/{group}/namespaces/{self.namespace}/{plural}"
-        answer = self.plane.admin.request(method, f"{path}/{name}" if name else path, body)
-        assert answer.ok, answer.text
-        return answer.json()
+def wait_for_worker(cluster: Cluster) -> None:
+    wait_until(lambda: WORKER in leases(cluster), what="the worker's Lease")
 
-    def leases(self) -> dict[str, Lease]:
-        items = self.request("GET", LEASES, "leases")["items"]
-        return {item["metadata"]["name"]: Lease.parse(item) for item in items}
 
-    def wait_for_worker(self) -> None:
-        wait_until(lambda: WORKER in self.leases(), what="the worker's Lease")
-
-    def assign(self, *, job: str, token: int, log: Path) -> None:
-        """Steps 2 and 3 of an assignment, and the job itself."""
-        spec = job_spec(log, limits=SegmentLimits(max_entries=64))
-        body = {"apiVersion": API_VERSION, "kind": "CompactionJob", "metadata": {"name": job}, "spec": spec.to_object()}
-        self.request("POST", API_VERSION, "compactionjobs", body)
-        fence.claim(log, job=job, token=token, holder="coordinator")
-        now = datetime.now(UTC)
-        labels = child_labels(policy="policy", component=COMPONENT_JOB) | {LABEL_WORKER: WORKER}
-        record = LeaseRecord(WORKER, 15, token, acquire_time=now, renew_time=now)
-        lease = Lease(name=job, namespace=self.namespace, record=record, labels=labels)
-        self.request("POST", LEASES, "leases", lease.body())
+def assign(cluster: Cluster, *, job: str, token: int, log: Path) -> None:
+    """What the coordinator does: steps 2 and 3 of an assignment, and the job itself."""
+    spec = job_spec(log, limits=SegmentLimits(max_entries=64))
+    cluster.apply(
+        {"apiVersion": API_VERSION, "kind": "CompactionJob", "metadata": {"name": job}, "spec": spec.to_object()}
+    )
+    fence.claim(log, job=job, token=token, holder="coordinator")
+    now = datetime.now(UTC)
+    labels = child_labels(policy="policy", component=COMPONENT_JOB) | {LABEL_WORKER: WORKER}
+    record = LeaseRecord(WORKER, 15, token, acquire_time=now, renew_time=now)
+    cluster.apply(Lease(name=job, namespace=cluster.namespace, record=record, labels=labels).body())
 
 
 @pytest.fixture
 def cluster(control_plane: ControlPlane, namespace: str) -> Cluster:
+    """In which a policy exists."""
     cluster = Cluster(control_plane, namespace)
-    policy = {
-        "apiVersion": API_VERSION,
-        "kind": "CompactionPolicy",
-        "metadata": {"name": "policy"},
-        "spec": {"store": {"segmentLogs": {"root": "/data"}}},
-    }
-    cluster.request("POST", API_VERSION, "compactionpolicies", policy)
+    cluster.apply(
+        {
+            "apiVersion": API_VERSION,
+            "kind": "CompactionPolicy",
+            "metadata": {"name": "policy"},
+            "spec": {"store": {"segmentLogs": {"root": "/data"}}},
+        }
+    )
     return cluster
 
 
@@ -117,12 +105,12 @@ def test_a_worker_takes_jobs_reports_and_takes_its_processes_along_when_it_is_as
     logs = {f"job-{number}": make_log(f"log-{number}", claim=0) for number in range(3)}
     before = {job: content(log) for job, log in logs.items()}
     with worker(cluster, tmp_path, program=REAL) as process:
-        cluster.wait_for_worker()
+        wait_for_worker(cluster)
         for number, (job, log) in enumerate(logs.items()):
-            cluster.assign(job=job, token=number + 5, log=log)
+            assign(cluster, job=job, token=number + 5, log=log)
 
         def reports() -> dict[str, str]:
-            found = {name: lease.annotations.get(ANNOTATION_REPORT, "") for name, lease in cluster.leases().items()}
+            found = {name: lease.annotations.get(ANNOTATION_REPORT, "") for name, lease in leases(cluster).items()}
             return found if all(found.get(job) for job in logs) else {}
 
         texts = wait_until(reports, what="three reports")
@@ -136,7 +124,7 @@ def test_a_worker_takes_jobs_reports_and_takes_its_processes_along_when_it_is_as
         process.terminate()
         assert process.wait(60) == WorkerExit.TERMINATED
         assert still_alive(family, seconds=60) == []
-    assert WORKER not in cluster.leases()
+    assert WORKER not in leases(cluster)
     assert {job: content(log) for job, log in logs.items()} == before
     assert [path.name for path in tmp_path.glob("compactor-spark-*")] == []
     text = (tmp_path / "worker.log").read_text()
@@ -146,13 +134,13 @@ def test_a_worker_takes_jobs_reports_and_takes_its_processes_along_when_it_is_as
 
 def test_a_killed_worker_takes_its_processes_along_and_leaves_its_lease(cluster: Cluster, tmp_path: Path) -> None:
     with worker(cluster, tmp_path, program=REAL) as process:
-        cluster.wait_for_worker()
+        wait_for_worker(cluster)
         family = descendants(process.pid)
         assert family
         process.kill()
         assert process.wait(60) == -signal.SIGKILL
         assert still_alive(family, seconds=60) == []
-    assert WORKER in cluster.leases()
+    assert WORKER in leases(cluster)
 
 
 @pytest.mark.parametrize("why", [WorkerExit.IDLE, WorkerExit.LEASE_GONE])
@@ -162,10 +150,10 @@ def test_a_worker_without_work_or_lease_ends_and_leaves_no_lease(
     idle = 0.5 if why is WorkerExit.IDLE else 60
     with worker(cluster, tmp_path, program=LIGHT, idle=idle) as process:
         if why is WorkerExit.LEASE_GONE:
-            cluster.wait_for_worker()
-            cluster.request("DELETE", LEASES, "leases", name=WORKER)
+            wait_for_worker(cluster)
+            cluster.delete(f"lease/{WORKER}")
         assert process.wait(60) == why
-    assert WORKER not in cluster.leases()
+    assert WORKER not in leases(cluster)
     text = (tmp_path / "worker.log").read_text()
     assert f"reason={why.name}" in text
     assert "Traceback" not in text

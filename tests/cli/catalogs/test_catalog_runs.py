@@ -25,17 +25,10 @@ from compaction.ingest.participants.server import ParticipantServer
 from support.catalogs.ddl import THREE_NAMES
 from support.catalogs.etcd_members import Members
 from support.cluster.catalog_manifests import catalog_object
+from support.cluster.command_users import exit_code
 from support.stores.ingest import SECRET, Endpoint
 from support.stores.ingest_process import serving_process
 from support.time.waiting import eventually
-
-
-def exit_code(command: list[str]) -> int:
-    """Of a command that may end the process itself, as `run` does."""
-    try:
-        return main(command)
-    except SystemExit as end:
-        return int(str(end.code))
 
 
 def shown(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, Any, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +14,6 @@ from compaction.api.enums import JobReason
 from compaction.api.job.report import ReportOutcome
 from compaction.api.job.resource import CompactionJob, CompactionJobSpec
 from compaction.exceptions import LeaseLostError
-from compaction.local.servers.postgres import PostgresServer
 from compaction.rewrite.blocks.culprits import SourceFault
 from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.rewrite.spark.session import SparkEngine
@@ -29,28 +27,18 @@ from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.secrets import DirectorySecrets, write_secrets
 from support.cluster.manifests import block_job_object
 from support.processes.worker_ports import Cluster, FakeLease
-from support.stores.block_index import empty_postgres
 from support.stores.block_jobs import assert_tidy, claim, job_of, orphans, reference_of, run
-from support.stores.block_stores import content, fill
+from support.stores.block_stores import content, empty_bucket, fill
 from support.stores.logical_types import COLUMNS, typed_file
 from support.stores.parquet_types import ENCODINGS, KEY, NOT_READ, expected, merged, plain, readable, table, values
-from support.stores.s3 import S3
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def remote(s3: S3, postgres: PostgresServer, postgres_index: str) -> BlockStoreConnection:
-    """An empty store: S3 and PostgreSQL."""
-    empty_postgres(postgres, postgres_index)
-    return BlockStoreConnection(f"{s3.bucket()}/lake", postgres.url(postgres_index), s3.gateway.options())
-
-
-@pytest.fixture
-def store(remote: BlockStoreConnection) -> Iterator[BlockStore]:
-    store = BlockStore.open(remote)
-    yield store
-    store.close()
+def connection(request: pytest.FixtureRequest) -> BlockStoreConnection:
+    """What `block_store` opens: executors reach it from where they run."""
+    return empty_bucket(request)
 
 
 def spec_of(connection: BlockStoreConnection, ids: tuple[str, ...], *, tenant: str) -> CompactionJobSpec:
@@ -65,18 +53,18 @@ def spec_of(connection: BlockStoreConnection, ids: tuple[str, ...], *, tenant: s
 
 
 def test_a_worker_takes_jobs_and_reads_mounted_secrets(
-    remote: BlockStoreConnection, store: BlockStore, spark: SparkEngine, tmp_path: Path
+    connection: BlockStoreConnection, block_store: BlockStore, spark: SparkEngine, tmp_path: Path
 ) -> None:
     """Executors open the store themselves: no credentials travel with their tasks."""
-    write_secrets(tmp_path, {"index": {"url": remote.index_url}, "credentials": dict(remote.options)})
+    write_secrets(tmp_path, {"index": {"url": connection.index_url}, "credentials": dict(connection.options)})
     cluster = Cluster()
     inbox: Inbox = queue.SimpleQueue()
     tenants = ["one", "two", "three"]
     for number, tenant in enumerate(tenants):
-        ids = fill(store, range(10 * number, 10 * number + 5), tenant=tenant)
-        cluster.assign(tenant, spec_of(remote, ids, tenant=tenant), token=2)
-        store.claim(job=tenant, token=2, sources=ids, output_level=1)
-    before = {tenant: content(store, BlockFilter(tenant=tenant)) for tenant in tenants}
+        ids = fill(block_store, range(10 * number, 10 * number + 5), tenant=tenant)
+        cluster.assign(tenant, spec_of(connection, ids, tenant=tenant), token=2)
+        block_store.claim(job=tenant, token=2, sources=ids, output_level=1)
+    before = {tenant: content(block_store, BlockFilter(tenant=tenant)) for tenant in tenants}
     worker = Worker(
         heartbeat=Heartbeat(cluster.connect(), inbox=inbox, slots=4, lease_seconds=60),
         inbox=inbox,
@@ -89,52 +77,54 @@ def test_a_worker_takes_jobs_and_reads_mounted_secrets(
         report = cluster.leases[tenant].report
         assert report is not None
         assert (report.outcome, report.message) == (ReportOutcome.SUCCEEDED, "5 blocks merged into 1"), report.message
-        assert content(store, BlockFilter(tenant=tenant)) == before[tenant]
-    assert_tidy(store)
+        assert content(block_store, BlockFilter(tenant=tenant)) == before[tenant]
+    assert_tidy(block_store)
 
 
-def test_ranges_of_keys_and_a_culprit(remote: BlockStoreConnection, store: BlockStore, spark: SparkEngine) -> None:
+def test_ranges_of_keys_and_a_culprit(
+    connection: BlockStoreConnection, block_store: BlockStore, spark: SparkEngine
+) -> None:
     """Four outputs, each of a task of its own; one of the sources is not what was registered."""
-    ids = sorted(fill(store, range(8)))
-    victim = next(block for block in store.live().blocks if block.id == ids[3])
-    data = store.objects.get(victim.path)
-    before = content(store)
-    store.objects.put(victim.path, bytes([*data[:40], data[40] ^ 1, *data[41:]]))
-    job = job_of(remote, ids, part_bytes=sum(block.bytes for block in store.live().blocks) // 4 + 1)
-    claim(store, job, 1)
-    report = run(remote, job, spark)
+    ids = sorted(fill(block_store, range(8)))
+    victim = next(block for block in block_store.live().blocks if block.id == ids[3])
+    data = block_store.objects.get(victim.path)
+    before = content(block_store)
+    block_store.objects.put(victim.path, bytes([*data[:40], data[40] ^ 1, *data[41:]]))
+    job = job_of(connection, ids, part_bytes=sum(block.bytes for block in block_store.live().blocks) // 4 + 1)
+    claim(block_store, job, 1)
+    report = run(connection, job, spark)
     assert report.outcome is ReportOutcome.SUCCEEDED, report.message
     assert [(one.source, one.reason) for one in report.skipped] == [(victim.id, SourceFault.CORRUPT.value)]
-    assert len([block for block in store.live().blocks if block.level == 1]) == 4
-    store.objects.put(victim.path, data)
-    assert content(store) == before
-    assert_tidy(store)
+    assert len([block for block in block_store.live().blocks if block.level == 1]) == 4
+    block_store.objects.put(victim.path, data)
+    assert content(block_store) == before
+    assert_tidy(block_store)
 
 
 def test_a_lost_lease_leaves_nothing_and_the_next_attempt_does_it(
-    remote: BlockStoreConnection, store: BlockStore, spark: SparkEngine
+    connection: BlockStoreConnection, block_store: BlockStore, spark: SparkEngine
 ) -> None:
-    ids = fill(store, range(4))
-    before = content(store)
-    job = job_of(remote, ids)
-    claim(store, job, 1)
+    ids = fill(block_store, range(4))
+    before = content(block_store)
+    job = job_of(connection, ids)
+    claim(block_store, job, 1)
 
     class Lost(FakeLease):
         """When everything is uploaded and proved."""
 
         @property
         def lost(self) -> bool:
-            return bool(orphans(store)) and self.checks > 0 and bool(self.progress)
+            return bool(orphans(block_store)) and self.checks > 0 and bool(self.progress)
 
     with pytest.raises(LeaseLostError):
-        run(remote, job, spark, lease=Lost())
-    assert orphans(store) == ()
-    claim(store, job, 2)
-    late = run(remote, job, spark, token=1)
+        run(connection, job, spark, lease=Lost())
+    assert orphans(block_store) == ()
+    claim(block_store, job, 2)
+    late = run(connection, job, spark, token=1)
     assert (late.reason, late.charged) == (JobReason.STALE_TOKEN, False)
-    assert run(remote, job, spark, token=2).outcome is ReportOutcome.SUCCEEDED
-    assert content(store) == before
-    assert_tidy(store)
+    assert run(connection, job, spark, token=2).outcome is ReportOutcome.SUCCEEDED
+    assert content(block_store) == before
+    assert_tidy(block_store)
 
 
 def test_spark_reads_every_type_in_every_encoding(session: SparkSession, tmp_path: Path) -> None:

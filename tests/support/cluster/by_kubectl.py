@@ -8,6 +8,17 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from compaction.kube.client.api import PatchKind
+from compaction.kube.client.resources import (
+    CATALOG_COMPACTIONS,
+    COMPACTION_JOBS,
+    COMPACTION_POLICIES,
+    EVENTS,
+    LEASES,
+    PODS,
+    SECRETS,
+    Resource,
+)
 from compaction.local.cluster.admin import AdminClient, Answer
 from compaction.stores.segments.generate import Pattern, generate_log
 from compaction.stores.segments.reading.reader import log_fingerprint
@@ -17,29 +28,30 @@ from support.time.waiting import eventually
 Object = dict[str, Any]
 Objects = list[Object]
 """`Cluster` has a method of the name `list`."""
-OURS: Final = "apis/compaction.dev/v1alpha1"
-RESOURCES: Final = {
-    "ccat": (OURS, "catalogcompactions"),
-    "cjob": (OURS, "compactionjobs"),
-    "cpol": (OURS, "compactionpolicies"),
-    "event": ("api/v1", "events"),
-    "lease": ("apis/coordination.k8s.io/v1", "leases"),
-    "pod": ("api/v1", "pods"),
+RBAC: Final = "rbac.authorization.k8s.io"
+KINDS: Final = (
+    CATALOG_COMPACTIONS,
+    COMPACTION_JOBS,
+    COMPACTION_POLICIES,
+    EVENTS,
+    LEASES,
+    PODS,
+    SECRETS,
+    Resource("", "v1", "serviceaccounts", "ServiceAccount"),
+    Resource(RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False),
+    Resource(RBAC, "v1", "roles", "Role"),
+    Resource(RBAC, "v1", "rolebindings", "RoleBinding"),
+)
+SHORT: Final = {
+    "ccat": CATALOG_COMPACTIONS,
+    "cjob": COMPACTION_JOBS,
+    "cpol": COMPACTION_POLICIES,
+    "event": EVENTS,
+    "lease": LEASES,
+    "pod": PODS,
 }
-"""Short name -> group and version, plural."""
-PLURALS: Final = {
-    "CatalogCompaction": "catalogcompactions",
-    "ClusterRole": "clusterroles",
-    "CompactionJob": "compactionjobs",
-    "CompactionPolicy": "compactionpolicies",
-    "Lease": "leases",
-    "Pod": "pods",
-    "Role": "roles",
-    "RoleBinding": "rolebindings",
-    "Secret": "secrets",
-    "ServiceAccount": "serviceaccounts",
-}
-"""Of the kinds that tests apply."""
+RESOURCES: Final = {one.kind: one for one in KINDS} | SHORT
+"""By kind, and by the short names that people type."""
 TRY_AGAIN: Final = (429, 503)
 """What a server answers that has just started, or has just been given a definition; kubectl tries again, too."""
 
@@ -111,12 +123,14 @@ class Cluster:
         eventually(told, f"events of {', '.join(reasons)}")
 
     def _read(self, kind: str, rest: str) -> Object:
-        found: Object = _asked(self.plane.admin, "GET", f"{self._path(kind)}{rest}").json()
+        path = RESOURCES[kind].path(namespace=self.namespace)
+        found: Object = _asked(self.plane.admin, "GET", f"{path}{rest}").json()
         return found
 
-    def _path(self, kind: str) -> str:
-        group, plural = RESOURCES[kind]
-        return f"/{group}/namespaces/{self.namespace}/{plural}"
+    def _path(self, name: str, subresource: str | None = None) -> str:
+        """Of one object: `cpol/logs`."""
+        kind, _, own = name.partition("/")
+        return RESOURCES[kind].path(namespace=self.namespace, name=own, subresource=subresource)
 
     def apply_policy(self, root: Path, *, name: str = "logs", **spec: Any) -> None:
         self.apply(policy(root, name=name, **spec))
@@ -124,11 +138,10 @@ class Cluster:
     def apply(self, *documents: Mapping[str, Any]) -> None:
         apply(self.plane.admin, documents, namespace=self.namespace)
 
-    def patch(self, name: str, change: Mapping[str, Any], *, subresource: str = "") -> None:
+    def patch(self, name: str, change: Mapping[str, Any], *, subresource: str | None = None) -> None:
         """Merge a change into an object: `patch("cpol/logs", {"spec": {"suspend": True}})`."""
-        kind, _, own = name.partition("/")
-        path = f"{self._path(kind)}/{own}" + (f"/{subresource}" if subresource else "")
-        _asked(self.plane.admin, "PATCH", path, dict(change), content_type="application/merge-patch+json")
+        path = self._path(name, subresource)
+        _asked(self.plane.admin, "PATCH", path, dict(change), content_type=PatchKind.MERGE.value)
 
     def annotate(self, name: str, **annotations: str) -> None:
         """Annotations of ours, as a person writes them: `annotate("cjob/a", retry="now")`."""
@@ -137,13 +150,12 @@ class Cluster:
 
     def delete(self, name: str) -> None:
         """An object, and what it owns with it, if a garbage collector runs."""
-        kind, _, own = name.partition("/")
-        _asked(self.plane.admin, "DELETE", f"{self._path(kind)}/{own}")
+        _asked(self.plane.admin, "DELETE", self._path(name))
 
     def allow_secrets(self, user: str) -> None:
         """The user may read the Secrets of the namespace."""
         rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
-        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "stores"}}
+        role = {"apiVersion": f"{RBAC}/v1", "kind": "Role", "metadata": {"name": "stores"}}
         self.apply(role | {"rules": [rule]})
         bind(self.plane.admin, "stores", user, namespace=self.namespace, kind="Role")
 
@@ -189,22 +201,19 @@ class Cluster:
 def apply(admin: AdminClient, documents: Iterable[Mapping[str, Any]], *, namespace: str) -> None:
     """As `kubectl apply --server-side` does, by one request for each: an unknown field fails the test."""
     for document in documents:
-        version, kind, name = document["apiVersion"], document["kind"], document["metadata"]["name"]
-        group = f"api/{version}" if version == "v1" else f"apis/{version}"
-        within = "" if kind.startswith("Cluster") else f"/namespaces/{namespace}"
-        path = f"/{group}{within}/{PLURALS[kind]}/{name}?fieldManager=tests&force=true&fieldValidation=Strict"
-        _asked(admin, "PATCH", path, dict(document), content_type="application/apply-patch+yaml")
+        path = RESOURCES[document["kind"]].path(namespace=namespace, name=document["metadata"]["name"])
+        path += "?fieldManager=tests&force=true&fieldValidation=Strict"
+        _asked(admin, "PATCH", path, dict(document), content_type=PatchKind.APPLY.value)
 
 
 def bind(admin: AdminClient, role: str, user: str, *, namespace: str, kind: str = "ClusterRole") -> None:
     """Grant a role in a namespace."""
-    group = "rbac.authorization.k8s.io"
     binding = {
-        "apiVersion": f"{group}/v1",
+        "apiVersion": f"{RBAC}/v1",
         "kind": "RoleBinding",
         "metadata": {"name": f"{role}-{user}"},
-        "roleRef": {"apiGroup": group, "kind": kind, "name": role},
-        "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+        "roleRef": {"apiGroup": RBAC, "kind": kind, "name": role},
+        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
     }
     apply(admin, [binding], namespace=namespace)
 

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,14 @@ class User:
         answer = self.run(*args)
         assert answer.returncode == code, answer.stdout + answer.stderr
         return answer.stderr
+
+
+def exit_code(command: Sequence[str]) -> int:
+    """Of `compactor` in this process, also of a command that ends the process itself, as `run` does."""
+    try:
+        return main(list(command))
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
 
 
 def make_user(control_plane: Any, namespace: str, directory: Path, *, role: str) -> User:

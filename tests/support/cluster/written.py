@@ -11,8 +11,6 @@ from compaction.api.text.times import timestamp_from_epoch
 from compaction.leases.record import format_micro_time
 from support.cluster.by_kubectl import Cluster
 
-SHORT = {"CatalogCompaction": "ccat", "CompactionJob": "cjob", "CompactionPolicy": "cpol"}
-
 
 def ago(seconds: float) -> str:
     return timestamp_from_epoch(time.time() - seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -23,11 +21,10 @@ def make(cluster: Cluster, document: dict[str, Any], status: dict[str, Any] | No
     cluster.apply(document)
     if status is not None:
         kind, name = document["kind"], document["metadata"]["name"]
-        write_status(cluster, f"{SHORT[kind]}/{name}", status)
+        write_status(cluster, f"{kind}/{name}", status)
 
 
 def write_status(cluster: Cluster, name: str, status: dict[str, Any]) -> None:
-    """Of the object of this short name: `cpol/logs`."""
     cluster.patch(name, {"status": status}, subresource="status")
 
 

@@ -87,7 +87,7 @@ def command(
     signals = StopSignals() if watch else None
     with errors_as_exit_code():
         text = _text(source)
-        plan = RunOptions(output, dry_run=dry_run, watch=watch, take_over=take_over)
+        plan = RunOptions(output, dry_run=dry_run, take_over=take_over)
         has_policy, has_catalog = (_has(source, text, kind) for kind in (POLICY_KIND, CATALOG_KIND))
 
         def policy() -> PolicyFile:

@@ -29,7 +29,6 @@ class RunOptions:
 
     output: OutputFormat
     dry_run: bool = False
-    watch: bool = False
     take_over: bool = False
     """Of a policy's open jobs; a round of a catalog claims its log anyway."""
 

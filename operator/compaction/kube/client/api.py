@@ -52,6 +52,8 @@ DEFAULT_DEADLINE: Final = 15.0
 #: The server sends a bookmark every minute; a stream silent for longer than this is broken
 #: (docs/design/control-plane-traps.md#settings-of-the-watches).
 WATCH_SILENCE: Final = 90.0
+READY_SECONDS: Final = 10.0
+"""For which an API server is asked whether it is ready."""
 _PAGE_RESTARTS: Final = 2
 
 
@@ -77,10 +79,6 @@ class WatchEvent:
 
     type: str
     object: Obj
-
-
-READY_SECONDS: Final = 10.0
-"""For which an API server is asked whether it is ready."""
 
 
 class ApiClient:
