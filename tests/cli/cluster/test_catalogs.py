@@ -112,9 +112,16 @@ def test_status_lists_catalogs_beside_policies(catalog: Cluster, editor: User) -
     assert datetime.fromisoformat(one["pin"]["requiredAt"]) < datetime.fromisoformat(one["pin"]["since"])
 
 
+def without_ages(text: str) -> str:
+    """Ages go on between two commands, and columns are as wide as they are."""
+    return re.sub(r"\b(\d+[smhd])+\b", "AGE", text)
+
+
 def test_status_of_one_catalog_has_its_participants(catalog: Cluster, editor: User) -> None:
     text = editor.prints("status", "ccat/orders")
-    assert text == editor.prints("status", "orders"), "no policy has the name"
+    assert without_ages(text).split() == without_ages(editor.prints("status", "orders")).split(), (
+        "no policy has the name"
+    )
     for said in (
         "versions 3 to 9, 5 behind",
         "Transaction of orders-1 (1h1m)",
@@ -170,13 +177,8 @@ def test_watch_follows_one_catalog(catalog: Cluster, editor: User) -> None:
         assert process.wait(60) == 130
 
 
-def without_ages(text: str) -> str:
-    return re.sub(r"\b(\d+[smhd])+\b", "AGE", text)
-
-
 def test_why_says_who_pins_what_since_when_and_how_both_processes_ended(catalog: Cluster, editor: User) -> None:
     text = editor.prints("why", "ccat/orders")
-    # Ages go on between the two.
     assert without_ages(text) == without_ages(editor.prints("why", "orders"))
     for sentence in (
         f"CatalogCompaction {catalog.namespace}/orders: Transaction",
