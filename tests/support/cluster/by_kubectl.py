@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ from compaction.kube.client.resources import (
     EVENTS,
     LEASES,
     PODS,
-    SECRETS,
     Resource,
 )
 from compaction.local.cluster.admin import AdminClient, Answer
@@ -29,19 +29,6 @@ Object = dict[str, Any]
 Objects = list[Object]
 """`Cluster` has a method of the name `list`."""
 RBAC: Final = "rbac.authorization.k8s.io"
-KINDS: Final = (
-    CATALOG_COMPACTIONS,
-    COMPACTION_JOBS,
-    COMPACTION_POLICIES,
-    EVENTS,
-    LEASES,
-    PODS,
-    SECRETS,
-    Resource("", "v1", "serviceaccounts", "ServiceAccount"),
-    Resource(RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False),
-    Resource(RBAC, "v1", "roles", "Role"),
-    Resource(RBAC, "v1", "rolebindings", "RoleBinding"),
-)
 SHORT: Final = {
     "ccat": CATALOG_COMPACTIONS,
     "cjob": COMPACTION_JOBS,
@@ -50,8 +37,10 @@ SHORT: Final = {
     "lease": LEASES,
     "pod": PODS,
 }
-RESOURCES: Final = {one.kind: one for one in KINDS} | SHORT
-"""By kind, and by the short names that people type."""
+LOOKED_AT: Final = SHORT | {one.kind: one for one in SHORT.values()}
+"""What tests look at and change, by the names that people type and by kind; what they apply may be of any kind that the
+API server serves.
+"""
 TRY_AGAIN: Final = (429, 503)
 """What a server answers that has just started, or has just been given a definition; kubectl tries again, too."""
 
@@ -123,14 +112,14 @@ class Cluster:
         eventually(told, f"events of {', '.join(reasons)}")
 
     def _read(self, kind: str, rest: str) -> Object:
-        path = RESOURCES[kind].path(namespace=self.namespace)
+        path = LOOKED_AT[kind].path(namespace=self.namespace)
         found: Object = _asked(self.plane.admin, "GET", f"{path}{rest}").json()
         return found
 
     def _path(self, name: str, subresource: str | None = None) -> str:
         """Of one object: `cpol/logs`."""
         kind, _, own = name.partition("/")
-        return RESOURCES[kind].path(namespace=self.namespace, name=own, subresource=subresource)
+        return LOOKED_AT[kind].path(namespace=self.namespace, name=own, subresource=subresource)
 
     def apply_policy(self, root: Path, *, name: str = "logs", **spec: Any) -> None:
         self.apply(policy(root, name=name, **spec))
@@ -201,7 +190,8 @@ class Cluster:
 def apply(admin: AdminClient, documents: Iterable[Mapping[str, Any]], *, namespace: str) -> None:
     """As `kubectl apply --server-side` does, by one request for each: an unknown field fails the test."""
     for document in documents:
-        path = RESOURCES[document["kind"]].path(namespace=namespace, name=document["metadata"]["name"])
+        resource = _served(admin, document["apiVersion"], document["kind"])
+        path = resource.path(namespace=namespace, name=document["metadata"]["name"])
         path += "?fieldManager=tests&force=true&fieldValidation=Strict"
         _asked(admin, "PATCH", path, dict(document), content_type=PatchKind.APPLY.value)
 
@@ -216,6 +206,22 @@ def bind(admin: AdminClient, role: str, user: str, *, namespace: str, kind: str 
         "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
     }
     apply(admin, [binding], namespace=namespace)
+
+
+@functools.cache
+def _served(admin: AdminClient, api_version: str, kind: str) -> Resource:
+    """What the server says of a kind, which its definition may just have given it."""
+    group, _, version = api_version.rpartition("/")
+    root = f"/apis/{api_version}" if group else f"/api/{api_version}"
+
+    def found() -> Resource | None:
+        answer = admin.request("GET", root)
+        for one in answer.json()["resources"] if answer.ok else []:
+            if one["kind"] == kind and "/" not in one["name"]:
+                return Resource(group, version, one["name"], kind, namespaced=one["namespaced"])
+        return None
+
+    return eventually(found, f"the API server to serve {kind} of {api_version}")
 
 
 def _asked(admin: AdminClient, method: str, path: str, body: Any = None, **more: str) -> Answer:
