@@ -20,8 +20,7 @@ from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.objects.store import ObjectStorage
 from support.faults.index_faults import Death, Fault, Interrupted, When
 from support.processes.worker_ports import FakeLease, ThreadEngine
-from support.stores.block_jobs import claim, job_of, secrets_of
-from support.stores.block_stores import fill
+from support.stores.block_jobs import secrets_of
 
 
 @dataclass
@@ -87,15 +86,6 @@ class Mortal(Interrupted[IndexDatabase]):
         if self.end is not None:
             self.end()
         raise Death
-
-
-def prepared(connection: BlockStoreConnection, store: BlockStore, number: int) -> BlockJob:
-    """A job over two blocks of a tenant of its own, claimed with token 1."""
-    tenant = f"tenant-{number}"
-    ids = fill(store, [10 * number, 10 * number + 1], tenant=tenant)
-    job = job_of(connection, ids, name=f"job-{number}", tenant=tenant)
-    claim(store, job, 1)
-    return job
 
 
 def attempt(connection: BlockStoreConnection, job: BlockJob, engine: ThreadEngine, mortal: Mortal) -> JobReport:

@@ -12,15 +12,25 @@ import pytest
 from compaction.api.enums import JobReason
 from compaction.api.job.report import ReportOutcome
 from compaction.exceptions import BlockClaimError
+from compaction.rewrite.blocks.job import BlockJob
 from compaction.stores.blocks.index.refusals import IndexRefusal
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from crash.block_worker import start
-from crash.mortal_worker import Mortal, attempt, prepared
+from crash.block_worker import exit_codes, order, start
+from crash.mortal_worker import Mortal, attempt
 from support.faults.index_faults import When
 from support.processes.worker_ports import ThreadEngine
 from support.stores.block_index import check
 from support.stores.block_jobs import assert_tidy, claim, job_of, orphans, run
 from support.stores.block_stores import content, fill
+
+
+def prepared(connection: BlockStoreConnection, store: BlockStore, number: int) -> BlockJob:
+    """A job over two blocks of a tenant of its own, claimed with token 1."""
+    tenant = f"tenant-{number}"
+    ids = fill(store, [10 * number, 10 * number + 1], tenant=tenant)
+    job = job_of(connection, ids, name=f"job-{number}", tenant=tenant)
+    claim(store, job, 1)
+    return job
 
 
 @pytest.fixture
@@ -58,17 +68,18 @@ def moments(calls: list[str]) -> list[tuple[int, When]]:
 def test_a_killed_worker_is_followed_by_one_that_ends_the_job(
     calls: list[str], connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
 ) -> None:
-    jobs = []
-    for number, (at, when) in enumerate(moments(calls), start=1):
-        job = prepared(connection, block_store, number)
-        jobs.append((job, start(connection, job, at=at, when=when, sent=signal.SIGKILL)))
+    killed = moments(calls)
+    jobs = [prepared(connection, block_store, number) for number in range(1, len(killed) + 1)]
     before = content(block_store)
+    orders = [
+        order(connection, job, at=at, when=when, sent=signal.SIGKILL)
+        for job, (at, when) in zip(jobs, killed, strict=True)
+    ]
+    assert exit_codes(*orders) == [-signal.SIGKILL] * len(orders)
+    check(block_store.index)
+    assert content(block_store) == before
     committed = []
-    for job, process in jobs:
-        with process:
-            assert process.wait(120) == -signal.SIGKILL
-        check(block_store.index)
-        assert content(block_store) == before
+    for job in jobs:
         try:
             claim(block_store, job, 2)
         except BlockClaimError:
@@ -78,7 +89,7 @@ def test_a_killed_worker_is_followed_by_one_that_ends_the_job(
         assert report.receipt is not None
         assert report.receipt.token == (1 if job in committed else 2)
         assert content(block_store) == before
-    assert committed == [jobs[-1][0]], "only the last one was killed after its commit"
+    assert committed == [jobs[-1]], "only the last one was killed after its commit"
     assert_tidy(block_store)
 
 
@@ -90,7 +101,8 @@ def test_a_worker_that_slept_over_its_upload_changes_nothing(
     """
     job = prepared(connection, block_store, 1)
     before = content(block_store)
-    with start(connection, job, at=calls.index("objects put"), when=When.BEFORE, sent=signal.SIGSTOP) as process:
+    asleep = order(connection, job, at=calls.index("objects put"), when=When.BEFORE, sent=signal.SIGSTOP)
+    with start(asleep) as process:
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
         claim(block_store, job, 2)

@@ -16,7 +16,6 @@ from unittest.mock import patch
 from sqlalchemy import event
 
 from compaction.stores.database.engine import Database
-from support.depth import each_call
 
 D = TypeVar("D", bound=Database)
 
@@ -105,5 +104,7 @@ class Interrupted(AbstractContextManager["Interrupted[D]"], Generic[D]):
 
 def interruptions(calls: list[str]) -> list[tuple[int, When, str]]:
     """(number, moment, name) of an undisturbed run's calls; before a call is the same as after the last one."""
+    from support.depth import each_call  # with Hypothesis, of which processes that only die have no need
+
     last = len(calls) - 1
     return [*((number, When.BEFORE, calls[number]) for number in each_call(calls)), (last, When.AFTER, calls[last])]
