@@ -77,7 +77,8 @@ def test_a_worker_waits_for_its_queue_and_gives_way_to_it(
     said = installation.why(policy)
     assert f"LocalQueue {NAMESPACE}/{QUEUE} has not admitted its pod" in said
     assert "1 job waiting for WorkerPending, " in said
-    [workload] = queue.workloads()
+    # Kueue makes it behind the pod that it gates.
+    [workload] = eventually(queue.workloads, "the workload of the gated pod")
     assert workload["spec"]["queueName"] == QUEUE
     # A queue is no failure of a worker, however long it takes.
     assert installation.condition(policy)["status"] == "True"
