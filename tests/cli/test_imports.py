@@ -5,19 +5,23 @@ The modules are named, not the time: on a machine with other work a time says no
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
-from compaction.cli.main import main
+from compaction.cli.lazy import pause_collector
+from compaction.cli.main import Compactor, main
 from support.stores.block_commands import BlockCommands
 
 RUN = """
 import sys
-from compaction.cli.main import main
+from compaction.cli.lazy import pause_collector
+from compaction.cli.main import Compactor, main
 try:
     code = main(sys.argv[2:])
 finally:
@@ -71,3 +75,25 @@ def test_a_run_of_a_policy_imports_nothing_of_catalogs(tmp_path: Path) -> None:
     )
     heavy = {"compaction.catalogs", "compaction.api.catalog.resource", "kubernetes", "kopf"}
     assert imported(heavy, "run", "-f", file, "--dry-run") == ""
+
+
+def test_garbage_is_looked_for_as_soon_as_a_command_is_imported_and_not_among_modules() -> None:
+    group = Compactor("compactor")
+    context = click.Context(group)
+    pause_collector()
+    try:
+        assert group.get_command(context, "blocks") is not None, "a group imports its own commands later"
+        assert not gc.isenabled()
+        assert group.get_command(context, "crds") is not None
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.enable()
+
+
+def test_a_command_in_the_callers_process_leaves_garbage_to_the_caller(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["segments", "--help"]) == 0
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+    assert capsys.readouterr().out
