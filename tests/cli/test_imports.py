@@ -5,24 +5,33 @@ The modules are named, not the time: on a machine with other work a time says no
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import click
 import pytest
 
-from compaction.cli.main import main
+from compaction.cli.lazy import pause_collector
+from compaction.cli.main import Compactor, main
 from support.stores.block_commands import BlockCommands
 
 RUN = """
-import sys
+import json, sys
 from compaction.cli.main import main
-try:
-    code = main(sys.argv[2:])
-finally:
-    print(*sorted(set(sys.argv[1].split(",")) & set(sys.modules)), file=sys.stderr)
-sys.exit(code)
+heavy = set(sys.argv[1].split(","))
+for command in json.loads(sys.argv[2]):
+    try:
+        code = main(command)
+    except SystemExit as end:  # a command may end the process itself
+        code = end.code
+    print(*sorted(heavy & set(sys.modules)), file=sys.stderr)
+    if code:
+        sys.exit(f"{command}: {code}")
 """
 CLUSTER = {"kopf", "kubernetes", "aiohttp", "pyspark"}
 PARQUET = {"pyarrow", "numpy"}
@@ -31,35 +40,35 @@ DATABASE = {"sqlalchemy", "alembic", "mako", "sqlalchemy.dialects.postgresql", "
 TALK = {"rich", "structlog"}
 
 
-def imported(heavy: set[str], *args: str | Path, **environment: str) -> str:
-    """Those of `heavy` that a command imports, from its beginning to its end."""
-    command = [sys.executable, "-c", RUN, ",".join(heavy), *map(str, args)]
+def imported(heavy: set[str], *commands: Sequence[str | Path], **environment: str) -> list[str]:
+    """Those of `heavy` that are imported when a command has ended: of commands one after the other in one process, so
+    each has what those before it imported.
+    """
+    words = json.dumps([[str(word) for word in command] for command in commands])
+    command = [sys.executable, "-c", RUN, ",".join(heavy), words]
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
     assert ended.returncode == 0, ended.stderr
-    return ended.stderr.splitlines()[-1]
+    return ended.stderr.splitlines()[-len(commands) :]
 
 
-@pytest.mark.parametrize(
-    "args", [["--help"], ["blocks", "--help"], ["segments", "--help"], ["staging", "--help"], ["--version"]]
-)
-def test_help_imports_nothing_of_it(args: list[str]) -> None:
-    assert imported(CLUSTER | PARQUET | MODELS | DATABASE | TALK, *args) == ""
+def test_help_imports_nothing_of_it() -> None:
+    commands = [["--help"], ["blocks", "--help"], ["segments", "--help"], ["staging", "--help"], ["--version"]]
+    assert imported(CLUSTER | PARQUET | MODELS | DATABASE | TALK, *commands) == [""] * len(commands)
 
 
-@pytest.mark.parametrize(
-    "command", ["list", "debt", "quarantine list", "tombstones", "orphans", "retention --keep 744h"]
-)
-def test_who_asks_the_index_imports_the_database_only(blocks: BlockCommands, command: str) -> None:
+def test_who_asks_the_index_imports_the_database_only(blocks: BlockCommands) -> None:
     blocks.add(1, 2)
     heavy = (CLUSTER | PARQUET | MODELS | DATABASE | TALK) - {"sqlalchemy", "obstore"}
-    assert imported(heavy, "blocks", *command.split(), **blocks.environment) == ""
+    asked = ["list", "debt", "quarantine list", "tombstones", "orphans", "retention --keep 744h"]
+    commands = [["blocks", *one.split()] for one in asked]
+    assert imported(heavy, *commands, **blocks.environment) == [""] * len(commands)
 
 
 def test_who_looks_into_a_log_imports_no_store_of_blocks(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert main(["segments", "generate", str(log)]) == 0
     heavy = CLUSTER | DATABASE | {"pyarrow", "compaction.api.policy.resource"}
-    assert imported(heavy, "segments", "inspect", log) == ""
+    assert imported(heavy, ["segments", "inspect", log]) == [""]
 
 
 def test_a_run_of_a_policy_imports_nothing_of_catalogs(tmp_path: Path) -> None:
@@ -70,4 +79,26 @@ def test_a_run_of_a_policy_imports_nothing_of_catalogs(tmp_path: Path) -> None:
         f"spec: {{store: {{segmentLogs: {{root: {root}}}}}}}\n"
     )
     heavy = {"compaction.catalogs", "compaction.api.catalog.resource", "kubernetes", "kopf"}
-    assert imported(heavy, "run", "-f", file, "--dry-run") == ""
+    assert imported(heavy, ["run", "-f", file, "--dry-run"]) == [""]
+
+
+def test_garbage_is_looked_for_as_soon_as_a_command_is_imported_and_not_among_modules() -> None:
+    group = Compactor("compactor")
+    context = click.Context(group)
+    pause_collector()
+    try:
+        assert group.get_command(context, "blocks") is not None, "a group imports its own commands later"
+        assert not gc.isenabled()
+        assert group.get_command(context, "crds") is not None
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        gc.enable()
+
+
+def test_a_command_in_the_callers_process_leaves_garbage_to_the_caller(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["segments", "--help"]) == 0
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+    assert capsys.readouterr().out

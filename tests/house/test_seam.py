@@ -7,6 +7,7 @@ What belongs to a kind is read from the registry: a kind that is added is checke
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import subprocess
@@ -63,6 +64,7 @@ def core(modules: Iterable[Module]) -> list[Module]:
     return [one for one in modules if not belongs_to(one.name, rooms) and one.name not in UNIONS]
 
 
+@functools.cache
 def names_of(kind: Kind) -> set[str]:
     """Every name that only this kind has: of members, types, models, errors, and its own classes."""
     member = kind.member
@@ -76,6 +78,7 @@ def names_of(kind: Kind) -> set[str]:
     return found | {to_camel(name) for name in found if "_" in name}
 
 
+@functools.cache
 def tokens(identifier: str) -> list[str]:
     """`debtSegments` and `debt_segments`: debt, segments."""
     return [one.lower() for one in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", identifier)]
@@ -112,10 +115,18 @@ def words(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield node.value, node.lineno
 
 
-def found_in(tree: ast.AST, kind: Kind) -> list[str]:
+@functools.cache
+def names_in(text: str) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """Identifiers and words of a source; the same for every kind."""
+    tree = ast.parse(text)
+    return list(identifiers(tree)), list(words(tree))
+
+
+def found_in(text: str, kind: Kind) -> list[str]:
     names, noun = names_of(kind), kind.nouns.source
-    wrong = [f"{line}: {one}" for one, line in identifiers(tree) if one in names or is_named_after(one, kind)]
-    return wrong + [f"{line}: {one!r}" for one, line in words(tree) if one in names | {noun, f"{noun}s"}]
+    own_identifiers, own_words = names_in(text)
+    wrong = [f"{line}: {one}" for one, line in own_identifiers if one in names or is_named_after(one, kind)]
+    return wrong + [f"{line}: {one!r}" for one, line in own_words if one in names | {noun, f"{noun}s"}]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -123,7 +134,7 @@ def test_nothing_outside_of_a_kind_names_it(modules: list[Module], kind: Kind) -
     """Zero exceptions. A module that needs one asks the kind instead (`kinds.registry`)."""
     inhabitants = core(modules)
     assert len(inhabitants) > 150, "the rule would check nothing"
-    wrong = [f"{one.name}:{where}" for one in inhabitants for where in found_in(ast.parse(one.text), kind)]
+    wrong = [f"{one.name}:{where}" for one in inhabitants for where in found_in(one.text, kind)]
     assert wrong == []
 
 
@@ -155,13 +166,13 @@ def test_nothing_outside_of_a_kind_imports_its_rooms(modules: list[Module], kind
 def test_a_name_of_a_kind_is_seen(source: str) -> None:
     """Otherwise the rule above could not fail."""
     (blocks,) = [kind for kind in KINDS if kind.name == "BlockStore"]
-    assert found_in(ast.parse(source), blocks)
+    assert found_in(source, blocks)
 
 
 def test_what_is_like_a_name_of_a_kind_is_none() -> None:
     (blocks,) = [kind for kind in KINDS if kind.name == "BlockStore"]
     source = "reference(block_owner_deletion=True)\nblocked = 'the blocks of a store'\nblocking = unblock(it)\n"
-    assert found_in(ast.parse(source), blocks) == []
+    assert found_in(source, blocks) == []
 
 
 def test_every_room_of_a_kind_exists(modules: list[Module]) -> None:

@@ -20,7 +20,7 @@ import click
 from compaction.api.text.safe import printable
 from compaction.cli.cluster.flags import cluster_flags, remember
 from compaction.cli.errors import EXIT_DATA_ERROR, EXIT_INTERRUPTED, describe
-from compaction.cli.lazy import LazyGroup
+from compaction.cli.lazy import LazyGroup, pause_collector
 from compaction.exceptions import CompactionError
 from compaction.kinds.commands import commands
 
@@ -83,7 +83,12 @@ def called_as(program: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line and return its exit code; entry point of `compactor` and `kubectl-compaction`."""
+    """Run the command line and return its exit code; entry point of `compactor` and `kubectl-compaction`.
+
+    `argv`: the words of a command that runs in its caller's process, whose collector of garbage stays as it is.
+    """
+    if argv is None:
+        pause_collector()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A path is bytes; one that the terminal's encoding has no letters for is written out, and is no error.

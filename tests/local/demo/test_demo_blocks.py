@@ -13,6 +13,8 @@ import pytest
 
 from compaction.local.processes.process import wait_gone
 from local.demo.demos import COMMAND, read_until, running_below, started_in
+from support.depth import at_depth
+from support.processes.small_demo import SMALL
 
 pytestmark = [
     pytest.mark.apiserver,
@@ -21,7 +23,8 @@ pytestmark = [
     # A minute on a machine of its own; Spark is started twice, and everything that others do makes it longer.
     pytest.mark.timeout(900),
 ]
-BLOCKS = [*COMMAND, "--store", "blocks"]
+BLOCKS = [*at_depth(short=SMALL, deep=COMMAND), "--store", "blocks"]
+"""Every claim is the same; writers at a user's pace are for the deep run."""
 
 
 def test_every_claim_holds_and_it_is_kept_until_it_is_taken_down(directory: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from compaction.cli.lazy import pause_collector
 from support.processes.light_worker import register_kind
 from support.time import skewed_clock
 
@@ -19,6 +20,7 @@ WORKER = Path(__file__).with_name("light_worker.py")
 
 
 def main() -> int:
+    pause_collector()
     parser = argparse.ArgumentParser()
     parser.add_argument("--task-seconds", type=float, default=0.0)
     parser.add_argument("--clock", type=Path)

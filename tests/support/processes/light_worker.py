@@ -18,6 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from compaction.cli.lazy import pause_collector
 from support.time import skewed_clock
 
 
@@ -30,6 +31,7 @@ def register_kind(name: str) -> None:
 
 
 def main() -> int:
+    pause_collector()
     parser = argparse.ArgumentParser()
     parser.add_argument("--task-seconds", type=float, default=0.0)
     parser.add_argument("--clock", type=Path)

@@ -1,4 +1,4 @@
-"""`compactor demo` of staging areas and of catalogs with less data: the demo itself is what users run.
+"""`compactor demo` of block stores, staging areas and catalogs with less data: the demo itself is what users run.
 
     python small_demo.py demo --store staging ...
 
@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from compaction.local.demo.blocks import scenario as blocks
 from compaction.local.demo.catalog import scenario as catalog
 from compaction.local.demo.staging import entries
 from compaction.local.demo.staging import scenario as staging
@@ -22,8 +23,13 @@ SMALL: Final = [sys.executable, str(Path(__file__)), "demo"]
 LOGS: Final = 210_000
 TABLES: Final = 60_000
 PURGED: Final = 60_000
-SLOWER: Final = 2.5
-"""A writer of a staging area waits so many times as long: most of what the demo costs is their reads and commits."""
+SLOWER: Final = 8.0
+"""A writer waits so many times as long: most of what a demo costs is their reads and writes."""
+THRESHOLDS: Final = {"tombstones": 150, "sealedTokens": 4, "stagedWrites": 500}
+"""Of staging areas, so that branches are due in spite of slow writers."""
+COMMIT_EVERY: Final = 5
+READER_PAUSE: Final = 0.8
+"""Seconds between two readings of the reader that compares everything."""
 FEWER: Final = 10
 """One version of a catalog, and of those at which something is pinned, for so many."""
 VERSIONS: Final = ("VERSIONS", "CHECKPOINT_AT", "FIRST_TRANSACTION_AT", "SECOND_TRANSACTION_AT", "INDEX_AT")
@@ -31,20 +37,31 @@ VERSIONS: Final = ("VERSIONS", "CHECKPOINT_AT", "FIRST_TRANSACTION_AT", "SECOND_
 
 def main() -> int:
     entries.LOGS, entries.TABLES, entries.TOTAL = LOGS, TABLES, LOGS + TABLES  # type: ignore[misc]
-    staging.PURGED = PURGED  # type: ignore[misc]
+    staging.PURGED, staging.THRESHOLDS = PURGED, THRESHOLDS  # type: ignore[misc]
     slower_writers()
     for name in VERSIONS:
         setattr(catalog, name, getattr(catalog, name) // FEWER)
 
+    from compaction.local.demo.blocks import prover as block_prover
+    from compaction.local.demo.staging import prover as staging_prover
+
+    block_prover.PAUSE_SECONDS = staging_prover.PAUSE_SECONDS = READER_PAUSE  # type: ignore[misc]
+
     from compaction.cli import main as cli
 
-    return cli.main(sys.argv[1:])
+    return cli.main()
 
 
 def slower_writers() -> None:
-    slow = [replace(branch, pause=SLOWER * branch.pause) for branch in staging.BRANCHES]
+    slow = [
+        replace(branch, pause=SLOWER * branch.pause, commit_every=min(branch.commit_every, COMMIT_EVERY))
+        for branch in staging.BRANCHES
+    ]
     staging.COMMITTED, staging.CLEANUP, staging.EXPERIMENT, staging.DAMAGED = slow  # type: ignore[misc]
     staging.BRANCHES = tuple(slow)  # type: ignore[misc,assignment]
+    tenants = [replace(tenant, pause=SLOWER / 2 * tenant.pause) for tenant in blocks.TENANTS]
+    blocks.NOISY, blocks.QUIET, blocks.DAMAGED = tenants  # type: ignore[misc]
+    blocks.TENANTS = tuple(tenants)  # type: ignore[misc,assignment]
 
 
 if __name__ == "__main__":
