@@ -82,7 +82,7 @@ class Timing:
                 self.programs[program(os.fsdecode(options.get("executable") or given[0]), named)] += 1
             start(popen, args, *more, **options)
 
-        subprocess.Popen.__init__ = counted  # type: ignore[method-assign]
+        subprocess.Popen.__init__ = counted  # type: ignore[assignment,method-assign]
         os.register_at_fork(before=lambda: self.programs.update(["(fork)"]))
 
     @pytest.hookimpl(wrapper=True)
