@@ -6,8 +6,10 @@ end as if nobody had died: nothing stays for ever.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +22,10 @@ from compaction.stores.blocks.store import BlockStore
 from compaction.stores.blocks.sweep.cleaning import REMEMBERED, expire_all, housekeeping, sweep
 from compaction.stores.blocks.sweep.orphan_collector import collect_orphans
 from support.depth import one_of_each
-from support.faults.aged import DAY, Aging, DyingStore, deaths
+from support.faults.aged import DAY, Aging, DyingStore, deaths, root_of
 from support.faults.index_faults import Death, Interrupted, interruptions
 from support.stores.block_histories import attempt, compact
-from support.stores.block_index import NOON, SECOND, block_id, check, clear, tables
+from support.stores.block_index import NOON, SECOND, SavedIndex, block_id, check, tables
 from support.stores.block_stores import fill, upload
 
 RETENTION = RetentionPeriods(tenants={"brief": DAY * SECOND})
@@ -33,10 +35,6 @@ MUCH_LATER = LATER + REMEMBERED + 1
 
 def _history(store: BlockStore, age: Aging) -> None:
     """Two generations that were replaced, one that expires, one that lives, an attempt under way, three orphans."""
-    for info in list(store.objects.list()):
-        if info.path != IDENTITY_PATH:
-            store.objects.delete([info.path])
-    clear(store.index)
     fill(store, [1, 2, 3, 4, 5])
     fill(store, [6], tenant="brief")
     (one,) = compact(store, [block_id(1), block_id(2)], now=NOON)
@@ -74,10 +72,21 @@ def _nothing_referenced_is_gone(store: BlockStore) -> None:
 
 
 @pytest.mark.parametrize("what", ["objects", "index"])
-def test_death_at_every_call(what: str, block_store: BlockStore, age: Aging) -> None:
+def test_death_at_every_call(
+    what: str, block_store: BlockStore, age: Aging, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     store = replace(block_store, clock=lambda: NOON / SECOND)
     age(store.objects, IDENTITY_PATH, 30 * DAY)
     _history(store, age)
+    index_before, folder, copy = SavedIndex.of(store.index), root_of(request, store.objects), tmp_path / "copy"
+    shutil.copytree(folder, copy)
+
+    def again() -> None:
+        """The history once more, without living through it: with the times of the objects."""
+        shutil.rmtree(folder)
+        shutil.copytree(copy, folder)
+        index_before.restore(store.index)
+
     with DyingStore() as objects, Interrupted(store.index) as index:
         _clean(store)
     expected = _state(store)
@@ -90,7 +99,7 @@ def test_death_at_every_call(what: str, block_store: BlockStore, age: Aging) -> 
     each = one_of_each(interruptions(index.calls), lambda place: place[1:])
     places = deaths(objects.calls) if what == "objects" else [(number, when) for number, when, _ in each]
     for number, when in places:
-        _history(store, age)
+        again()
         dying: Callable[[], Any] = (
             (lambda n=number, w=when: DyingStore(n, w))
             if what == "objects"

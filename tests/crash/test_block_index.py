@@ -22,7 +22,7 @@ from compaction.stores.blocks.index.replacing import BlockReplacement, replace
 from compaction.stores.blocks.index.retention import RetentionPeriods, expire
 from compaction.stores.blocks.index.tombstones import confirm, due, failed, forget_blocks
 from support.faults.index_faults import Death, Fault, Interrupted, When, interruptions
-from support.stores.block_index import NOON, SECOND, blocks_of, check, clear, output_of, tables
+from support.stores.block_index import NOON, SECOND, SavedIndex, blocks_of, check, output_of, tables
 
 BLOCKS = blocks_of(*range(6))
 IDS = tuple(block.id for block in BLOCKS)
@@ -101,16 +101,10 @@ COUNTS_UP = {"failed"}
 """Said twice, it counts two failures: a pause that is too long by half a minute."""
 
 
-def _anew(index: IndexDatabase, operation: Operation) -> None:
-    """The index as it is before an operation, whatever was in it."""
-    clear(index)
-    operation.prepare(index)
-
-
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_every_interruption(operation: Operation, index: IndexDatabase) -> None:
-    _anew(index, operation)
-    before = tables(index)
+    operation.prepare(index)
+    saved, before = SavedIndex.of(index), tables(index)
     with Interrupted(index) as undisturbed:
         answer = operation.run(index)
     after = tables(index)
@@ -119,7 +113,7 @@ def test_every_interruption(operation: Operation, index: IndexDatabase) -> None:
     assert undisturbed.calls[-1] == "COMMIT"
     for number, when, name in interruptions(undisturbed.calls):
         where = f"{operation.name}: {when.value} call {number}, {name}"
-        _anew(index, operation)
+        saved.restore(index)
         with Interrupted(index, at=number, when=when), pytest.raises(Death):
             operation.run(index)
         found = tables(index)
@@ -134,7 +128,7 @@ def test_every_interruption(operation: Operation, index: IndexDatabase) -> None:
             assert tables(index) == after, f"{where}, then repeated"
         check(index)
 
-        _anew(index, operation)
+        saved.restore(index)
         with Interrupted(index, at=number, when=when, fault=Fault.LOST):
             again = operation.run(index)
         if committed and operation.name in COUNTS_UP:

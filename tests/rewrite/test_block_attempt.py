@@ -28,7 +28,7 @@ from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_index import check
 from support.stores.block_jobs import JOB, MEBIBYTE, assert_tidy, claim, job_of, orphans, run
 from support.stores.block_stores import content, fill, read, upload
-from support.stores.blocks import rows
+from support.stores.blocks import padded, rows
 
 KEY = ("service", "time")
 
@@ -170,7 +170,7 @@ def test_block_of_more_bytes_than_memory(
     connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
 ) -> None:
     table = pa.concat_tables([rows(400_000)] * 3)
-    table = table.append_column("text", pa.array([f"{n:0>60}" for n in range(table.num_rows)]))
+    table = table.append_column("text", padded(table.num_rows, 60))
     path = upload(block_store, 1, table=table, row_group_size=50_000, compression="none", use_dictionary=False)
     ids = block_store.register([path], tenant="acme", shard=0).new
     memory = 32 * MEBIBYTE

@@ -29,7 +29,7 @@ from support.processes.worker_ports import ThreadEngine
 from support.stores.block_index import check
 from support.stores.block_jobs import JOB, MEBIBYTE, assert_tidy, claim, job_of, orphans, paths, run
 from support.stores.block_stores import content, fill, read, upload
-from support.stores.blocks import parquet, rows
+from support.stores.blocks import padded, parquet, rows
 
 Break = Callable[[BlockStore, Block], None]
 
@@ -186,8 +186,7 @@ def test_several_culprits_are_found_after_one_failure(
 def test_row_group_that_no_memory_holds(
     connection: BlockStoreConnection, block_store: BlockStore, engine: ThreadEngine
 ) -> None:
-    text = pa.array([f"{number:0>90}" for number in range(200_000)])
-    large = rows(200_000).append_column("text", text)
+    large = rows(200_000).append_column("text", padded(200_000, 90))
     path = upload(block_store, 50, table=large, compression="none", use_dictionary=False)
     (huge,) = block_store.register([path], tenant="acme", shard=0).new
     ids = fill(block_store, range(3))

@@ -23,9 +23,10 @@ def finders(pool: Pool, what: str, *, schedules: int, remembered: tuple[int, ...
     """Seeds below `schedules` whose schedule sees the defect by an invariant that it breaks: the remembered first."""
     known = [seed for seed in remembered if seed < schedules]
     others = [seed for seed in range(schedules) if seed not in known]
-    for seeds in (known, others):
+    # One after the other those of which each is expected to be the last.
+    for seeds, batch in ((known, 1), (others, BATCH)):
         rest = iter(seeds)
-        while results := list(run_many(pool, rest, mutation=what, batch=BATCH)):
+        while results := list(run_many(pool, rest, mutation=what, batch=batch)):
             for seed, violation in results:
                 if violation is not None and violation.invariant in MUTATIONS[what].finds:
                     yield seed

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from simulation.invariants import Invariant
-from simulation.many import run_many, workers
+from simulation.many import Summary, summaries, workers
 from simulation.mutations import MUTATIONS
 from simulation.remembered import every_seed, finders, recall
 from simulation.shrink import ddmin, shrink, told
@@ -26,16 +26,19 @@ def pool() -> Iterator[Pool]:
         yield made
 
 
-@pytest.mark.timeout(1500)
-def test_nothing_is_violated(pool: Pool) -> None:
-    """Nor in the schedules that find a defect when there is one: a short run has those too."""
+@pytest.fixture(scope="module")
+def ran(pool: Pool) -> dict[int, Summary]:
+    """The schedules, by their seeds. Those that find a defect when there is one: a short run has them too."""
     seeds = sorted({*range(schedules()), *every_seed()})
-    done = 0
-    for seed, violation in run_many(pool, seeds):
-        if violation is not None:
+    return {one.seed: one for one in summaries(pool, seeds)}
+
+
+@pytest.mark.timeout(1500)
+def test_nothing_is_violated(ran: dict[int, Summary]) -> None:
+    for seed, one in ran.items():
+        if one.violation is not None:
             pytest.fail(told(simulate(seed)))
-        done += 1
-    assert done == len(seeds) >= schedules()
+    assert ran.keys() == {*range(schedules()), *every_seed()}
 
 
 @pytest.mark.timeout(900)
@@ -52,25 +55,25 @@ def test_every_invariant_has_a_defect() -> None:
     assert {found for mutation in MUTATIONS.values() for found in mutation.finds} == set(Invariant)
 
 
-def test_the_same_seed_gives_the_same_trace_in_every_process() -> None:
+def test_the_same_seed_gives_the_same_trace_in_every_process(ran: dict[int, Summary]) -> None:
     """Whatever the hash seed, the directory, the time of day, and what ran before."""
     seeds = (11, 21, 35)
     here = [simulate(seed).digest for seed in seeds]
-    assert [simulate(seed).digest for seed in seeds] == here
+    assert [ran[seed].digest for seed in seeds] == here, "in a process of the pool, after others"
     program = f"from simulation.world import simulate\nfor seed in {seeds[::-1]}: print(simulate(seed).digest)"
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
-    for hash_seed in ("1", "2"):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
-        command = [sys.executable, "-c", program]
-        said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-        assert said.split()[::-1] == here
+    hash_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
+    command = [sys.executable, "-c", program]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    assert said.split()[::-1] == here
 
 
-def test_schedules_differ_and_do_something() -> None:
-    outcomes = [simulate(seed) for seed in range(12)]
+def test_schedules_differ_and_do_something(ran: dict[int, Summary]) -> None:
+    outcomes = list(ran.values())
     assert len({outcome.digest for outcome in outcomes}) == len(outcomes)
-    assert sum(outcome.stats["commits"] for outcome in outcomes) > len(outcomes)
-    assert sum(len(outcome.struck) for outcome in outcomes) > 3 * len(outcomes)
+    assert sum(outcome.commits for outcome in outcomes) > len(outcomes)
+    assert sum(outcome.struck for outcome in outcomes) > 3 * len(outcomes)
 
 
 def test_a_failing_schedule_shrinks_to_what_it_needs() -> None:

@@ -42,28 +42,10 @@ def secret(tmp_path: Path) -> Path:
     return file
 
 
-def test_it_serves_and_ends_when_it_is_told_to(
+def test_as_a_pod_it_serves_the_store_of_a_policy_and_ends_when_it_is_told_to(
     connection: BlockStoreConnection, block_store: BlockStore, secret: Path, tmp_path: Path
 ) -> None:
-    log = tmp_path / "log"
-    with process(secret, log, **variables(connection, tmp_path)) as (pid, endpoint):
-        assert endpoint.call("GET", "/readyz").status == 200
-        block = {"path": upload(block_store, 1), "tenant": "acme", "shard": 0}
-        assert endpoint.register(block).outcomes() == [("Registered", None)]
-        assert endpoint.list().body["blocks"][0]["path"] == block["path"]
-        assert endpoint.list(token="wrong").status == 401
-        os.kill(pid, signal.SIGTERM)
-    said = log.read_text()
-    assert '"principal": "secret:writer"' in said
-    assert "Traceback" not in said
-    secrets = [SECRET, *connection.options.values()] if connection.options else [SECRET]
-    assert [one for one in secrets if len(one) > 8 and one in said and "http" not in one] == []
-
-
-def test_a_pod_is_told_of_the_store_by_a_policy_and_mounted_secrets(
-    connection: BlockStoreConnection, block_store: BlockStore, secret: Path, tmp_path: Path
-) -> None:
-    """As manifests/components/block-ingest starts it."""
+    """As manifests/components/block-ingest starts it: with a policy, and Secrets that are mounted."""
     store: dict[str, Any] = {"url": connection.url, "index": {"secretName": "lake-index"}}
     values: dict[str, dict[str, str]] = {"lake-index": {"url": connection.index_url}}
     if connection.options:
@@ -72,20 +54,29 @@ def test_a_pod_is_told_of_the_store_by_a_policy_and_mounted_secrets(
     mounted = tmp_path / "mounted"
     mounted.mkdir()
     write_secrets(mounted, values)
-    policy = tmp_path / "policy.yaml"
+    policy, log = tmp_path / "policy.yaml", tmp_path / "log"
     kind = {"apiVersion": "compaction.dev/v1alpha1", "kind": "CompactionPolicy", "metadata": {"name": "lake"}}
     policy.write_text(json.dumps(kind | {"spec": {"store": {"blockStore": store}}}))
-    with process(secret, tmp_path / "log", f"--file={policy}", f"--secrets-dir={mounted}") as (_, endpoint):
+    with process(secret, log, f"--file={policy}", f"--secrets-dir={mounted}") as (pid, endpoint):
+        assert endpoint.call("GET", "/readyz").status == 200
         block = {"path": upload(block_store, 1), "tenant": "acme", "shard": 0}
         assert endpoint.register(block).outcomes() == [("Registered", None)]
+        assert endpoint.list().body["blocks"][0]["path"] == block["path"]
+        assert endpoint.list(token="wrong").status == 401
+        os.kill(pid, signal.SIGTERM)
     assert len(block_store.live().blocks) == 1
+    said = log.read_text()
+    assert '"principal": "secret:writer"' in said
+    assert "Traceback" not in said
+    secrets = [SECRET, *connection.options.values()] if connection.options else [SECRET]
+    assert [one for one in secrets if len(one) > 8 and one in said and "http" not in one] == []
 
 
 def test_killed_in_the_middle_nothing_is_half_registered(
     connection: BlockStoreConnection, block_store: BlockStore, secret: Path, tmp_path: Path
 ) -> None:
     """Each request is all or nothing, whenever the server dies; after the same requests again every block is there
-    once, and what was uploaded and never registered is an orphan.
+    once, and what was uploaded and never registered is an orphan. The environment names the store.
     """
     groups = [[upload(block_store, 10 * group + part) for part in range(3)] for group in range(8)]
     never = upload(block_store, 999)

@@ -187,10 +187,10 @@ FOUND_BY: dict[str, int] = {
     "a write-ahead log file goes before its segments are durable": 19,
     "a commit is not synced": 272,
     "what was overwritten returns": 37,
-    "entries of an interrupted installation count": 2,
-    "B1: absence is taken for a commit": 14,
+    "entries of an interrupted installation count": 6,
+    "B1: absence is taken for a commit": 11,
     "B2: missing live indexes are taken for none": 3,
-    "B4: two half-done commits block a log": 47,
+    "B4: two half-done commits block a log": 18,
     "B7: missing entries are taken for dead": 83,
 }
 """The seed that found a defect before, with which the search begins; 0 where none is named."""

@@ -30,9 +30,9 @@ from compaction.stores.adapter import StoreAdapter
 if TYPE_CHECKING:
     from support.cluster.world import PlainCluster
 
-RUNNER: Final = asyncio.Runner()
-"""One loop for all worlds: they reconcile thousands of times."""
-atexit.register(RUNNER.close)
+LOOP: Final = asyncio.new_event_loop()
+"""One for all worlds: they reconcile thousands of times, and `asyncio.Runner` sets a handler of SIGINT each time."""
+atexit.register(LOOP.close)
 
 
 class Crash(Exception):
@@ -50,7 +50,7 @@ def carry_out(world: PlainCluster, decision: Decision) -> Memory:
         in_thread=_at_once,
     )
     try:
-        RUNNER.run(executor.execute(decision))
+        LOOP.run_until_complete(executor.execute(decision))
     except* Crash:
         raise Crash from None
     except* ApiUnavailableError:

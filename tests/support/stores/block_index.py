@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from sqlalchemy import delete, select, update
+from sqlalchemy import Connection, Table, delete, insert, select, update
 from ulid import ULID
 
 from compaction.local.servers.postgres import PostgresServer, start_postgres
@@ -99,6 +100,31 @@ def clear(database: IndexDatabase) -> None:
         change.connection.execute(update(HEAD).values(version=0, arrivals=0, token_floor=0, forgotten=0))
 
     database.change(body)
+
+
+@dataclass(frozen=True)
+class SavedIndex:
+    """An index as it was at a moment: put back, it costs a statement for each table, whatever filled it."""
+
+    rows: dict[Table, list[dict[str, Any]]]
+
+    @classmethod
+    def of(cls, database: IndexDatabase) -> SavedIndex:
+        with database.snapshot() as connection:
+            every = {table: connection.execute(select(table)).mappings() for table in METADATA.sorted_tables}
+            return cls({table: [dict(row) for row in rows] for table, rows in every.items()})
+
+    def restore(self, database: IndexDatabase) -> None:
+        def body(connection: Connection) -> None:
+            for table, rows in self.rows.items():
+                if table is HEAD:
+                    connection.execute(update(HEAD).values(rows[0]))
+                    continue
+                connection.execute(delete(table))
+                if rows:
+                    connection.execute(insert(table), rows)
+
+        database.write(body)
 
 
 def block_id(number: int, *, at: int = NOON) -> str:

@@ -85,7 +85,10 @@ def fill_units(store: BlockStore, numbers: Sequence[int]) -> None:
 def content(store: BlockStore, which: BlockFilter = EVERYTHING) -> list[tuple[Any, ...]]:
     """All rows that readers see, in an order of their own."""
     tables = [read(store, block.path) for block in store.live(which).blocks]
-    return sorted((tuple(row.values()) for table in tables for row in table.to_pylist()), key=repr)
+    return sorted(
+        (row for one in tables for row in zip(*map(pa.ChunkedArray.to_pylist, one.columns), strict=True)),
+        key=repr,
+    )
 
 
 def read(store: BlockStore, path: str) -> pa.Table:

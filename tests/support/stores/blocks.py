@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compaction.stores.blocks.format.metadata import BlockMetadata
@@ -16,9 +18,19 @@ PATH = f"acme/0/{ULID}.parquet"
 
 def rows(count: int, *, start: int = 0) -> pa.Table:
     """Sorted by (service, time): services a, b, ... of 10 rows each."""
-    services = [f"s{number // 10:04}" for number in range(start, start + count)]
-    times = pa.array(range(start, start + count), pa.timestamp("us", "UTC"))
-    return pa.table({"service": services, "time": times, "value": pa.array(range(count), pa.int32())})
+    numbers = np.arange(start, start + count)
+    names = pa.array([f"s{number:04}" for number in range(start // 10, (start + count + 9) // 10)])
+    columns = {
+        "service": names.take(pa.array(numbers // 10 - start // 10)),
+        "time": pa.array(numbers).cast(pa.timestamp("us", "UTC")),
+        "value": pa.array(np.arange(count, dtype=np.int32)),
+    }
+    return pa.table(columns)
+
+
+def padded(count: int, width: int) -> pa.Array:
+    """Numbers as text of so many characters."""
+    return pc.utf8_lpad(pa.array(np.arange(count)).cast(pa.string()), width, "0")
 
 
 def parquet(table: pa.Table, metadata: BlockMetadata | None = None, **options: Any) -> bytes:

@@ -300,6 +300,8 @@ class Assigner:
         )
         if self.snapshot.allowance.workers is not None:  # there also those count that are on their way out
             count = max(0, min(count, most - self._holds()))
+        if not count:
+            return ()
         taken = {w.name for w in self.snapshot.workers} | {p.name for p in self.snapshot.processes}
         names = fleet.worker_names(
             self.policy.metadata.name,
@@ -309,9 +311,8 @@ class Assigner:
             count=count,
             taken=taken,
         )
-        if names:
-            launches = {**self.memory.workers.launches, **dict.fromkeys(names, self.now.monotonic)}
-            self.memory = replace(self.memory, workers=replace(self.memory.workers, launches=frozen(launches)))
+        launches = {**self.memory.workers.launches, **dict.fromkeys(names, self.now.monotonic)}
+        self.memory = replace(self.memory, workers=replace(self.memory.workers, launches=frozen(launches)))
         driver = self.memory.workers.driver_memory or int(spec.workers.driver.memory)
         executor = self.memory.workers.executor_memory or int(spec.workers.executor.memory)
         return tuple(LaunchWorker(name, driver, executor) for name in names)

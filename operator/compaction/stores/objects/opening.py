@@ -34,15 +34,15 @@ LOCAL_PATH: Final = "local_path"
 
 @dataclass(frozen=True, slots=True)
 class StorageConnection:
-    """A store of obstore: `store` never retries by itself, `bulk` does (parts of uploads). `folder`: a local one.
-    `root`: its path below the top of the bucket, or of the file system; `top` opens all of a bucket of which it is a
-    part.
+    """A store of obstore: `store` never retries by itself, what `bulk` opens does (parts of uploads). `folder`: a local
+    one. `root`: its path below the top of the bucket, or of the file system; `top` opens all of a bucket of which it is
+    a part.
     """
 
     url: str
     kind: Store
     store: Any
-    bulk: Any
+    bulk: Callable[[], Any]
     folder: Path | None = None
     root: str = ""
     top: Callable[[], StorageConnection] | None = None
@@ -67,17 +67,18 @@ def connect(url: str, options: Mapping[str, str]) -> StorageConnection:
     client: dict[str, Any] = {**TIMES, **{name: options[name] for name in options.keys() & CLIENT}}
     client["allow_http"] = str(client.get("allow_http", "false")).lower() == "true"
     config = {name: value for name, value in options.items() if name not in CLIENT}
-    make: Any = obstore.store.from_url
+
+    def make(retries: int) -> Any:
+        opened: Any = obstore.store.from_url
+        return opened(url, config=config, client_options=client, retry_config={"max_retries": retries})
+
     try:
-        store, bulk = (
-            make(url, config=config, client_options=client, retry_config={"max_retries": retries})
-            for retries in (0, BULK_RETRIES)
-        )
+        store = make(0)
     except (BaseError, ValueError, TypeError) as error:
         raise ObjectStoreUrlError(f"{parts.scheme}://{parts.netloc}{parts.path}: {_why(error, options)}") from None
     root = urllib.parse.unquote(parts.path).strip("/")
     top = partial(connect, f"{parts.scheme}://{parts.netloc}", options) if root else None
-    return StorageConnection(url, Store.REMOTE, store, bulk, root=root, top=top)
+    return StorageConnection(url, Store.REMOTE, store, partial(make, BULK_RETRIES), root=root, top=top)
 
 
 def _why(error: Exception, options: Mapping[str, str]) -> str:
@@ -142,4 +143,4 @@ def _open_folder(url: str, parts: urllib.parse.SplitResult, options: Mapping[str
     except (BaseError, OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise ObjectStoreUrlError(f"{folder}: cannot be used as an object store: {reason}") from None
-    return StorageConnection(str(folder), Store.FOLDER, store, store, folder, root=str(folder).strip("/"))
+    return StorageConnection(str(folder), Store.FOLDER, store, lambda: store, folder, root=str(folder).strip("/"))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, Final, TypeAlias, TypeVar
@@ -99,7 +100,7 @@ class ObjectStorage:
         """Use `open_objects`."""
         self.url = connection.url
         self._connection = connection
-        self._store, self._bulk, self._kind = connection.store, connection.bulk, connection.kind
+        self._store, self._kind = connection.store, connection.kind
         self._retrying, self._folder = retrying, connection.folder
         self.skipped: dict[str, str] = {}
         """What listings of a folder have passed over so far: path and reason."""
@@ -230,6 +231,11 @@ class ObjectStorage:
             return self.get_range(path, start, length, etag=known.etag)
 
         return ObjectReader(path, known.size, fetch)
+
+    @cached_property
+    def _bulk(self) -> Any:
+        """Opened for the first upload: most of what is opened only reads."""
+        return self._connection.bulk()
 
     def _upload(self, path: str, data: bytes | Path | BinaryIO, start: int) -> None:
         if not isinstance(data, bytes | Path):

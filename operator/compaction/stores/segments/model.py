@@ -61,7 +61,7 @@ def effective_records(idx: U64Array) -> BoolArray:
     replaces it.) So the survivors are the strict suffix minima, and their indexes increase.
     """
     mask = np.ones(idx.shape, dtype=np.bool_)
-    if not np.all(idx[:-1] < idx[1:]):
+    if not (idx[:-1] < idx[1:]).all():
         suffix_min = np.minimum.accumulate(idx[::-1])[::-1]
         mask[:-1] = idx[:-1] < suffix_min[1:]
     return mask
@@ -158,7 +158,8 @@ class SegmentIndex:
     @property
     def first(self) -> int:
         """Smallest index; 0 when there is no record (then `last` is -1: an empty inclusive range)."""
-        return int(self.idx.min()) if self.count else 0
+        # That of the first survivor: their indexes increase, and the smallest survives where it was written last.
+        return int(self.idx[self.effective.argmax()]) if self.count else 0
 
     @property
     def last(self) -> int:

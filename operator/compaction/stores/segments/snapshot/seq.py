@@ -40,7 +40,7 @@ class LiveSet:
     def __init__(self, starts: U64Array, ends: U64Array) -> None:
         """Ranges `starts[i]..ends[i]`, inclusive, in any order, possibly overlapping. ValueError when out of bounds."""
         self._starts, self._ends = _normalise(starts, ends)
-        if int(np.sum(self._ends - self._starts)) + self._starts.size > MAX_MEMBERS:
+        if int((self._ends - self._starts).sum()) + self._starts.size > MAX_MEMBERS:
             raise ValueError(f"the ranges hold more than {MAX_MEMBERS} indexes")
         # Number of members before each range, and in all (one element more than there are ranges).
         self._before = np.zeros(self._starts.size + 1, dtype=np.uint64)
@@ -201,9 +201,9 @@ def _normalise(starts: npt.ArrayLike, ends: npt.ArrayLike) -> tuple[U64Array, U6
     low, high = np.array(starts, dtype=np.uint64), np.array(ends, dtype=np.uint64)
     if low.size == 0:
         return low, high
-    if np.any(low > high):
+    if (low > high).any():
         raise ValueError(f"a range is not within 0..{MAX_INDEX}, low end first")
-    if np.any(low[1:] < low[:-1]):
+    if (low[1:] < low[:-1]).any():
         order = np.argsort(low, kind="stable")
         low, high = low[order], high[order]
     reach = np.maximum.accumulate(high)
