@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.model.entries import Event, Snapshot
@@ -13,10 +14,17 @@ from compaction.exceptions import CatalogLogError
 from support.catalogs.etcd_members import EtcdStore
 from support.catalogs.logs import Collector, at, until, update
 
+PAUSE_SECONDS: Final = 0.05
+MOST_LOST: Final = 5
+
 
 @dataclass
 class Writer:
-    """Appends one version after the other until it is stopped; a version it was not answered for is tried again."""
+    """Appends one version after the other until it is stopped; a version it was not answered for is tried again.
+
+    It reads the log where it begins, after an error, and where `MOST_LOST` versions in a row were not its own: a log
+    that each append reads costs the more the longer a test waits for a server.
+    """
 
     log: EtcdUpdateLog
     mark: int
@@ -27,17 +35,25 @@ class Writer:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
+        version = lost = 0
         while not self.stopped.is_set():
             try:
-                version = self.log.recover().version + 1
+                if not version or lost == MOST_LOST:
+                    version, lost = self.log.recover().version + 1, 0
                 try:
-                    if self.log.append(update(version, self.mark), at(version)):
-                        self.won[version] = self.mark
+                    won = self.log.append(update(version, self.mark), at(version))
                 except CatalogLogError:
                     self.doubtful.add(version)
                     raise
             except CatalogLogError:
-                self.stopped.wait(0.02)
+                version = lost = 0
+                self.stopped.wait(PAUSE_SECONDS)
+                continue
+            if won:
+                self.won[version] = self.mark
+                self.stopped.wait(PAUSE_SECONDS)
+            lost = 0 if won else lost + 1
+            version += 1
 
 
 @contextlib.contextmanager

@@ -17,6 +17,8 @@ from compaction.stores.staging.format.table_writer import TableWriter
 
 Record = tuple[bytes, bytes]
 
+_STEPS: Final = bytes(13 * place % 251 for place in range(2 * 251))
+
 
 @cache
 def numbered(count: int) -> list[Record]:
@@ -26,7 +28,8 @@ def numbered(count: int) -> list[Record]:
             b"k/%08d" % number,
             frame_value(
                 hashlib.sha256(str(number).encode()).digest(),
-                bytes((7 * number + 13 * place) % 251 for place in range(37 * number % 200)),
+                # From the place of 7 * number on: 58 is the inverse of 13.
+                _STEPS[7 * 58 * number % 251 :][: 37 * number % 200],
             ),
         )
         for number in range(count)

@@ -1,8 +1,9 @@
-"""Runs one merge in a process of its own and says how much memory it took: `python -m stores.blocks.merge.memory`.
+"""Runs merges, each in a process of its own, and says how much memory each took: `stores.blocks.merge.memory`.
 
-Arguments: bytes allowed, the sort key with commas, path of the output, paths of the inputs, which are read, not mapped.
-Prints {"base", "peak", "passes", "read", "rows"} as JSON: anonymous resident memory in bytes, before the merge and at
-most in it.
+A line of standard input is one merge, a JSON list: bytes allowed, the sort key with commas, path of the output, paths
+of the inputs, which are read, not mapped. The answer is a line {"base", "peak", "passes", "read", "rows"}: anonymous
+resident memory in bytes, before the merge and at most in it. The process that reads the lines only imports and forks:
+a merge finds the memory of a process that has just begun.
 """
 
 from __future__ import annotations
@@ -41,17 +42,29 @@ class Watch(threading.Thread):
             self.peak = max(self.peak, anonymous())
 
 
-def main(limit: str, key: str, output: str, *sources: str) -> None:
+def measured(limit: int, key: str, output: str, *sources: str) -> dict[str, object]:
     """See the module."""
     inputs = [MergeInput(name=path, open=partial(open, path, "rb")) for path in sources]
     base, watch = anonymous(), Watch()
     watch.start()
-    result = merge(inputs, output, MergeSettings(sort_key=tuple(key.split(",")), memory_bytes=int(limit)))
+    result = merge(inputs, output, MergeSettings(sort_key=tuple(key.split(",")), memory_bytes=limit))
     watch.over.set()
     watch.join()
     said = {"base": base, "peak": watch.peak, "passes": result.passes, "read": str(result.read)}
-    print(json.dumps({**said, "rows": pq.read_metadata(output).num_rows}))
+    return {**said, "rows": pq.read_metadata(output).num_rows}
+
+
+def main() -> None:
+    """Nothing starts a thread before the fork."""
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            print(json.dumps(measured(*json.loads(line))), flush=True)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status:
+            sys.exit(f"a merge ended with {os.waitstatus_to_exitcode(status)}")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

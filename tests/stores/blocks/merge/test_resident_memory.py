@@ -10,7 +10,10 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -25,54 +28,99 @@ from support.stores.block_shapes import Arrangement
 
 TESTS = Path(__file__).resolve().parents[3]
 FILES, ROWS = 24, 100_000
+SHAPES = [("long lines", 12, 32), ("300 columns", 24, 36), ("nested", 16, 32)]
+"""Each with the megabytes of its files and the least limit, in MiB."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Files to merge. `content`: rows and fingerprint of all; `nbytes`: of their rows in memory."""
+
+    files: list[Path]
+    content: str
+    nbytes: int
+
+    @classmethod
+    def of(cls, *files: Path) -> Self:
+        tables = [pq.read_table(path) for path in files]
+        content = sum((fingerprint(table) for table in tables), fingerprint([]))
+        return cls(list(files), str(content), sum(table.nbytes for table in tables))
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     directory = tmp_path_factory.mktemp("merge") / "in"
     generate(directory, files=FILES, rows=ROWS)
-    return sorted(directory.iterdir())
+    return Inputs.of(*sorted(directory.iterdir()))
 
 
-def taken(limit: int, key: tuple[str, ...], inputs: list[Path], output: Path) -> int:
-    """Bytes of memory that the merge took, of which all rows came out."""
-    said = [str(limit), ",".join(key), str(output), *map(str, inputs)]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    answer = subprocess.run(
-        [sys.executable, "-m", "stores.blocks.merge.memory", *said],
-        check=True, stdout=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
-    found = json.loads(answer.stdout)
-    assert found["rows"] == sum(pq.read_metadata(path).num_rows for path in inputs)
-    assert found["read"] == str(sum((fingerprint(pq.read_table(path)) for path in inputs), fingerprint([])))
-    return int(found["peak"] - found["base"])
+@pytest.fixture(scope="module", params=SHAPES, ids=[f"{name}-{megabytes}-{least}" for name, megabytes, least in SHAPES])
+def shape(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Inputs]:
+    """The least limit of a shape, and files of it that overlap."""
+    name, megabytes, least = request.param
+    directory = tmp_path_factory.mktemp("shape") / "in"
+    block_shapes.generate(directory, name, Arrangement.OVERLAPPING, files=8, megabytes=megabytes)
+    return least * MEBIBYTE, Inputs.of(*sorted(directory.iterdir()))
+
+
+def shuffled(inputs: Inputs, directory: Path) -> Inputs:
+    """Files of the same rows, none in order."""
+    directory.mkdir()
+    files = [directory / path.name for path in inputs.files]
+    for number, (path, other) in enumerate(zip(inputs.files, files, strict=True)):
+        table = pq.read_table(path)
+        order = pa.array(np.random.default_rng(number).permutation(table.num_rows))
+        pq.write_table(
+            table.take(order), other, compression="zstd", compression_level=block_shapes.LEVEL,
+            row_group_size=block_shapes.GROUP_ROWS,
+        )  # fmt: skip
+    return replace(inputs, files=files)
+
+
+@pytest.fixture(scope="module")
+def merging() -> Iterator[subprocess.Popen[str]]:
+    """The process that forks one for each merge."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "stores.blocks.merge.memory"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+        env=os.environ | {"PYTHONPATH": str(TESTS)},
+    ) as process:  # fmt: skip
+        yield process
+
+
+def check(merging: subprocess.Popen[str], limit: int, key: tuple[str, ...], inputs: Inputs, output: Path) -> None:
+    """A merge takes no more memory than it may, and all rows come out of it."""
+    assert merging.stdin is not None
+    assert merging.stdout is not None
+    print(json.dumps([limit, ",".join(key), str(output), *map(str, inputs.files)]), file=merging.stdin)
+    found = json.loads(merging.stdout.readline())
+    assert found["rows"] == sum(pq.read_metadata(path).num_rows for path in inputs.files)
+    assert found["read"] == inputs.content
+    taken = found["peak"] - found["base"]
+    assert taken <= limit + OWN_MEMORY, f"{taken / MEBIBYTE:.0f} MiB where {limit / MEBIBYTE:.0f} are allowed"
 
 
 @pytest.mark.parametrize("limit", [16 * MEBIBYTE, 48 * MEBIBYTE])
-def test_resident_memory_stays_within_the_limit(limit: int, inputs: list[Path], tmp_path: Path) -> None:
+def test_resident_memory_stays_within_the_limit(
+    limit: int, inputs: Inputs, tmp_path: Path, merging: subprocess.Popen[str]
+) -> None:
     """2.4 million rows of about 110 bytes: several times either limit. The smaller one takes two passes."""
-    assert FILES * pq.read_table(inputs[0]).nbytes > 3 * limit
-    found = taken(limit, KEY, inputs, tmp_path / "out")
-    assert found <= limit + OWN_MEMORY, f"{found / MEBIBYTE:.0f} MiB where {limit / MEBIBYTE:.0f} are allowed"
+    assert inputs.nbytes > 3 * limit
+    check(merging, limit, KEY, inputs, tmp_path / "out")
 
 
 @pytest.mark.parametrize("arrangement", [Arrangement.OVERLAPPING, Arrangement.UNSORTED])
-@pytest.mark.parametrize(
-    ("shape", "megabytes", "least"), [("long lines", 12, 32), ("300 columns", 24, 36), ("nested", 16, 32)]
-)
 def test_so_it_does_on_every_shape(
-    shape: str, megabytes: float, least: int, arrangement: Arrangement, tmp_path: Path
+    shape: tuple[int, Inputs], arrangement: Arrangement, tmp_path: Path, merging: subprocess.Popen[str]
 ) -> None:
     """Of each twice the limit, as rows in memory. A row group of 300 columns takes a third of its limit to be read."""
-    limit = least * MEBIBYTE
-    block_shapes.generate(tmp_path / "in", shape, arrangement, files=8, megabytes=megabytes)
-    inputs = sorted((tmp_path / "in").iterdir())
-    assert sum(pq.read_table(path).nbytes for path in inputs) > 2 * limit
-    found = taken(limit, block_shapes.KEY, inputs, tmp_path / "out")
-    assert found <= limit + OWN_MEMORY, f"{found / MEBIBYTE:.0f} MiB where {limit / MEBIBYTE:.0f} are allowed"
+    limit, overlapping = shape
+    assert overlapping.nbytes > 2 * limit
+    inputs = overlapping if arrangement is Arrangement.OVERLAPPING else shuffled(overlapping, tmp_path / "in")
+    check(merging, limit, block_shapes.KEY, inputs, tmp_path / "out")
 
 
-def test_footers_of_many_columns(tmp_path: Path) -> None:
+def test_footers_of_many_columns(tmp_path: Path, merging: subprocess.Popen[str]) -> None:
     """2,000 columns in 20 row groups of what may be pending: their footers take a quarter of the limit."""
     limit, rows, files, columns = 160 * MEBIBYTE, 20_000, 2, 2000
     inputs = [tmp_path / f"{file}.parquet" for file in range(files)]
@@ -82,11 +130,10 @@ def test_footers_of_many_columns(tmp_path: Path) -> None:
         table = pa.table({f"c{place}": column for place, column in enumerate(values)})
         order = pq.SortingColumn.from_ordering(table.schema, [("c0", "ascending")])
         pq.write_table(table, path, compression="zstd", sorting_columns=order)
-    found = taken(limit, ("c0",), inputs, tmp_path / "out")
-    assert found <= limit + OWN_MEMORY, f"{found / MEBIBYTE:.0f} MiB where {limit / MEBIBYTE:.0f} are allowed"
+    check(merging, limit, ("c0",), Inputs.of(*inputs), tmp_path / "out")
 
 
-def test_one_large_value_among_small_ones(tmp_path: Path) -> None:
+def test_one_large_value_among_small_ones(tmp_path: Path, merging: subprocess.Popen[str]) -> None:
     """It is there several times: as a page, read, gathered, encoded, compressed, and as the largest of its column."""
     limit = 512 * MEBIBYTE
     inputs = []
@@ -97,5 +144,4 @@ def test_one_large_value_among_small_ones(tmp_path: Path) -> None:
         table = pa.table({"ts": pa.array(range(file, 80_000, 4), pa.int64()), "line": lines})
         order = pq.SortingColumn.from_ordering(table.schema, [("ts", "ascending")])
         pq.write_table(table, inputs[-1], compression="zstd", sorting_columns=order, write_batch_size=256)
-    found = taken(limit, ("ts",), inputs, tmp_path / "out")
-    assert found <= limit + OWN_MEMORY, f"{found / MEBIBYTE:.0f} MiB where {limit / MEBIBYTE:.0f} are allowed"
+    check(merging, limit, ("ts",), Inputs.of(*inputs), tmp_path / "out")

@@ -34,6 +34,8 @@ class Rows:
 
     def slice(self, start: int, count: int) -> Rows:
         """A view of `count` rows from `start`; nothing is copied."""
+        if not start and count == self.count:
+            return self
         return Rows(tuple(column.slice(start, count) for column in self.columns), count)
 
     def take(self, rows: pa.Array) -> Rows:
