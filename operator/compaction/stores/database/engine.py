@@ -233,6 +233,8 @@ def _postgres(url: URL, holds: str, lock_seconds: float, authorities: Path | Non
         hide_parameters=True,
         # Prepared statements do not survive a pooler that gives each transaction another session.
         connect_args={"prepare_threshold": None, **defaults},
+        # No column is an hstore: the type would be looked for on the first connection.
+        use_native_hstore=False,
         pool_size=5,
         max_overflow=20,
         pool_timeout=lock_seconds,
