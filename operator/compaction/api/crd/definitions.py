@@ -82,7 +82,7 @@ def _to_yaml(crd: dict[str, Any]) -> str:
     return _HEADER + yaml.dump(crd, Dumper=_NoAliases, sort_keys=False, width=118, allow_unicode=True)
 
 
-class _NoAliases(yaml.SafeDumper):
+class _NoAliases(yaml.CSafeDumper):
     """Writes equal lists out instead of referring to the first one."""
 
     def ignore_aliases(self, data: Any) -> bool:
