@@ -1,5 +1,5 @@
-"""The manifests rendered, and a control plane of a module's own: installing and uninstalling would take the definitions
-away from everybody else's tests.
+"""The manifests rendered, and a control plane of one's own: installing and uninstalling would take the definitions away
+from everybody else's tests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import pytest
 from compaction.local.cluster.control_plane import RunningControlPlane, start_control_plane
 from compaction.local.programs.binaries import Binaries
 from compaction.local.shipped.files import render
-from manifests.leftovers import empty, everything
 from support.cluster.control_plane import ControlPlane
 from support.cluster.rendered import documents
 from support.time.waiting import eventually
@@ -34,24 +33,13 @@ def rendered(binaries: Binaries) -> Rendered:
     return functools.cache(lambda directory: documents(render(binaries.kubectl, directory)))
 
 
-@pytest.fixture(scope="module")
-def _plane_and_its_own(
-    tmp_path_factory: pytest.TempPathFactory, binaries: Binaries
-) -> Iterator[tuple[ControlPlane, frozenset[str]]]:
-    """The API server of `empty_plane`, and all that it has made for itself."""
-    with start_control_plane(tmp_path_factory.mktemp("plane"), binaries) as running:
+@pytest.fixture
+def empty_plane(tmp_path: Path, binaries: Binaries) -> Iterator[ControlPlane]:
+    """A fresh API server without our definitions; one per test, gone after it."""
+    with start_control_plane(tmp_path / "plane", binaries) as running:
         for path in SERVERS_OWN:
             eventually(functools.partial(_exists, running, path), f"{path} of the server itself")
-        plane = ControlPlane(running.kubeconfig, running.url, binaries, running)
-        yield plane, frozenset(everything(plane))
-
-
-@pytest.fixture
-def empty_plane(_plane_and_its_own: tuple[ControlPlane, frozenset[str]]) -> ControlPlane:
-    """An API server without our definitions. The tests of a module share it: each finds it as the first one did."""
-    plane, own = _plane_and_its_own
-    empty(plane, own)
-    return plane
+        yield ControlPlane(running.kubeconfig, running.url, binaries, running)
 
 
 def _exists(running: RunningControlPlane, path: str) -> bool:

@@ -13,8 +13,6 @@ from support.time.waiting import eventually
 SERVERS_NAMESPACES = frozenset({"kube-system", "default"})
 SERVERS_BUSINESS = frozenset({"events", "leases", "ipaddresses", "endpointslices", "endpoints", "apiservices"})
 
-ADMISSION = "/apis/admissionregistration.k8s.io/"
-
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -48,17 +46,12 @@ def everything(plane: ControlPlane) -> set[str]:
     for kind in kinds(plane):
         if "list" not in kind.verbs:
             continue
-        for namespace, name in _objects(plane, kind):
+        listed = eventually(partial(_listed, plane, kind), f"{kind.plural} to be served")
+        for item in listed.json()["items"] if listed is not None and listed.ok else []:
+            namespace = item["metadata"].get("namespace", "")
             if kind.plural not in SERVERS_BUSINESS or namespace not in SERVERS_NAMESPACES | {""}:
-                found.add(f"{kind.prefix}/{kind.plural}/{namespace}/{name}")
+                found.add(f"{kind.prefix}/{kind.plural}/{namespace}/{item['metadata']['name']}")
     return found
-
-
-def _objects(plane: ControlPlane, kind: Kind) -> list[tuple[str, str]]:
-    """Namespace and name of each."""
-    listed = eventually(partial(_listed, plane, kind), f"{kind.plural} to be served")
-    items = listed.json()["items"] if listed is not None and listed.ok else []
-    return [(item["metadata"].get("namespace", ""), item["metadata"]["name"]) for item in items]
 
 
 def _listed(plane: ControlPlane, kind: Kind) -> Answer | None:
@@ -67,29 +60,6 @@ def _listed(plane: ControlPlane, kind: Kind) -> Answer | None:
         return None
     assert listed.ok or listed.status == 404, listed.text  # one that has just gone is still in the discovery
     return listed
-
-
-def empty(plane: ControlPlane, own: frozenset[str]) -> None:
-    """Delete all but what is the server's own, by `everything`: what the admission asks first, namespaces last."""
-    merge = "application/merge-patch+json"
-
-    def only_its_own() -> bool:
-        found = everything(plane)
-        assert own <= found, f"the server's own is gone: {own - found}"
-        for one in sorted(found - own, key=lambda one: (not one.startswith(ADMISSION), "/namespaces/" in one, one)):
-            prefix, plural, namespace, name = one.rsplit("/", 3)
-            inside = f"/namespaces/{namespace}" if namespace else ""
-            path = f"{prefix}{inside}/{plural}/{name}"
-            answer = plane.admin.request("DELETE", path)
-            assert answer.ok or answer.status in {404, 409}, answer.text
-            if plural == "namespaces":
-                finish_deleted_namespaces(plane, name)
-            elif plural == "persistentvolumeclaims":  # what protects it is taken away by a controller
-                freed = plane.admin.request("PATCH", path, {"metadata": {"finalizers": None}}, content_type=merge)
-                assert freed.ok or freed.status == 404, freed.text
-        return found == own
-
-    eventually(only_its_own, "the API server to be empty")
 
 
 def finish_deleted_namespaces(plane: ControlPlane, *names: str) -> None:
