@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
-from typing import Final
 
 from compaction.api.enums import JobState
 from compaction.api.job.resource import CompactionJob, JobReceipt
@@ -22,9 +21,6 @@ from compaction.local.demo.staging.facts import BranchFacts, LeftOver, Listing, 
 from compaction.local.demo.staging.prover import ProvedStretch, StagingProver
 from compaction.local.demo.staging.scenario import CLEANUP, COMMITTED, DAMAGED, EXPERIMENT, PURGED
 from compaction.local.demo.staging.writers import BranchWriter
-
-FASTER: Final = 5
-"""So many times faster a listing is at least that steps over no million tombstones any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +154,9 @@ def _never_committed(story: StagingStory) -> Check:
 def _listing_is_fast(story: StagingStory) -> Check:
     before, after = story.listed
     holds = (
-        before.stepped_over >= PURGED
-        and story.measured >= PURGED
-        and after.stepped_over < before.stepped_over / 100
-        and after.seconds * FASTER < before.seconds
+        before.stepped_over >= PURGED and story.measured >= PURGED and after.stepped_over < before.stepped_over / 100
     )
+    # The times are shown and decide nothing: beside other work of the machine they are no measure of the listing.
     return Check(
         f"a listing of {CLEANUP.name} does not step over a million tombstones any more",
         holds,
