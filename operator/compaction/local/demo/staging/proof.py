@@ -80,7 +80,7 @@ def checks(story: StagingStory) -> list[Check]:
         _written_meanwhile(story),
         _commits_went_on(story),
         _never_committed(story),
-        _listing_is_fast(story),
+        _listing_steps_over_little(story),
         _receipts_agree(story),
         _only_touched_ranges(story),
         _every_job_ended(story),
@@ -151,7 +151,7 @@ def _never_committed(story: StagingStory) -> Check:
     )
 
 
-def _listing_is_fast(story: StagingStory) -> Check:
+def _listing_steps_over_little(story: StagingStory) -> Check:
     before, after = story.listed
     holds = (
         before.stepped_over >= PURGED and story.measured >= PURGED and after.stepped_over < before.stepped_over / 100
