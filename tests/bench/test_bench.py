@@ -30,11 +30,14 @@ from bench.harness import (
     run_race,
     table,
 )
+from support.depth import at_depth
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(PAGE.parents[1] / "tests")}
 FORKING = ("staging_reads", "staging_scale", "staging_trees")
 """They measure in forks. Libraries that other tests have started threads of do not survive one."""
-
+LONG = {"block_scale", "control_plane", "fleet", "spark"}
+"""Half of what all cost, for the start of Spark, of a fleet and of a control plane. A deep run has them; what they call
+is checked with the types of all else."""
 
 ONE_AFTER_ANOTHER = """
 import os, sys
@@ -63,7 +66,7 @@ def test_benchmarks_that_fork_still_run() -> None:
         assert len([line for line in lines if line.startswith("  ")]) >= 5, name
 
 
-@pytest.mark.parametrize("name", sorted(set(benchmark_names()) - set(FORKING)))
+@pytest.mark.parametrize("name", sorted({*benchmark_names()} - {*FORKING} - at_depth(short=LONG, deep=set())))
 def test_benchmark_still_runs(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     workspace = Workspace(tmp_path, Size.TINY, lambda: request.getfixturevalue("control_plane").running)
     lines: list[str] = []

@@ -1,18 +1,15 @@
 """`compactor demo --store catalog` itself, whole: it ends with every claim held, and nothing is left when it is taken
-down or interrupted.
+down.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from compaction.local.processes.process import wait_gone
-from local.demo.demos import COMMAND, read_until, running_below, started_in
+from local.demo.demos import COMMAND, running_below, started_in
 from support.depth import at_depth
 from support.processes.small_demo import SMALL
 
@@ -52,18 +49,3 @@ def test_every_claim_holds_and_it_is_kept_until_it_is_taken_down(directory: Path
     assert not any(process.alive() for process in started)
     assert running_below(directory) == []
     assert started_in(directory) == []
-
-
-def test_interrupted_in_the_middle_it_stops_everything(directory: Path) -> None:
-    command = [*CATALOG, "--directory", str(directory)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
-        assert demo.stdout is not None
-        # The middle: the reader is at work, and a first pin is named.
-        seen = read_until(demo, "MissingParticipant")
-        started = started_in(directory)
-        assert len(started) == 7, seen
-        os.kill(demo.pid, signal.SIGINT)
-        rest = demo.stdout.read()
-        assert demo.wait() == 130, rest
-    assert all(wait_gone(process, timeout=1) for process in started)
-    assert running_below(directory) == []
