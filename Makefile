@@ -66,8 +66,6 @@ test-deep: PARALLEL += --override-ini timeout=1800
 test test-deep: export GOGC := 400
 test test-deep:
 	@$(BIN)/compactor local check
-	@$(BIN)/python -m compaction.local.programs.promtool
-	@$(BIN)/python -m compaction.local.servers.versitygw
 # A deep run asks Kubeflow's own program, a short one has its answers from a file.
 	@$(if $(filter deep,$(COMPACTION_TEST_DEPTH)),$(KUBEFLOW))
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
