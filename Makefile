@@ -46,12 +46,13 @@ images: setup ## The operator's and the worker's image as archives, with docker 
 	@$(BIN)/compactor local images $(ARGS)
 
 ##@ Develop
-.PHONY: quick test test-deep e2e e2e-deep check compiled simulate mutate bench bench-fleet fuzz format crds manifests lock
+.PHONY: quick test test-deep e2e e2e-deep check compiled simulate mutate bench bench-fleet fuzz format crds manifests kubeflow-answers lock
 
 # Tests mostly wait: two workers more than there are cores, but no more than eight, for each has servers of its own and takes a
 # gigabyte. What is selected runs in one process, where a debugger and -s work.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(if $(ARGS),0,$(shell echo $$(( $(CORES) < 6 ? $(CORES) + 2 : 8 ))))
+KUBEFLOW := PYTHONPATH=tests $(BIN)/python -m kube.launchers.kubeflow.released_operator
 PARALLEL := --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 quick: setup ## The tests nearest to what was changed, in two minutes and without servers (tests/README.md)
@@ -65,9 +66,8 @@ test-deep: PARALLEL += --override-ini timeout=1800
 test test-deep: export GOGC := 400
 test test-deep:
 	@$(BIN)/compactor local check
-	@$(BIN)/python -m compaction.local.programs.promtool
-	@$(BIN)/python -m compaction.local.servers.versitygw
-	@PYTHONPATH=tests $(BIN)/python -m kube.launchers.kubeflow.released_operator
+# A deep run asks Kubeflow's own program, a short one has its answers from a file.
+	@$(if $(filter deep,$(COMPACTION_TEST_DEPTH)),$(KUBEFLOW))
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 e2e: setup ## The images built and run, and the tests on a real node, with kubelet and containerd (Linux, root; ARGS="-k name" selects some; docs/local-node.md)
@@ -120,6 +120,9 @@ crds: setup ## Write crds/*.yaml again from the models
 
 manifests: crds ## Write manifests/install.yaml, the dashboard and the table in docs/metrics.md again
 	@$(BIN)/python -m compaction.local.shipped --write .
+
+kubeflow-answers: setup ## Ask Kubeflow's release again what it makes of our applications (tests/kube/launchers/kubeflow/answers.json)
+	@$(KUBEFLOW) --record
 
 lock: setup ## Pin every dependency again, with hashes
 	@$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['build'], sep='\n')" \

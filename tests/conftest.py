@@ -24,6 +24,7 @@ from support.cluster.control_plane import ControlPlane, audited_control_plane
 pytest_plugins = (
     "support.depth",
     "support.timing",
+    "support.programs",
     "support.parallel",
     "support.faults.aged",
     "support.stores.block_index",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from conformance.harnesses.staging import StagingHarness
 from conformance.lines import files
 from conformance.lines.registered import registered
 from support.processes.worker_ports import ThreadEngine
+from support.programs import needs
 from support.stores.block_stores import empty_bucket, empty_folder
 from support.stores.s3 import S3
 
@@ -72,12 +74,12 @@ def staging_on_s3(request: pytest.FixtureRequest, place: Path) -> Iterator[Harne
         yield harness
 
 
-HARNESSES: tuple[Open, ...] = (
+HARNESSES: tuple[Any, ...] = (
     segments,
     blocks_in_a_folder,
-    blocks_on_s3,
+    pytest.param(blocks_on_s3, marks=needs("versitygw")),
     staging_in_a_folder,
-    staging_on_s3,
+    pytest.param(staging_on_s3, marks=needs("versitygw")),
     lines,
 )
 

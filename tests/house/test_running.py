@@ -22,10 +22,10 @@ def test_each_file_has_its_turn_once_and_the_long_ones_come_first() -> None:
 
 def test_half_of_the_workers_take_what_needs_an_api_server_as_long_as_there_is_any() -> None:
     served = {"kube/b.py", "e2e/c.py"}
-    assert next_of(["api/a.py", "kube/b.py", "e2e/c.py"], served, first_half=True) == "kube/b.py"
-    assert next_of(["kube/b.py", "e2e/c.py", "api/a.py", "fuzz/d.py"], served, first_half=False) == "api/a.py"
-    assert next_of(["kube/b.py", "e2e/c.py"], served, first_half=False) == "kube/b.py"
-    assert next_of(["api/a.py", "fuzz/d.py"], served, first_half=True) == "api/a.py"
+    assert next_of(["api/a.py", "kube/b.py", "e2e/c.py"], served, first_half=True, later={}) == "kube/b.py"
+    assert next_of(["kube/b.py", "e2e/c.py", "api/a.py", "fuzz/d.py"], served, first_half=False, later={}) == "api/a.py"
+    assert next_of(["kube/b.py", "e2e/c.py"], served, first_half=False, later={}) == "kube/b.py"
+    assert next_of(["api/a.py", "fuzz/d.py"], served, first_half=True, later={}) == "api/a.py"
 
 
 def test_the_folders_that_are_long_are_still_there() -> None:

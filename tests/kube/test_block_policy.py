@@ -22,6 +22,7 @@ from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.resources import SECRETS
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from kube.own_coordinator import Bench, bench
+from support.programs import needs
 from support.stores.block_index import empty_postgres
 from support.stores.block_jobs import reference_of, secrets_of
 from support.stores.block_stores import content, fill, fill_units
@@ -32,7 +33,7 @@ LEVELS = [{"maxBlocks": 3, "maxAge": "1h"}, {"maxBlocks": 2, "maxAge": "1h"}]
 Test = Callable[[Bench, BlockStore], Awaitable[None]]
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", pytest.param("s3", marks=needs("versitygw"))])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> BlockStoreConnection:
     """How to reach an empty store of the test's own."""
     if request.param == "folder":

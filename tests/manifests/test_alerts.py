@@ -17,7 +17,6 @@ from compaction.api.policy.standing import conditions_for
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.metrics.measure import SUPERSEDED
 from compaction.kube.metrics.registry import Metrics
-from compaction.local.programs.promtool import ensure_promtool
 from manifests.catalog_alerts import ALONE, CATALOG_CASES, QUIET, healthy_catalog
 from manifests.promrules import Case, Cause, Moment, Promtool, Timeline
 from support.cluster.rendered import MANIFESTS, ROOT
@@ -197,9 +196,9 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def promtool(tmp_path_factory: pytest.TempPathFactory) -> Promtool:
+def promtool(tmp_path_factory: pytest.TempPathFactory, promtool_program: Path) -> Promtool:
     groups: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["spec"]["groups"]
-    return Promtool(ensure_promtool(report=print), groups, tmp_path_factory.mktemp("promtool"))
+    return Promtool(promtool_program, groups, tmp_path_factory.mktemp("promtool"))
 
 
 def expected(promtool: Promtool, case: Case) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from prometheus_client import Metric
 
 from compaction.kube.metrics.registry import Metrics
-from compaction.local.programs.promtool import ensure_promtool
 from compaction.local.shipped import dashboard
 from manifests.promrules import Promtool
 
@@ -44,14 +44,12 @@ def test_what_is_exported_is_shown() -> None:
     }, "counters for the curious; everything else has a panel"
 
 
-def test_the_queries_are_promql(tmp_path: object, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_queries_are_promql(tmp_path: Path, promtool_program: Path) -> None:
     rules = [
         {"record": f"query:number_{number}", "expr": _filled_in(query)}
         for number, query in enumerate(dashboard.queries())
     ]
-    promtool = Promtool(
-        ensure_promtool(report=print), [{"name": "queries", "rules": rules}], tmp_path_factory.mktemp("dashboard")
-    )
+    promtool = Promtool(promtool_program, [{"name": "queries", "rules": rules}], tmp_path)
     assert f"{len(rules)} rules found" in promtool.check()
 
 

@@ -22,6 +22,7 @@ from manifests.leftovers import everything, finish_deleted_namespaces
 from support.cluster import prometheus_operator
 from support.cluster.control_plane import ControlPlane
 from support.cluster.rendered import CLUSTER, MANIFESTS, NAMESPACED, with_components
+from support.programs import needs
 
 pytestmark = pytest.mark.apiserver
 
@@ -108,6 +109,7 @@ def a_lease_that_the_operator_made_is_no_obstacle(plane: ControlPlane) -> None:
     assert Lease.parse(found).record == record
 
 
+@needs("prometheus-operator")
 def test_components_apply_and_leave_no_difference_and_each_example_is_accepted(
     empty_plane: ControlPlane, tmp_path: Path
 ) -> None:

@@ -75,7 +75,7 @@ def installation(node: RunningNode, report: Callable[[str], None]) -> Iterator[I
 
 
 @pytest.fixture(scope="session")
-def servers(node: RunningNode, report: Callable[[str], None]) -> Iterator[PrivateServers]:
+def servers(node: RunningNode, versitygw_program: Path, report: Callable[[str], None]) -> Iterator[PrivateServers]:
     """S3, PostgreSQL and etcd that pods reach, with certificates of an authority of their own."""
-    with private_servers(node, report) as running:
+    with private_servers(node, versitygw_program, report) as running:
         yield running

@@ -24,7 +24,7 @@ from compaction.local.node.layout import NODE_ADDRESS
 from compaction.local.node.packages import Report, ensure_packages
 from compaction.local.node.running import RunningNode
 from compaction.local.programs.binaries import find_binaries
-from compaction.local.servers.versitygw import REGION, ensure_versitygw
+from compaction.local.servers.versitygw import REGION
 from support.time.waiting import eventually
 
 S3_PORT, POSTGRES_PORT, ETCD_PORT = 7443, 7432, 7379
@@ -39,6 +39,7 @@ class PrivateServers:
     """`directory`: of their data, on the node."""
 
     node: RunningNode
+    versitygw: Path
     directory: Path
     authority: Authority
     key: str = field(default_factory=lambda: f"key{secrets.token_hex(8)}")
@@ -89,7 +90,7 @@ class PrivateServers:
         binaries = find_binaries()
         assert binaries is not None
         data, home = self.directory, self.directory / "postgres"
-        s3 = [str(ensure_versitygw(report=print)), "--port", f"{NODE_ADDRESS}:{S3_PORT}", "--region", REGION]
+        s3 = [str(self.versitygw), "--port", f"{NODE_ADDRESS}:{S3_PORT}", "--region", REGION]
         found = [
             [*s3, "--cert", certificate, "--key", key, "posix", str(data / "buckets")],
             [str(binaries.etcd), f"--data-dir={data / 'etcd'}", "--log-level=error", f"--cert-file={certificate}",
@@ -142,7 +143,7 @@ class PrivateServers:
 
 
 @contextmanager
-def private_servers(node: RunningNode, report: Report) -> Iterator[PrivateServers]:
+def private_servers(node: RunningNode, versitygw: Path, report: Report) -> Iterator[PrivateServers]:
     """Served until the block is left. Installs PostgreSQL where it is missing."""
     settings = Path("/etc/postgresql-common/createcluster.conf")
     if not settings.exists():
@@ -153,7 +154,8 @@ def private_servers(node: RunningNode, report: Report) -> Iterator[PrivateServer
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="compaction-private-")))
         directory.chmod(0o755)  # for nobody
-        servers = PrivateServers(node, directory, ensure_authority(directory / "authority", addresses=[NODE_ADDRESS]))
+        authority = ensure_authority(directory / "authority", addresses=[NODE_ADDRESS])
+        servers = PrivateServers(node, versitygw, directory, authority)
         servers.prepare()
         known = os.environ | {"ROOT_ACCESS_KEY": servers.key, "ROOT_SECRET_KEY": servers.secret}
         log = stack.enter_context((directory / "log").open("w"))

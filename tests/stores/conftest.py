@@ -9,10 +9,11 @@ import pytest
 
 from compaction.stores.objects.store import ObjectStorage, open_objects
 from support.faults.fault_proxy import FaultProxy
+from support.programs import needs
 from support.stores.s3 import S3
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", pytest.param("s3", marks=needs("versitygw"))])
 def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStorage:
     """An empty store, of each kind."""
     if request.param == "folder":

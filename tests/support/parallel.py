@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import compileall
 import gc
+import json
 import multiprocessing
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Set
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Set
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +21,8 @@ from typing import Any, Final
 import pytest
 from _pytest.assertion import rewrite
 from xdist.scheduler import LoadScopeScheduling
+
+from support.programs import build_beside, later, needs_of, outcomes_of
 
 TESTS = Path(__file__).resolve().parents[1]
 _SCRATCH = pytest.StashKey[Path]()
@@ -43,9 +47,11 @@ TOGETHER = {
 
 MEMORY: Final = Path("/dev/shm")
 PREFIX: Final = "compaction-tests-"
-SERVED: Final = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getpid()}.served"
-"""Where the first worker names the groups whose tests share its API server: only workers know what tests ask for."""
-SERVED_INPUT: Final = "served"
+ASKED: Final = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getpid()}.asked"
+"""Where the first worker says of which groups tests share its API server (`served`), and which programs tests need
+(`programs`): only workers know what tests ask for.
+"""
+ASKED_INPUT: Final = "asked"
 ROOM: Final = 6 << 30
 """Bytes: a run leaves a gigabyte and a half, and its servers and JVMs need memory besides."""
 
@@ -116,7 +122,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     given = getattr(session.config, "workerinput", {})
     if given.get("workerid") == "gw0":
         served = {group(item.nodeid) for item in session.items if "control_plane" in getattr(item, "fixturenames", ())}
-        Path(given[SERVED_INPUT]).write_text("\n".join(served))
+        programs: defaultdict[str, set[str]] = defaultdict(set)
+        for item in session.items:
+            if names := needs_of(item):
+                programs[group(item.nodeid)] |= names
+        asked = {"served": list(served), "programs": {one: list(names) for one, names in programs.items()}}
+        Path(given[ASKED_INPUT]).write_text(json.dumps(asked))
 
 
 def compile_ahead(config: pytest.Config, files: Iterable[Path]) -> None:
@@ -169,13 +180,17 @@ def group(nodeid: str) -> str:
     return next((name for name, files in TOGETHER.items() if file in files), file)
 
 
-def next_of(waiting: Iterable[str], served: Set[str], *, first_half: bool) -> str:
+def next_of(waiting: Iterable[str], served: Set[str], *, first_half: bool, later: Mapping[str, int]) -> str:
     """Which of the waiting groups a worker takes: the first of those whose tests share the worker's API server
     (`served`) in the first half of the workers, of the others in the second; when there is none left, the first of all.
+    Those that would wait for a program come after all others, in the turns in which their programs are built (`later`).
 
     Each worker that begins with one starts a server, which costs a CPU second a minute until the end.
     """
-    groups = list(waiting)
+    by_turn: defaultdict[int, list[str]] = defaultdict(list)
+    for one in waiting:
+        by_turn[later.get(one, -1)].append(one)
+    groups = by_turn[min(by_turn)]
     return next((one for one in groups if (one in served) is first_half), groups[0])
 
 
@@ -188,19 +203,28 @@ class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
     def schedule(self) -> None:
         if self.collection is None:
             # It is not there if that worker has died.
-            self.served = set(SERVED.read_text().splitlines()) if SERVED.exists() else set()
-            SERVED.unlink(missing_ok=True)
+            told = json.loads(ASKED.read_text()) if ASKED.exists() else {"served": [], "programs": {}}
+            ASKED.unlink(missing_ok=True)
+            self.served = set(told["served"])
+            self.needed = {name: set(names) for name, names in told["programs"].items()}
+            build_beside(self.config, self.programs)
         super().schedule()
+
+    @property
+    def programs(self) -> set[str]:
+        return set().union(*self.needed.values())
 
     def _assign_work_unit(self, node: Any) -> None:
         first_half = self.nodes.index(node) < (len(self.nodes) + 1) // 2
-        self.workqueue.move_to_end(next_of(self.workqueue, self.served, first_half=first_half), last=False)
+        waiting = later(self.needed, outcomes_of(self.config).missing(self.programs))
+        chosen = next_of(self.workqueue, self.served, first_half=first_half, later=waiting)
+        self.workqueue.move_to_end(chosen, last=False)
         super()._assign_work_unit(node)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    node.workerinput[SERVED_INPUT] = str(SERVED)
+    node.workerinput[ASKED_INPUT] = str(ASKED)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:

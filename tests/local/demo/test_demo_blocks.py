@@ -12,11 +12,13 @@ import pytest
 from local.demo.demos import COMMAND, running_below, started_in
 from support.depth import at_depth
 from support.processes.small_demo import SMALL
+from support.programs import needs
 
 pytestmark = [
     pytest.mark.apiserver,
     pytest.mark.spark,
     pytest.mark.usefixtures("binaries"),
+    needs("versitygw"),
     # A minute on a machine of its own; Spark is started twice, and everything that others do makes it longer.
     pytest.mark.timeout(900),
 ]

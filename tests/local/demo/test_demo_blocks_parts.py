@@ -28,6 +28,7 @@ from compaction.local.processes.process import ProcessId
 from compaction.stores.blocks.model import Block, RowFingerprint
 from compaction.stores.blocks.reader import BlockReader
 from compaction.stores.blocks.store import BlockStore
+from support.programs import needs
 from support.stores.block_churn import compact, sweep
 from support.stores.block_index import a_block
 from support.time.waiting import eventually
@@ -200,6 +201,7 @@ def test_leaks_are_found_in_objects_logs_and_processes(tmp_path: Path, monkeypat
     assert find_leaks(["s3cret"], cluster, tmp_path / "nothing", [])[0].startswith("kubectl get")
 
 
+@needs("versitygw")
 def test_servers_are_started_recorded_and_stopped(tmp_path: Path) -> None:
     place = tmp_path / "servers"
     running = servers.start_servers(place, detached=False, report=print)
@@ -215,6 +217,7 @@ def test_servers_are_started_recorded_and_stopped(tmp_path: Path) -> None:
     servers.stop_servers(place)
 
 
+@needs("versitygw")
 def test_what_was_started_before_the_other_failed_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ControlPlaneError("versitygw", "does not answer")

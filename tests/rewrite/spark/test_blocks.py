@@ -27,12 +27,13 @@ from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.secrets import DirectorySecrets, write_secrets
 from support.cluster.manifests import block_job_object
 from support.processes.worker_ports import Cluster, FakeLease
+from support.programs import needs
 from support.stores.block_jobs import assert_tidy, claim, job_of, orphans, reference_of, run
 from support.stores.block_stores import content, empty_bucket, fill
 from support.stores.logical_types import COLUMNS, typed_file
 from support.stores.parquet_types import ENCODINGS, KEY, NOT_READ, expected, merged, plain, readable, table, values
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, needs("versitygw")]
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from compaction.exceptions import (
     ObjectTruncatedError,
 )
 from compaction.local.cluster.certs import ensure_authority
-from compaction.local.servers.versitygw import ensure_versitygw, free_port, start_versitygw
+from compaction.local.servers.versitygw import free_port, start_versitygw
 from compaction.stores.objects import store as objects_module
 from compaction.stores.objects.store import NEAR_BYTES, ObjectStorage, Retrying, coalesce, open_objects
 
@@ -238,11 +238,12 @@ def test_a_machine_without_authorities_says_so_and_one_with_a_bundle_needs_none(
     assert said.stdout == ""
 
 
-def test_a_server_of_a_private_authority_is_trusted_with_its_bundle_only(tmp_path: Path) -> None:
+def test_a_server_of_a_private_authority_is_trusted_with_its_bundle_only(
+    tmp_path: Path, versitygw_program: Path
+) -> None:
     authority = ensure_authority(tmp_path / "authority")
     stranger = ensure_authority(tmp_path / "stranger").ca.read_text()
-    program = ensure_versitygw(report=print)
-    with start_versitygw(tmp_path / "s3", program, port=free_port(), authority=authority) as gateway:
+    with start_versitygw(tmp_path / "s3", versitygw_program, port=free_port(), authority=authority) as gateway:
         url = f"s3://{gateway.make_bucket('lake')}/blocks"
         opened = open_objects(url, options=gateway.options())
         opened.put("a", b"1")

@@ -9,8 +9,16 @@ import pytest
 from compaction.stores.objects.store import open_objects
 from compaction.stores.staging.kv.sql import SqlKeyValueStore
 from compaction.stores.staging.tree.storage import RangeStorage
+from support.programs import needs
 from support.stores.s3 import S3
 from support.stores.staging_repos import SMALL_RANGES, StagingRepo
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """`ranges` are on S3 or not by a parameter that is not its own."""
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    if "ranges" in getattr(item, "fixturenames", ()) and parameters.get("kv_url") == "postgresql":
+        item.add_marker(needs("versitygw"))
 
 
 @pytest.fixture

@@ -17,19 +17,27 @@ from compaction.local.servers.postgres import PostgresServer
 from compaction.stores.blocks.index.listing import EVERYTHING, BlockFilter
 from compaction.stores.blocks.paths import block_path
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from support.programs import needs, needs_of
 from support.stores.block_index import block_id, empty_postgres
 from support.stores.blocks import parquet, rows
 from support.stores.s3 import S3, running_s3
 
 
 @pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+def s3_server(tmp_path_factory: pytest.TempPathFactory, versitygw_program: Path) -> Iterator[S3]:
     """A real S3 server for the whole session."""
-    with running_s3(tmp_path_factory.mktemp("s3")) as running:
+    with running_s3(tmp_path_factory.mktemp("s3"), versitygw_program) as running:
         yield running
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture
+def s3(request: pytest.FixtureRequest, s3_server: S3) -> S3:
+    """The S3 server, for a test that is known to need it before it runs."""
+    assert "versitygw" in needs_of(request.node), 'getfixturevalue("s3") needs the marker of support.programs'
+    return s3_server
+
+
+@pytest.fixture(params=["folder", pytest.param("s3", marks=needs("versitygw"))])
 def connection(request: pytest.FixtureRequest, tmp_path: Path) -> BlockStoreConnection:
     """How to reach an empty store of the test's own: a folder with SQLite, S3 with PostgreSQL."""
     return empty_folder(request, tmp_path) if request.param == "folder" else empty_bucket(request)

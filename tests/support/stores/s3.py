@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compaction.local.servers.versitygw import S3Gateway, ensure_versitygw, free_port, start_versitygw
+from compaction.local.servers.versitygw import S3Gateway, free_port, start_versitygw
 from compaction.stores.objects.store import ObjectStorage, Retrying, open_objects
 
 QUICK = Retrying(tries=4, base=0.01, cap=0.05)
@@ -29,8 +29,7 @@ class S3:
 
 
 @contextlib.contextmanager
-def running_s3(directory: Path) -> Iterator[S3]:
-    """The server, stopped at the end. Built first where it is not yet (`make test` did it beforehand)."""
-    program = ensure_versitygw(report=print)
+def running_s3(directory: Path, program: Path) -> Iterator[S3]:
+    """The server, stopped at the end."""
     with start_versitygw(directory, program, port=free_port()) as gateway:
         yield S3(gateway)

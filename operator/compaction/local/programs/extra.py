@@ -1,6 +1,6 @@
 """Programs that only tests need: found on PATH, in the cache, or built like the programs of the control plane.
 
-`make setup` and the demo never wait for them; `make test` provides them before the tests, which have time limits.
+`make setup` never waits for them; `make test` builds them beside the tests that need none (tests/support/programs.py).
 Standard library only.
 """
 
@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from compaction.exceptions import BinaryError
 from compaction.local.cache import cache_directory
 from compaction.local.processes.locks import exclusive
 from compaction.local.programs import gobuild
@@ -62,21 +58,6 @@ class ExtraProgram:
             remove_unfinished(cache)
             install_set(self._place(cache), lambda place: make(place, (self.name,), cache, report))
         return self._place(cache) / self.name
-
-    def provide(self) -> int:
-        """`ensure` as a command: says how it goes, and returns the exit code."""
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        started = time.monotonic()
-        try:
-            self.ensure(
-                report=lambda line: print(f"[{self.name} {int(time.monotonic() - started):4d} s] {line}", flush=True)
-            )
-        except BinaryError as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 1
-        except KeyboardInterrupt:
-            return 130
-        return 0
 
     def _place(self, cache: Path) -> Path:
         return cache / "control-plane" / f"{self.origin}-{BuildTarget.here()}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Final
 
 from compaction.local.programs.extra import ExtraProgram
@@ -11,7 +10,3 @@ from compaction.local.programs.versions import PROMETHEUS_VERSION
 PROMTOOL: Final = ExtraProgram("promtool", f"prometheus-{PROMETHEUS_VERSION}")
 find_promtool = PROMTOOL.find
 ensure_promtool = PROMTOOL.ensure
-
-
-if __name__ == "__main__":
-    sys.exit(PROMTOOL.provide())

@@ -9,7 +9,6 @@ import contextlib
 import secrets
 import socket
 import ssl
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -136,7 +135,3 @@ def _answers(gateway: S3Gateway) -> bool:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-if __name__ == "__main__":
-    sys.exit(VERSITYGW.provide())

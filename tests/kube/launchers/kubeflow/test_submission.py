@@ -24,39 +24,22 @@ import pytest
 from compaction.api.enums import WorkerEnding
 from compaction.kube.client.resources import Obj
 from compaction.kube.launchers.applications import driver_of
-from compaction.kube.launchers.kubeflow import kubeflow_application, observe_kubeflow
+from compaction.kube.launchers.kubeflow import observe_kubeflow
 from compaction.kube.launchers.pod_status import Sighting
 from compaction.kube.launchers.templates import DRIVER_CONTAINER
 from compaction.rewrite.spark.properties import parse_properties
 from conftest import delete_namespace
-from kube.launchers.pods import FULL, NOW, request_of
+from kube.launchers.kubeflow.questions import BESIDE, NAME, NAMESPACE
+from kube.launchers.kubeflow.questions import submitted as submitted_as
+from kube.launchers.pods import NOW
 from kube.launchers.spark_submission import Submitter, differences
 from support.cluster.control_plane import ControlPlane
 from support.time.waiting import eventually
 
-NAME = "logs-w-abcd-12345"
-NAMESPACE = "kubeflow-submission"
-NOTHING_DROPPED = {"name": "worker", "securityContext": {"capabilities": {"drop": []}}}
-REFUSED = {"podTemplate": {"spec": {"containers": [NOTHING_DROPPED]}}}
-"""What a namespace that enforces `restricted` takes no pods of."""
-BESIDE = "logs-w-abcd-54321"
-PROXY = {
-    "name": "a-proxy",
-    "image": "proxy:1",
-    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-}
-WITH_PROXY = {"podTemplate": {"spec": {"containers": [PROXY]}}}
 DRIVER = {"spark-role": "driver", "compaction.dev/worker": NAME}
 EXECUTOR = {"spark-role": "executor"}
 PROGRAM = Path(__file__).with_name("executor_driver.py")
 ENTRYPOINT = Path(__file__).parents[4] / "spark-images" / "entrypoint.sh"
-
-
-def application_of(workers: dict[str, Any], *, name: str) -> dict[str, Any]:
-    """Its uid is its own on this machine: the operator keeps what it submits below /tmp/spark by it."""
-    application = kubeflow_application(request_of(workers, name=name, namespace=NAMESPACE), default_image="w:1")
-    application["metadata"]["uid"] = str(uuid.uuid4())
-    return application
 
 
 @dataclass(frozen=True)
@@ -92,11 +75,10 @@ def submitted(control_plane: ControlPlane) -> Iterator[Submitted]:
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
     assert admin.request("POST", "/api/v1/namespaces", body).ok
     submitter = Submitter(control_plane, NAMESPACE)
-    full = application_of(FULL, name=NAME)
+    full, beside, forbidden = (submitted_as(name, str(uuid.uuid4())) for name in (NAME, BESIDE, "refused"))
     try:
         with ThreadPoolExecutor(max_workers=2) as pool:
-            beside = application_of(WITH_PROXY, name=BESIDE)
-            words = pool.map(submitter.submit, [full, beside, application_of(REFUSED, name="refused")])
+            words = pool.map(submitter.submit, [full, beside, forbidden])
         accepted, accepted_beside, refused = words
         assert (accepted, accepted_beside) == ("", "")
         yield Submitted(full, submitter, refused)
@@ -138,7 +120,7 @@ def test_the_driver_belongs_to_its_application_and_spark_runs_in_the_container_o
 
 def test_what_spark_submit_says_of_a_refusal_reaches_people(submitted: Submitted) -> None:
     status = {"applicationState": {"state": "FAILED", "errorMessage": submitted.refused}, "driverInfo": {}}
-    body = application_of(REFUSED, name="refused") | {"status": status}
+    body = submitted_as("refused", str(uuid.uuid4())) | {"status": status}
     seen = observe_kubeflow(body, None, Sighting(NOW, 30))
     assert seen.ending is WorkerEnding.FAILED
     assert seen.message.startswith('pods "refused-driver" is forbidden: violates PodSecurity "restricted:latest": ')
