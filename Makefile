@@ -68,6 +68,7 @@ test test-deep:
 	@$(BIN)/python -m compaction.local.programs.promtool
 	@$(BIN)/python -m compaction.local.servers.versitygw
 	@PYTHONPATH=tests $(BIN)/python -m kube.launchers.kubeflow.released_operator
+	@PYTHONPATH=tests $(BIN)/python -m support.cluster.prometheus_operator
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 e2e: setup ## The images built and run, and the tests on a real node, with kubelet and containerd (Linux, root; ARGS="-k name" selects some; docs/local-node.md)

@@ -28,6 +28,8 @@ def definitions() -> Path:
     assert required is not None
     module, cache = f"{MODULE}@{required[1]}", cache_directory(os.environ)
     place = cache / "control-plane" / f"prometheus-operator-{required[1]}"
+    if place.exists():
+        return place
     with exclusive(cache_lock(cache), what="fetching definitions", report=print):
         if not place.exists():
             install_set(place, lambda made: gobuild.fetch(made, module, FILES, wrapper=WRAPPER, cache=cache))
@@ -41,3 +43,7 @@ def define(kubectl: Any) -> None:
     names = [f"{kind}.monitoring.coreos.com" for kind in KINDS]
     # kubectl gives up at once on an object without conditions, which it has for a moment.
     eventually(lambda: kubectl(*wait, *names, check=False).returncode == 0, "the definitions to be served")
+
+
+if __name__ == "__main__":
+    definitions()
