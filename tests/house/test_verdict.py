@@ -124,3 +124,16 @@ def test_interrupted_it_ends_what_it_has_started_and_says_what_that_said(
     assert sorted(output.split("\n")) == (["", "takes down"] if checking else ["", "node: takes down", "takes down"])
     assert still_alive(family, seconds=10) == []
     assert list((verdict.checkout / "tmp").iterdir()) == []
+
+
+def test_a_part_that_ignores_the_interruption_is_ended(verdict: Verdict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Started in the background of a script, all of it ignores SIGINT."""
+    monkeypatch.setenv("GRACE_SECONDS", "0")
+    deaf = "trap '' INT; touch begun-$BASHPID; while :; do sleep 600; done"
+    process = verdict.start(e2e=deaf, test=f"trap '' TERM; {deaf}")
+    eventually(lambda: len(list(verdict.parts.glob("begun-*"))) == 2, "the parts to begin", pause=0.05)
+    family: list[psutil.Process] = descendants(process.pid)
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == ENDS[signal.SIGTERM]
+    assert still_alive(family, seconds=10) == []
