@@ -22,6 +22,7 @@ from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica.runtime import Runtime
 from compaction.stores.segments.generate import generate_log
 from kube.tiny_worker import TinyLauncher
+from support.time.waiting import PATIENCE_SECONDS
 
 
 @dataclass
@@ -131,7 +132,7 @@ class Bench:
     async def until(self, what: str, look: Callable[[], Awaitable[Any]]) -> Any:
         """Wait until `look` returns something true."""
         found = None
-        for _ in range(600):
+        for _ in range(int(PATIENCE_SECONDS / 0.1)):
             found = await look()
             if found:
                 return found

@@ -17,6 +17,7 @@ from compaction.exceptions import LaunchError
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.kube.launchers.process import ProcessLauncher, worker_command
 from support.processes.family import still_alive
+from support.time.waiting import PATIENCE_SECONDS
 
 POLICY = PolicyKey("ns", "p")
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
@@ -32,7 +33,7 @@ def python(code: str) -> Callable[[WorkerRequest], list[str]]:
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
     """Poll until it holds; a generous end, because this is about order and not about speed."""
-    ending = time.monotonic() + 60
+    ending = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < ending, f"never happened: {what}"
         time.sleep(0.02)

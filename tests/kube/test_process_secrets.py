@@ -19,6 +19,7 @@ from compaction.kube.launchers.base import PolicyKey, StoreSecrets, WorkerRef, W
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.launchers.process_secrets import REFRESH_SECONDS
 from compaction.stores.secrets import DirectorySecrets, GivenSecrets
+from support.time.waiting import PATIENCE_SECONDS
 
 VALUE = "s3cr3t-value-that-nobody-may-see"
 POLICY = PolicyKey("ns", "p")
@@ -49,7 +50,7 @@ def launcher_of(
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
-    ending = time.monotonic() + 60
+    ending = time.monotonic() + PATIENCE_SECONDS
     while not condition():
         assert time.monotonic() < ending, f"never happened: {what}"
         time.sleep(0.02)
@@ -109,7 +110,7 @@ def test_they_stay_while_the_worker_lives_and_go_with_it_though_its_coordinator_
     """The coordinator is a real process that is killed; the one after it knows of the worker only what is in files."""
     code = f"""
 import asyncio, os, signal, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = {[str(folder) for folder in Path(__file__).parents[:2]]!r}
 from pathlib import Path
 from test_process_secrets import launcher_of, request
 asyncio.run(launcher_of(Path({str(state)!r})).launch(request()))

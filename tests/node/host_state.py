@@ -7,6 +7,8 @@ import subprocess
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
+from compaction.local.node import cgroups
+from compaction.local.node.layout import NodeLayout
 from support.time.waiting import eventually
 
 VOLATILE = (
@@ -23,6 +25,8 @@ VOLATILE = (
 )
 """Counters among the kernel's settings; they change by themselves."""
 BUILDING = "/images/store/"
+NODE_CGROUPS = "compaction-node-"
+"""How the names of all nodes' parents begin."""
 OTHERS_GO = ("mounts", "cgroups")
 """What other programs of the machine take away meanwhile; a node sees none of it to take."""
 PLACES = (
@@ -93,21 +97,35 @@ def processes_in(directory: Path) -> list[str]:
     return found
 
 
-def _cgroups() -> frozenset[str]:
-    return frozenset(directory for directory, _, _ in os.walk("/sys/fs/cgroup"))
+def _cgroups(root: Path = cgroups.ROOT) -> frozenset[str]:
+    return frozenset(directory for directory, _, _ in os.walk(root))
 
 
-def of_others() -> frozenset[str]:
-    """Cgroups of no node in which processes live, and those above them: other programs of the machine start things."""
+def of_others(directory: Path, root: Path = cgroups.ROOT) -> frozenset[str]:
+    """Cgroups of nodes in other directories, whose tests look for what those leave; and those of no node in which
+    processes live, with those above them: other programs of the machine start things.
+    """
+    own = NodeLayout(directory.resolve()).cgroup
     found = set()
-    for cgroup in (one for one in _cgroups() if "/compaction-node-" not in one):
-        try:
-            lives = Path(cgroup, "cgroup.procs").read_bytes()
-        except OSError:
-            continue  # gone, or for threads only
-        if lives:
+    for cgroup in _cgroups(root):
+        nodes = [part for part in Path(cgroup).relative_to(root).parts if part.startswith(NODE_CGROUPS)]
+        if nodes and own not in nodes:
+            found.add(cgroup)
+        elif not nodes and _lives(cgroup):
             found |= {cgroup, *map(str, Path(cgroup).parents)}
     return frozenset(found)
+
+
+def _lives(cgroup: str) -> bool:
+    try:
+        return bool(Path(cgroup, "cgroup.procs").read_bytes())
+    except OSError:
+        return False  # gone, or for threads only
+
+
+def traces(before: HostState, later: HostState, *, others: frozenset[str]) -> dict[str, list[str]]:
+    """Field -> differences that a node has made. `others`: cgroups that are none of its own."""
+    return before.differences(replace(later, cgroups=later.cgroups - others))
 
 
 def assert_no_trace(before: HostState, directory: Path) -> None:
@@ -116,8 +134,7 @@ def assert_no_trace(before: HostState, directory: Path) -> None:
 
     def same() -> bool:
         nonlocal differences
-        later = look()
-        differences = before.differences(replace(later, cgroups=later.cgroups - of_others()))
+        differences = traces(before, look(), others=of_others(directory))
         return not differences
 
     try:

@@ -80,6 +80,8 @@ def release() -> Path:
     module, kept = f"{MODULE}@{required[1]}", cache_directory(os.environ)
     ours = hashlib.sha256(repr((PARTS, FILES, IMAGE)).encode()).hexdigest()[:8]
     place = kept / "control-plane" / f"kueue-{required[1]}-{ours}"
+    if place.exists():
+        return place
 
     def make(made: Path) -> None:
         gobuild.build_inside(made, module, package=PACKAGE, parts=PARTS, wrapper=WRAPPER, cache=kept, report=print)

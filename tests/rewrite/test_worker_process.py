@@ -35,6 +35,7 @@ from support.processes import light_worker
 from support.processes.family import command_line, descendants, still_alive
 from support.processes.worker_ports import job_spec, wait_until
 from support.stores.segment_logs import content
+from support.time.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.spark]
 
@@ -122,8 +123,8 @@ def test_a_worker_takes_jobs_reports_and_takes_its_processes_along_when_it_is_as
         family = descendants(process.pid)
         assert "java" in " ".join(command_line(member) for member in family)
         process.terminate()
-        assert process.wait(60) == WorkerExit.TERMINATED
-        assert still_alive(family, seconds=60) == []
+        assert process.wait(PATIENCE_SECONDS) == WorkerExit.TERMINATED
+        assert still_alive(family, seconds=PATIENCE_SECONDS) == []
     assert WORKER not in leases(cluster)
     assert {job: content(log) for job, log in logs.items()} == before
     assert [path.name for path in tmp_path.glob("compactor-spark-*")] == []
@@ -138,8 +139,8 @@ def test_a_killed_worker_takes_its_processes_along_and_leaves_its_lease(cluster:
         family = descendants(process.pid)
         assert family
         process.kill()
-        assert process.wait(60) == -signal.SIGKILL
-        assert still_alive(family, seconds=60) == []
+        assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+        assert still_alive(family, seconds=PATIENCE_SECONDS) == []
     assert WORKER in leases(cluster)
 
 
@@ -152,7 +153,7 @@ def test_a_worker_without_work_or_lease_ends_and_leaves_no_lease(
         if why is WorkerExit.LEASE_GONE:
             wait_for_worker(cluster)
             cluster.delete(f"lease/{WORKER}")
-        assert process.wait(60) == why
+        assert process.wait(PATIENCE_SECONDS) == why
     assert WORKER not in leases(cluster)
     text = (tmp_path / "worker.log").read_text()
     assert f"reason={why.name}" in text
@@ -161,5 +162,5 @@ def test_a_worker_without_work_or_lease_ends_and_leaves_no_lease(
 
 def test_worker_of_a_policy_that_is_gone_says_so(cluster: Cluster, tmp_path: Path) -> None:
     with worker(cluster, tmp_path, program=LIGHT, policy="other") as process:
-        assert process.wait(120) == 1
+        assert process.wait(PATIENCE_SECONDS) == 1
     assert f"policy {cluster.namespace}/other does not exist" in (tmp_path / "worker.log").read_text()

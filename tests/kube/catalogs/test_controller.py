@@ -34,6 +34,7 @@ from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica.runtime import Runtime
 from support.cluster.catalog_manifests import catalog_object
 from support.cluster.catalog_world import MemoryLogs, NamedParticipants
+from support.time.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.apiserver
 
@@ -85,7 +86,7 @@ class Bench:
         return self.metrics.registry.get_sample_value(f"compaction_catalog_{name}", found)
 
     async def until(self, holds: Callable[[CatalogCompactionStatus], bool]) -> CatalogCompactionStatus:
-        for _ in range(1200):
+        for _ in range(int(PATIENCE_SECONDS / 0.05)):
             if holds(status := await self.status()):
                 return status
             await asyncio.sleep(0.05)

@@ -20,6 +20,7 @@ from compaction.kube.informer.queue import WorkQueue
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica.runtime import Runtime
 from compaction.leases.record import Lease, LeaseRecord
+from support.time.waiting import PATIENCE_SECONDS
 
 
 class Listener:
@@ -69,7 +70,7 @@ class Informer:
 
 
 async def until(condition: Callable[[], Any], what: str) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not condition():  # noqa: ASYNC110 - the condition is a file, a cache or a server, not an event
             await asyncio.sleep(0.05)
     assert condition(), what

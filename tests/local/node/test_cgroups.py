@@ -24,6 +24,8 @@ def version_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / "cpuset" / setting).write_text("0-1\n")
         (tmp_path / "cpuset" / "node").mkdir(exist_ok=True)
         (tmp_path / "cpuset" / "node" / setting).write_text("\n")
+    (tmp_path / "cpu" / "node").mkdir()
+    (tmp_path / "cpu" / "node" / "cpu.shares").write_text("1024\n")
     (tmp_path / "unified").mkdir()
     (tmp_path / "unified" / "cgroup.controllers").write_text("hugetlb\n")
     monkeypatch.setattr(cgroups, "ROOT", tmp_path)
@@ -52,6 +54,15 @@ def test_of_version_1_each_hierarchy_gets_a_parent_with_processors(version_1: Pa
     assert (version_1 / "cpuset" / "node" / "cpuset.cpus").read_text() == "0-1\n"
     (version_1 / "unified" / "node").mkdir()
     assert version_1 / "unified" / "node" in cgroups.remaining("node"), "the container runtime makes one there too"
+
+
+def test_of_version_1_the_pods_have_the_share_that_they_have_on_a_machine_of_their_own(
+    version_1: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many processes' as there are processors: beside eight others, pods would wait for a ninth of one."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    cgroups.create("node")
+    assert (version_1 / "cpu" / "node" / "cpu.shares").read_text() == "2048"
 
 
 def test_of_version_2_the_parent_gets_every_controller_that_a_kubelet_asks_for(version_2: Path) -> None:

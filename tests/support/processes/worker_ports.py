@@ -27,6 +27,7 @@ from compaction.rewrite.ports import Assignment, JobOffer, LeasePort
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import plan_log
 from compaction.stores.segments.reading.view import open_log
+from support.time.waiting import PATIENCE_SECONDS
 
 
 def job_spec(directory: Path, *, limits: SegmentLimits | None = None, **changes: Any) -> CompactionJobSpec:
@@ -186,7 +187,7 @@ class Cluster:
         del self.leases[job]
         self._changed += 1
 
-    def wait_for_report(self, job: str, *, seconds: float = 60) -> JobReport:
+    def wait_for_report(self, job: str, *, seconds: float = PATIENCE_SECONDS) -> JobReport:
         report: JobReport = wait_until(lambda: self.leases[job].report, seconds=seconds, what=f"a report about {job}")
         return report
 
@@ -202,7 +203,7 @@ class Cluster:
         return self._changed
 
 
-def wait_until(condition: Callable[[], Any], *, seconds: float = 60, what: str = "it") -> Any:
+def wait_until(condition: Callable[[], Any], *, seconds: float = PATIENCE_SECONDS, what: str = "it") -> Any:
     """The first true value of the condition; fails the test after `seconds`."""
     give_up_at = time.monotonic() + seconds
     while not (value := condition()):

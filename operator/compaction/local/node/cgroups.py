@@ -26,6 +26,8 @@ POLL_SECONDS = 0.1
 NEEDED: Final = ("cpu", "cpuset", "memory", "pids")
 """Without these no kubelet starts."""
 WANTED: Final = (*NEEDED, "hugetlb", "io")
+SHARES_OF_ONE: Final = 1024
+_SHARES: Final = "cpu.shares"
 _AVAILABLE: Final = "cgroup.controllers"
 _HANDED_DOWN: Final = "cgroup.subtree_control"
 
@@ -52,7 +54,8 @@ def missing(root: Path | None = None) -> tuple[str, ...]:
 def create(name: str) -> tuple[str, ...]:
     """The parent `name` in every hierarchy; the controllers of version 2 that were switched on for it.
 
-    In version 1 a cpuset starts without processors; it gets those of its parent.
+    In version 1 a cpuset starts without processors; it gets those of its parent. And a group has the share of one
+    process there: ours gets what a kubelet gives the pods below it, one for each processor.
 
     Raises:
         NodeError: the root group of version 2 has processes of its own, so it hands nothing down. Nothing was changed.
@@ -65,6 +68,8 @@ def create(name: str) -> tuple[str, ...]:
         for setting in ("cpuset.cpus", "cpuset.mems"):
             if (parent / setting).exists():
                 (parent / setting).write_text((hierarchy / setting).read_text())
+        if (parent / _SHARES).exists():
+            (parent / _SHARES).write_text(str(SHARES_OF_ONE * (os.cpu_count() or 1)))
     return ()
 
 
