@@ -17,6 +17,7 @@ from compaction.reconcile.allowance import NO_ALLOWANCE, Allowance, OperatorLimi
 from compaction.reconcile.shared_limits import SharedLimits
 from support.cluster.executed import WorldObjects
 from support.cluster.world import PlainCluster
+from support.depth import seeds
 
 LIMIT = 1000
 LEASE = 15
@@ -330,7 +331,7 @@ class Traffic:
 
 
 @pytest.mark.parametrize(("policies", "operator"), [(1, False), (1, True), (2, True)])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_at_least_095_of_the_limit_is_used_to_the_end_and_never_more(seed: int, policies: int, operator: bool) -> None:
     traffic = Traffic(seed, policies, operator)
     moved = tail = 0.0

@@ -48,6 +48,11 @@ def examples(deep: int) -> int:
     return at_depth(short=min(deep, max(FEWEST, deep // SHARE)), deep=deep)
 
 
+def seeds(deep: int) -> range:
+    """Seeds of histories that chance makes, where a deep run lives through `deep`."""
+    return range(at_depth(short=-(-deep // SHARE), deep=deep))
+
+
 def schedules() -> int:
     """How many schedules of the simulator run."""
     return at_depth(short=SCHEDULES // 16, deep=SCHEDULES)

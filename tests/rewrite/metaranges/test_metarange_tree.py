@@ -28,6 +28,7 @@ from compaction.stores.staging.format.ranges import RangeInfo
 from compaction.stores.staging.tree.applying import PartResult
 from compaction.stores.staging.tree.storage import RangeStorage
 from compaction.stores.staging.tree.stretches import Part
+from support.depth import seeds
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.staging_repos import Content, StagingRepo, framed
 
@@ -56,7 +57,7 @@ def random_state(random: Random) -> tuple[Content, Content | None, list[Content]
     return head, base, sealed, content(random.randrange(1, 60), deletions=0.3)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_the_same_tree_as_in_one_go(branch: StagingRepo, folder: Path, engine: ThreadEngine, seed: int) -> None:
     head, base, sealed, staging = random_state(Random(seed))
     record = branch.put(head, base=base, sealed=sealed, staging=staging)

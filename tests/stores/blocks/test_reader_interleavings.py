@@ -24,6 +24,7 @@ from compaction.stores.blocks.index.retention import RetentionPeriods, expire
 from compaction.stores.blocks.model import Block
 from compaction.stores.blocks.reader import BlockReader
 from compaction.stores.blocks.store import BlockStore
+from support.depth import seeds
 from support.stores.block_churn import merged, replacement, sweep
 from support.stores.block_index import check
 from support.stores.block_stores import upload
@@ -192,7 +193,7 @@ class Story:
         self.count("whole")
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_every_snapshot_is_exact(block_store: BlockStore, seed: int) -> None:
     clock = [1_800_000_000.0]
     store = replace(block_store, clock=lambda: clock[0])

@@ -23,6 +23,7 @@ from compaction.stores.blocks.planning.rules import BlockRules, LevelRule
 from compaction.stores.blocks.schema.classes import schema_of_text, schema_text
 from compaction.stores.blocks.schema.classing import LookUp
 from compaction.stores.blocks.waiting import WaitingBlocks
+from support.depth import seeds
 from support.stores.block_index import NOON, SECOND, a_block, block_id
 
 SCHEMAS = {
@@ -134,7 +135,7 @@ class History:
             self.aside.discard(gone.block)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(16))
 def test_a_queue_that_follows_is_the_one_that_is_read(index: IndexDatabase, seed: int) -> None:
     history = History(index, seed)
     waiting = WaitingBlocks(index, RULES, in_index(index))

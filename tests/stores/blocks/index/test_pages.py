@@ -16,6 +16,7 @@ from compaction.stores.blocks.index.replacing import BlockReplacement, replace
 from compaction.stores.blocks.index.retention import RetentionPeriods, expire
 from compaction.stores.blocks.index.tombstones import confirm, due, forget_blocks
 from compaction.stores.blocks.model import Block
+from support.depth import seeds
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, output_of
 
 
@@ -65,7 +66,7 @@ def test_a_claim_does_not_move_a_block_to_a_later_version(index: IndexDatabase) 
     assert [block.id for block in blocks_at(index, version=version)] == [block_id(1), block_id(2)]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_every_version_stays_as_it_was(index: IndexDatabase, seed: int) -> None:
     """Registered, replaced, expired and deleted blocks at random: the listing of each version is that of its time."""
     chance = random.Random(seed)

@@ -19,6 +19,7 @@ from compaction.stores.blocks.rebuild.index import rebuild_index
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.blocks.sweep.cleaning import sweep
 from compaction.stores.blocks.sweep.orphan_collector import collect_orphans
+from support.depth import seeds
 from support.faults.aged import DAY, Aging, DyingStore
 from support.faults.index_faults import Death
 from support.stores.block_histories import Attempt, attempt
@@ -111,7 +112,7 @@ def fresh(connection: BlockStoreConnection, request: pytest.FixtureRequest, tmp_
     database.close()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_the_index_is_lost_at_any_moment(
     seed: int, block_store: BlockStore, fresh: IndexDatabase, age: Aging, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from compaction.exceptions import DatabaseUnavailableError, TooManyTriesError, UnknownRefError
 from compaction.stores.staging.flows.reading import Reader
 from compaction.stores.staging.flows.views import View
+from support.depth import at_depth
 from support.stores.staging_repos import DRAFT, Content, StagingRepo, framed, overlaid
 
 K = "k"
@@ -194,8 +195,9 @@ class TestListing:
 
     def test_many_keys_of_one_common_prefix(self, repo: StagingRepo) -> None:
         """What lies below a common prefix is passed over, in the streams that are open or in new ones."""
-        many = {f"a/{n:05}": "x" for n in range(3000)} | {"b": "1"}
-        repo.put(many, staging={f"a/{n:05}": None for n in range(0, 3000, 2)})
+        count = at_depth(short=1000, deep=3000)
+        many = {f"a/{n:05}": "x" for n in range(count)} | {"b": "1"}
+        repo.put(many, staging={f"a/{n:05}": None for n in range(0, count, 2)})
         assert repo.names(delimiter="/") == ["a/", "b"]
 
 
