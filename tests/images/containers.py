@@ -120,13 +120,15 @@ def unpack(archive: Path, directory: Path) -> Unpacked:
         config = json.load(_member(image, manifest["Config"]))["config"]
         for name in manifest["Layers"]:
             with tarfile.open(fileobj=_member(image, name)) as layer:
+                # As it is: files of every owner, devices, absolute links. Before Python 3.11.4 there are no filters.
+                layer.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)
                 for member in layer:
                     path = Path(member.name)
                     if path.name.startswith(".wh."):
                         gone = root / path.parent / path.name.removeprefix(".wh.")
                         shutil.rmtree(gone) if gone.is_dir() and not gone.is_symlink() else gone.unlink(missing_ok=True)
                     else:
-                        layer.extract(member, root, filter="fully_trusted")
+                        layer.extract(member, root)
     return Unpacked(root, config)
 
 
