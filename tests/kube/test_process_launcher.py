@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from compaction.exceptions import LaunchError
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.kube.launchers.process import ProcessLauncher, worker_command
 from support.processes.family import still_alive
-from support.time.waiting import PATIENCE_SECONDS
+from support.time.waiting import eventually
 
 POLICY = PolicyKey("ns", "p")
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
@@ -29,14 +28,6 @@ def request(name: str = "p-w-1") -> WorkerRequest:
 
 def python(code: str) -> Callable[[WorkerRequest], list[str]]:
     return lambda request: [sys.executable, "-c", code]
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Poll until it holds; a generous end, because this is about order and not about speed."""
-    ending = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < ending, f"never happened: {what}"
-        time.sleep(0.02)
 
 
 def observe(launcher: ProcessLauncher) -> list[WorkerObservation]:
@@ -57,7 +48,7 @@ def state(tmp_path: Path) -> Iterator[Path]:
 
 def end(launcher: ProcessLauncher, name: str = "p-w-1") -> None:
     asyncio.run(launcher.stop(WorkerRef(name, POLICY), grace=5))
-    wait_for(lambda: observe(launcher)[0].ended, "the worker's end")
+    eventually(lambda: observe(launcher)[0].ended, "the worker's end")
 
 
 def test_the_command_is_the_worker_of_this_installation() -> None:
@@ -88,7 +79,7 @@ def test_a_running_worker_is_observed_stopped_and_forgotten(state: Path) -> None
 def test_a_worker_that_ends_by_itself_succeeded(state: Path) -> None:
     launcher = ProcessLauncher(state, command=python("print('bye')"))
     asyncio.run(launcher.launch(request()))
-    wait_for(lambda: observe(launcher)[0].ended, "the worker's end")
+    eventually(lambda: observe(launcher)[0].ended, "the worker's end")
     (seen,) = observe(launcher)
     assert (seen.phase, seen.exit_code, seen.message) == (WorkerPhase.SUCCEEDED, 0, "")
 
@@ -97,7 +88,7 @@ def test_a_crash_is_reported_with_its_last_line(state: Path) -> None:
     code = "import sys; [print('line', n) for n in range(100)]; sys.exit('no JAVA_HOME')"
     launcher = ProcessLauncher(state, command=python(code))
     asyncio.run(launcher.launch(request()))
-    wait_for(lambda: observe(launcher)[0].ended, "the worker's end")
+    eventually(lambda: observe(launcher)[0].ended, "the worker's end")
     (seen,) = observe(launcher)
     assert (seen.phase, seen.exit_code, seen.reason) == (WorkerPhase.FAILED, 1, "Failed")
     assert seen.message == "exit code 1: no JAVA_HOME"
@@ -126,10 +117,10 @@ def test_stopping_takes_the_whole_session_after_the_grace(state: Path) -> None:
     launcher = ProcessLauncher(state, command=python(stubborn))
     asyncio.run(launcher.launch(request()))
     log = state / "workers" / "p-w-1.log"
-    wait_for(lambda: "up" in log.read_text(), "the grandchild")
+    eventually(lambda: "up" in log.read_text(), "the grandchild")
     grandchild = psutil.Process(int(log.read_text().split()[0]))
     asyncio.run(launcher.stop(WorkerRef("p-w-1", POLICY), grace=0.2))
-    wait_for(lambda: observe(launcher)[0].ended, "the worker's end")
+    eventually(lambda: observe(launcher)[0].ended, "the worker's end")
     assert observe(launcher)[0].reason == "KilledSIGKILL"
     assert still_alive([grandchild], seconds=60) == []
 
@@ -178,7 +169,7 @@ def test_the_environment_is_passed_on_purpose(state: Path, monkeypatch: pytest.M
     code = "import json, os; print(json.dumps(dict(os.environ)))"
     launcher = ProcessLauncher(state, command=python(code), environment={"KUBECONFIG": "/k"})
     asyncio.run(launcher.launch(request()))
-    wait_for(lambda: observe(launcher)[0].ended, "the worker's end")
+    eventually(lambda: observe(launcher)[0].ended, "the worker's end")
     environment = json.loads((state / "workers" / "p-w-1.log").read_text())
     assert "SOME_SECRET" not in environment
     assert (environment["JAVA_HOME"], environment["KUBECONFIG"]) == ("/opt/java", "/k")

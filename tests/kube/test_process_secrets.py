@@ -7,8 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -19,7 +18,7 @@ from compaction.kube.launchers.base import PolicyKey, StoreSecrets, WorkerRef, W
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.launchers.process_secrets import REFRESH_SECONDS
 from compaction.stores.secrets import DirectorySecrets, GivenSecrets
-from support.time.waiting import PATIENCE_SECONDS
+from support.time.waiting import eventually
 
 VALUE = "s3cr3t-value-that-nobody-may-see"
 POLICY = PolicyKey("ns", "p")
@@ -49,13 +48,6 @@ def launcher_of(
     )
 
 
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    ending = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < ending, f"never happened: {what}"
-        time.sleep(0.02)
-
-
 def log_of(state: Path, name: str = "p-w-1") -> str:
     return (state / "workers" / f"{name}.log").read_text()
 
@@ -70,7 +62,7 @@ def worker_of(state: Path, name: str = "p-w-1") -> psutil.Process:
 
 def end(launcher: ProcessLauncher, name: str = "p-w-1") -> None:
     asyncio.run(launcher.stop(WorkerRef(name, POLICY), grace=5))
-    wait_for(lambda: all(one.ended for one in asyncio.run(launcher.observe()) if one.name == name), "its end")
+    eventually(lambda: all(one.ended for one in asyncio.run(launcher.observe()) if one.name == name), "its end")
 
 
 @pytest.fixture
@@ -84,7 +76,7 @@ def state(tmp_path: Path) -> Iterator[Path]:
 def test_the_worker_reads_them_and_nobody_else_sees_them(state: Path) -> None:
     launcher = launcher_of(state)
     asyncio.run(launcher.launch(request()))
-    wait_for(lambda: "read" in log_of(state), "the worker reads its Secrets")
+    eventually(lambda: "read" in log_of(state), "the worker reads its Secrets")
     pid = worker_of(state).pid
     seen = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
     seen += b"".join(path.read_bytes() for path in (state / "workers").iterdir() if path.is_file())
@@ -100,9 +92,9 @@ def test_the_worker_reads_them_and_nobody_else_sees_them(state: Path) -> None:
 def test_they_go_with_a_worker_that_crashes(state: Path) -> None:
     launcher = launcher_of(state)
     asyncio.run(launcher.launch(request()))
-    wait_for(lambda: "read" in log_of(state), "the worker reads its Secrets")
+    eventually(lambda: "read" in log_of(state), "the worker reads its Secrets")
     worker_of(state).kill()
-    wait_for(lambda: asyncio.run(launcher.observe())[0].ended, "its end")
+    eventually(lambda: asyncio.run(launcher.observe())[0].ended, "its end")
     assert left(state) == []
 
 
@@ -118,12 +110,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     coordinator = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
     assert coordinator.returncode == -signal.SIGKILL, coordinator.stderr
-    wait_for(lambda: "read" in log_of(state), "the worker reads its Secrets")
+    eventually(lambda: "read" in log_of(state), "the worker reads its Secrets")
     successor = launcher_of(state, values=None)
     assert not asyncio.run(successor.observe())[0].ended
     assert len(left(state)) == 1
     worker_of(state).kill()
-    wait_for(lambda: asyncio.run(successor.observe())[0].ended, "its end")
+    eventually(lambda: asyncio.run(successor.observe())[0].ended, "its end")
     assert left(state) == []
 
 
@@ -169,7 +161,7 @@ def test_a_secret_that_is_missing_is_named_and_the_name_stays_free(
 def test_a_worker_without_secrets_is_told_nothing_of_them(state: Path) -> None:
     launcher = launcher_of(state, "import sys; print(sys.argv)")
     asyncio.run(launcher.launch(WorkerRequest("p-w-1", POLICY, 2, 30, 15)))
-    wait_for(lambda: asyncio.run(launcher.observe())[0].ended, "its end")
+    eventually(lambda: asyncio.run(launcher.observe())[0].ended, "its end")
     assert "secrets" not in log_of(state)
     assert left(state) == []
 
@@ -234,7 +226,7 @@ def test_two_launchers_look_at_the_same_time_and_no_live_worker_loses_its_secret
     (state / "workers").mkdir()
     asyncio.run(both())
     for number in range(4):
-        wait_for(lambda n=number: "read" in log_of(state, f"p-w-{n}"), "each worker reads its Secrets")  # type: ignore[misc]
+        eventually(lambda n=number: "read" in log_of(state, f"p-w-{n}"), "each worker reads its Secrets")  # type: ignore[misc]
     assert len(left(state)) == 4
     for number in range(4):
         end(old, f"p-w-{number}")

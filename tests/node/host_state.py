@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from compaction.local.node import cgroups
-from compaction.local.node.layout import NodeLayout
+from compaction.local.node.layout import CGROUPS, NodeLayout
 from support.time.waiting import eventually
 
 VOLATILE = (
@@ -25,8 +25,6 @@ VOLATILE = (
 )
 """Counters among the kernel's settings; they change by themselves."""
 BUILDING = "/images/store/"
-NODE_CGROUPS = "compaction-node-"
-"""How the names of all nodes' parents begin."""
 OTHERS_GO = ("mounts", "cgroups")
 """What other programs of the machine take away meanwhile; a node sees none of it to take."""
 PLACES = (
@@ -108,7 +106,7 @@ def of_others(directory: Path, root: Path = cgroups.ROOT) -> frozenset[str]:
     own = NodeLayout(directory.resolve()).cgroup
     found = set()
     for cgroup in _cgroups(root):
-        nodes = [part for part in Path(cgroup).relative_to(root).parts if part.startswith(NODE_CGROUPS)]
+        nodes = [part for part in Path(cgroup).relative_to(root).parts if part.startswith(CGROUPS)]
         if nodes and own not in nodes:
             found.add(cgroup)
         elif not nodes and _lives(cgroup):

@@ -13,8 +13,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,18 +22,15 @@ from typing import Any, Final
 
 import yaml
 
-from compaction.local.cache import cache_directory
 from compaction.local.node.images import import_archive, write_archive
 from compaction.local.node.layout import NODE_ADDRESS
-from compaction.local.processes.locks import exclusive
 from compaction.local.programs import gobuild
-from compaction.local.programs.binaries import cache_lock, install_set
 from node.on_node import NAMESPACE, Installation
 from support.cluster.by_kubectl import Object
 from support.cluster.control_plane import ControlPlane
+from support.pinned_modules import PinnedModule, kept, made_once
 
-MODULE: Final = "sigs.k8s.io/kueue"
-WRAPPER: Final = Path(__file__).with_name("gomodules") / "kueue"
+MODULE: Final = PinnedModule("sigs.k8s.io/kueue", Path(__file__).with_name("gomodules") / "kueue")
 PACKAGE: Final = "cmd/kueue"
 PARTS: Final = ("apis", "client-go", PACKAGE, "internal", "pkg")
 KINDS: Final = (
@@ -75,26 +70,18 @@ CONFIGURATION: Final = {
 @cache
 def release() -> Path:
     """The directory that holds the manager and its manifests, built if need be."""
-    required = re.search(rf"{re.escape(MODULE)} (\S+)", (WRAPPER / "go.mod").read_text())
-    assert required is not None
-    module, kept = f"{MODULE}@{required[1]}", cache_directory(os.environ)
     ours = hashlib.sha256(repr((PARTS, FILES, IMAGE)).encode()).hexdigest()[:8]
-    place = kept / "control-plane" / f"kueue-{required[1]}-{ours}"
-    if place.exists():
-        return place
 
-    def make(made: Path) -> None:
-        gobuild.build_inside(made, module, package=PACKAGE, parts=PARTS, wrapper=WRAPPER, cache=kept, report=print)
-        gobuild.fetch(made, module, FILES, wrapper=WRAPPER, cache=kept)
+    def make(made: Path, cache: Path) -> None:
+        module, wrapper = str(MODULE), MODULE.wrapper
+        gobuild.build_inside(made, module, package=PACKAGE, parts=PARTS, wrapper=wrapper, cache=cache, report=print)
+        gobuild.fetch(made, module, FILES, wrapper=wrapper, cache=cache)
         manager = made / "kueue"
         files = {"manager": manager.read_bytes()}
         write_archive(made / "image.tar", IMAGE, files=files, links={}, command=["/manager"])
         manager.unlink()
 
-    with exclusive(cache_lock(kept), what="building Kueue", report=print):
-        if not place.exists():
-            install_set(place, make)
-    return place
+    return made_once(kept(f"kueue-{MODULE.version}-{ours}"), make, what="building Kueue", report=print)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from compaction.catalogs.log.memory import MemoryUpdateLog
 from compaction.catalogs.log.port import LogEvent, Recovered, UpdateLog, Watch
 from compaction.catalogs.model.entries import AdvanceIds, Snapshot, VersionedUpdate
 from compaction.catalogs.model.hybrid import hybrid, later
-from support.time.waiting import PATIENCE_SECONDS
+from support.time.waiting import eventually
 
 DELAY = 5
 """Milliseconds between the timestamp of an update and its activation."""
@@ -102,10 +102,8 @@ def wait_for(collector: Collector, count: int) -> list[str]:
 
 
 def until(met: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not met():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.01)
+    """`eventually`, of what a thread of this process does within milliseconds."""
+    eventually(met, what, pause=0.01)
 
 
 def watched(log: UpdateLog, after: int | None = None) -> tuple[Collector, Watch]:

@@ -5,27 +5,24 @@ They are fetched once, four megabytes whose hash is pinned, and kept beside the 
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from compaction.local.cache import cache_directory
-from compaction.local.processes.locks import exclusive
 from compaction.local.programs import gobuild
-from compaction.local.programs.binaries import cache_lock, install_set
+from support.pinned_modules import PinnedModule, kept, made_once
 from support.time.waiting import eventually
 
-MODULE = "github.com/prometheus-operator/prometheus-operator"
-WRAPPER = Path(__file__).with_name("gomodules") / "prometheus-operator"
+MODULE = PinnedModule(
+    "github.com/prometheus-operator/prometheus-operator", Path(__file__).with_name("gomodules") / "prometheus-operator"
+)
 KINDS = ("podmonitors", "prometheusrules")
 FILES = tuple(f"example/prometheus-operator-crd/monitoring.coreos.com_{kind}.yaml" for kind in KINDS)
 
 
 def find_definitions() -> Path | None:
     """The directory that holds them, if it is here."""
-    place = _place(_version())
+    place = _place()
     return place if place.exists() else None
 
 
@@ -35,27 +32,15 @@ def ensure_definitions(*, report: Callable[[str], None]) -> Path:
     Raises:
         BinaryError: they cannot be fetched; says why.
     """
-    if (found := find_definitions()) is not None:
-        return found
-    version, cache = _version(), cache_directory(os.environ)
-    place, module = _place(version), f"{MODULE}@{version}"
-    with exclusive(cache_lock(cache), what="fetching definitions", report=report):
-        if not place.exists():
-            install_set(
-                place,
-                lambda made: gobuild.fetch(made, module, FILES, wrapper=WRAPPER, cache=cache, report=report),
-            )
-    return place
+
+    def make(made: Path, cache: Path) -> None:
+        gobuild.fetch(made, str(MODULE), FILES, wrapper=MODULE.wrapper, cache=cache, report=report)
+
+    return made_once(_place(), make, what="fetching definitions", report=report)
 
 
-def _version() -> str:
-    required = re.search(rf"{re.escape(MODULE)} (\S+)", (WRAPPER / "go.mod").read_text())
-    assert required is not None
-    return required[1]
-
-
-def _place(version: str) -> Path:
-    return cache_directory(os.environ) / "control-plane" / f"prometheus-operator-{version}"
+def _place() -> Path:
+    return kept(f"prometheus-operator-{MODULE.version}")
 
 
 def define(kubectl: Any) -> None:

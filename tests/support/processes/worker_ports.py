@@ -27,7 +27,7 @@ from compaction.rewrite.ports import Assignment, JobOffer, LeasePort
 from compaction.stores.segments.planning.limits import SegmentLimits
 from compaction.stores.segments.planning.plan import plan_log
 from compaction.stores.segments.reading.view import open_log
-from support.time.waiting import PATIENCE_SECONDS
+from support.time.waiting import PATIENCE_SECONDS, eventually
 
 
 def job_spec(directory: Path, *, limits: SegmentLimits | None = None, **changes: Any) -> CompactionJobSpec:
@@ -204,13 +204,8 @@ class Cluster:
 
 
 def wait_until(condition: Callable[[], Any], *, seconds: float = PATIENCE_SECONDS, what: str = "it") -> Any:
-    """The first true value of the condition; fails the test after `seconds`."""
-    give_up_at = time.monotonic() + seconds
-    while not (value := condition()):
-        if time.monotonic() > give_up_at:
-            raise AssertionError(f"waited {seconds} s for {what}")
-        time.sleep(0.01)
-    return value
+    """`eventually`, of what changes in this process every few milliseconds."""
+    return eventually(condition, what, timeout=seconds, pause=0.01)
 
 
 class MemoryPort:

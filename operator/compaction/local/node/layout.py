@@ -26,6 +26,8 @@ SERVICES = "10.96.0.0/16"
 PODS = "10.244.0.0/24"
 API_PORT = 443
 CLUSTER_DOMAIN = "cluster.local"
+CGROUPS = "compaction-node-"
+"""How the parents of the control groups of all nodes begin."""
 COVERED = ("/var/lib", "/var/log", "/run", "/proc", "/sys", "/dev")
 """Inside the node these are others than outside, so nothing that both must see may be kept below them."""
 
@@ -81,4 +83,4 @@ class NodeLayout:
     @property
     def cgroup(self) -> str:
         """The parent of all control groups of this node; another directory's node has another."""
-        return f"compaction-node-{hashlib.sha256(str(self.directory).encode()).hexdigest()[:12]}"
+        return f"{CGROUPS}{hashlib.sha256(str(self.directory).encode()).hexdigest()[:12]}"

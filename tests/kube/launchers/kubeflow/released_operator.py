@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -22,15 +21,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from compaction.local.cache import cache_directory
-from compaction.local.processes.locks import exclusive
 from compaction.local.programs import gobuild
-from compaction.local.programs.binaries import cache_lock, install_set
 from kube.launchers.kubeflow.recorded import WORDS, Answer, Question, Recording, Submission, in_order
 from support.depth import DEPTH, Depth
+from support.pinned_modules import PinnedModule, kept, made_once
 
-MODULE: Final = "github.com/kubeflow/spark-operator/v2"
-WRAPPER: Final = Path(__file__).with_name("gomodules") / "kubeflow-spark-operator"
+MODULE: Final = PinnedModule(
+    "github.com/kubeflow/spark-operator/v2", Path(__file__).with_name("gomodules") / "kubeflow-spark-operator"
+)
 PACKAGE: Final = "cmd/compaction-test"
 CONTROLLER: Final = "internal/controller/sparkapplication"
 PARTS: Final = (
@@ -51,43 +49,32 @@ ALREADY_THERE: Final = "code=409"
 """With this in the words of spark-submit the operator has words of its own."""
 
 
-def release() -> str:
-    """The version of the pinned release."""
-    required = re.search(rf"{re.escape(MODULE)} (\S+)", (WRAPPER / "go.mod").read_text())
-    assert required is not None
-    return required[1]
-
-
 def digest() -> str:
     """Eight hex digits of what the program is made from, besides the release."""
     ours = hashlib.sha256(" ".join(PARTS).encode())
-    for path in sorted(one for one in WRAPPER.rglob("*") if one.is_file()):
-        ours.update(path.relative_to(WRAPPER).as_posix().encode() + b"\0" + path.read_bytes())
+    for path in sorted(one for one in MODULE.wrapper.rglob("*") if one.is_file()):
+        ours.update(path.relative_to(MODULE.wrapper).as_posix().encode() + b"\0" + path.read_bytes())
     return ours.hexdigest()[:8]
 
 
 @cache
 def program() -> Path:
     """The program of the pinned release, built if need be."""
-    module, kept = f"{MODULE}@{release()}", cache_directory(os.environ)
-    place = kept / "control-plane" / f"kubeflow-spark-operator-{release()}-{digest()}"
-    if place.exists():
-        return place / Path(PACKAGE).name
-    with exclusive(cache_lock(kept), what="building a program of Kubeflow's Spark operator", report=print):
-        if not place.exists():
-            install_set(
-                place,
-                lambda made: gobuild.build_inside(
-                    made, module, package=PACKAGE, parts=PARTS, wrapper=WRAPPER, cache=kept, report=print
-                ),
-            )
-    return place / Path(PACKAGE).name
+
+    def make(made: Path, cache: Path) -> None:
+        gobuild.build_inside(
+            made, str(MODULE), package=PACKAGE, parts=PARTS, wrapper=MODULE.wrapper, cache=cache, report=print
+        )
+
+    place = kept(f"kubeflow-spark-operator-{MODULE.version}-{digest()}")
+    what = "building a program of Kubeflow's Spark operator"
+    return made_once(place, make, what=what, report=print) / Path(PACKAGE).name
 
 
 @cache
 def recording() -> Recording:
     """The answers of the file. NotRecordedError: they are not of this release."""
-    return Recording.read(release=release(), program=digest())
+    return Recording.read(release=MODULE.version, program=digest())
 
 
 def rules() -> dict[str, str]:
@@ -168,7 +155,7 @@ def _answer(question: Question) -> Answer:
     answer = recording().answer(question)
     if DEPTH is Depth.DEEP:
         said = ask(question)
-        assert said == answer, f"Kubeflow's operator {release()} says otherwise than in the file to {question.key}"
+        assert said == answer, f"Kubeflow's operator {MODULE.version} says otherwise than in the file to {question.key}"
     return answer
 
 
@@ -192,8 +179,8 @@ def main(arguments: list[str]) -> None:
         from kube.launchers.kubeflow.questions import asked
 
         answers = {question.key: ask(question) for question in asked().values()}
-        Recording(release(), digest(), answers).write()
-        print(f"recorded {len(answers)} answers of Kubeflow's operator {release()}")
+        Recording(MODULE.version, digest(), answers).write()
+        print(f"recorded {len(answers)} answers of Kubeflow's operator {MODULE.version}")
 
 
 if __name__ == "__main__":
