@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Container
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from house.sources import PACKAGE, ROOT, Module
+from house.sources import EXAMPLES, PACKAGE, ROOT, Module
 
 LARGEST_FOLDER = 20
 """Modules beside `__init__`: more is a package that is missing."""
@@ -83,6 +85,53 @@ def test_no_test_is_skipped_or_timed() -> None:
     marks = re.compile(r"mark\.(skip|xfail)|pytest\.(skip|xfail|importorskip)\(")
     found = [str(path.relative_to(ROOT)) for path in tests if marks.search(path.read_text())]
     assert found == ["tests/conftest.py"]
+
+
+def test_names_that_tests_take_from_modules_exist() -> None:
+    """mypy reads what tests share, not the tests: a name that moved would fail in the long run of all tests only."""
+    roots = (PACKAGE.parent, ROOT / "tests", *(package.parent for package in EXAMPLES))
+    files = {path.relative_to(root).with_suffix("").parts: path for root in roots for path in root.rglob("*.py")}
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if path.name.startswith(("test_", "conftest"))]
+    taken = [(path, use) for path in tests for use in _uses_of_modules(ast.parse(path.read_text()), files)]
+    assert len(taken) > 500, "or the rule sees nothing"
+    missing = [
+        f"{path.relative_to(ROOT)}:{line} {'.'.join(module)}.{name}"
+        for path, (module, name, line) in taken
+        if name not in _names_of(files[module]) and (*module, name) not in files
+    ]
+    assert missing == []
+
+
+def _uses_of_modules(tree: ast.AST, files: Container[tuple[str, ...]]) -> list[tuple[tuple[str, ...], str, int]]:
+    """Module, name and line of each `module.name` whose module the file has by `from package import module`."""
+    imported: dict[str, tuple[str, ...]] = {}
+    variables: set[str] = set()
+    uses: list[tuple[str, str, int]] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(package), names=names):
+                imported.update((alias.asname or alias.name, (*package.split("."), alias.name)) for alias in names)
+            case ast.Attribute(value=ast.Name(id=variable), attr=name) if not name.startswith("__"):
+                uses.append((variable, name, node.lineno))
+            case ast.Name(id=variable, ctx=ast.Store()) | ast.arg(arg=variable):
+                variables.add(variable)
+    # Which of the two a function means is not seen here.
+    modules = {name: module for name, module in imported.items() if module in files and name not in variables}
+    return [(modules[variable], name, line) for variable, name, line in uses if variable in modules]
+
+
+@cache
+def _names_of(path: Path) -> frozenset[str]:
+    """What a module defines or imports, in whatever block."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+    return frozenset(names)
 
 
 @pytest.mark.parametrize(

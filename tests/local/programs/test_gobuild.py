@@ -59,7 +59,7 @@ def test_only_what_is_pinned_is_fetched(tmp_path):
 
 
 def test_what_differs_from_its_pin_is_not_taken(tmp_path):
-    wrapper = shutil.copytree(prometheus_operator.WRAPPER, tmp_path / "wrapper")
+    wrapper = shutil.copytree(prometheus_operator.MODULE.wrapper, tmp_path / "wrapper")
     pinned = (wrapper / "go.sum").read_text()
     (wrapper / "go.sum").write_text(re.sub(" h1:.", " h1:0", pinned, count=1))
     module = " ".join(pinned.split()[:2]).replace(" ", "@")
