@@ -35,9 +35,10 @@ from support.depth import at_depth
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(PAGE.parents[1] / "tests")}
 FORKING = ("staging_reads", "staging_scale", "staging_trees")
 """They measure in forks. Libraries that other tests have started threads of do not survive one."""
-LONG = {"block_scale", "control_plane", "fleet", "spark"}
-"""Half of what all cost, for the start of Spark, of a fleet and of a control plane. A deep run has them; what they call
-is checked with the types of all else."""
+QUICK = {"block_reading", "catalog_log", "planning", "segments", "sensor"}
+"""A second together, a race, a curve and facts among them. A deep run has all benchmarks; what they call is checked
+with the types of all else.
+"""
 
 ONE_AFTER_ANOTHER = """
 import os, sys
@@ -56,17 +57,18 @@ for name in sys.argv[2:]:
 
 def test_benchmarks_that_fork_still_run() -> None:
     """Each in a fork of one process, which has loaded what they need."""
-    command = [sys.executable, "-c", ONE_AFTER_ANOTHER, Size.TINY, *FORKING]
+    names = at_depth(short=FORKING[-1:], deep=FORKING)
+    command = [sys.executable, "-c", ONE_AFTER_ANOTHER, Size.TINY, *names]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PAGE.parents[1], env=ENVIRONMENT)
     assert answer.returncode == 0, answer.stderr
     said = answer.stdout
-    for name, following in itertools.pairwise([*FORKING, None]):
+    for name, following in itertools.pairwise([*names, None]):
         said = said.partition(f"\n{name}\n")[2]
         lines = (said if following is None else said.partition(f"\n{following}\n")[0]).splitlines()
         assert len([line for line in lines if line.startswith("  ")]) >= 5, name
 
 
-@pytest.mark.parametrize("name", sorted({*benchmark_names()} - {*FORKING} - at_depth(short=LONG, deep=set())))
+@pytest.mark.parametrize("name", sorted(at_depth(short=QUICK, deep={*benchmark_names()} - {*FORKING})))
 def test_benchmark_still_runs(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     workspace = Workspace(tmp_path, Size.TINY, lambda: request.getfixturevalue("control_plane").running)
     lines: list[str] = []

@@ -55,7 +55,7 @@ def seeds(deep: int) -> range:
 
 def schedules() -> int:
     """How many schedules of the simulator run."""
-    return at_depth(short=SCHEDULES // 16, deep=SCHEDULES)
+    return at_depth(short=SCHEDULES // 32, deep=SCHEDULES)
 
 
 def one_of_each(points: Iterable[T], kind: Callable[[T], Hashable]) -> list[T]:

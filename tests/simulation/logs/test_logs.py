@@ -38,7 +38,7 @@ def run(seed: int, root: Path) -> list[str]:
 
 
 def test_nothing_is_lost(root: Path) -> None:
-    for seed in range(at_depth(short=25, deep=3000)):
+    for seed in range(at_depth(short=12, deep=3000)):
         run(seed, root / str(seed))
 
 

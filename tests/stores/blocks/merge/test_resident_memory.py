@@ -22,6 +22,7 @@ import pytest
 
 from compaction.stores.blocks.fingerprint.rows import fingerprint
 from compaction.stores.blocks.merge.settings import MEBIBYTE, OWN_MEMORY
+from support.depth import at_depth
 from support.stores import block_shapes
 from support.stores.block_engines import KEY, generate
 from support.stores.block_shapes import Arrangement
@@ -30,6 +31,8 @@ TESTS = Path(__file__).resolve().parents[3]
 FILES, ROWS = 24, 100_000
 SHAPES = [("long lines", 12, 32), ("300 columns", 24, 36), ("nested", 16, 32)]
 """Each with the megabytes of its files and the least limit, in MiB."""
+SHORT = {"long lines": Arrangement.UNSORTED, "300 columns": Arrangement.OVERLAPPING, "nested": Arrangement.UNSORTED}
+"""In which arrangement a short run merges each shape: what is not sorted is sorted in runs first, and then merged."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +57,21 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     return Inputs.of(*sorted(directory.iterdir()))
 
 
-@pytest.fixture(scope="module", params=SHAPES, ids=[f"{name}-{megabytes}-{least}" for name, megabytes, least in SHAPES])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((*shape, arrangement), id="-".join(map(str, (*shape, arrangement))))
+        for shape in SHAPES
+        for arrangement in at_depth(short=(SHORT[shape[0]],), deep=(Arrangement.OVERLAPPING, Arrangement.UNSORTED))
+    ],
+)
 def shape(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Inputs]:
-    """The least limit of a shape, and files of it that overlap."""
-    name, megabytes, least = request.param
-    directory = tmp_path_factory.mktemp("shape") / "in"
-    block_shapes.generate(directory, name, Arrangement.OVERLAPPING, files=8, megabytes=megabytes)
-    return least * MEBIBYTE, Inputs.of(*sorted(directory.iterdir()))
+    """The least limit of a shape, and files of it that overlap or have no order."""
+    name, megabytes, least, arrangement = request.param
+    directory = tmp_path_factory.mktemp("shape")
+    block_shapes.generate(directory / "in", name, Arrangement.OVERLAPPING, files=8, megabytes=megabytes)
+    inputs = Inputs.of(*sorted((directory / "in").iterdir()))
+    return least * MEBIBYTE, inputs if arrangement is Arrangement.OVERLAPPING else shuffled(inputs, directory / "mixed")
 
 
 def shuffled(inputs: Inputs, directory: Path) -> Inputs:
@@ -100,7 +111,7 @@ def check(merging: subprocess.Popen[str], limit: int, key: tuple[str, ...], inpu
     assert taken <= limit + OWN_MEMORY, f"{taken / MEBIBYTE:.0f} MiB where {limit / MEBIBYTE:.0f} are allowed"
 
 
-@pytest.mark.parametrize("limit", [16 * MEBIBYTE, 48 * MEBIBYTE])
+@pytest.mark.parametrize("limit", [16 * MEBIBYTE, *at_depth(short=[], deep=[48 * MEBIBYTE])])
 def test_resident_memory_stays_within_the_limit(
     limit: int, inputs: Inputs, tmp_path: Path, merging: subprocess.Popen[str]
 ) -> None:
@@ -109,14 +120,10 @@ def test_resident_memory_stays_within_the_limit(
     check(merging, limit, KEY, inputs, tmp_path / "out")
 
 
-@pytest.mark.parametrize("arrangement", [Arrangement.OVERLAPPING, Arrangement.UNSORTED])
-def test_so_it_does_on_every_shape(
-    shape: tuple[int, Inputs], arrangement: Arrangement, tmp_path: Path, merging: subprocess.Popen[str]
-) -> None:
+def test_so_it_does_on_every_shape(shape: tuple[int, Inputs], tmp_path: Path, merging: subprocess.Popen[str]) -> None:
     """Of each twice the limit, as rows in memory. A row group of 300 columns takes a third of its limit to be read."""
-    limit, overlapping = shape
-    assert overlapping.nbytes > 2 * limit
-    inputs = overlapping if arrangement is Arrangement.OVERLAPPING else shuffled(overlapping, tmp_path / "in")
+    limit, inputs = shape
+    assert inputs.nbytes > 2 * limit
     check(merging, limit, block_shapes.KEY, inputs, tmp_path / "out")
 
 
