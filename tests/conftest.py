@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +20,7 @@ from compaction.kube.logging import LogFormat, remove_handlers, setup_logging
 from compaction.local.cluster.admin import AdminClient
 from compaction.local.programs.binaries import Binaries, ensure_binaries
 from compaction.stores.segments.directory import lock
+from compaction.stores.staging.staged.counters import COUNTING
 from support.cluster.control_plane import ControlPlane, audited_control_plane
 
 pytest_plugins = (
@@ -73,12 +75,16 @@ def _logging_as_it_was() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _locks_as_they_were() -> Iterator[None]:
-    """A lock of a log that a test leaves open keeps whatever has its descriptor's number later from being closed."""
-    before = set(lock._held)
+def _nothing_left_open() -> Iterator[None]:
+    """A lock of a log that a test leaves open keeps whatever has its descriptor's number later from being closed; a
+    thread that writes counters tries each second for good, once the store of its test is gone.
+    """
+    locks, threads = set(lock._held), set(threading.enumerate())
     yield
-    left = lock._held - before
+    left = lock._held - locks
     assert not left, f"locks of logs that were left open: {[os.readlink(f'/proc/self/fd/{fd}') for fd in left]}"
+    counting = [one for one in set(threading.enumerate()) - threads if one.name == COUNTING]
+    assert not counting, f"counters of staging tokens that were not closed: {len(counting)}"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

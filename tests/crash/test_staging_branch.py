@@ -5,6 +5,7 @@ whoever comes next finishes; and nothing stays behind for ever.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,10 @@ class Place:
             )
         )
 
+    def close(self) -> None:
+        self.repo.close()
+        self.kv.close()
+
     def swept(self) -> None:
         """Everything that is due, twice the grace later; objects carry the machine's time, so any of them is old."""
         for _ in range(2):
@@ -134,10 +139,10 @@ def token_partitions(kv: SqlKeyValueStore) -> set[str]:
 def points_of(flow: Flow, folder: Path) -> list[int]:
     """The calls that a flow makes when nothing fails; in a short run one of each name."""
     folder.mkdir()
-    place = Place(folder)
     fate = Fate()
-    place.through(fate)
-    flow.act(place.repo)
+    with closing(Place(folder)) as place:
+        place.through(fate)
+        flow.act(place.repo)
     return one_of_each(range(len(fate.names)), lambda at: fate.names[at])
 
 
@@ -160,7 +165,7 @@ def test_a_flow_that_ends_at_any_call(flow: Flow, when: When, tmp_path: Path) ->
         place.swept()
         assert place.repo.shown() == flow.after, f"after call {at}, another try and the sweep"
         place.check_nothing_is_left()
-        place.kv.close()
+        place.close()
 
 
 @pytest.mark.parametrize("when", When, ids=[when.name.lower() for when in When])
@@ -182,6 +187,7 @@ def test_a_sweep_that_ends_at_any_call(when: When, tmp_path: Path) -> None:
     fate = Fate()
     counted.through(fate)
     counted.swept()
+    counted.close()
     points = one_of_each(range(len(fate.names)), lambda at: fate.names[at])
     assert len(points) > 3
     for at in points:
@@ -195,4 +201,4 @@ def test_a_sweep_that_ends_at_any_call(when: When, tmp_path: Path) -> None:
         place.swept()
         assert place.repo.shown() == shown, f"after call {at} and another sweep"
         place.check_nothing_is_left()
-        place.kv.close()
+        place.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,8 +50,9 @@ def read_module(path: Path, root: Path = PACKAGE) -> Module:
     return Module(name=name, path=path, text=text, imports=imports_of(ast.parse(text), package=".".join(package)))
 
 
+@cache
 def read_modules() -> list[Module]:
-    """All modules of the package, ordered by path."""
+    """All modules of the package, ordered by path; they are read once."""
     return [read_module(path) for path in sorted(PACKAGE.rglob("*.py"))]
 
 

@@ -32,8 +32,17 @@ _SCRATCH = pytest.StashKey[Path]()
 WAITING = ("local/demo", "e2e", "chaos", "manifests", "local", "drill", "kube", "cli", "examples")
 COMPUTING = ("simulation", "conformance", "crash", "stores/blocks", "rewrite", "bench", "fuzz", "contract")
 
-# Files that share a Spark application, or an API server to which somebody adds what takes it long.
+# Files that share a Spark application, or an API server to which another test adds what takes it long; and those that
+# read all modules of the package.
 TOGETHER = {
+    "the sources of the package": (
+        "house/test_house_rules.py",
+        "house/test_kopf.py",
+        "house/test_layers.py",
+        "house/test_pages.py",
+        "house/test_seam.py",
+        "local/images/test_contents.py",
+    ),
     "a Spark application": ("rewrite/spark/test_blocks.py", "rewrite/spark/test_engine.py"),
     "definitions of Spark operators": (
         "kube/launchers/test_applications.py",

@@ -23,5 +23,5 @@ def branch(tmp_path: Path, folder: Path) -> Iterator[StagingRepo]:
     kv.migrate()
     repo = StagingRepo(kv, RangeStorage(open_objects(str(folder)), rule=SMALL_RANGES))
     yield repo
-    repo.area.counters.close()
+    repo.close()
     kv.close()

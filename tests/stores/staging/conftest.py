@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,7 @@ def ranges(request: pytest.FixtureRequest, kv_url: str, tmp_path: Path) -> Range
 
 
 @pytest.fixture
-def repo(kv: SqlKeyValueStore, ranges: RangeStorage) -> StagingRepo:
+def repo(kv: SqlKeyValueStore, ranges: RangeStorage) -> Iterator[StagingRepo]:
     """A repository with a branch `main` on the empty tree."""
-    return StagingRepo(kv, ranges)
+    with closing(StagingRepo(kv, ranges)) as made:
+        yield made

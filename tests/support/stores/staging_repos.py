@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
+from compaction.exceptions import DatabaseError
 from compaction.stores.staging.changes import TOMBSTONE
 from compaction.stores.staging.flows.area import Area
 from compaction.stores.staging.flows.branching import Brancher
@@ -73,6 +75,7 @@ class StagingRepo:
         self, kv: KeyValueStore, ranges: RangeStorage, *, name: str = "example", hooks: tuple[Hook, ...] = ()
     ) -> None:
         self.clock = TestClock()
+        self._counters: set[TokenCounters] = set()
         repositories = Repositories(kv)
         repositories.prepare()
         repository = repositories.create(name, "s3://bucket/example", now=self.clock.now)
@@ -83,11 +86,19 @@ class StagingRepo:
     def use(self, area: Area, hooks: tuple[Hook, ...] = ()) -> None:
         """Take another area: one whose store fails, for instance."""
         self.area = area
+        self._counters.add(area.counters)
         self.reader, self.writer, self.brancher = Reader(area), Writer(area), Brancher(area)
         self.committer = Committer(area, hooks=hooks)
         self.merger = Merger(area, self.committer)
         self.resetter = Resetter(area, self.writer)
         self.importer = Importer(area, self.merger)
+
+    def close(self) -> None:
+        """End the counters of all areas: their threads try for good to write into a store that is gone."""
+        for counters in self._counters:
+            # What a test has broken on purpose stays uncounted.
+            with suppress(DatabaseError):
+                counters.close()
 
     def tree(self, content: Content) -> str:
         """A metarange of this content."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ CLIENT: Final = frozenset(
 TIMES: Final = {"connect_timeout": "5s", "read_timeout": "30s", "timeout": "15m"}
 """A server that falls silent is noticed by `read_timeout`; a large object may take longer than that altogether."""
 BULK_RETRIES: Final = 5
+CLIENTS: Final = 64
+"""That are kept, each with the options that it was made of and a few idle connections."""
 _NO_AUTHORITIES: Final = "No CA certificates were loaded"
 _INNERMOST: Final = re.compile(r"source: (.+),$", re.MULTILINE)
 """The cause of a cause in what Rust prints of an error; the last one is the innermost."""
@@ -64,14 +67,7 @@ def connect(url: str, options: Mapping[str, str]) -> StorageConnection:
         raise ObjectStoreUrlError(f"a URL of {parts.scheme} holds no credentials: put them into the options")
     if not parts.netloc or parts.query or parts.fragment:
         raise ObjectStoreUrlError(f"a URL of {parts.scheme} names a bucket and a prefix, nothing else")
-    client: dict[str, Any] = {**TIMES, **{name: options[name] for name in options.keys() & CLIENT}}
-    client["allow_http"] = str(client.get("allow_http", "false")).lower() == "true"
-    config = {name: value for name, value in options.items() if name not in CLIENT}
-
-    def make(retries: int) -> Any:
-        opened: Any = obstore.store.from_url
-        return opened(url, config=config, client_options=client, retry_config={"max_retries": retries})
-
+    make = partial(_client, os.getpid(), url, frozenset(options.items()))
     try:
         store = make(0)
     except (BaseError, ValueError, TypeError) as error:
@@ -79,6 +75,19 @@ def connect(url: str, options: Mapping[str, str]) -> StorageConnection:
     root = urllib.parse.unquote(parts.path).strip("/")
     top = partial(connect, f"{parts.scheme}://{parts.netloc}", options) if root else None
     return StorageConnection(url, Store.REMOTE, store, partial(make, BULK_RETRIES), root=root, top=top)
+
+
+@lru_cache(maxsize=CLIENTS)
+def _client(process: int, url: str, options: frozenset[tuple[str, str]], retries: int) -> Any:
+    """One for all who open the same store: each client reads the certificates of the machine, which takes four
+    milliseconds of a processor, and has connections of its own. Threads of a client do not survive a fork, so
+    the `process` is part of what makes it.
+    """
+    client: dict[str, Any] = {**TIMES, **{name: value for name, value in options if name in CLIENT}}
+    client["allow_http"] = str(client.get("allow_http", "false")).lower() == "true"
+    config = {name: value for name, value in options if name not in CLIENT}
+    opened: Any = obstore.store.from_url
+    return opened(url, config=config, client_options=client, retry_config={"max_retries": retries})
 
 
 def _why(error: Exception, options: Mapping[str, str]) -> str:

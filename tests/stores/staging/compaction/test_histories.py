@@ -44,7 +44,7 @@ class History(RuleBasedStateMachine):
         self.open: tuple[BranchWork, str, Rewritten] | None = None
 
     def teardown(self) -> None:
-        self.repo.area.counters.close()
+        self.repo.close()
         self.kv.close()
         self._folder.cleanup()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +155,9 @@ class TestTokens:
         assert sweep_tokens(repo.area, grace=GRACE) == SweptTokens(0, 0, GRACE)
 
     def test_of_other_repositories_nothing_is_touched(self, repo: StagingRepo) -> None:
-        other = StagingRepo(repo.area.kv, repo.area.ranges, name="another")
-        other.set("a", "1")
-        other.committer.commit("main", DRAFT)
+        with closing(StagingRepo(repo.area.kv, repo.area.ranges, name="another")) as other:
+            other.set("a", "1")
+            other.committer.commit("main", DRAFT)
         repo.clock.now += 10 * GRACE
         assert sweep_tokens(repo.area, grace=0) == SweptTokens(0, 0, None)
         assert len(list(journalled(repo.area.kv))) == 1

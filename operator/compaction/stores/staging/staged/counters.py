@@ -23,6 +23,8 @@ from compaction.stores.staging.staged.tokens import StagedTokens
 PARTITION: Final = "staging-counters"
 FLUSH_WRITES: Final = 256
 FLUSH_SECONDS: Final = 1.0
+COUNTING: Final = "staging counters"
+"""The name of the thread that writes them."""
 PRIMED: Final = "primed"
 """The id of the row that a scan of the token wrote."""
 _REMEMBERED: Final = 1024
@@ -111,7 +113,7 @@ class TokenCounters:
             self._dirty.add(token)
             self._pending += writes
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="staging counters", daemon=True)
+                self._thread = threading.Thread(target=self._run, name=COUNTING, daemon=True)
                 self._thread.start()
             if first or self._pending >= self._flush_writes:
                 self._changed.notify_all()
