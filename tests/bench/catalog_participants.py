@@ -26,10 +26,10 @@ from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.hybrid import later, physical
 from compaction.catalogs.participants.reference import system_clock
+from compaction.catalogs.serving.client import AskLimits, ParticipantAddress, ParticipantClient
+from compaction.catalogs.serving.openapi import REPORT_PATH
+from compaction.catalogs.serving.round import ReportRound, StoreRound, ask_all, store_all
 from compaction.connector import ClosingConnector
-from compaction.ingest.participants.client import AskLimits, ParticipantAddress, ParticipantClient
-from compaction.ingest.participants.openapi import REPORT_PATH
-from compaction.ingest.participants.round import ReportRound, StoreRound, ask_all, store_all
 from compaction.local.cluster.certs import ensure_authority
 
 PROCESS = Path(__file__).parent / "processes" / "participants.py"

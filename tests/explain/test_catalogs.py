@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from compaction.api.catalog.processes import Trigger
+from compaction.api.catalog.reasons import Process, Reason
 from compaction.api.catalog.standing import PASSING, CatalogReason
 from compaction.api.names import COORDINATOR_LEASE
-from compaction.catalogs.compaction.processes import Trigger
-from compaction.catalogs.compaction.reasons import Process, Reason
+from compaction.catalogs.explain.explaining import explain_catalog
+from compaction.catalogs.explain.words import CATALOG_WORDS, CAUSE_WORDS
 from compaction.catalogs.participants.report import Cause
 from compaction.cli.main import COMMANDS
-from compaction.explain.catalog import explain_catalog
-from compaction.explain.catalog_words import CATALOG_WORDS, CAUSE_WORDS
 from compaction.kinds.meaning import Meaning, Names
 from support.cluster.explained import NOW, ago, catalog_status, catalog_with, condition, lease_with
 

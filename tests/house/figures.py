@@ -12,12 +12,11 @@ import re
 import statistics
 import sys
 import tokenize
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
-
-import tomllib
 
 from house.sources import PACKAGE, Module, read_modules
 
@@ -86,7 +85,10 @@ def _package(module: str) -> str:
 def _code_lines(text: str, tree: ast.Module) -> int:
     documented: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | _FUNCTIONS) and ast.get_docstring(node, clean=False) is not None:
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | _FUNCTIONS)
+            and ast.get_docstring(node, clean=False) is not None
+        ):
             documented.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
     blank = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT}
     code: set[int] = set()
@@ -167,7 +169,9 @@ def main(arguments: list[str]) -> int:
             if name not in FREE
         }
         text = "\n".join(f"{name} = {value:g}" for name, value in better.items())
-        RECORD.write_text(f"# The best that each figure was (house/figures.py); written by `make figures`.\n[reached]\n{text}\n")
+        RECORD.write_text(
+            f"# The best that each figure was (house/figures.py); written by `make figures`.\n[reached]\n{text}\n"
+        )
     return bool(bad)
 
 

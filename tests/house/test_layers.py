@@ -163,17 +163,17 @@ def test_no_room_is_forgotten(modules: list[Module]) -> None:
 OF_CATALOGS = (
     "compaction.catalogs",
     "compaction.api.catalog",
-    "compaction.reconcile.catalogs",
-    "compaction.kube.catalogs",
-    "compaction.kube.metrics.catalogs",
-    "compaction.ingest.participants",
-    "compaction.explain.catalog",
-    "compaction.explain.catalog_words",
-    "compaction.local.run.catalogs",
+    "compaction.catalogs.compaction",
+    "compaction.catalogs.operator",
+    "compaction.catalogs.operator.metrics",
+    "compaction.catalogs.serving",
+    "compaction.catalogs.explain.explaining",
+    "compaction.catalogs.explain.words",
+    "compaction.catalogs.running",
     "compaction.local.demo.catalog",
     "compaction.local.servers.etcd",
-    "compaction.cli.catalogs",
-    "compaction.cli.local.run_catalogs",
+    "compaction.catalogs.cli",
+    "compaction.catalogs.cli.run_catalogs",
 )
 
 

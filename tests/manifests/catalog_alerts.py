@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from compaction.api.catalog.reasons import Ended, Finding, Process, Reason
 from compaction.api.catalog.standing import standing_of
 from compaction.api.catalog.status import CatalogCompactionStatus, HybridTime, RequiredTime
 from compaction.api.policy.standing import conditions_for
-from compaction.catalogs.compaction.reasons import Ended, Finding, Process, Reason
+from compaction.catalogs.compaction.actions import CatalogDecision
+from compaction.catalogs.compaction.memory import CatalogMemory
 from compaction.kube.informer.cache import CatalogKey
 from compaction.kube.metrics.registry import Metrics
-from compaction.reconcile.catalogs.actions import CatalogDecision
-from compaction.reconcile.catalogs.memory import CatalogMemory
 from manifests.promrules import Case
 
 CATALOG = CatalogKey("storage", "orders")

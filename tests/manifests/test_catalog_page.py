@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 import yaml
 
+from compaction.api.catalog.reasons import Reason
 from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.catalog.standing import CatalogReason
 from compaction.api.catalog.status import CatalogCompactionStatus
 from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType
-from compaction.catalogs.compaction.reasons import Reason
 from compaction.local.programs.binaries import Binaries
 from compaction.local.servers.versitygw import free_port
 from support.catalogs.etcd_members import Members, etcd_members

@@ -42,7 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "run": ("compaction.cli.local.run:command", "Compact the store of a policy file, without Kubernetes."),
     **{one.name: (one.door.name, one.help) for one in commands()},
-    "catalogs": ("compaction.cli.catalogs.commands:group", "Work with versioned catalogs and their update logs."),
+    "catalogs": ("compaction.catalogs.cli.commands:group", "Work with versioned catalogs and their update logs."),
     "operator": ("compaction.cli.cluster.operator:command", "Run one replica of the operator."),
     "worker": ("compaction.cli.cluster.worker:command", "Run one Spark worker (started by the operator)."),
     "crds": ("compaction.cli.cluster.crds:command", "Print or check the generated resource definitions."),

@@ -16,8 +16,8 @@ from aiohttp import web
 from compaction.catalogs.model.hybrid import later
 from compaction.catalogs.participants.reference import system_clock
 from compaction.catalogs.participants.report import UNDEFINED, Cause, PartitionReport, Report, Role
-from compaction.ingest.participants.messages import ReportMessage, StoredMessage
-from compaction.ingest.participants.openapi import MINIMUM_PATH, REPORT_PATH
+from compaction.catalogs.serving.messages import ReportMessage, StoredMessage
+from compaction.catalogs.serving.openapi import MINIMUM_PATH, REPORT_PATH
 
 TABLE_PARTITIONS = 25
 """Of each table."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from compaction.api.catalog.reasons import Reason
 from compaction.catalogs.compaction.minimum import required
-from compaction.catalogs.compaction.reasons import Reason
 from compaction.catalogs.compaction.round import Round
 from compaction.catalogs.model.hybrid import hybrid, later
 from compaction.catalogs.participants.report import Cause, PartitionReport, Rebalance, Report, Role

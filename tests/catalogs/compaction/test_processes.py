@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.api.catalog.processes import Processes, Stage, Trigger
+from compaction.api.catalog.reasons import Process
 from compaction.catalogs.compaction.fencing import least_token
-from compaction.catalogs.compaction.processes import Processes, Stage, Trigger
-from compaction.catalogs.compaction.reasons import Process
 from compaction.catalogs.compaction.watermark import WatermarkRule, due_in, moved
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.participants.report import UNDEFINED

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
+from compaction.api.catalog.reasons import Outcome, Reason
 from compaction.catalogs.commands.altering import AddColumns
 from compaction.catalogs.commands.indexes import CreateIndex, MakeIndexAvailable, StartBuildingIndex
 from compaction.catalogs.commands.schemas import CreateSchema
 from compaction.catalogs.commands.tables import DropTable
 from compaction.catalogs.commands.zones import CreateZone
 from compaction.catalogs.compaction.deciding import Compaction, Cut, Propagate, compacting, propagating
-from compaction.catalogs.compaction.reasons import Outcome, Reason
 from compaction.catalogs.compaction.round import Topology, Unanswered
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.hybrid import MINIMUM, hybrid, later

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 from catalogs.simulation.network import START
 from catalogs.simulation.users import User
+from compaction.api.catalog.reasons import Reason
+from compaction.catalogs.compaction.actions import Ask, ReadLog, SaveSnapshot, SendMinimum
+from compaction.catalogs.compaction.catalog import reconcile
 from compaction.catalogs.compaction.history import history_of
-from compaction.catalogs.compaction.reasons import Reason
+from compaction.catalogs.compaction.memory import CatalogMemory
+from compaction.catalogs.compaction.observations import CatalogSnapshot, Delivered, Heard, LogRead, Result
 from compaction.catalogs.compaction.round import Answer, Unanswered
 from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.operator.working import save
 from compaction.catalogs.participants.consistency import contradictions
 from compaction.exceptions import MinimumAheadError
-from compaction.kube.catalogs.working import save
-from compaction.reconcile.catalogs.actions import Ask, ReadLog, SaveSnapshot, SendMinimum
-from compaction.reconcile.catalogs.catalog import reconcile
-from compaction.reconcile.catalogs.memory import CatalogMemory
-from compaction.reconcile.catalogs.observations import CatalogSnapshot, Delivered, Heard, LogRead, Result
 from compaction.reconcile.observations import Moment
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from catalogs.simulation.world import simulate
-from compaction.catalogs.compaction.reasons import Reason
+from compaction.api.catalog.reasons import Reason
 from support.depth import DEPTH, Depth
 
 SEEDS = range(40 if DEPTH is Depth.DEEP else 8)

@@ -14,6 +14,7 @@ from typing import Any
 from catalogs.simulation.network import START, Network, Schedule, SkewedClock
 from catalogs.simulation.replica import Replica
 from catalogs.simulation.users import AVAILABILITY, PARTITIONS, SKEW, UPDATE, User
+from compaction.api.catalog.reasons import Outcome, Reason
 from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.catalog.status import CatalogCompactionStatus
 from compaction.catalogs.commands.altering import AddColumns
@@ -22,7 +23,6 @@ from compaction.catalogs.commands.indexes import CreateIndex, MakeIndexAvailable
 from compaction.catalogs.commands.schemas import CreateSchema, CreateSystemSchema
 from compaction.catalogs.commands.tables import DropTable
 from compaction.catalogs.commands.zones import CreateZone
-from compaction.catalogs.compaction.reasons import Outcome, Reason
 from compaction.catalogs.log.memory import MemoryUpdateLog
 from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.applying import applied

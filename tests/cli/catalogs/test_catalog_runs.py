@@ -20,8 +20,8 @@ from compaction.catalogs.log.etcd.client import GatewayClient
 from compaction.catalogs.log.etcd.settings import EtcdSettings
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.serving.server import ParticipantServer
 from compaction.cli.main import main
-from compaction.ingest.participants.server import ParticipantServer
 from support.catalogs.ddl import THREE_NAMES
 from support.catalogs.etcd_members import Members
 from support.cluster.catalog_manifests import catalog_object

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from compaction.catalogs.model.hybrid import hybrid
+from compaction.catalogs.serving.server import ParticipantServer
 from compaction.cli.main import main
-from compaction.ingest.participants.server import ParticipantServer
 from support.catalogs.endpoints import answer, raw_server, says
 from support.stores.ingest import SECRET, Endpoint
 from support.stores.ingest_process import serving_process

@@ -16,12 +16,12 @@ from compaction.catalogs.model.hybrid import MINIMUM, later
 from compaction.catalogs.participants.minimums import PartitionKey
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.catalogs.participants.report import UNDEFINED, Cause, IndexBuild, Report, Role
+from compaction.catalogs.serving.conformance.behavior import BEHAVIOR_CHECKS
+from compaction.catalogs.serving.conformance.checks import PROTOCOL_CHECKS
+from compaction.catalogs.serving.conformance.probe import ProbeSettings
+from compaction.catalogs.serving.conformance.run import CheckOutcome, CheckResult, run_checks
+from compaction.catalogs.serving.server import ParticipantServer
 from compaction.exceptions import ParticipantConfigError
-from compaction.ingest.participants.conformance.behavior import BEHAVIOR_CHECKS
-from compaction.ingest.participants.conformance.checks import PROTOCOL_CHECKS
-from compaction.ingest.participants.conformance.probe import ProbeSettings
-from compaction.ingest.participants.conformance.run import CheckOutcome, CheckResult, run_checks
-from compaction.ingest.participants.server import ParticipantServer
 from support.catalogs.endpoints import ready
 from support.stores.ingest import SECRET, gate, serving
 

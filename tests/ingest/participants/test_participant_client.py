@@ -16,22 +16,16 @@ from typing import Any
 
 import pytest
 
+from compaction.api.catalog.reasons import Reason
 from compaction.catalogs.compaction.answers import unanswered
-from compaction.catalogs.compaction.reasons import Reason
 from compaction.catalogs.compaction.round import Answer, Round, Topology
 from compaction.catalogs.model.hybrid import hybrid, later
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.catalogs.participants.report import PartitionReport, Report, Role
+from compaction.catalogs.serving.client import AskLimits, ParticipantAddress, ParticipantClient, Skew, skew_of
+from compaction.catalogs.serving.messages import ReportMessage
+from compaction.catalogs.serving.round import ReportRound, ask_all, store_all
 from compaction.exceptions import ParticipantConfigError, ParticipantError, ParticipantFailure
-from compaction.ingest.participants.client import (
-    AskLimits,
-    ParticipantAddress,
-    ParticipantClient,
-    Skew,
-    skew_of,
-)
-from compaction.ingest.participants.messages import ReportMessage
-from compaction.ingest.participants.round import ReportRound, ask_all, store_all
 from compaction.ingest.running import Address, TlsFiles
 from compaction.local.cluster.certs import ensure_authority
 from support.catalogs.endpoints import (
@@ -409,4 +403,4 @@ def test_a_participant_on_which_the_code_fails_is_one_failure_of_the_round(monke
     with raw_server(says(report_answer(report(name="node0")))) as port:
         found = run_round([at(port, "node0"), at(port, "node1")])
     assert list(found.reports) == ["node0"]
-    assert "an unexpected IndexError at ingest/participants/round.py:" in found.failures["node1"].detail
+    assert "an unexpected IndexError at catalogs/serving/round.py:" in found.failures["node1"].detail

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from compaction.catalogs.model.hybrid import hybrid, later
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.catalogs.participants.report import Role
+from compaction.catalogs.serving.actions import ACTIONS
+from compaction.catalogs.serving.messages import MOST_REPORT_BYTES, ReportMessage
+from compaction.catalogs.serving.openapi import document
+from compaction.catalogs.serving.server import ParticipantServer
+from compaction.catalogs.serving.serving import serve
 from compaction.exceptions import CatalogError, TokenReviewUnavailableError
 from compaction.ingest.access import Gate
-from compaction.ingest.participants.actions import ACTIONS
-from compaction.ingest.participants.messages import MOST_REPORT_BYTES, ReportMessage
-from compaction.ingest.participants.openapi import document
-from compaction.ingest.participants.server import ParticipantServer
-from compaction.ingest.participants.serving import serve
 from compaction.ingest.refusals import Refused
 from compaction.ingest.service import RequestLimits
 from compaction.ingest.shared_secrets import SharedSecret

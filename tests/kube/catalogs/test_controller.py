@@ -18,9 +18,9 @@ from compaction.api.catalog.status import CatalogCompactionStatus
 from compaction.api.names import ANNOTATION_USED_BY
 from compaction.catalogs.commands.schemas import CreateSchema
 from compaction.catalogs.model.hybrid import hybrid, later
+from compaction.catalogs.operator.controller import CatalogController
+from compaction.catalogs.operator.dispatch import Controllers
 from compaction.catalogs.participants.reference import ReferenceParticipant, system_clock
-from compaction.kube.catalogs.controller import CatalogController
-from compaction.kube.catalogs.dispatch import Controllers
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.resources import CATALOG_COMPACTIONS, EVENTS, SECRETS

@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from compaction.api.catalog.processes import Trigger
+from compaction.api.catalog.reasons import Outcome, Reason
 from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.catalog.standing import CatalogReason
 from compaction.api.catalog.status import CatalogCompactionStatus
 from compaction.api.enums import ConditionType
-from compaction.catalogs.compaction.processes import Trigger
-from compaction.catalogs.compaction.reasons import Outcome, Reason
+from compaction.catalogs.compaction.observations import Broken, Delivered, LogRead, Saved
 from compaction.catalogs.compaction.round import Unanswered
+from compaction.catalogs.compaction.work import Work
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.participants.report import (
@@ -30,8 +32,6 @@ from compaction.catalogs.participants.report import (
     Report,
     Role,
 )
-from compaction.reconcile.catalogs.observations import Broken, Delivered, LogRead, Saved
-from compaction.reconcile.catalogs.work import Work
 from support.catalogs.rounds import report
 from support.cluster.by_kubectl import Cluster
 from support.cluster.catalog_coordinator import HISTORY, START, CatalogCoordinator

@@ -8,15 +8,20 @@ from typing import Any
 
 import pytest
 
+from compaction.api.catalog.reasons import Reason
 from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.catalog.spec import CatalogCompactionSpec
 from compaction.catalogs.commands.altering import AddColumns
 from compaction.catalogs.commands.schemas import CreateSchema, CreateSystemSchema
+from compaction.catalogs.compaction.actions import Ask, ReadLog, SaveSnapshot, SendMinimum, Task
 from compaction.catalogs.compaction.history import history_of
-from compaction.catalogs.compaction.reasons import Reason
+from compaction.catalogs.compaction.observations import Broken, Delivered, Heard, LogRead, Result, Saved
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.entries import Snapshot
 from compaction.catalogs.model.hybrid import hybrid
+from compaction.catalogs.operator.failures import reason_of
+from compaction.catalogs.operator.finding import ClusterPlaces, addresses_of
+from compaction.catalogs.operator.working import CatalogWork, RoundState
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.exceptions import (
     ApiUnavailableError,
@@ -28,13 +33,8 @@ from compaction.exceptions import (
     ForbiddenError,
     ParticipantConfigError,
 )
-from compaction.kube.catalogs.failures import reason_of
-from compaction.kube.catalogs.finding import ClusterPlaces, addresses_of
-from compaction.kube.catalogs.working import CatalogWork, RoundState
 from compaction.kube.client.own_tokens import OwnTokens
 from compaction.kube.informer.cache import ObjectKey
-from compaction.reconcile.catalogs.actions import Ask, ReadLog, SaveSnapshot, SendMinimum, Task
-from compaction.reconcile.catalogs.observations import Broken, Delivered, Heard, LogRead, Result, Saved
 from support.catalogs.worlds import column, table
 from support.cluster.catalog_manifests import catalog_object
 from support.cluster.catalog_world import MemoryLogs, NamedParticipants, ObjectsOf, pod

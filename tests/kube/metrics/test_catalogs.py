@@ -6,18 +6,18 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from compaction.api.catalog.reasons import Outcome, Process, Reason
 from compaction.api.catalog.status import CatalogCompactionStatus
-from compaction.catalogs.compaction.reasons import Outcome, Process, Reason
+from compaction.catalogs.compaction.actions import CatalogDecision
+from compaction.catalogs.compaction.memory import CatalogMemory
+from compaction.catalogs.compaction.observations import Broken, Delivered, LogRead, Result, Saved
 from compaction.catalogs.compaction.round import Unanswered
+from compaction.catalogs.compaction.work import Work
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.participants.report import Cause
 from compaction.kube.informer.cache import CatalogKey
 from compaction.kube.metrics.registry import Metrics
-from compaction.reconcile.catalogs.actions import CatalogDecision
-from compaction.reconcile.catalogs.memory import CatalogMemory
-from compaction.reconcile.catalogs.observations import Broken, Delivered, LogRead, Result, Saved
-from compaction.reconcile.catalogs.work import Work
 from support.catalogs.rounds import report
 from support.cluster.catalog_coordinator import HISTORY, START, CatalogCoordinator
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from compaction.api.catalog.reasons import Reason
 from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.catalog.status import CatalogCompactionStatus
-from compaction.catalogs.compaction.reasons import Reason
 from compaction.catalogs.manager.history import START, History
 from compaction.catalogs.model.applying import applied
 from compaction.catalogs.model.catalog import EMPTY, Catalog

@@ -49,7 +49,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog answers: a late answer is reported as none",
         promise="design/catalog-compaction.md#failures",
-        file="ingest/participants/round.py",
+        file="catalogs/serving/round.py",
         old="    ParticipantFailure.LATE: Reason.ANSWER_LATE,\n",
         new="    ParticipantFailure.LATE: Reason.NO_ANSWER,\n",
         killers=("ingest/participants/test_participant_client.py",),
@@ -57,7 +57,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog answers: an answer that is refused is reported as none",
         promise="design/catalog-compaction.md#failures",
-        file="ingest/participants/round.py",
+        file="catalogs/serving/round.py",
         old="_REASONS.get(error.reason, Reason.ANSWER_REFUSED)",
         new="_REASONS.get(error.reason, Reason.NO_ANSWER)",
         killers=("ingest/participants/test_participant_client.py",),
@@ -269,7 +269,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog tokens: a round does not claim the log before it asks",
         promise=_FENCING,
-        file="kube/catalogs/working.py",
+        file="catalogs/operator/working.py",
         old="        if not spec.dry_run:\n            try:\n",
         new="        if spec.dry_run:\n            try:\n",
         killers=("kube/catalogs/test_working.py::test_a_round_claims_the_log_before_it_asks",),
@@ -277,7 +277,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog tokens: a snapshot is saved with the token of the round before",
         promise=_FENCING,
-        file="reconcile/catalogs/summary.py",
+        file="catalogs/compaction/summary.py",
         old='        changes["fencing_token"] = found.token\n',
         new='        changes["fencing_token"] = max(1, found.token - 1)\n',
         killers=_TEST_ROUNDS,
@@ -301,7 +301,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog tokens: a replica that lost its Lease writes",
         promise=_FENCING,
-        file="kube/catalogs/working.py",
+        file="catalogs/operator/working.py",
         old="                    return Broken(Work.SAVE, Reason.FENCED, _NOT_LEADING)\n",
         new="                    pass\n",
         killers=("kube/catalogs/test_working.py::test_a_replica_that_does_not_lead_writes_nothing",),
@@ -309,7 +309,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog rounds: the end of one process ends the other",
         promise=_PROCESSES,
-        file="catalogs/compaction/processes.py",
+        file="api/catalog/processes.py",
         old="        running = self.running - {process}\n",
         new="        running = frozenset[Process]()\n",
         killers=("catalogs/compaction/test_processes.py",),
@@ -317,7 +317,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog rounds: a trigger during a round is forgotten",
         promise=_PROCESSES,
-        file="catalogs/compaction/processes.py",
+        file="api/catalog/processes.py",
         old="        return ended if self.remembered is None else ended.triggered(self.remembered)\n",
         new="        return ended\n",
         killers=("catalogs/compaction/test_processes.py",),
@@ -325,7 +325,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog rounds: what was remembered while participants are not found asks nothing",
         promise=_PROCESSES,
-        file="reconcile/catalogs/catalog.py",
+        file="catalogs/compaction/catalog.py",
         old="            if memory.processes.stage is Stage.ASKING:  # a remembered",
         new="            if memory.processes.stage is Stage.ASKING and memory.round is not None:  # a remembered",
         killers=_TEST_ROUNDS,
@@ -333,7 +333,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog rounds: a log that does not answer ends the propagation",
         promise=_DECISION,
-        file="reconcile/catalogs/steps.py",
+        file="catalogs/compaction/steps.py",
         old="    process = Process.PROPAGATION if broken.work is Work.SEND else Process.COMPACTION\n",
         new="    process = Process.COMPACTION if broken.work is Work.SEND else Process.PROPAGATION\n",
         killers=_TEST_ROUNDS,
@@ -341,7 +341,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog rounds: results of a forgotten round count",
         promise=_PROCESSES,
-        file="reconcile/catalogs/steps.py",
+        file="catalogs/compaction/steps.py",
         old="        case Heard() if memory.processes.stage is Stage.ASKING:\n",
         new="        case Heard() if memory.processes.stage is not Stage.ACTING:\n",
         killers=_TEST_ROUNDS,
@@ -357,7 +357,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog rounds: a suspended catalog begins a round",
         promise=_PROCESSES,
-        file="reconcile/catalogs/catalog.py",
+        file="catalogs/compaction/catalog.py",
         old="    if catalog.spec.suspend:\n        # What",
         new="    if catalog.spec.suspend and not memory.watermark:\n        # What",
         killers=_TEST_ROUNDS,

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.catalogs.compaction.processes import Stage, Trigger
-from compaction.catalogs.compaction.reasons import Finding, Outcome, Reason
+from compaction.api.catalog.processes import Stage, Trigger
+from compaction.api.catalog.reasons import Finding, Outcome, Reason
+from compaction.catalogs.compaction.actions import Ask, SaveSnapshot, SendMinimum
+from compaction.catalogs.compaction.catalog import reconcile
+from compaction.catalogs.compaction.memory import CatalogMemory
+from compaction.catalogs.compaction.observations import Broken, CatalogSnapshot, Delivered, LogRead, Saved
 from compaction.catalogs.compaction.round import Unanswered
+from compaction.catalogs.compaction.work import Work
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.manager.history import START as NO_VERSIONS
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.participants.report import Cause
-from compaction.reconcile.catalogs.actions import Ask, SaveSnapshot, SendMinimum
-from compaction.reconcile.catalogs.catalog import reconcile
-from compaction.reconcile.catalogs.memory import CatalogMemory
-from compaction.reconcile.catalogs.observations import Broken, CatalogSnapshot, Delivered, LogRead, Saved
-from compaction.reconcile.catalogs.work import Work
 from compaction.reconcile.observations import Moment
 from support.catalogs.rounds import report
 from support.cluster.catalog_coordinator import HISTORY, START, CatalogCoordinator, kinds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compaction.api.catalog.spec import PartitionAssignment, TopologySpec
 from compaction.catalogs.commands.zones import AlterZone, CreateZone, DropZone, RenameZone
-from compaction.reconcile.catalogs.topology import topology_of, with_assignments
+from compaction.catalogs.compaction.topology import topology_of, with_assignments
 from support.catalogs.rounds import Story
 
 

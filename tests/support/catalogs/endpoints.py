@@ -13,11 +13,11 @@ from typing import Any
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.catalogs.participants.report import Report, Role
+from compaction.catalogs.serving.client import AskLimits, ParticipantAddress, ParticipantClient
+from compaction.catalogs.serving.messages import ReportMessage
+from compaction.catalogs.serving.openapi import DOCUMENT_PATH
+from compaction.catalogs.serving.server import ParticipantServer
 from compaction.ingest.access import Gate
-from compaction.ingest.participants.client import AskLimits, ParticipantAddress, ParticipantClient
-from compaction.ingest.participants.messages import ReportMessage
-from compaction.ingest.participants.openapi import DOCUMENT_PATH
-from compaction.ingest.participants.server import ParticipantServer
 from support.stores.ingest import SECRET, Endpoint, gate, serving
 
 

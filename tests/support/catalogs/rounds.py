@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from compaction.api.catalog.reasons import Finding, Reason
 from compaction.catalogs.commands.command import Command
 from compaction.catalogs.compaction.deciding import Compaction, Cut, compacting
-from compaction.catalogs.compaction.reasons import Finding, Reason
 from compaction.catalogs.compaction.round import Answer, Round, Topology, Unanswered
 from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.catalog import Catalog

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from compaction.api.catalog.reasons import Finding
 from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.catalog.status import CatalogCompactionStatus
 from compaction.api.conditions import get_condition
-from compaction.catalogs.compaction.reasons import Finding
+from compaction.catalogs.compaction.actions import Ask, CatalogDecision, ReadLog, SaveSnapshot, SendMinimum
+from compaction.catalogs.compaction.catalog import reconcile
+from compaction.catalogs.compaction.memory import CatalogMemory
+from compaction.catalogs.compaction.observations import CatalogSnapshot, Delivered, Heard, LogRead, Result, Saved
 from compaction.catalogs.compaction.round import Answer, Unanswered
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.hybrid import hybrid
-from compaction.reconcile.catalogs.actions import Ask, CatalogDecision, ReadLog, SaveSnapshot, SendMinimum
-from compaction.reconcile.catalogs.catalog import reconcile
-from compaction.reconcile.catalogs.memory import CatalogMemory
-from compaction.reconcile.catalogs.observations import CatalogSnapshot, Delivered, Heard, LogRead, Result, Saved
 from compaction.reconcile.observations import Moment
 from support.catalogs.rounds import report, timeline
 from support.cluster.catalog_manifests import catalog_object

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
+from compaction.api.catalog.reasons import Reason
 from compaction.api.catalog.spec import CatalogCompactionSpec
 from compaction.api.names import ANNOTATION_USED_BY
 from compaction.catalogs.commands.command import Command
-from compaction.catalogs.compaction.reasons import Reason
 from compaction.catalogs.compaction.round import Answer, Unanswered
 from compaction.catalogs.log.memory import MemoryUpdateLog
 from compaction.catalogs.log.port import Recovered, Renewal, SnapshotOutcome, UpdateLog
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
 from compaction.catalogs.model.hybrid import hybrid
+from compaction.catalogs.operator.ports import Credentials
 from compaction.catalogs.participants.reference import ReferenceParticipant
+from compaction.catalogs.serving.client import ParticipantAddress
 from compaction.exceptions import CatalogError, NotFoundError
-from compaction.ingest.participants.client import ParticipantAddress
-from compaction.kube.catalogs.ports import Credentials
 from compaction.kube.client.resources import Resource
 from support.catalogs.worlds import World
 

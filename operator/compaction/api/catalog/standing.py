@@ -7,8 +7,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from compaction.api.catalog.reasons import Reason
 from compaction.api.policy.standing import PolicyStanding
-from compaction.catalogs.compaction.reasons import Reason
 
 
 class CatalogReason(StrEnum):

@@ -11,11 +11,11 @@ from pydantic import Field, StringConstraints
 
 from compaction.api.base import ApiModel
 from compaction.api.bounds import Count, Message, Word, cutting, keeping_first, once_by
+from compaction.api.catalog.processes import Stage, Trigger
+from compaction.api.catalog.reasons import Outcome
 from compaction.api.conditions import Condition
 from compaction.api.crd.hints import list_map
 from compaction.api.text.times import Timestamp
-from compaction.catalogs.compaction.processes import Stage, Trigger
-from compaction.catalogs.compaction.reasons import Outcome
 
 MAX_CONDITIONS: Final = 16
 MAX_PARTICIPANTS: Final = 100

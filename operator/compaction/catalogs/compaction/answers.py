@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from compaction.catalogs.compaction.reasons import Finding, Reason
+from compaction.api.catalog.reasons import Finding, Reason
 from compaction.catalogs.compaction.round import Answer, Round
 from compaction.catalogs.model.hybrid import later, physical
 from compaction.catalogs.participants.report import UNDEFINED, Cause, PartitionReport

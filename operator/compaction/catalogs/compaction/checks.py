@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from compaction.catalogs.compaction.reasons import Finding, Reason
+from compaction.api.catalog.reasons import Finding, Reason
 from compaction.catalogs.compaction.round import Round
 from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.catalog import Catalog

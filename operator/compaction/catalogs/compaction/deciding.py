@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compaction.api.catalog.reasons import Finding, Reason
 from compaction.catalogs.compaction.answers import absent, unanswered, unready
 from compaction.catalogs.compaction.checks import CHECKS, Attempt
 from compaction.catalogs.compaction.history import is_shortest, snapshot_candidate
 from compaction.catalogs.compaction.minimum import Pin, required, transactions_minimum
-from compaction.catalogs.compaction.reasons import Finding, Reason
 from compaction.catalogs.compaction.round import Round
 from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.catalog import Catalog

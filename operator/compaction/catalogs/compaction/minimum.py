@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from compaction.catalogs.compaction.reasons import PINS, Finding, Reason
+from compaction.api.catalog.reasons import PINS, Finding, Reason
 from compaction.catalogs.compaction.round import Round
 from compaction.catalogs.participants.report import UNDEFINED, Cause, Report
 

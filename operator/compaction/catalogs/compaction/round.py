@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from compaction.catalogs.compaction.reasons import Finding, Reason
+from compaction.api.catalog.reasons import Finding, Reason
 from compaction.catalogs.model.hybrid import later
 from compaction.catalogs.participants.report import Report
 

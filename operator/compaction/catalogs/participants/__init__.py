@@ -2,5 +2,5 @@
 
 A participant reports from when on it needs the catalog (`report`), which it knows from three trackers (`transactions`,
 `minimums`, `watermark`) and its rebalances (`rebalances`). `reference` is a complete one, whose state a test drives.
-Nothing here knows HTTP: reports travel by `compaction.ingest.participants`.
+Nothing here knows HTTP: reports travel by `compaction.catalogs.serving`.
 """

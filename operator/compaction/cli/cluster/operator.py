@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from compaction.api.names import COORDINATOR_LEASE, POLICY_KIND, WORKER_IMAGE_ENVIRONMENT, WORKER_SERVICE_ACCOUNT
+from compaction.catalogs.operator.controller import CatalogController
+from compaction.catalogs.operator.dispatch import Controllers
+from compaction.catalogs.operator.etcd_logs import EtcdLogs
+from compaction.catalogs.operator.http_participants import HttpParticipants
 from compaction.cli.cluster.flags import kubeconfig_option, namespace_option
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import errors_as_exit_code
 from compaction.cli.quantities import BytesParameter
-from compaction.kube.catalogs.controller import CatalogController
-from compaction.kube.catalogs.dispatch import Controllers
-from compaction.kube.catalogs.etcd_logs import EtcdLogs
-from compaction.kube.catalogs.http_participants import HttpParticipants
 from compaction.kube.client.config import runs_in_a_pod
 from compaction.kube.client.own_tokens import AccountName
 from compaction.kube.client.secrets import NamespaceSecrets

@@ -16,14 +16,14 @@ import click
 
 from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options, nothing_found
-from compaction.cli.cluster.catalog_view import (
+from compaction.catalogs.cli.catalog_view import (
     catalog_columns,
     catalog_data,
     catalog_row,
     participant_data,
     show_catalog,
 )
+from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options, nothing_found
 from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.cluster.object_names import ObjectKind, kind_and_name
 from compaction.cli.cluster.status_view import fleet_columns, fleet_row, job_data, policy_data, show_policy, sorted_jobs

@@ -14,12 +14,12 @@ from typing import Final
 import click
 
 from compaction.api.text.safe import printable
+from compaction.catalogs.explain.explaining import explain_catalog
 from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options
 from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.cluster.object_names import ObjectKind, kind_and_name
 from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.exceptions import ClusterCommandError
-from compaction.explain.catalog import explain_catalog
 from compaction.explain.explanation import Explanation
 from compaction.explain.job import explain_job
 from compaction.explain.policy import explain_policy

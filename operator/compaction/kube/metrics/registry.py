@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from compaction.catalogs.operator.metrics import CatalogMetrics
 from compaction.kinds.registry import all_kinds
 from compaction.kube.client.transport import ApiCall
 from compaction.kube.informer.cache import ObjectKey
-from compaction.kube.metrics.catalogs import CatalogMetrics
 from compaction.kube.metrics.conditions import ConditionMetrics
 
 _POLICY = ("namespace", "policy")

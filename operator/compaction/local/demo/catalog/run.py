@@ -20,8 +20,8 @@ from pathlib import Path
 from threading import Event
 from typing import Final
 
+from compaction.api.catalog.reasons import Reason
 from compaction.api.catalog.resource import CatalogCompaction
-from compaction.catalogs.compaction.reasons import Reason
 from compaction.catalogs.log.etcd.client import GatewayClient
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.manager.history import History, recovered

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from compaction.api.catalog.reasons import PINS, Reason
 from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.catalog.status import CatalogCompactionStatus
-from compaction.catalogs.compaction.reasons import PINS, Reason
 from compaction.local.demo.catalog.model import Model
 from compaction.local.demo.catalog.nodes import Node
 

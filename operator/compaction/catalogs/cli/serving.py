@@ -1,0 +1,158 @@
+"""`compactor catalogs serve`: the reference participant as a process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import click
+import structlog
+
+from compaction.api.text.values import Duration
+from compaction.catalogs.cli.place import LogPlace, followed_log_options
+from compaction.catalogs.manager.manager import CatalogManager
+from compaction.catalogs.participants.consistency import LONGEST_TEXT
+from compaction.catalogs.participants.reference import ReferenceParticipant
+from compaction.catalogs.participants.versions import CatalogVersions
+from compaction.catalogs.participants.watermark import (
+    AVAILABILITY_MILLISECONDS,
+    SKEW_MILLISECONDS,
+    UPDATE_MILLISECONDS,
+    WatermarkSettings,
+)
+from compaction.catalogs.participants.watermark_file import WatermarkFile
+from compaction.catalogs.serving.messages import MOST_MINIMUM_BYTES
+from compaction.catalogs.serving.server import ParticipantServer
+from compaction.cli.durations import DurationParameter
+from compaction.cli.serving import FILE, Serving, serving_options
+from compaction.exceptions import CatalogError
+
+PORT: Final = 8092
+AUDIENCE: Final = "compaction-participant"
+log = structlog.get_logger(__name__)
+
+
+@click.command("serve")
+@click.option("--name", required=True, help="Name of the participant, which it keeps after a restart.")
+@click.option("--admin", is_flag=True, help="Let callers drive the participant through /v1/admin.")
+@click.option("--watermark-file", type=FILE, help="Keep the low watermark in this file; in memory if not given.")
+@click.option(
+    "--availability",
+    type=DurationParameter(),
+    default=f"{AVAILABILITY_MILLISECONDS // 1000}s",
+    show_default=True,
+    help="How long the past stays readable: the low watermark is that far behind.",
+)
+@click.option(
+    "--update-interval",
+    type=DurationParameter(least=0.1),
+    default=f"{UPDATE_MILLISECONDS // 1000}s",
+    show_default=True,
+    help="How often the low watermark moves.",
+)
+@click.option("--checkpoint-interval", type=DurationParameter(least=0.1), help="Take checkpoints; none if not given.")
+@click.option(
+    "--no-old-rows",
+    is_flag=True,
+    help="Report that no rows of older column sets are read: a cut may drop those sets where spec.trim asks for it.",
+)
+@followed_log_options
+@serving_options(
+    port=PORT, audience=AUDIENCE, purpose="ask", rules="--operations", noun="operation", nouns="operations"
+)
+def serve_command(
+    *,
+    name: str,
+    admin: bool,
+    watermark_file: Path | None,
+    availability: Duration,
+    update_interval: Duration,
+    checkpoint_interval: Duration | None,
+    no_old_rows: bool,
+    place: LogPlace | None,
+    serving: Serving,
+) -> None:
+    """Serve a reference participant of a catalog until SIGTERM or SIGINT.
+
+    It has real state (transactions, partitions, checkpoints, index builds, rebalances, a low watermark), which callers
+    drive with --admin: implementations in other languages test their coordinators against it. Operations that
+    --operations may allow a caller are report, minimum and admin. With --etcd and --prefix its versions are those of
+    that catalog, which it follows; without, those that `add-version` lists.
+
+    Example: compactor catalogs serve --name node1 --admin --secret-file coordinator=SECRET
+    """
+    if not 1 <= len(name) <= LONGEST_TEXT or not name.isprintable():
+        raise click.UsageError(f"--name: 1 to {LONGEST_TEXT} printable characters")
+    settings = WatermarkSettings(
+        availability=round(availability * 1000), update=round(update_interval * 1000), skew=SKEW_MILLISECONDS
+    )
+    store = None if watermark_file is None else WatermarkFile(watermark_file)
+    with _followed(place) as versions:
+        one = ReferenceParticipant(
+            name, store=store, settings=settings, reads_old_rows=not no_old_rows, versions=versions
+        )
+        _run(one, admin, checkpoint_interval, serving)
+
+
+@contextmanager
+def _followed(place: LogPlace | None) -> Iterator[CatalogVersions | None]:
+    """The versions of the catalog, as long as the block lasts; None without one."""
+    if place is None:
+        yield None
+        return
+    with place.opened() as log:
+        manager = CatalogManager(log, report=_not_followed)
+        try:
+            manager.start()
+            manager.initialization.result()
+            yield CatalogVersions(manager.active)
+        finally:
+            manager.close()
+
+
+def _not_followed(error: BaseException) -> None:
+    """What it holds stays as it was: the participant needs no less of the catalog than before."""
+    log.error("the catalog is not followed as it should be", error=str(error))
+
+
+def _run(one: ReferenceParticipant, admin: bool, checkpoint_interval: Duration | None, serving: Serving) -> None:
+    stop = threading.Event()
+    work: list[Callable[[], None]] = [lambda: one.watermark.keep_updating(one.now, stop)]
+    if checkpoint_interval is not None:
+        seconds = float(checkpoint_interval)
+        work.append(lambda: _checkpoints(one, seconds, stop))
+    threads = [threading.Thread(target=_logged, args=(each, stop), name="participant") for each in work]
+    for thread in threads:
+        thread.start()
+    try:
+        serving.run(
+            lambda gate, limits: ParticipantServer(
+                one,
+                gate,
+                admin=one if admin else None,
+                limits=replace(limits, body_bytes=min(limits.body_bytes, MOST_MINIMUM_BYTES)),
+            )
+        )
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def _checkpoints(one: ReferenceParticipant, seconds: float, stop: threading.Event) -> None:
+    """One after the other, until `stop`."""
+    while not stop.wait(seconds):
+        one.checkpoint()
+
+
+def _logged(work: Callable[[], None], stop: threading.Event) -> None:
+    """A thread that fails says so; the participant still answers, and what it needs no longer moves."""
+    try:
+        work()
+    except CatalogError as error:
+        if not stop.is_set():
+            log.error("the participant does no more of this work", error=str(error))

@@ -1,0 +1,1 @@
+"""What a CatalogCompaction does and waits for, in sentences."""

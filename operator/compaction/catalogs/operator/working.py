@@ -1,0 +1,169 @@
+"""The work of rounds: what a decision asks for is done, and every failure has a reason.
+
+The loop is never blocked: the log is read and written in threads, a few at a time. A thread cannot be cancelled; what
+it does after its coordinator has lost the lease is fenced by the token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from compaction.api.catalog.reasons import Reason
+from compaction.api.catalog.spec import CatalogCompactionSpec
+from compaction.catalogs.codec.codec import encode
+from compaction.catalogs.compaction.actions import Ask, ReadLog, SaveSnapshot, SendMinimum, Task
+from compaction.catalogs.compaction.cutting import cut
+from compaction.catalogs.compaction.history import history_of
+from compaction.catalogs.compaction.observations import Broken, Delivered, Heard, LogRead, Result, Saved
+from compaction.catalogs.compaction.work import Work
+from compaction.catalogs.log.port import LogEvent, SnapshotOutcome, UpdateLog
+from compaction.catalogs.model.entries import Snapshot
+from compaction.catalogs.operator.failures import failure_of
+from compaction.catalogs.operator.ports import Credentials, Logs, Participants, Places
+from compaction.catalogs.serving.client import ParticipantAddress
+from compaction.exceptions import (
+    ApiError,
+    CatalogError,
+    CatalogLogError,
+    CatalogLogFullError,
+    OwnTokenError,
+    SecretError,
+)
+from compaction.kube.informer.cache import ObjectKey
+
+T = TypeVar("T")
+LOG_THREADS: Final = 4
+"""Logs that are read or written at a time, of all catalogs."""
+_NOT_LEADING: Final = "this replica does not lead any more"
+
+
+@dataclass(slots=True)
+class RoundState:
+    """What the work of one round leaves to the next: `addresses` that were asked, `events` of the log."""
+
+    addresses: tuple[ParticipantAddress, ...] = ()
+    events: tuple[LogEvent, ...] = field(default=(), repr=False)
+
+
+def work_of(task: Task) -> Work:
+    """Which work a task is."""
+    match task:
+        case Ask():
+            return Work.ASK
+        case ReadLog():
+            return Work.READ
+        case SaveSnapshot():
+            return Work.SAVE
+        case SendMinimum():
+            return Work.SEND
+
+
+class CatalogWork:
+    """Does tasks of many catalogs. `clock`: hybrid timestamps; `is_leader` is asked before anything is written."""
+
+    def __init__(
+        self,
+        places: Places,
+        *,
+        logs: Logs,
+        participants: Participants,
+        clock: Callable[[], int],
+        is_leader: Callable[[], bool],
+    ) -> None:
+        self._places = places
+        self._logs = logs
+        self._participants = participants
+        self._clock = clock
+        self._is_leader = is_leader
+        self._threads = asyncio.Semaphore(LOG_THREADS)
+
+    async def do(self, key: ObjectKey, state: RoundState, task: Task) -> Result:
+        """The result of a task; a failure that is expected is a result too."""
+        work = work_of(task)
+        try:
+            return await self._do(key, state, task)
+        except (CatalogError, SecretError, OwnTokenError, ApiError) as error:
+            found = failure_of(error)
+            return Broken(work, found.reason, found.message)
+
+    async def _do(self, key: ObjectKey, state: RoundState, task: Task) -> Result:
+        credentials = await self._places.credentials(key, task.spec)
+        match task:
+            case Ask():
+                if not self._is_leader():
+                    return Broken(Work.ASK, Reason.FENCED, _NOT_LEADING)
+                return await self._ask(key.namespace, state, task, credentials)
+            case ReadLog(spec):
+                return await self._with_log(spec, credentials, lambda log: self._read(state, log))
+            case SaveSnapshot(spec):
+                if not self._is_leader():
+                    return Broken(Work.SAVE, Reason.FENCED, _NOT_LEADING)
+                return await self._with_log(spec, credentials, lambda log: save(log, task, state.events))
+            case SendMinimum(spec, minimum, token):
+                if not self._is_leader():
+                    return Broken(Work.SEND, Reason.FENCED, _NOT_LEADING)
+                refused = await self._participants.send(spec, state.addresses, credentials, minimum, token)
+                return Delivered(minimum, refused)
+
+    async def _ask(self, namespace: str, state: RoundState, task: Ask, credentials: Credentials) -> Heard:
+        """The log is claimed first: a later claim fences everything that is decided by these answers. Minimums are
+        propagated also when the log does not answer.
+        """
+        spec, token, unclaimed = task.spec, task.least, None
+        if not spec.dry_run:
+            try:
+                token = await self._with_log(spec, credentials, lambda log: claimed(log, task))
+            except (CatalogError, SecretError) as error:
+                unclaimed = failure_of(error)
+        started_at = self._clock()
+        state.addresses = await self._places.participants(namespace, spec)
+        answers, unanswered = await self._participants.ask(spec, state.addresses, credentials)
+        asked = frozenset(one.name for one in state.addresses)
+        return Heard(started_at, asked, answers, unanswered, token, unclaimed)
+
+    def _read(self, state: RoundState, log: UpdateLog) -> LogRead:
+        read_at = self._clock()
+        state.events = log.recover().events
+        return LogRead(history_of(state.events), read_at)
+
+    def _with_log(
+        self, spec: CatalogCompactionSpec, credentials: Credentials, use: Callable[[UpdateLog], T]
+    ) -> Awaitable[T]:
+        def in_thread() -> T:
+            with closing(self._logs.open(spec, credentials)) as log:
+                return use(log)
+
+        async def waiting() -> T:
+            async with self._threads:
+                return await asyncio.to_thread(in_thread)
+
+        return waiting()
+
+
+def claimed(log: UpdateLog, task: Ask) -> int:
+    """The token of the round. A log that was there is not made again: that it is gone says that it was lost. Where the
+    log has no space for a claim, what lies below the snapshot goes first: deleting is all that such a log still does.
+    """
+    try:
+        return log.claim(task.least, begins=not task.known)
+    except CatalogLogFullError:
+        with suppress(CatalogLogError):
+            log.sweep()
+        raise
+
+
+def save(log: UpdateLog, task: SaveSnapshot, events: tuple[LogEvent, ...]) -> Saved:
+    """Cut the log, and count the bytes. `events`: of the log before. Raises CatalogError."""
+    outcome, snapshot = cut(log, task.candidate, task.token, trim=task.trim)
+    gone = bytes_cut(events, snapshot) if outcome is SnapshotOutcome.SAVED else 0
+    return Saved(outcome, snapshot.version, gone)
+
+
+def bytes_cut(events: tuple[LogEvent, ...], snapshot: Snapshot) -> int:
+    """Bytes of the values that a snapshot replaces, less its own; below 0 when it is larger than all of them."""
+    replaced = sum(len(encode(one.event)) for one in events if one.event.version <= snapshot.version)
+    return replaced - len(encode(snapshot))

@@ -1,0 +1,168 @@
+"""A CatalogCompaction on this machine: the reconciler and the work of the operator, without Kubernetes.
+
+Nothing elects a coordinator here: each round claims the log, and fences those that were begun before, also those of a
+cluster, whose next round claims it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from compaction.api.catalog.processes import Stage
+from compaction.api.catalog.reasons import Ended
+from compaction.api.catalog.resource import CatalogCompaction
+from compaction.api.catalog.spec import CatalogCompactionSpec
+from compaction.api.catalog.status import CatalogCompactionStatus
+from compaction.api.text.times import to_timestamp
+from compaction.catalogs.compaction.actions import CatalogDecision, Task
+from compaction.catalogs.compaction.catalog import reconcile
+from compaction.catalogs.compaction.memory import CatalogMemory
+from compaction.catalogs.compaction.observations import CatalogSnapshot, Result
+from compaction.catalogs.model.hybrid import hybrid
+from compaction.catalogs.operator.etcd_logs import EtcdLogs
+from compaction.catalogs.operator.finding import credentials_in, named_participants
+from compaction.catalogs.operator.http_participants import HttpParticipants
+from compaction.catalogs.operator.ports import Credentials
+from compaction.catalogs.operator.working import CatalogWork, RoundState
+from compaction.catalogs.serving.client import ParticipantAddress
+from compaction.kube.informer.cache import ObjectKey
+from compaction.local.run.objects import NAMESPACE, OWNER
+from compaction.reconcile.observations import Moment
+from compaction.stores.secrets import Secrets
+
+REREAD_SECONDS: Final = 1.0
+"""How often the file is asked for again."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilePlaces:
+    """Implements `kube.catalogs.ports.Places`: participants by their addresses, Secrets of the file or a directory."""
+
+    secrets: Secrets
+
+    async def participants(self, namespace: str, spec: CatalogCompactionSpec) -> tuple[ParticipantAddress, ...]:
+        """See `Places`. What labels select is refused where the file is read."""
+        return tuple(sorted(named_participants(spec), key=lambda one: one.name))
+
+    async def credentials(self, key: ObjectKey, spec: CatalogCompactionSpec) -> Credentials:
+        """See `Places`."""
+        return credentials_in(spec, {name: self.secrets.read(name) for name in spec.secret_names})
+
+
+class LocalCatalog:
+    """One catalog. `tell` is called with the end of each process of a round, in the loop's thread.
+
+    Everything runs on one event loop; `stop` may be called from any thread and from signal handlers.
+    """
+
+    def __init__(
+        self,
+        catalog: CatalogCompaction,
+        *,
+        secrets: Secrets,
+        reread: Callable[[], CatalogCompaction | None] = lambda: None,
+        tell: Callable[[Ended], None] = lambda ended: None,
+    ) -> None:
+        """`reread`: the catalog when its manifest has changed, else None; called about once a second."""
+        meta = catalog.metadata.model_copy(
+            update={
+                "namespace": NAMESPACE,
+                "uid": OWNER,
+                "generation": 1,
+                "resource_version": "1",
+                "creation_timestamp": to_timestamp(datetime.now(UTC)),
+            }
+        )
+        self.catalog = catalog.model_copy(update={"metadata": meta, "status": CatalogCompactionStatus()})
+        self._reread = reread
+        self._tell = tell
+        self._stopped = False
+        self._memory = CatalogMemory()
+        self._round = RoundState()
+        self._work = CatalogWork(
+            FilePlaces(secrets),
+            logs=EtcdLogs(),
+            participants=HttpParticipants(_clock),
+            clock=_clock,
+            is_leader=lambda: not self._stopped,
+        )
+
+    @property
+    def status(self) -> CatalogCompactionStatus:
+        """What is known; between the steps of a round more than the last status that was written."""
+        return self._memory.status or self.catalog.status
+
+    def stop(self) -> None:
+        """End soon: nothing is written that has not begun."""
+        self._stopped = True
+
+    async def once(self) -> CatalogCompactionStatus:
+        """One round; none when the catalog is suspended."""
+        await self._loop(lambda decision: bool(decision.round_seconds) or self._idle())
+        return self.status
+
+    async def watch(self) -> CatalogCompactionStatus:
+        """Round after round until `stop`."""
+        await self._loop(lambda decision: False)
+        return self.status
+
+    async def _loop(self, done: Callable[[CatalogDecision], bool]) -> None:
+        running: set[asyncio.Task[Result]] = set()
+        results: tuple[Result, ...] = ()
+        try:
+            while not self._stopped:
+                decision = self._decided(results)
+                for ended in decision.ended:
+                    self._tell(ended)
+                if done(decision):
+                    return
+                running |= {asyncio.create_task(self._do(task)) for task in decision.tasks}
+                results, running = await self._waited(running, decision.requeue_after)
+                self._take_changes()
+        finally:
+            for task in running:
+                task.cancel()
+            # Threads cannot be cancelled: they are waited for.
+            await asyncio.gather(*running, return_exceptions=True)
+
+    def _decided(self, results: tuple[Result, ...]) -> CatalogDecision:
+        name = self.catalog.metadata.name
+        now = Moment(time.time(), time.monotonic())
+        decision = reconcile(CatalogSnapshot(NAMESPACE, name, now, self.catalog, OWNER, 0, results, self._memory))
+        self._memory = decision.memory
+        if decision.status is not None:
+            self.catalog = self.catalog.model_copy(update={"status": decision.status.status})
+        return decision
+
+    async def _do(self, task: Task) -> Result:
+        return await self._work.do(ObjectKey(NAMESPACE, self.catalog.metadata.name), self._round, task)
+
+    async def _waited(
+        self, running: set[asyncio.Task[Result]], due: float | None
+    ) -> tuple[tuple[Result, ...], set[asyncio.Task[Result]]]:
+        """Results of what ends next, and what still runs: no longer than until the file is asked for again."""
+        seconds = min(REREAD_SECONDS, REREAD_SECONDS if due is None else due)
+        if not running:
+            await asyncio.sleep(seconds)
+            return (), running
+        ended, running = await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return tuple(one.result() for one in ended), running
+
+    def _take_changes(self) -> None:
+        wanted = self._reread()
+        if wanted is None or wanted.spec == self.catalog.spec:
+            return
+        meta = self.catalog.metadata.model_copy(update={"generation": self.catalog.metadata.generation + 1})
+        self.catalog = self.catalog.model_copy(update={"spec": wanted.spec, "metadata": meta})
+
+    def _idle(self) -> bool:
+        return self._memory.processes.stage is Stage.IDLE
+
+
+def _clock() -> int:
+    return hybrid(max(1, int(time.time() * 1000)))

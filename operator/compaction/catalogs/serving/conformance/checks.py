@@ -1,0 +1,190 @@
+"""The rules of the protocol, one check each (docs/design/catalog-compaction.md#protocol)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from compaction.catalogs.compaction.answers import unanswered
+from compaction.catalogs.compaction.round import Answer, Round, Topology
+from compaction.catalogs.model.hybrid import MINIMUM, later
+from compaction.catalogs.participants.consistency import ReportRule, contradictions
+from compaction.catalogs.serving.conformance.probe import WRONG_SECRET, BrokenRuleError, Probe, Reply
+from compaction.catalogs.serving.openapi import DOCUMENT_PATH, HEALTH_PATH, MINIMUM_PATH, REPORT_PATH
+
+AHEAD: Final = 3_600_000
+"""Milliseconds: no participant's transactions need a time in an hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One rule. `run` raises BrokenRuleError. `after`: the check without which this one says nothing."""
+
+    name: str
+    rule: str
+    run: Callable[[Probe], Awaitable[None]]
+    after: str = ""
+
+
+async def _health(probe: Probe) -> None:
+    (await probe.call("GET", HEALTH_PATH, secret=None)).expect(200, f"GET {HEALTH_PATH} without a secret")
+
+
+async def _document(probe: Probe) -> None:
+    reply = await probe.call("GET", DOCUMENT_PATH, secret=None)
+    reply.expect(200, f"GET {DOCUMENT_PATH} without a secret")
+    found = _json(reply)
+    paths = found.get("paths") if isinstance(found, dict) else None
+    if not isinstance(paths, dict) or not str(found.get("openapi", "")).startswith("3."):
+        raise BrokenRuleError(f"{DOCUMENT_PATH} is no OpenAPI 3 document")
+    for path in (REPORT_PATH, MINIMUM_PATH):
+        if path not in paths:
+            raise BrokenRuleError(f"{DOCUMENT_PATH} does not describe {path}")
+
+
+async def _report_secret(probe: Probe) -> None:
+    for secret, what in ((None, "without a secret"), (WRONG_SECRET, "with a wrong secret")):
+        (await probe.call("GET", REPORT_PATH, secret=secret)).expect(401, f"GET {REPORT_PATH} {what}")
+
+
+async def _report(probe: Probe) -> None:
+    await probe.report()
+
+
+def _kept(rule: ReportRule) -> Callable[[Probe], Awaitable[None]]:
+    async def check(probe: Probe) -> None:
+        answer = await probe.report()
+        for one in contradictions(answer.report):
+            if one.rule is rule:
+                raise BrokenRuleError(one.what)
+
+    return check
+
+
+async def _clock_fits(probe: Probe) -> None:
+    answer = await probe.report()
+    asked = Topology(frozenset({answer.name}))
+    seen = Round(answer.asked_at, MINIMUM, asked, (answer,), max_skew=probe.settings.max_skew)
+    if (found := unanswered(seen)) is not None:
+        raise BrokenRuleError(found.message)
+
+
+async def _grows(probe: Probe) -> None:
+    before, after = await probe.report(), await probe.report()
+    _later(before, after)
+
+
+def _later(before: Answer, after: Answer) -> None:
+    """What may only grow. Raises BrokenRuleError."""
+    one, two = before.report, after.report
+    if two.name != one.name:
+        raise BrokenRuleError(f"its name was {one.name!r}, and is {two.name!r}")
+    if two.clock < one.clock:
+        raise BrokenRuleError(f"its clock went back from {one.clock} to {two.clock}")
+    if two.low_watermark < one.low_watermark:
+        raise BrokenRuleError(f"its low watermark fell from {one.low_watermark} to {two.low_watermark}")
+    known = {(found.table_id, found.partition): found.minimum for found in one.partitions}
+    for found in two.partitions:
+        if found.minimum < known.get((found.table_id, found.partition), 0):
+            raise BrokenRuleError(f"the minimum of table {found.table_id} partition {found.partition} fell")
+
+
+async def _other_paths(probe: Probe) -> None:
+    (await probe.call("GET", "/v1/no-such-path")).expect(404, "GET /v1/no-such-path")
+    (await probe.call("DELETE", REPORT_PATH)).expect(405, f"DELETE {REPORT_PATH}")
+
+
+async def _minimum_secret(probe: Probe) -> None:
+    for secret, what in ((None, "without a secret"), (WRONG_SECRET, "with a wrong secret")):
+        (await probe.minimum(MINIMUM, probe.settings.token, secret=secret)).expect(401, f"POST {MINIMUM_PATH} {what}")
+
+
+_FORMS: Final = (
+    b"", b"garbage", b"[]", b"{}", b'{"timestamp": "1"}', b'{"token": 1}', b'{"timestamp": 1, "token": 1}',
+    b'{"timestamp": "-1", "token": 1}', b'{"timestamp": "0", "token": 1}', b'{"timestamp": "1", "token": 0}',
+    b'{"timestamp": "1", "token": "1"}', b'{"timestamp": "1", "token": 1, "more": 1}',
+    b'{"timestamp": "9223372036854775808", "token": 1}',
+)  # fmt: skip
+
+
+async def _minimum_form(probe: Probe) -> None:
+    for body in _FORMS:
+        (await probe.call("POST", MINIMUM_PATH, body)).expect(400, f"POST {MINIMUM_PATH} {body.decode()}")
+
+
+async def _minimum_size(probe: Probe) -> None:
+    reply = await probe.call("POST", MINIMUM_PATH, b" " * (1 << 20))
+    reply.expect(413, f"POST {MINIMUM_PATH} with a body of 1 MiB")
+
+
+async def _minimum_type(probe: Probe) -> None:
+    reply = await probe.call("POST", MINIMUM_PATH, b"{}", headers={"Content-Type": "text/plain"})
+    reply.expect(415, f"POST {MINIMUM_PATH} as text/plain")
+
+
+async def _minimum_stored(probe: Probe) -> None:
+    wanted = (await probe.bare_report()).transactions
+    for what in ("", ", repeated"):
+        reply = await probe.minimum(wanted, probe.settings.token)
+        reply.expect(200, f"POST {MINIMUM_PATH} of the minimum of its transactions{what}")
+        if not isinstance(count := _json(reply), dict) or not isinstance(count.get("partitions"), int):
+            raise BrokenRuleError(f"POST {MINIMUM_PATH} answers without the number of partitions")
+
+
+async def _minimum_older(probe: Probe) -> None:
+    before = await probe.report()
+    reply = await probe.minimum(MINIMUM, probe.settings.token)
+    reply.expect(200, f"POST {MINIMUM_PATH} of an older minimum, which changes nothing")
+    _later(before, await probe.report())
+
+
+async def _minimum_ahead(probe: Probe) -> None:
+    ahead = later((await probe.bare_report()).clock, AHEAD)
+    reply = await probe.minimum(ahead, probe.settings.token)
+    reply.expect(422, f"POST {MINIMUM_PATH} of a time that is an hour ahead")
+
+
+async def _token(probe: Probe) -> None:
+    token = probe.settings.token
+    (await probe.minimum(MINIMUM, token + 1)).expect(200, f"POST {MINIMUM_PATH} with the token {token + 1}")
+    reply = await probe.minimum(MINIMUM, token)
+    reply.expect(409, f"POST {MINIMUM_PATH} with the token {token} after {token + 1}")
+
+
+def _json(reply: Reply) -> Any:
+    try:
+        return json.loads(reply.body)
+    except (ValueError, RecursionError):
+        raise BrokenRuleError("the answer is not JSON") from None
+
+
+_REPORT: Final = "report-has-the-form"
+_STORED: Final = "minimum-is-stored"
+_RULES: Final = {
+    ReportRule.TIMES: "All times are hybrid timestamps, ids are not negative.",
+    ReportRule.TEXTS: "Name and subject are printable, with 1 to 200 characters.",
+    ReportRule.UNIQUE: "No partition, index or zone is reported twice.",
+    ReportRule.NOT_READY: "While something is undefined, the cause is NotReady and the minimum is 1.",
+    ReportRule.COVERS: "The minimum is not later than watermark, partitions and rebalances.",
+    ReportRule.TRANSACTIONS: "The minimum of transactions is not later than the clock and the oldest one.",
+}
+PROTOCOL_CHECKS: Final = (
+    Check("health-answers", "The process answers without a secret.", _health),
+    Check("document-is-served", "The OpenAPI document describes both paths.", _document),
+    Check("report-needs-the-secret", "Callers without the secret get 401.", _report_secret),
+    Check(_REPORT, "A report is JSON, of version 1, and has exactly the fields of the document.", _report),
+    *(Check(rule.value, sentence, _kept(rule), _REPORT) for rule, sentence in _RULES.items()),
+    Check("clock-fits", "Its clock differs from this machine's by the allowed skew at most.", _clock_fits, _REPORT),
+    Check("nothing-goes-back", "Name, clock, watermark and published minimums do not go back.", _grows, _REPORT),
+    Check("other-paths-are-refused", "404 for an unknown path, 405 for another method.", _other_paths),
+    Check("minimum-needs-the-secret", "Callers without the secret get 401, and store nothing.", _minimum_secret),
+    Check("minimum-form-is-checked", "400 for everything that has not the form of the document.", _minimum_form),
+    Check("minimum-size-is-bounded", "413 for a body that no minimum needs.", _minimum_size),
+    Check("minimum-type-is-checked", "415 for another content type.", _minimum_type),
+    Check(_STORED, "The minimum of its transactions is stored, and may be sent again.", _minimum_stored, _REPORT),
+    Check("older-minimum-is-harmless", "A smaller minimum changes nothing.", _minimum_older, _STORED),
+    Check("minimum-ahead-is-refused", "422 for a time that its transactions do not allow.", _minimum_ahead, _STORED),
+    Check("stale-token-is-refused", "409 for a token smaller than one it has seen.", _token, _STORED),
+)

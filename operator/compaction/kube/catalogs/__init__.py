@@ -1,3 +1,0 @@
-"""Carries out what `reconcile/catalogs` decides: participants are found and asked on the loop, the log is read and
-written in threads. Others import `controller`, and `dispatch` for one controller of policies and catalogs.
-"""
