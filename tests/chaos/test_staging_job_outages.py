@@ -17,17 +17,17 @@ from compaction.api.policy.resource import CompactionPolicy
 from compaction.local.servers.postgres import PostgresServer
 from compaction.planning.planner import JobInventory
 from compaction.reconcile.planning.creating import planner_of, spec_of
-from compaction.rewrite.metaranges.rewriter import MetarangeRewriter
 from compaction.rewrite.ports import Assignment
+from compaction.staging.adapter import open_adapter
+from compaction.staging.flows.area import Area
+from compaction.staging.flows.branching import Brancher
+from compaction.staging.flows.reading import Reader
+from compaction.staging.flows.swapping import seal
+from compaction.staging.flows.writing import Writer
+from compaction.staging.rewriting.rewriter import MetarangeRewriter
+from compaction.staging.store import StagingConnection, StagingStore
 from compaction.stores.adapter import OpenRequest, SenseRequest, StoreAdapter
 from compaction.stores.secrets import GivenSecrets
-from compaction.stores.staging.adapter import open_adapter
-from compaction.stores.staging.flows.area import Area
-from compaction.stores.staging.flows.branching import Brancher
-from compaction.stores.staging.flows.reading import Reader
-from compaction.stores.staging.flows.swapping import seal
-from compaction.stores.staging.flows.writing import Writer
-from compaction.stores.staging.store import StagingConnection, StagingStore
 from support.cluster.staging_manifests import staging_area, staging_policy_object
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.processes.worker_ports import FakeLease, ThreadEngine

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from compaction.local.servers.postgres import PostgresServer
+from compaction.staging.store import StagingConnection
 from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.segments.directory import fs
-from compaction.stores.staging.store import StagingConnection
 from conformance.core import Core
 from conformance.harness import Harness
 from conformance.harnesses.blocks import BlockHarness

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 
 from compaction.exceptions import NoChangesError
+from compaction.staging.compaction.claims import claim, swap_base
+from compaction.staging.compaction.rewriting import rewrite
+from compaction.staging.compaction.work import work_on
+from compaction.staging.flows.area import Area
+from compaction.staging.flows.journal import journalled
+from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
+from compaction.staging.staged.counters import TokenCounters
+from compaction.staging.sweep.objects import reachable, sweep_objects
+from compaction.staging.sweep.tokens import sweep_tokens
+from compaction.staging.tree.storage import RangeStorage
 from compaction.stores.objects.store import ObjectStorage, open_objects
-from compaction.stores.staging.compaction.claims import claim, swap_base
-from compaction.stores.staging.compaction.rewriting import rewrite
-from compaction.stores.staging.compaction.work import work_on
-from compaction.stores.staging.flows.area import Area
-from compaction.stores.staging.flows.journal import journalled
-from compaction.stores.staging.kv.sql import SqlKeyValueStore, open_key_value_store
-from compaction.stores.staging.staged.counters import TokenCounters
-from compaction.stores.staging.sweep.objects import reachable, sweep_objects
-from compaction.stores.staging.sweep.tokens import sweep_tokens
-from compaction.stores.staging.tree.storage import RangeStorage
 from support.depth import one_of_each
 from support.faults.staging_faults import KV_CALLS, OBJECT_CALLS, Fate, Killed, When
 from support.stores.staging_repos import DRAFT, SMALL_RANGES, Content, StagingRepo

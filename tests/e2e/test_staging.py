@@ -7,9 +7,9 @@ from contextlib import closing
 import pytest
 
 from compaction.local.servers.postgres import PostgresServer
-from compaction.stores.staging.flows.reading import Reader
-from compaction.stores.staging.flows.writing import Writer
-from compaction.stores.staging.store import StagingConnection, StagingStore
+from compaction.staging.flows.reading import Reader
+from compaction.staging.flows.writing import Writer
+from compaction.staging.store import StagingConnection, StagingStore
 from support.cluster.by_kubectl import Cluster
 from support.cluster.staging_manifests import staging_area, staging_policy_object
 from support.cluster.told import objects_of, write_secret

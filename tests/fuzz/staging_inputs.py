@@ -15,22 +15,22 @@ from pydantic import ValidationError
 
 from compaction.cli.errors import describe
 from compaction.cli.histories.lines import object_of
-from compaction.cli.staging.history.operations import CREATE_REPO, carry_out, name_of
-from compaction.cli.staging.history.session import Session
-from compaction.cli.staging.options import StagingPlace
-from compaction.cli.staging.tables.lines import MAX_LINE_BYTES, properties_of, read_lines, record_line
 from compaction.exceptions import CompactionError, RecordLineError, RecordTextError
-from compaction.ingest.staging.batches import BatchLineError, changes_in
-from compaction.ingest.staging.messages import CommitRequest, ObjectValue, ResetRequest
-from compaction.ingest.staging.refusals import STAGING_REFUSALS
-from compaction.ingest.staging.values import framed_value, object_answer
-from compaction.stores.staging.format.framing import frame_value
-from compaction.stores.staging.format.identity import entry_identity
-from compaction.stores.staging.format.messages import CatalogEntry, ProtoTimestamp
-from compaction.stores.staging.format.ranges import TableKind
-from compaction.stores.staging.refs.names import REPOSITORIES_PARTITION, REPOSITORY_KEYS
-from compaction.stores.staging.refs.records import RepositoryRecord
-from compaction.stores.staging.store import StagingConnection, StagingStore
+from compaction.staging.cli.history.operations import CREATE_REPO, carry_out, name_of
+from compaction.staging.cli.history.session import Session
+from compaction.staging.cli.options import StagingPlace
+from compaction.staging.cli.tables.lines import MAX_LINE_BYTES, properties_of, read_lines, record_line
+from compaction.staging.format.framing import frame_value
+from compaction.staging.format.identity import entry_identity
+from compaction.staging.format.messages import CatalogEntry, ProtoTimestamp
+from compaction.staging.format.ranges import TableKind
+from compaction.staging.refs.names import REPOSITORIES_PARTITION, REPOSITORY_KEYS
+from compaction.staging.refs.records import RepositoryRecord
+from compaction.staging.serving.batches import BatchLineError, changes_in
+from compaction.staging.serving.messages import CommitRequest, ObjectValue, ResetRequest
+from compaction.staging.serving.refusals import STAGING_REFUSALS
+from compaction.staging.serving.values import framed_value, object_answer
+from compaction.staging.store import StagingConnection, StagingStore
 from fuzz.target import Target, check_error, refusing
 
 NAME: Final = "records.jsonl"

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from compaction import staging
 from compaction.exceptions import CorruptMessageError
-from compaction.stores import staging
-from compaction.stores.staging.changes import TOMBSTONE
-from compaction.stores.staging.flows.journal import JournalledToken
-from compaction.stores.staging.format.framing import frame_value
-from compaction.stores.staging.format.messages import (
+from compaction.staging.changes import TOMBSTONE
+from compaction.staging.flows.journal import JournalledToken
+from compaction.staging.format.framing import frame_value
+from compaction.staging.format.messages import (
     BranchData,
     CatalogEntry,
     CommitData,
@@ -22,12 +22,12 @@ from compaction.stores.staging.format.messages import (
     StagingMessage,
     TagData,
 )
-from compaction.stores.staging.format.wire import read_fields
-from compaction.stores.staging.lakefs.branch_rows import read_branch_row
-from compaction.stores.staging.lakefs.journal import MergeEntry
-from compaction.stores.staging.refs.records import BranchRecord, RepositoryRecord
-from compaction.stores.staging.staged.counters import Counts
-from compaction.stores.staging.staged.rows import FEW, decode_row, decode_rows, encode_row
+from compaction.staging.format.wire import read_fields
+from compaction.staging.lakefs.branch_rows import read_branch_row
+from compaction.staging.lakefs.journal import MergeEntry
+from compaction.staging.refs.records import BranchRecord, RepositoryRecord
+from compaction.staging.staged.counters import Counts
+from compaction.staging.staged.rows import FEW, decode_row, decode_rows, encode_row
 from fuzz.target import Target, refusing
 
 NAME: Final = "repo/branches/main"

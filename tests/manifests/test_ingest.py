@@ -20,11 +20,11 @@ import yaml
 from compaction.api.manifests.policies import load_policies
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.blocks import serve as blocks
-from compaction.cli.staging import serve as staging
 from compaction.exceptions import ForbiddenError
 from compaction.kube.client.api import PODS, ApiClient
 from compaction.kube.client.config import load_connection, static_token
 from compaction.kube.client.token_review import TokenReviewer
+from compaction.staging.cli import serve as staging
 from support.cluster.control_plane import ControlPlane
 from support.cluster.rendered import NAMESPACED, ROOT, with_components
 

@@ -27,9 +27,9 @@ store = BlockStore.open(BlockStoreConnection(
     url, index, options | {"root_certificate": trust}, authorities=trust))
 """
 OPEN_AREA = """
-from compaction.stores.staging.flows.reading import Reader
-from compaction.stores.staging.flows.writing import Writer
-from compaction.stores.staging.store import StagingConnection, StagingStore
+from compaction.staging.flows.reading import Reader
+from compaction.staging.flows.writing import Writer
+from compaction.staging.store import StagingConnection, StagingStore
 from support.stores.staging_repos import framed, text_of
 store = StagingStore.open(StagingConnection(kv, options=options | {"root_certificate": trust}, authorities=trust))
 """

@@ -21,7 +21,7 @@ from compaction.kinds.blocks.kind import BLOCKS
 from compaction.kinds.fate import FATES, Fate
 from compaction.kinds.kind import Kind
 from compaction.kinds.segments.kind import SEGMENTS
-from compaction.kinds.staging.kind import STAGING
+from compaction.staging.kind import STAGING
 
 KINDS: tuple[Kind, ...] = (SEGMENTS, BLOCKS, STAGING)
 

@@ -6,7 +6,7 @@ import json
 from base64 import b64encode
 from pathlib import Path
 
-from compaction.cli.staging.values import raw_value
+from compaction.staging.cli.values import raw_value
 from support.stores.staging_commands import StagingCommands
 
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from compaction.cli.staging.commands import group
-from compaction.cli.staging.lakefs import merge as merge_command
 from compaction.local.servers.postgres import PostgresServer
+from compaction.staging.cli.commands import group
+from compaction.staging.cli.lakefs import merge as merge_command
+from compaction.staging.format.wire import bytes_field
+from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
+from compaction.staging.lakefs.control import MergeLease
+from compaction.staging.lakefs.repository import open_live_repository
+from compaction.staging.tree.storage import RangeStorage
 from compaction.stores.objects.store import open_objects
-from compaction.stores.staging.format.wire import bytes_field
-from compaction.stores.staging.kv.sql import SqlKeyValueStore, open_key_value_store
-from compaction.stores.staging.lakefs.control import MergeLease
-from compaction.stores.staging.lakefs.repository import open_live_repository
-from compaction.stores.staging.tree.storage import RangeStorage
 from support.stores.lakefs_server import LakeFsServer
 from support.stores.staging_repos import SMALL_RANGES, StagingRepo
 

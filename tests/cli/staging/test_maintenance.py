@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.stores.staging.compaction.claims import claim
-from compaction.stores.staging.compaction.work import work_on
-from compaction.stores.staging.refs.names import COMMIT_KEYS
+from compaction.staging.compaction.claims import claim
+from compaction.staging.compaction.work import work_on
+from compaction.staging.refs.names import COMMIT_KEYS
 from support.stores.staging_commands import StagingCommands
 
 

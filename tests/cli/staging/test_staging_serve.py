@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from compaction.cli.main import main
-from compaction.ingest.staging.server import StagingServer
+from compaction.staging.flows.reading import Reader
+from compaction.staging.serving.server import StagingServer
+from compaction.staging.store import StagingConnection, StagingStore
 from compaction.stores.secrets import write_secrets
-from compaction.stores.staging.flows.reading import Reader
-from compaction.stores.staging.store import StagingConnection, StagingStore
 from support.stores.ingest import SECRET, Answer, Endpoint
 from support.stores.ingest_process import serving_process
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.staging.test_maintenance import objects
-from compaction.cli.staging.values import raw_value
+from compaction.staging.cli.values import raw_value
 from support.stores.staging_commands import StagingCommands, in_folder
 
 

@@ -10,18 +10,18 @@ from unittest.mock import patch
 
 from compaction.exceptions import DatabaseUnavailableError, ObjectStoreUnavailableError
 from compaction.rewrite.place import ObjectsPlace
+from compaction.staging import adapter
+from compaction.staging.flows.area import Area
+from compaction.staging.flows.branching import Brancher
+from compaction.staging.flows.reading import Reader
+from compaction.staging.flows.swapping import seal
+from compaction.staging.flows.writing import Writer
+from compaction.staging.store import StagingConnection, StagingStore
+from compaction.staging.sweep.objects import reachable
+from compaction.staging.sweep.tokens import journal_rows
+from compaction.staging.tree.storage import RangeStorage
 from compaction.stores.objects.store import ObjectStorage
 from compaction.stores.secrets import GivenSecrets, Secrets
-from compaction.stores.staging import adapter
-from compaction.stores.staging.flows.area import Area
-from compaction.stores.staging.flows.branching import Brancher
-from compaction.stores.staging.flows.reading import Reader
-from compaction.stores.staging.flows.swapping import seal
-from compaction.stores.staging.flows.writing import Writer
-from compaction.stores.staging.store import StagingConnection, StagingStore
-from compaction.stores.staging.sweep.objects import reachable
-from compaction.stores.staging.sweep.tokens import journal_rows
-from compaction.stores.staging.tree.storage import RangeStorage
 from conformance.harness import Calls, Fault, Strike
 from support.depth import one_of_each
 from support.faults.staging_faults import KV_CALLS, OBJECT_CALLS, Fate, Killed, When

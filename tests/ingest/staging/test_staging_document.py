@@ -14,11 +14,11 @@ import pytest
 
 from compaction.exceptions import CorruptMessageError, DatabaseUnavailableError
 from compaction.ingest.service import RequestLimits
-from compaction.ingest.staging.messages import StagingProblem
-from compaction.ingest.staging.openapi import STAGING_API, StagingName
-from compaction.ingest.staging.repositories import OpenRepositories
-from compaction.ingest.staging.server import StagingServer
-from compaction.stores.staging.store import StagingConnection, StagingStore
+from compaction.staging.serving.messages import StagingProblem
+from compaction.staging.serving.openapi import STAGING_API, StagingName
+from compaction.staging.serving.repositories import OpenRepositories
+from compaction.staging.serving.server import StagingServer
+from compaction.staging.store import StagingConnection, StagingStore
 from support.stores.api_documents import check_routes, check_whole, secured
 from support.stores.ingest import Answer, Endpoint, gate, serving
 

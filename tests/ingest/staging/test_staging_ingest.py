@@ -13,13 +13,13 @@ import pytest
 
 from compaction.exceptions import CorruptMessageError, DatabaseUnavailableError, TooManyTriesError
 from compaction.ingest.service import RequestLimits
-from compaction.ingest.staging.messages import MOST_CHANGES
-from compaction.ingest.staging.server import StagingServer
-from compaction.stores.staging.flows.reading import Reader
-from compaction.stores.staging.format.framing import frame_value, split_value
-from compaction.stores.staging.format.identity import entry_identity
-from compaction.stores.staging.format.messages import CatalogEntry
-from compaction.stores.staging.store import StagingConnection, StagingStore
+from compaction.staging.flows.reading import Reader
+from compaction.staging.format.framing import frame_value, split_value
+from compaction.staging.format.identity import entry_identity
+from compaction.staging.format.messages import CatalogEntry
+from compaction.staging.serving.messages import MOST_CHANGES
+from compaction.staging.serving.server import StagingServer
+from compaction.staging.store import StagingConnection, StagingStore
 from support.stores.ingest import Answer, Endpoint, gate, serving
 
 MAIN = "/v1/repositories/example/branches/main"
@@ -199,7 +199,7 @@ def test_listings_have_prefixes_delimiters_and_pages(endpoint: Endpoint) -> None
 
 
 def test_a_page_is_bounded_in_bytes(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compaction.ingest.staging.operations.PAGE_BYTES", 250)
+    monkeypatch.setattr("compaction.staging.serving.operations.PAGE_BYTES", 250)
     change(endpoint, *({"op": "put", "key": f"k{number}", "value": "x" * 100} for number in range(5)))
     page = endpoint.call("GET", f"{READ}main/objects").body
     assert ([one["key"] for one in page["objects"]], page["more"]) == (["k0", "k1"][: len(page["objects"])], True)
@@ -337,7 +337,7 @@ def test_a_store_that_is_away_is_a_503_without_its_name(
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr("compaction.ingest.staging.operations.put", fail)
+            patch.setattr("compaction.staging.serving.operations.put", fail)
             answer = put(endpoint, "a", {"value": ""})
         assert (answer.status, answer.code) == (status, code)
         assert "secret-host" not in str(answer.body)

@@ -19,12 +19,12 @@ from compaction.local.demo.staging.facts import due, left_over, list_logs, look
 from compaction.local.demo.staging.model import BranchModel, Change
 from compaction.local.demo.staging.scenario import BRANCHES, CLEANUP, COMMITTED, DAMAGED, EXPERIMENT, REPOSITORY
 from compaction.local.demo.staging.writers import writing
-from compaction.stores.staging.changes import TOMBSTONE
-from compaction.stores.staging.compaction.claims import claim, swap_base
-from compaction.stores.staging.compaction.rewriting import rewrite
-from compaction.stores.staging.compaction.work import work_on
-from compaction.stores.staging.format.columns import RecordColumns
-from compaction.stores.staging.store import StagingConnection, StagingStore
+from compaction.staging.changes import TOMBSTONE
+from compaction.staging.compaction.claims import claim, swap_base
+from compaction.staging.compaction.rewriting import rewrite
+from compaction.staging.compaction.work import work_on
+from compaction.staging.format.columns import RecordColumns
+from compaction.staging.store import StagingConnection, StagingStore
 from support.time.waiting import eventually
 
 SMALL_LOGS, SMALL_TABLES = 3000, 2000

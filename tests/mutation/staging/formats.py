@@ -7,13 +7,13 @@ from typing import Final
 from mutation.defect import Defect
 
 _FORMAT: Final = "design/staging.md"
-_TESTS: Final = "stores/staging/format"
+_TESTS: Final = "staging/format"
 
 FORMAT_DEFECTS: Final = (
     Defect(
         name="format: ranges break where the hash has another remainder",
         promise=f"{_FORMAT}#where-ranges-end",
-        file="stores/staging/format/breaks.py",
+        file="staging/format/breaks.py",
         old="hashes % np.uint64(raggedness) == 0]",
         new="hashes % np.uint64(raggedness) == 1]",
         killers=(f"{_TESTS}/test_ranges.py",),
@@ -21,7 +21,7 @@ FORMAT_DEFECTS: Final = (
     Defect(
         name="format: a range ends below its least size",
         promise=f"{_FORMAT}#where-ranges-end",
-        file="stores/staging/format/ranges.py",
+        file="staging/format/ranges.py",
         old="            if size >= rule.min_bytes and (size >= rule.max_bytes or hashed):",
         new="            if size >= rule.max_bytes or hashed:",
         killers=(f"{_TESTS}/test_ranges.py",),
@@ -29,7 +29,7 @@ FORMAT_DEFECTS: Final = (
     Defect(
         name="format: an index key of equal length is not shortened",
         promise=f"{_FORMAT}#index",
-        file="stores/staging/format/index.py",
+        file="staging/format/index.py",
         old="if len(short) <= len(last) and short > last",
         new="if len(short) < len(last) and short > last",
         killers=(f"{_TESTS}/test_table_writer.py",),
@@ -37,7 +37,7 @@ FORMAT_DEFECTS: Final = (
     Defect(
         name="format: index blocks are judged by the true size of a handle",
         promise=f"{_FORMAT}#index",
-        file="stores/staging/format/index.py",
+        file="staging/format/index.py",
         old="_ASSUMED_HANDLE: Final = 20",
         new="_ASSUMED_HANDLE: Final = 4",
         killers=(f"{_TESTS}/test_table_writer.py",),
@@ -45,7 +45,7 @@ FORMAT_DEFECTS: Final = (
     Defect(
         name="format: checksums are not masked",
         promise=f"{_FORMAT}#blocks",
-        file="stores/staging/format/sealing.py",
+        file="staging/format/sealing.py",
         old="    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF",
         new="    return crc",
         killers=(f"{_TESTS}/test_table_writer.py",),
@@ -53,7 +53,7 @@ FORMAT_DEFECTS: Final = (
     Defect(
         name="format: a wrong checksum is not noticed",
         promise=f"{_FORMAT}#blocks",
-        file="stores/staging/format/sealing.py",
+        file="staging/format/sealing.py",
         old="    wrong = expected != found\n",
         new="    wrong = expected != expected\n",
         killers=(f"{_TESTS}/test_table_reader.py",),
@@ -61,7 +61,7 @@ FORMAT_DEFECTS: Final = (
     Defect(
         name="format: a block stays compressed that saves less than an eighth",
         promise=f"{_FORMAT}#compression",
-        file="stores/staging/format/sealing.py",
+        file="staging/format/sealing.py",
         old="        if len(packed) < size - size // 8:",
         new="        if len(packed) < size:",
         killers=(f"{_TESTS}/test_table_writer.py",),
@@ -69,7 +69,7 @@ FORMAT_DEFECTS: Final = (
     Defect(
         name="format: the id of a table leaves its kind out",
         promise=f"{_FORMAT}#identities",
-        file="stores/staging/format/identity.py",
+        file="staging/format/identity.py",
         old="        return self._identity.mapping(user).digest().hex()",
         new="        return self._identity.mapping({}).digest().hex()",
         killers=(f"{_TESTS}/test_identity.py", f"{_TESTS}/test_ranges.py"),
@@ -77,7 +77,7 @@ FORMAT_DEFECTS: Final = (
     Defect(
         name="format: the identity of an entry hashes an empty content type",
         promise=f"{_FORMAT}#identities",
-        file="stores/staging/format/identity.py",
+        file="staging/format/identity.py",
         old="    if entry.content_type:\n        identity.string(entry.content_type)\n",
         new="    identity.string(entry.content_type)\n",
         killers=(f"{_TESTS}/test_identity.py", f"{_TESTS}/test_lakefs_fixtures.py"),
@@ -85,7 +85,7 @@ FORMAT_DEFECTS: Final = (
     Defect(
         name="format: a message loses the fields that are not known",
         promise=f"{_FORMAT}#messages",
-        file="stores/staging/format/messages.py",
+        file="staging/format/messages.py",
         old='        return b"".join(parts) + self.unknown',
         new='        return b"".join(parts)',
         killers=(f"{_TESTS}/test_messages.py",),
@@ -93,7 +93,7 @@ FORMAT_DEFECTS: Final = (
     Defect(
         name="format: ranges of a metarange overlap",
         promise=f"{_FORMAT}#ranges-and-metaranges",
-        file="stores/staging/format/ranges.py",
+        file="staging/format/ranges.py",
         old="        if other.min_key <= one.max_key:",
         new="        if other.min_key < one.min_key:",
         killers=(f"{_TESTS}/test_ranges.py",),

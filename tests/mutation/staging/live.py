@@ -7,7 +7,7 @@ from typing import Final
 from mutation.defect import Defect
 
 _RULES: Final = "design/staging.md#live-lakefs"
-_TESTS: Final = "stores/staging/lakefs"
+_TESTS: Final = "staging/lakefs"
 _CHECKS: Final = (f"{_TESTS}/test_checks.py",)
 _MERGES: Final = (f"{_TESTS}/test_rules.py",)
 _ENDS: Final = (f"{_TESTS}/test_ends.py",)
@@ -16,7 +16,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 1, the schema is not checked again",
         promise=_RULES,
-        file="stores/staging/lakefs/repository.py",
+        file="staging/lakefs/repository.py",
         old="        Repositories(self.kv).check_version()\n        if",
         new="        if",
         killers=_CHECKS,
@@ -24,7 +24,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 1, a repository that is being deleted is merged",
         promise=_RULES,
-        file="stores/staging/lakefs/repository.py",
+        file="staging/lakefs/repository.py",
         old="    if data.state != _ACTIVE:",
         new="    if data.state < _ACTIVE:",
         killers=_CHECKS,
@@ -32,7 +32,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 1, a repository that is read-only is merged",
         promise=_RULES,
-        file="stores/staging/lakefs/repository.py",
+        file="staging/lakefs/repository.py",
         old="    if data.read_only:\n        raise RepositoryReadOnlyError(name)\n",
         new="",
         killers=_CHECKS,
@@ -40,7 +40,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 1, a branch row that no server writes is merged",
         promise=_RULES,
-        file="stores/staging/lakefs/branch_rows.py",
+        file="staging/lakefs/branch_rows.py",
         old="    if not all(tokens) or len(set(tokens)) < len(tokens):",
         new="    if not all(tokens):",
         killers=_CHECKS,
@@ -48,7 +48,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 2, the staging token is merged too",
         promise=_RULES,
-        file="stores/staging/lakefs/merging.py",
+        file="staging/lakefs/merging.py",
         old="        first = TokenScan(self._live, journal.entry.old)",
         new="        first = TokenScan(self._live, (row.data.staging_token, *journal.entry.old))",
         killers=_MERGES,
@@ -56,7 +56,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 2, a branch is sealed more than once a minute",
         promise=_RULES,
-        file="stores/staging/lakefs/control.py",
+        file="staging/lakefs/control.py",
         old="    if now - notes.sealed < every * 1000:\n        return None\n",
         new="",
         killers=_MERGES,
@@ -64,7 +64,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 3, there is no quiet period",
         promise=_RULES,
-        file="stores/staging/lakefs/merging.py",
+        file="staging/lakefs/merging.py",
         old="        live.sleep(settings.quiet)\n",
         new="",
         killers=_MERGES,
@@ -72,7 +72,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 3, a branch that changes in the quiet period is merged as it was",
         promise=_RULES,
-        file="stores/staging/lakefs/merging.py",
+        file="staging/lakefs/merging.py",
         old=(
             "        if live.branch_bytes(self._branch) != row.raw:\n"
             '            raise TokenMergeStoppedError(self._branch, "the branch changed during the quiet period")\n'
@@ -83,7 +83,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 3, a late write after the scan is lost",
         promise=_RULES,
-        file="stores/staging/lakefs/merging.py",
+        file="staging/lakefs/merging.py",
         old="        if again.fingerprints != first.fingerprints:",
         new="        if again.rows < 0:",
         killers=_MERGES,
@@ -91,7 +91,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 4, all tombstones are left out",
         promise=_RULES,
-        file="stores/staging/lakefs/scanning.py",
+        file="staging/lakefs/scanning.py",
         old="            kept = ~deleted | pc.is_in(",
         new="            kept = ~deleted & ~pc.is_in(",
         killers=_MERGES,
@@ -99,7 +99,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 4, a row with fields that are not known is merged",
         promise=_RULES,
-        file="stores/staging/lakefs/branch_rows.py",
+        file="staging/lakefs/branch_rows.py",
         old="    strange = sorted(counts.keys() - _KNOWN)\n",
         new="    strange = list[int]()\n",
         killers=_MERGES,
@@ -107,7 +107,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 4, the oldest token wins",
         promise=_RULES,
-        file="stores/staging/lakefs/scanning.py",
+        file="staging/lakefs/scanning.py",
         old="        yield from layered(list(streams))",
         new="        yield from layered(list(streams)[::-1])",
         killers=_MERGES,
@@ -115,7 +115,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 5, the swap does not compare the bytes that were read",
         promise=_RULES,
-        file="stores/staging/lakefs/journal.py",
+        file="staging/lakefs/journal.py",
         old="branch.with_merged(entry.old, entry.fresh), branch.raw),",
         new="branch.with_merged(entry.old, entry.fresh), Presence.PRESENT),",
         killers=_MERGES,
@@ -123,7 +123,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 5, unknown fields of a branch are lost",
         promise=_RULES,
-        file="stores/staging/lakefs/branch_rows.py",
+        file="staging/lakefs/branch_rows.py",
         old="        elif one.number != _SEALED:",
         new="        elif one.number in _KNOWN and one.number != _SEALED:",
         killers=_CHECKS,
@@ -131,7 +131,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 6, a branch in use is merged",
         promise=_RULES,
-        file="stores/staging/lakefs/merging.py",
+        file="staging/lakefs/merging.py",
         old="        reason = busy(live, row, settings.yields)\n",
         new='        reason = ""\n',
         killers=_MERGES,
@@ -139,7 +139,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 6, a merge goes on beside a commit",
         promise=_RULES,
-        file="stores/staging/lakefs/merging.py",
+        file="staging/lakefs/merging.py",
         old="        if self._live.branch_bytes(self._branch) != row.raw:",
         new="        if not row.raw:",
         killers=_MERGES,
@@ -147,7 +147,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 7, old tokens are dropped before the grace is over",
         promise=_RULES,
-        file="stores/staging/lakefs/cleaning.py",
+        file="staging/lakefs/cleaning.py",
         old="    return entry.state == MergeState.DROPPING or entry.due / 1000 <= live.clock()",
         new="    return entry.state != MergeState.DISCARDED or entry.due / 1000 <= live.clock()",
         killers=_ENDS,
@@ -155,7 +155,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 7, tokens that another merge keeps go with the first grace",
         promise=_RULES,
-        file="stores/staging/lakefs/cleaning.py",
+        file="staging/lakefs/cleaning.py",
         old="    tokens = [token for token in row.entry.old if token not in keep]",
         new="    tokens = [*row.entry.old]",
         killers=_ENDS,
@@ -163,7 +163,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 7, a token that a branch names is dropped",
         promise=_RULES,
-        file="stores/staging/lakefs/cleaning.py",
+        file="staging/lakefs/cleaning.py",
         old="        if used:\n            in_use += used\n            continue\n",
         new="",
         killers=_ENDS,
@@ -171,7 +171,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 8, rows are written before the journal knows their token",
         promise=_RULES,
-        file="stores/staging/lakefs/journal.py",
+        file="staging/lakefs/journal.py",
         old="    live.kv.set_if(MERGE_PARTITION, entry.key, raw, Presence.ABSENT)\n    return",
         new="    return",
         killers=_ENDS,
@@ -179,7 +179,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 8, the journal learns of a swap after it",
         promise=_RULES,
-        file="stores/staging/lakefs/journal.py",
+        file="staging/lakefs/journal.py",
         old=(
             "            (MERGE_PARTITION, entry.key, raw, row.raw),\n"
             "            *also,\n"
@@ -201,7 +201,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 8, a merge that runs is taken for dead",
         promise=_RULES,
-        file="stores/staging/lakefs/cleaning.py",
+        file="staging/lakefs/cleaning.py",
         old="holder_of(live, row.entry.branch) == row.entry.holder:",
         new="not row.entry.holder:",
         killers=_ENDS,
@@ -209,7 +209,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 9, two mergers hold the lease of a branch",
         promise=_RULES,
-        file="stores/staging/lakefs/control.py",
+        file="staging/lakefs/control.py",
         old="        if row is not None and row.until > live.clock() * 1000 and not fenced:",
         new="        if row is not None and row.until < 0 and not fenced:",
         killers=_MERGES,
@@ -217,7 +217,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 10, the kill switch does not end a merge",
         promise=_RULES,
-        file="stores/staging/lakefs/control.py",
+        file="staging/lakefs/control.py",
         old='        reason = stopped_because(self._live.kv) or ("the process ends"',
         new='        reason = "" or ("the process ends"',
         killers=_MERGES,
@@ -225,7 +225,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 10, a result that shows something else is swapped in",
         promise=_RULES,
-        file="stores/staging/lakefs/merging.py",
+        file="staging/lakefs/merging.py",
         old="        if before != after or fresh.rows != written:",
         new="        if fresh.rows != written:",
         killers=_MERGES,

@@ -15,7 +15,7 @@ POLICY_DEFECTS: Final = (
     Defect(
         name="damage: a branch with a damaged token is planned again and again",
         promise=_DAMAGE,
-        file="stores/staging/adapter.py",
+        file="staging/adapter.py",
         old="            if debt.work is None or request.quarantined.get(target_name(repository, debt.name)):\n",
         new="            if debt.work is None:\n",
         killers=_CONFORMANCE,
@@ -23,7 +23,7 @@ POLICY_DEFECTS: Final = (
     Defect(
         name="damage: a repaired token has the identity of the damaged one",
         promise=_DAMAGE,
-        file="stores/staging/damage.py",
+        file="staging/damage.py",
         old='            content.update(b"%d %d " % (len(key), len(row)) + key + row)\n',
         new='            content.update(b"%d " % len(key) + key)\n',
         killers=_CONFORMANCE,
@@ -31,7 +31,7 @@ POLICY_DEFECTS: Final = (
     Defect(
         name="live lakeFS: the swap of a branch does not compare the claim",
         promise=_LIVE,
-        file="stores/staging/lakefs/journal.py",
+        file="staging/lakefs/journal.py",
         old="            *also,\n",
         new="",
         killers=_POLICIES,
@@ -39,7 +39,7 @@ POLICY_DEFECTS: Final = (
     Defect(
         name="live lakeFS: an attempt whose claim was taken merges",
         promise=_LIVE,
-        file="stores/staging/lakefs/claims.py",
+        file="staging/lakefs/claims.py",
         old="        if (found.claim_job, found.claim_token) != (self.job, self.token):\n",
         new="        if found.claim_job != self.job:\n",
         killers=_POLICIES,
@@ -47,7 +47,7 @@ POLICY_DEFECTS: Final = (
     Defect(
         name="live lakeFS: a job merges what servers sealed after its plan",
         promise=_LIVE,
-        file="stores/staging/lakefs/merging.py",
+        file="staging/lakefs/merging.py",
         old="        return row.sealed if self._warrant is None else self._warrant.tokens\n",
         new="        return row.sealed\n",
         killers=_POLICIES,
@@ -55,7 +55,7 @@ POLICY_DEFECTS: Final = (
     Defect(
         name="live lakeFS: newer tokens are lost with the swap",
         promise=_LIVE,
-        file="stores/staging/lakefs/branch_rows.py",
+        file="staging/lakefs/branch_rows.py",
         old="        return self.with_sealed((*self.sealed[: len(self.sealed) - len(old)], fresh))\n",
         new="        return self.with_sealed((fresh,))\n",
         killers=_POLICIES,
@@ -63,7 +63,7 @@ POLICY_DEFECTS: Final = (
     Defect(
         name="live lakeFS: a dry run makes jobs",
         promise=_LIVE,
-        file="stores/staging/lakefs/adapter.py",
+        file="staging/lakefs/adapter.py",
         old="            candidates=() if aside else tuple(ready),\n",
         new="            candidates=tuple(ready),\n",
         killers=_POLICIES,
@@ -71,7 +71,7 @@ POLICY_DEFECTS: Final = (
     Defect(
         name="live lakeFS: a job that says dry run merges",
         promise=_LIVE,
-        file="rewrite/metaranges/rewriter.py",
+        file="staging/rewriting/rewriter.py",
         old="        if job.lakefs is not None and job.lakefs.dry_run:\n",
         new="        if job.lakefs is None and job.store is None:\n",
         killers=_POLICIES,
@@ -79,7 +79,7 @@ POLICY_DEFECTS: Final = (
     Defect(
         name="live lakeFS: a branch that servers use is planned",
         promise=_LIVE,
-        file="stores/staging/lakefs/adapter.py",
+        file="staging/lakefs/adapter.py",
         old="            if debt.work is not None and debt.name not in found.rests\n",
         new="            if debt.work is not None\n",
         killers=_POLICIES,
@@ -87,7 +87,7 @@ POLICY_DEFECTS: Final = (
     Defect(
         name="live lakeFS: an attempt waits for the lease of the killed one before it",
         promise=_LIVE,
-        file="stores/staging/lakefs/control.py",
+        file="staging/lakefs/control.py",
         old="row.until > live.clock() * 1000 and not fenced:",
         new="row.until > live.clock() * 1000:",
         killers=_POLICIES,

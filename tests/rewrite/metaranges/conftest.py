@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from compaction.staging.kv.sql import open_key_value_store
+from compaction.staging.tree.storage import RangeStorage
 from compaction.stores.objects.store import open_objects
-from compaction.stores.staging.kv.sql import open_key_value_store
-from compaction.stores.staging.tree.storage import RangeStorage
 from support.stores.staging_repos import SMALL_RANGES, StagingRepo
 
 

@@ -16,18 +16,18 @@ from compaction.exceptions import (
     UnexpectedRangeError,
     WorkerShortageError,
 )
-from compaction.rewrite.metaranges import task
-from compaction.rewrite.metaranges.tree import TreeWriter, WrittenTree
 from compaction.rewrite.place import ObjectsPlace
-from compaction.stores.staging.changes import TOMBSTONE
-from compaction.stores.staging.compaction.rewriting import rewrite
-from compaction.stores.staging.compaction.spool import ChangesSpool, decode_changes, encode_changes
-from compaction.stores.staging.compaction.work import BranchWork, work_on
-from compaction.stores.staging.format.columns import RecordColumns, concatenated
-from compaction.stores.staging.format.ranges import RangeInfo
-from compaction.stores.staging.tree.applying import PartResult
-from compaction.stores.staging.tree.storage import RangeStorage
-from compaction.stores.staging.tree.stretches import Part
+from compaction.staging.changes import TOMBSTONE
+from compaction.staging.compaction.rewriting import rewrite
+from compaction.staging.compaction.spool import ChangesSpool, decode_changes, encode_changes
+from compaction.staging.compaction.work import BranchWork, work_on
+from compaction.staging.format.columns import RecordColumns, concatenated
+from compaction.staging.format.ranges import RangeInfo
+from compaction.staging.rewriting import task
+from compaction.staging.rewriting.tree import TreeWriter, WrittenTree
+from compaction.staging.tree.applying import PartResult
+from compaction.staging.tree.storage import RangeStorage
+from compaction.staging.tree.stretches import Part
 from support.depth import seeds
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.staging_repos import Content, StagingRepo, framed
@@ -206,5 +206,5 @@ def test_a_defect_in_a_part_is_named_and_no_loss_of_the_engine(
 ) -> None:
     record = branch.put({"a": "1"}, sealed=[{"b": "2"}])
     monkeypatch.setattr(task, "write_part", lambda *args, **known: [][3])
-    with pytest.raises(UnexpectedRangeError, match=r"an unexpected IndexError at rewrite/metaranges/task\.py:"):
+    with pytest.raises(UnexpectedRangeError, match=r"an unexpected IndexError at staging/rewriting/task\.py:"):
         write(branch, folder, engine, work_on("example", record, staged=True))

@@ -24,9 +24,9 @@ from compaction.exceptions import (
 )
 from compaction.local.cluster.certs import Authority, ensure_authority
 from compaction.local.servers.postgres import PostgresServer
+from compaction.staging.kv.sql import KeyValueDatabase
 from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.database.engine import Database
-from compaction.stores.staging.kv.sql import KeyValueDatabase
 
 
 def ask(connection: Connection) -> int:

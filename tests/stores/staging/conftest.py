@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from compaction.staging.kv.sql import SqlKeyValueStore
+from compaction.staging.tree.storage import RangeStorage
 from compaction.stores.objects.store import open_objects
-from compaction.stores.staging.kv.sql import SqlKeyValueStore
-from compaction.stores.staging.tree.storage import RangeStorage
 from support.programs import needs
 from support.stores.s3 import S3
 from support.stores.staging_repos import SMALL_RANGES, StagingRepo

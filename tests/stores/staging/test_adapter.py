@@ -16,18 +16,18 @@ from compaction.kinds.registry import kind_of
 from compaction.planning.planner import JobInventory
 from compaction.planning.reading import HeldJob, ScanResult
 from compaction.reconcile.planning.creating import planner_of, spec_of
+from compaction.staging import adapter as module
+from compaction.staging.adapter import STRAY_SECONDS, StagingAdapter
+from compaction.staging.flows.branching import Brancher
+from compaction.staging.flows.committing import Committer, Draft
+from compaction.staging.flows.swapping import seal
+from compaction.staging.flows.writing import Writer
+from compaction.staging.refs.records import RepositoryRecord
+from compaction.staging.sensor import REST_SECONDS, BranchSensor, selected
+from compaction.staging.staged.counters import PARTITION, TokenCounters
+from compaction.staging.store import StagingConnection, StagingStore
 from compaction.stores.adapter import OpenRequest, SenseRequest
 from compaction.stores.secrets import GivenSecrets
-from compaction.stores.staging import adapter as module
-from compaction.stores.staging.adapter import STRAY_SECONDS, StagingAdapter
-from compaction.stores.staging.flows.branching import Brancher
-from compaction.stores.staging.flows.committing import Committer, Draft
-from compaction.stores.staging.flows.swapping import seal
-from compaction.stores.staging.flows.writing import Writer
-from compaction.stores.staging.refs.records import RepositoryRecord
-from compaction.stores.staging.sensor import REST_SECONDS, BranchSensor, selected
-from compaction.stores.staging.staged.counters import PARTITION, TokenCounters
-from compaction.stores.staging.store import StagingConnection, StagingStore
 from support.cluster.staging_manifests import staging_area, staging_policy_object
 from support.stores.key_values import rows_of
 from support.stores.staging_repos import framed
@@ -111,7 +111,7 @@ def test_a_scan_reads_no_changes_and_a_token_without_counters_once(
     staged.area.counters.forget(token)
     scanned: list[str] = []
 
-    from compaction.stores.staging.kv.sql import SqlKeyValueStore
+    from compaction.staging.kv.sql import SqlKeyValueStore
 
     def noted(self: SqlKeyValueStore, partition: str, *bounds: Any, **options: Any) -> Any:
         scanned.append(partition)
@@ -183,7 +183,7 @@ def test_what_is_staged_for_too_long_is_due_whatever_it_is(staged: Staged) -> No
 
 
 def test_of_very_many_tokens_the_oldest_come_first(staged: Staged, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compaction.stores.staging import sensor
+    from compaction.staging import sensor
 
     monkeypatch.setattr(sensor, "MAX_TOKENS_PER_JOB", 2)
     for _ in range(3):
@@ -269,5 +269,5 @@ def test_a_branch_on_which_the_code_fails_stops_no_other(staged: Staged, monkeyp
     reading = staged.scan()
     (problem,) = reading.problems
     assert (problem.target, problem.reason) == ("lake/bad", PolicyReason.SENSE_FAILED)
-    assert "branch bad: an unexpected IndexError at stores/staging/sensor.py:" in problem.message
+    assert "branch bad: an unexpected IndexError at staging/sensor.py:" in problem.message
     assert [one.target for one in reading.candidates] == ["lake/etl"]

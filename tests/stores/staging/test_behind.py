@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from compaction.api.policy.status import MAX_BEHIND
-from compaction.stores.staging.behind import furthest_behind
-from compaction.stores.staging.compaction.work import BranchWork
-from compaction.stores.staging.refs.records import BranchRecord
-from compaction.stores.staging.sensor import BranchDebt
-from compaction.stores.staging.staged.counters import Counts
+from compaction.staging.behind import furthest_behind
+from compaction.staging.compaction.work import BranchWork
+from compaction.staging.refs.records import BranchRecord
+from compaction.staging.sensor import BranchDebt
+from compaction.staging.staged.counters import Counts
 
 
 def debt(name: str, *, writes: int = 0, tombstones: int = 0, sealed: int = 1, named: int | None = None) -> BranchDebt:

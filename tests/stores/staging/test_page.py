@@ -8,14 +8,14 @@ import re
 import pytest
 
 from compaction.api.policy.staging_area import MAX_TOKENS_PER_JOB, LakeFsMergeSpec, StagingThresholds
-from compaction.cli.staging.commands import COMMANDS
-from compaction.cli.staging.history.operations import CREATE_REPO, OPERATIONS
-from compaction.cli.staging.lakefs.commands import COMMANDS as LAKEFS_COMMANDS
-from compaction.ingest.staging.openapi import STAGING_API
-from compaction.stores.staging.flows.reading import MOST_LISTED
-from compaction.stores.staging.flows.writing import MOST_DELETED
-from compaction.stores.staging.format.framing import MAX_PART_BYTES
-from compaction.stores.staging.kv.port import MAX_KEY_BYTES, MAX_VALUE_BYTES
+from compaction.staging.cli.commands import COMMANDS
+from compaction.staging.cli.history.operations import CREATE_REPO, OPERATIONS
+from compaction.staging.cli.lakefs.commands import COMMANDS as LAKEFS_COMMANDS
+from compaction.staging.flows.reading import MOST_LISTED
+from compaction.staging.flows.writing import MOST_DELETED
+from compaction.staging.format.framing import MAX_PART_BYTES
+from compaction.staging.kv.port import MAX_KEY_BYTES, MAX_VALUE_BYTES
+from compaction.staging.serving.openapi import STAGING_API
 from support.cluster.rendered import ROOT
 
 PAGE = (ROOT / "docs" / "staging.md").read_text()

@@ -24,8 +24,8 @@ from compaction.ingest.reviews import AllowedAccounts, CachedReviews, TokenRevie
 from compaction.ingest.running import Address, serve
 from compaction.ingest.service import HttpService, RequestLimits
 from compaction.ingest.shared_secrets import SharedSecret
+from compaction.staging.store import StagingStore
 from compaction.stores.blocks.store import BlockStore
-from compaction.stores.staging.store import StagingStore
 from support.stores.json_schema import problems
 
 SECRET = "a secret of the tests"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from compaction.local.servers.postgres import PostgresServer
-from compaction.stores.staging.kv.port import KeyValueStore, Pair
-from compaction.stores.staging.kv.sql import SqlKeyValueStore, open_key_value_store
+from compaction.staging.kv.port import KeyValueStore, Pair
+from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
 
 
 @pytest.fixture(scope="session")

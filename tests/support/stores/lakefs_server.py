@@ -13,22 +13,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from compaction.exceptions import NoChangesError, PredicateFailedError, UnknownRefError
-from compaction.stores.staging.format.columns import RecordColumns
-from compaction.stores.staging.format.identity import commit_id
-from compaction.stores.staging.format.messages import BranchData, CommitData, ProtoTimestamp, RepositoryData
-from compaction.stores.staging.kv.port import Presence
-from compaction.stores.staging.kv.sql import SqlKeyValueStore
-from compaction.stores.staging.refs.names import (
-    METADATA_PARTITION,
-    REPOSITORIES_PARTITION,
-    SCHEMA_KEY,
-    new_instance_uid,
-)
-from compaction.stores.staging.staged.layers import layered
-from compaction.stores.staging.staged.tokens import StagedTokens, new_token
-from compaction.stores.staging.tree.applying import apply
-from compaction.stores.staging.tree.diffing import diff_changes
-from compaction.stores.staging.tree.storage import RangeStorage
+from compaction.staging.format.columns import RecordColumns
+from compaction.staging.format.identity import commit_id
+from compaction.staging.format.messages import BranchData, CommitData, ProtoTimestamp, RepositoryData
+from compaction.staging.kv.port import Presence
+from compaction.staging.kv.sql import SqlKeyValueStore
+from compaction.staging.refs.names import METADATA_PARTITION, REPOSITORIES_PARTITION, SCHEMA_KEY, new_instance_uid
+from compaction.staging.staged.layers import layered
+from compaction.staging.staged.tokens import StagedTokens, new_token
+from compaction.staging.tree.applying import apply
+from compaction.staging.tree.diffing import diff_changes
+from compaction.staging.tree.storage import RangeStorage
 from support.stores.staging_repos import Content, changes_of, framed, text_of
 
 WRITE_TRIES: Final = 3

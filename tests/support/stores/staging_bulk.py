@@ -16,18 +16,18 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from compaction.rewrite.metaranges.tree import TreeWriter, WrittenTree
 from compaction.rewrite.place import ObjectsPlace
-from compaction.stores.staging.compaction.claims import claim, swap_base
-from compaction.stores.staging.compaction.work import BranchWork, work_on
-from compaction.stores.staging.flows.area import Area
-from compaction.stores.staging.format.columns import I64, U8, RecordColumns, binary_array
-from compaction.stores.staging.format.framing import frame_value
-from compaction.stores.staging.format.messages import CatalogEntry, ProtoTimestamp
-from compaction.stores.staging.format.ranges import write_ranges
-from compaction.stores.staging.refs.records import BranchRecord
-from compaction.stores.staging.staged.tokens import new_token
-from compaction.stores.staging.store import StagingConnection, StagingStore
+from compaction.staging.compaction.claims import claim, swap_base
+from compaction.staging.compaction.work import BranchWork, work_on
+from compaction.staging.flows.area import Area
+from compaction.staging.format.columns import I64, U8, RecordColumns, binary_array
+from compaction.staging.format.framing import frame_value
+from compaction.staging.format.messages import CatalogEntry, ProtoTimestamp
+from compaction.staging.format.ranges import write_ranges
+from compaction.staging.refs.records import BranchRecord
+from compaction.staging.rewriting.tree import TreeWriter, WrittenTree
+from compaction.staging.staged.tokens import new_token
+from compaction.staging.store import StagingConnection, StagingStore
 from support.processes.worker_ports import FakeLease
 
 NAME: Final = "bench"

@@ -11,9 +11,9 @@ from typing import Any
 
 from click.testing import CliRunner, Result
 
-from compaction.cli.staging.commands import group
-from compaction.stores.staging.flows.area import Area
-from compaction.stores.staging.store import StagingConnection, StagingStore
+from compaction.staging.cli.commands import group
+from compaction.staging.flows.area import Area
+from compaction.staging.store import StagingConnection, StagingStore
 
 REPOSITORY = "example"
 

@@ -8,25 +8,25 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from compaction.exceptions import DatabaseError
-from compaction.stores.staging.changes import TOMBSTONE
-from compaction.stores.staging.flows.area import Area
-from compaction.stores.staging.flows.branching import Brancher
-from compaction.stores.staging.flows.committing import Committer, Draft, Hook
-from compaction.stores.staging.flows.importing import Importer
-from compaction.stores.staging.flows.merging import Merger
-from compaction.stores.staging.flows.reading import Reader
-from compaction.stores.staging.flows.resetting import Resetter
-from compaction.stores.staging.flows.writing import Writer
-from compaction.stores.staging.format.breaks import BreakRule
-from compaction.stores.staging.format.columns import RecordColumns
-from compaction.stores.staging.format.framing import frame_value, split_value
-from compaction.stores.staging.kv.port import KeyValueStore
-from compaction.stores.staging.refs.records import BranchRecord
-from compaction.stores.staging.refs.repositories import Repositories
-from compaction.stores.staging.staged.counters import TokenCounters
-from compaction.stores.staging.staged.tokens import new_token
-from compaction.stores.staging.tree.applying import apply
-from compaction.stores.staging.tree.storage import RangeStorage
+from compaction.staging.changes import TOMBSTONE
+from compaction.staging.flows.area import Area
+from compaction.staging.flows.branching import Brancher
+from compaction.staging.flows.committing import Committer, Draft, Hook
+from compaction.staging.flows.importing import Importer
+from compaction.staging.flows.merging import Merger
+from compaction.staging.flows.reading import Reader
+from compaction.staging.flows.resetting import Resetter
+from compaction.staging.flows.writing import Writer
+from compaction.staging.format.breaks import BreakRule
+from compaction.staging.format.columns import RecordColumns
+from compaction.staging.format.framing import frame_value, split_value
+from compaction.staging.kv.port import KeyValueStore
+from compaction.staging.refs.records import BranchRecord
+from compaction.staging.refs.repositories import Repositories
+from compaction.staging.staged.counters import TokenCounters
+from compaction.staging.staged.tokens import new_token
+from compaction.staging.tree.applying import apply
+from compaction.staging.tree.storage import RangeStorage
 
 SMALL_RANGES = BreakRule(raggedness=3)
 """Ranges of three records on average, so that small trees have several."""

@@ -10,10 +10,10 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from compaction.stores.staging.format.columns import RecordColumns
-from compaction.stores.staging.format.framing import frame_value
-from compaction.stores.staging.format.table_reader import TableReader
-from compaction.stores.staging.format.table_writer import TableWriter
+from compaction.staging.format.columns import RecordColumns
+from compaction.staging.format.framing import frame_value
+from compaction.staging.format.table_reader import TableReader
+from compaction.staging.format.table_writer import TableWriter
 
 Record = tuple[bytes, bytes]
 

@@ -9,12 +9,12 @@ from typing import Final
 
 from hypothesis import strategies as st
 
+from compaction.staging.format.breaks import BreakRule
+from compaction.staging.format.columns import RecordColumns
+from compaction.staging.format.framing import frame_value, split_value
+from compaction.staging.format.ranges import RangeInfo, write_ranges
+from compaction.staging.tree.storage import RangeStorage
 from compaction.stores.objects.store import open_objects
-from compaction.stores.staging.format.breaks import BreakRule
-from compaction.stores.staging.format.columns import RecordColumns
-from compaction.stores.staging.format.framing import frame_value, split_value
-from compaction.stores.staging.format.ranges import RangeInfo, write_ranges
-from compaction.stores.staging.tree.storage import RangeStorage
 from support.stores.plain_tables import PlainTableWriter
 from support.stores.staging_tables import Record, digits
 

@@ -9,11 +9,11 @@ from functools import partial
 import pytest
 
 from compaction.exceptions import OutputSweptError, StaleTokenError, UnknownRefError, WorkOutdatedError
-from compaction.stores.staging.compaction.claims import Claimed, claim, high_water_of, retire, swap_base
-from compaction.stores.staging.compaction.rewriting import rewrite
-from compaction.stores.staging.compaction.work import BranchWork, work_on
-from compaction.stores.staging.flows.receipts import keep_receipt, receipt_of, sweep_receipts
-from compaction.stores.staging.refs.records import ENDED_CLAIMS, BranchRecord
+from compaction.staging.compaction.claims import Claimed, claim, high_water_of, retire, swap_base
+from compaction.staging.compaction.rewriting import rewrite
+from compaction.staging.compaction.work import BranchWork, work_on
+from compaction.staging.flows.receipts import keep_receipt, receipt_of, sweep_receipts
+from compaction.staging.refs.records import ENDED_CLAIMS, BranchRecord
 from support.stores.staging_repos import DRAFT, StagingRepo
 
 

@@ -20,12 +20,12 @@ from compaction.exceptions import (
     TooManyTriesError,
     WorkOutdatedError,
 )
-from compaction.stores.staging.compaction.claims import claim, swap_base
-from compaction.stores.staging.compaction.rewriting import rewrite
-from compaction.stores.staging.compaction.work import work_on
-from compaction.stores.staging.flows.committing import Committer, Proposal
-from compaction.stores.staging.flows.writing import Condition
-from compaction.stores.staging.sweep.tokens import sweep_tokens
+from compaction.staging.compaction.claims import claim, swap_base
+from compaction.staging.compaction.rewriting import rewrite
+from compaction.staging.compaction.work import work_on
+from compaction.staging.flows.committing import Committer, Proposal
+from compaction.staging.flows.writing import Condition
+from compaction.staging.sweep.tokens import sweep_tokens
 from support.depth import at_depth
 from support.stores.staging_repos import DRAFT, StagingRepo, framed
 

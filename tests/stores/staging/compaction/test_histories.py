@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from compaction.exceptions import NoChangesError, StaleTokenError, UncommittedChangesError, WorkOutdatedError
+from compaction.staging.compaction.claims import claim, swap_base
+from compaction.staging.compaction.rewriting import Rewritten, rewrite
+from compaction.staging.compaction.work import BranchWork, work_on
+from compaction.staging.kv.sql import open_key_value_store
+from compaction.staging.staged.tokens import new_token
+from compaction.staging.sweep.objects import sweep_objects
+from compaction.staging.sweep.tokens import sweep_tokens
+from compaction.staging.tree.storage import RangeStorage
 from compaction.stores.objects.store import open_objects
-from compaction.stores.staging.compaction.claims import claim, swap_base
-from compaction.stores.staging.compaction.rewriting import Rewritten, rewrite
-from compaction.stores.staging.compaction.work import BranchWork, work_on
-from compaction.stores.staging.kv.sql import open_key_value_store
-from compaction.stores.staging.staged.tokens import new_token
-from compaction.stores.staging.sweep.objects import sweep_objects
-from compaction.stores.staging.sweep.tokens import sweep_tokens
-from compaction.stores.staging.tree.storage import RangeStorage
 from support.depth import examples
 from support.stores.staging_repos import DRAFT, SMALL_RANGES, StagingRepo, differences
 

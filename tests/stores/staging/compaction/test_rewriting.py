@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from compaction.exceptions import RewriteProofError
-from compaction.stores.staging.compaction import rewriting
-from compaction.stores.staging.compaction.rewriting import rewrite
-from compaction.stores.staging.compaction.work import work_on
-from compaction.stores.staging.format.columns import RecordColumns
-from compaction.stores.staging.tree.applying import apply
-from compaction.stores.staging.tree.storage import RangeStorage
+from compaction.staging.compaction import rewriting
+from compaction.staging.compaction.rewriting import rewrite
+from compaction.staging.compaction.work import work_on
+from compaction.staging.format.columns import RecordColumns
+from compaction.staging.tree.applying import apply
+from compaction.staging.tree.storage import RangeStorage
 from support.stores.staging_repos import StagingRepo, framed
 
 HEAD = {f"k/{number}": "1" for number in range(9)}

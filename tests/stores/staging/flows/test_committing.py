@@ -17,11 +17,11 @@ from compaction.exceptions import (
     TooManyTriesError,
     UncommittedChangesError,
 )
-from compaction.stores.staging.flows.committing import Committer, Proposal
-from compaction.stores.staging.flows.writing import Writer
-from compaction.stores.staging.format.identity import commit_id
-from compaction.stores.staging.refs.branches import Branch, Branches
-from compaction.stores.staging.refs.records import BranchRecord
+from compaction.staging.flows.committing import Committer, Proposal
+from compaction.staging.flows.writing import Writer
+from compaction.staging.format.identity import commit_id
+from compaction.staging.refs.branches import Branch, Branches
+from compaction.staging.refs.records import BranchRecord
 from support.stores.staging_repos import DRAFT, StagingRepo, framed
 
 

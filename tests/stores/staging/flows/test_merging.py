@@ -15,12 +15,12 @@ from compaction.exceptions import (
     UncommittedChangesError,
     UnknownRefError,
 )
-from compaction.stores.staging.flows.committing import Draft
-from compaction.stores.staging.flows.importing import disjoint
-from compaction.stores.staging.format.messages import CommitData
-from compaction.stores.staging.refs.branches import Branch, Branches
-from compaction.stores.staging.refs.records import BranchRecord
-from compaction.stores.staging.tree.merging import MergeStrategy
+from compaction.staging.flows.committing import Draft
+from compaction.staging.flows.importing import disjoint
+from compaction.staging.format.messages import CommitData
+from compaction.staging.refs.branches import Branch, Branches
+from compaction.staging.refs.records import BranchRecord
+from compaction.staging.tree.merging import MergeStrategy
 from support.stores.staging_repos import DRAFT, Content, StagingRepo, changes_of
 
 

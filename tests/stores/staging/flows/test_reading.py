@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from compaction.exceptions import DatabaseUnavailableError, TooManyTriesError, UnknownRefError
-from compaction.stores.staging.flows.reading import Reader
-from compaction.stores.staging.flows.views import View
+from compaction.staging.flows.reading import Reader
+from compaction.staging.flows.views import View
 from support.depth import at_depth
 from support.stores.staging_repos import DRAFT, Content, StagingRepo, framed, overlaid
 

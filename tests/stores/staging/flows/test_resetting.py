@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from compaction.exceptions import UnknownRefError
-from compaction.stores.staging.flows.journal import journalled
-from compaction.stores.staging.refs.branches import Branch, Branches
-from compaction.stores.staging.refs.records import BranchRecord
+from compaction.staging.flows.journal import journalled
+from compaction.staging.refs.branches import Branch, Branches
+from compaction.staging.refs.records import BranchRecord
 from support.stores.staging_repos import Content, StagingRepo, overlaid
 
 HEAD: Content = {"a/1": "1", "a/2": "2", "b": "3"}

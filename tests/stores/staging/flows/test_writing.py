@@ -15,10 +15,10 @@ from compaction.exceptions import (
     TooManyTriesError,
     UnknownRefError,
 )
-from compaction.stores.staging.changes import TOMBSTONE
-from compaction.stores.staging.flows.writing import Condition
-from compaction.stores.staging.format.framing import frame_value, split_value
-from compaction.stores.staging.staged.tokens import StagedTokens
+from compaction.staging.changes import TOMBSTONE
+from compaction.staging.flows.writing import Condition
+from compaction.staging.format.framing import frame_value, split_value
+from compaction.staging.staged.tokens import StagedTokens
 from support.stores.staging_repos import DRAFT, Content, StagingRepo, framed
 
 ABSENT = Condition(None)

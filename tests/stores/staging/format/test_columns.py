@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.exceptions import RangeRecordError
-from compaction.stores.staging.format.blocks import EntryError, common_prefix, decode_small_block, encode_small_block
-from compaction.stores.staging.format.columns import (
+from compaction.staging.format.blocks import EntryError, common_prefix, decode_small_block, encode_small_block
+from compaction.staging.format.columns import (
     BINARY,
     EMPTY_COLUMNS,
     RecordColumns,
@@ -23,7 +23,7 @@ from compaction.stores.staging.format.columns import (
     offsets_of,
     pieces_of,
 )
-from compaction.stores.staging.format.framing import (
+from compaction.staging.format.framing import (
     FramingError,
     ValueColumns,
     frame_value,
@@ -31,14 +31,8 @@ from compaction.stores.staging.format.framing import (
     split_value,
     split_values,
 )
-from compaction.stores.staging.format.prefixes import (
-    TRAILER,
-    first_not_ascending,
-    padded,
-    shared_prefixes,
-    stored_prefixes,
-)
-from compaction.stores.staging.format.varints import (
+from compaction.staging.format.prefixes import TRAILER, first_not_ascending, padded, shared_prefixes, stored_prefixes
+from compaction.staging.format.varints import (
     decode_varint,
     decode_varints,
     encode_varint,

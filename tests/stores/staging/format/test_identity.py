@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.stores.staging.format.columns import RecordColumns
-from compaction.stores.staging.format.identity import Identity, RangeIdentity, commit_id, entry_identity
-from compaction.stores.staging.format.messages import CatalogEntry, CommitData, ProtoTimestamp
+from compaction.staging.format.columns import RecordColumns
+from compaction.staging.format.identity import Identity, RangeIdentity, commit_id, entry_identity
+from compaction.staging.format.messages import CatalogEntry, CommitData, ProtoTimestamp
 from support.stores.staging_tables import ANY_RECORDS, Record
 
 

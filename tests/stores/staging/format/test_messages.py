@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import CorruptMessageError
-from compaction.stores.staging.format.messages import (
+from compaction.staging.format.messages import (
     BranchData,
     CatalogEntry,
     CommitData,

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.exceptions import CorruptRangeError, RangeRecordError
-from compaction.stores.staging.format.breaks import BreakRule, break_points
-from compaction.stores.staging.format.columns import RecordColumns
-from compaction.stores.staging.format.framing import frame_value
-from compaction.stores.staging.format.messages import RangeData
-from compaction.stores.staging.format.ranges import (
+from compaction.staging.format.breaks import BreakRule, break_points
+from compaction.staging.format.columns import RecordColumns
+from compaction.staging.format.framing import frame_value
+from compaction.staging.format.messages import RangeData
+from compaction.staging.format.ranges import (
     RangeInfo,
     RangeWriter,
     TableKind,
@@ -23,8 +23,8 @@ from compaction.stores.staging.format.ranges import (
     write_metarange,
     write_ranges,
 )
-from compaction.stores.staging.format.sources import BytesSource
-from compaction.stores.staging.format.table_reader import TableReader
+from compaction.staging.format.sources import BytesSource
+from compaction.staging.format.table_reader import TableReader
 from support.depth import examples
 from support.stores.plain_tables import PlainTableWriter
 from support.stores.staging_tables import ANY_RECORDS, SHAPES, Record, numbered, records_of, table

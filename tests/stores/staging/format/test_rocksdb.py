@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.stores.staging.format.sources import FileSource
-from compaction.stores.staging.format.table_reader import TableReader
+from compaction.staging.format.sources import FileSource
+from compaction.staging.format.table_reader import TableReader
 from support.stores.rocksdb_tables import RocksDbTables, rocksdb_tables
 from support.stores.staging_tables import SHAPES, Record, numbered, records_of, table
 

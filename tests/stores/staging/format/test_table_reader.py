@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.exceptions import CorruptRangeError, StagingStoreError, UnsupportedRangeError
-from compaction.stores.staging.format import table_reader
-from compaction.stores.staging.format.properties import FOOTER_BYTES
-from compaction.stores.staging.format.sealing import masked_checksum
-from compaction.stores.staging.format.sources import BytesSource, FileSource
-from compaction.stores.staging.format.table_reader import TableReader
+from compaction.staging.format import table_reader
+from compaction.staging.format.properties import FOOTER_BYTES
+from compaction.staging.format.sealing import masked_checksum
+from compaction.staging.format.sources import BytesSource, FileSource
+from compaction.staging.format.table_reader import TableReader
 from support.depth import at_depth, examples
 from support.stores.plain_tables import PlainTableWriter, read_plain
 from support.stores.staging_tables import ANY_RECORDS, SHAPES, Record, numbered, records_of, table

@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compaction.exceptions import RangeRecordError
-from compaction.stores.staging.format import table_writer
-from compaction.stores.staging.format.columns import BINARY, RecordColumns
-from compaction.stores.staging.format.table_writer import MAX_KEY_BYTES, TableWriter
+from compaction.staging.format import table_writer
+from compaction.staging.format.columns import BINARY, RecordColumns
+from compaction.staging.format.table_writer import MAX_KEY_BYTES, TableWriter
 from support.depth import examples
 from support.stores.plain_tables import PlainTableWriter, write_plain
 from support.stores.staging_tables import ANY_RECORDS, SHAPES, Record, numbered, properties, table

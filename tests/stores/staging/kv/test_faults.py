@@ -11,8 +11,8 @@ from sqlalchemy import text
 
 from compaction.exceptions import DatabaseUnavailableError, PredicateFailedError
 from compaction.local.servers.postgres import PostgresServer
-from compaction.stores.staging.kv.port import Presence
-from compaction.stores.staging.kv.sql import KeyValueDatabase, SqlKeyValueStore, open_key_value_store
+from compaction.staging.kv.port import Presence
+from compaction.staging.kv.sql import KeyValueDatabase, SqlKeyValueStore, open_key_value_store
 from support.faults.index_faults import Fault, Interrupted, When
 from support.stores.key_values import rows_of
 

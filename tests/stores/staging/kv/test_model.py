@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from compaction.exceptions import PredicateFailedError
-from compaction.stores.staging.kv.port import Expected, Presence
-from compaction.stores.staging.kv.sql import SqlKeyValueStore
+from compaction.staging.kv.port import Expected, Presence
+from compaction.staging.kv.sql import SqlKeyValueStore
 from support.depth import examples
 
 PARTITIONS = st.sampled_from(["p", "p\x00", "\udcff", "repo-main:1"])

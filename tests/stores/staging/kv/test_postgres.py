@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from compaction.local.servers.postgres import PostgresServer
-from compaction.stores.staging.kv.sql import SqlKeyValueStore, open_key_value_store
+from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import DatabaseSchemaError, KeyValueArgumentError, PredicateFailedError
-from compaction.stores.staging.kv.port import MAX_KEY_BYTES, MAX_VALUE_BYTES, Presence
-from compaction.stores.staging.kv.sql import LARGEST_PAGE, SqlKeyValueStore, open_key_value_store
+from compaction.staging.kv.port import MAX_KEY_BYTES, MAX_VALUE_BYTES, Presence
+from compaction.staging.kv.sql import LARGEST_PAGE, SqlKeyValueStore, open_key_value_store
 from support.stores.key_values import rows_of
 
 KEYS = [

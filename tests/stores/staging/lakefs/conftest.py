@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from compaction.local.servers.postgres import PostgresServer
+from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
+from compaction.staging.lakefs.repository import LiveRepository, open_live_repository
+from compaction.staging.tree.storage import RangeStorage
 from compaction.stores.objects.store import open_objects
-from compaction.stores.staging.kv.sql import SqlKeyValueStore, open_key_value_store
-from compaction.stores.staging.lakefs.repository import LiveRepository, open_live_repository
-from compaction.stores.staging.tree.storage import RangeStorage
 from support.stores.lakefs_server import LakeFsServer
 from support.stores.staging_repos import SMALL_RANGES, TestClock
 

@@ -18,15 +18,15 @@ from compaction.exceptions import (
     UnknownRefError,
 )
 from compaction.local.servers.postgres import PostgresServer
-from compaction.stores.staging.format.messages import BranchData
-from compaction.stores.staging.format.wire import bytes_field, read_fields
-from compaction.stores.staging.kv.sql import SqlKeyValueStore, open_key_value_store
-from compaction.stores.staging.lakefs.branch_rows import read_branch_row
-from compaction.stores.staging.lakefs.merging import merge_branch
-from compaction.stores.staging.lakefs.planning import inspect_branches, plan_merge
-from compaction.stores.staging.lakefs.repository import LiveRepository, open_live_repository
-from compaction.stores.staging.refs.records import RepositoryRecord
-from compaction.stores.staging.tree.storage import RangeStorage
+from compaction.staging.format.messages import BranchData
+from compaction.staging.format.wire import bytes_field, read_fields
+from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
+from compaction.staging.lakefs.branch_rows import read_branch_row
+from compaction.staging.lakefs.merging import merge_branch
+from compaction.staging.lakefs.planning import inspect_branches, plan_merge
+from compaction.staging.lakefs.repository import LiveRepository, open_live_repository
+from compaction.staging.refs.records import RepositoryRecord
+from compaction.staging.tree.storage import RangeStorage
 from support.stores.lakefs_server import LakeFsServer
 
 COMMIT = "c" * 64

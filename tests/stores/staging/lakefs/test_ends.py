@@ -9,14 +9,14 @@ from collections.abc import Callable
 import pytest
 
 from compaction.exceptions import CompactionError, NoChangesError
-from compaction.stores.staging.lakefs.cleaning import LATE, Dropped, drop_deleted, drop_due, recover
-from compaction.stores.staging.lakefs.control import MergeLease
-from compaction.stores.staging.lakefs.journal import MERGE_PARTITION, MergeState, entries
-from compaction.stores.staging.lakefs.merging import MergeEnd, merge_branch
-from compaction.stores.staging.lakefs.repository import LiveRepository
-from compaction.stores.staging.lakefs.settings import DROPS_PER_SECOND, GRACE, MergeSettings
-from compaction.stores.staging.lakefs.undoing import check_undo
-from compaction.stores.staging.refs.names import REPOSITORIES_PARTITION
+from compaction.staging.lakefs.cleaning import LATE, Dropped, drop_deleted, drop_due, recover
+from compaction.staging.lakefs.control import MergeLease
+from compaction.staging.lakefs.journal import MERGE_PARTITION, MergeState, entries
+from compaction.staging.lakefs.merging import MergeEnd, merge_branch
+from compaction.staging.lakefs.repository import LiveRepository
+from compaction.staging.lakefs.settings import DROPS_PER_SECOND, GRACE, MergeSettings
+from compaction.staging.lakefs.undoing import check_undo
+from compaction.staging.refs.names import REPOSITORIES_PARTITION
 from stores.staging.lakefs.conftest import QuietClock, WatchedStore
 from stores.staging.lakefs.test_rules import LAYERS, journal, leftovers
 from support.depth import at_depth

@@ -17,26 +17,26 @@ from compaction.api.policy.staging_area import MAX_TOKENS_PER_JOB
 from compaction.exceptions import ClaimRefusal, ClaimRefusedError, JobStoppedError
 from compaction.kinds.fate import Fate
 from compaction.kinds.registry import fate_of
-from compaction.kinds.staging.kind import STAGING
-from compaction.kinds.staging.reasons import StagingReason
 from compaction.planning.planner import JobInventory
 from compaction.planning.reading import HeldJob, ScanResult
 from compaction.reconcile.planning.creating import planner_of, spec_of
-from compaction.rewrite.metaranges.job import MetarangeJob
-from compaction.rewrite.metaranges.lakefs import TokenMergeAttempt
-from compaction.rewrite.metaranges.rewriter import MetarangeRewriter
 from compaction.rewrite.ports import Assignment
+from compaction.staging.adapter import open_adapter
+from compaction.staging.kind import STAGING
+from compaction.staging.kv.sql import SqlKeyValueStore
+from compaction.staging.lakefs.adapter import LiveAdapter
+from compaction.staging.lakefs.claims import read_claim
+from compaction.staging.lakefs.control import MergeLease, allow_merging, seal, stop_merging
+from compaction.staging.lakefs.repository import LiveRepository
+from compaction.staging.lakefs.sensing import LiveSensor
+from compaction.staging.reasons import StagingReason
+from compaction.staging.refs.names import METADATA_PARTITION, SCHEMA_KEY
+from compaction.staging.rewriting.job import MetarangeJob
+from compaction.staging.rewriting.lakefs import TokenMergeAttempt
+from compaction.staging.rewriting.rewriter import MetarangeRewriter
+from compaction.staging.tree.storage import RangeStorage
 from compaction.stores.adapter import OpenRequest, Sensed, SenseRequest, StoreAdapter
 from compaction.stores.secrets import GivenSecrets
-from compaction.stores.staging.adapter import open_adapter
-from compaction.stores.staging.kv.sql import SqlKeyValueStore
-from compaction.stores.staging.lakefs.adapter import LiveAdapter
-from compaction.stores.staging.lakefs.claims import read_claim
-from compaction.stores.staging.lakefs.control import MergeLease, allow_merging, seal, stop_merging
-from compaction.stores.staging.lakefs.repository import LiveRepository
-from compaction.stores.staging.lakefs.sensing import LiveSensor
-from compaction.stores.staging.refs.names import METADATA_PARTITION, SCHEMA_KEY
-from compaction.stores.staging.tree.storage import RangeStorage
 from stores.staging.lakefs.conftest import QuietClock, WatchedStore
 from support.cluster.staging_manifests import staging_area, staging_policy_object
 from support.processes.worker_ports import FakeLease, ThreadEngine

@@ -11,16 +11,16 @@ from itertools import pairwise
 import pytest
 
 from compaction.exceptions import LiveStoreRefusedError, MissingRangeError, PredicateFailedError, TokenMergeProofError
-from compaction.stores.staging.format.messages import BranchData, StagedEntryData
-from compaction.stores.staging.format.wire import bytes_field
-from compaction.stores.staging.lakefs import merging
-from compaction.stores.staging.lakefs.cleaning import drop_due
-from compaction.stores.staging.lakefs.control import MergeLease, allow_merging, seal, stop_merging
-from compaction.stores.staging.lakefs.journal import MERGE_PARTITION, MergeState, entries
-from compaction.stores.staging.lakefs.merging import MergeEnd, merge_branch
-from compaction.stores.staging.lakefs.repository import LiveRepository
-from compaction.stores.staging.lakefs.scanning import KeptRows
-from compaction.stores.staging.lakefs.settings import MergeSettings
+from compaction.staging.format.messages import BranchData, StagedEntryData
+from compaction.staging.format.wire import bytes_field
+from compaction.staging.lakefs import merging
+from compaction.staging.lakefs.cleaning import drop_due
+from compaction.staging.lakefs.control import MergeLease, allow_merging, seal, stop_merging
+from compaction.staging.lakefs.journal import MERGE_PARTITION, MergeState, entries
+from compaction.staging.lakefs.merging import MergeEnd, merge_branch
+from compaction.staging.lakefs.repository import LiveRepository
+from compaction.staging.lakefs.scanning import KeptRows
+from compaction.staging.lakefs.settings import MergeSettings
 from stores.staging.lakefs.conftest import QuietClock, WatchedStore
 from support.stores.key_values import rows_of
 from support.stores.lakefs_server import LakeFsServer

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from compaction.staging.kv.sql import SqlKeyValueStore
+from compaction.staging.lakefs.merging import MergeEnd, merge_branch
+from compaction.staging.lakefs.repository import open_live_repository
+from compaction.staging.lakefs.settings import MergeSettings
+from compaction.staging.lakefs.undoing import check_undo
+from compaction.staging.tree.storage import RangeStorage
 from compaction.stores.objects.store import open_objects
-from compaction.stores.staging.kv.sql import SqlKeyValueStore
-from compaction.stores.staging.lakefs.merging import MergeEnd, merge_branch
-from compaction.stores.staging.lakefs.repository import open_live_repository
-from compaction.stores.staging.lakefs.settings import MergeSettings
-from compaction.stores.staging.lakefs.undoing import check_undo
-from compaction.stores.staging.tree.storage import RangeStorage
 from support.cluster.rendered import ROOT
 from support.stores.lakefs_server import LakeFsServer
 from support.stores.staging_repos import SMALL_RANGES, TestClock

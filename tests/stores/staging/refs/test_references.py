@@ -16,11 +16,11 @@ from compaction.exceptions import (
     StagingNameError,
     UnknownRefError,
 )
-from compaction.stores.staging.format.messages import BranchData, RepositoryData
-from compaction.stores.staging.kv.sql import SqlKeyValueStore
-from compaction.stores.staging.refs.names import METADATA_PARTITION, REPOSITORIES_PARTITION, SCHEMA_KEY
-from compaction.stores.staging.refs.records import BranchRecord
-from compaction.stores.staging.refs.repositories import Repositories
+from compaction.staging.format.messages import BranchData, RepositoryData
+from compaction.staging.kv.sql import SqlKeyValueStore
+from compaction.staging.refs.names import METADATA_PARTITION, REPOSITORIES_PARTITION, SCHEMA_KEY
+from compaction.staging.refs.records import BranchRecord
+from compaction.staging.refs.repositories import Repositories
 from support.stores.staging_repos import DRAFT, StagingRepo
 
 

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from compaction.exceptions import CorruptMessageError, DatabaseUnavailableError, KeyValueArgumentError
-from compaction.stores.staging.format.columns import RecordColumns
-from compaction.stores.staging.format.framing import frame_value
-from compaction.stores.staging.kv.port import Pair
-from compaction.stores.staging.kv.sql import SqlKeyValueStore
-from compaction.stores.staging.staged import counters as module
-from compaction.stores.staging.staged.counters import PARTITION, Counts, TokenCounters
-from compaction.stores.staging.staged.tokens import StagedTokens
+from compaction.staging.format.columns import RecordColumns
+from compaction.staging.format.framing import frame_value
+from compaction.staging.kv.port import Pair
+from compaction.staging.kv.sql import SqlKeyValueStore
+from compaction.staging.staged import counters as module
+from compaction.staging.staged.counters import PARTITION, Counts, TokenCounters
+from compaction.staging.staged.tokens import StagedTokens
 from support.stores.key_values import rows_of
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.stores.staging.changes import rows_where, tombstones
-from compaction.stores.staging.format.columns import RecordColumns, concatenated
-from compaction.stores.staging.staged import layers as module
-from compaction.stores.staging.staged.layers import layered
+from compaction.staging.changes import rows_where, tombstones
+from compaction.staging.format.columns import RecordColumns, concatenated
+from compaction.staging.staged import layers as module
+from compaction.staging.staged.layers import layered
 from support.depth import examples
 
 Rows = dict[bytes, bytes]

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from compaction.stores.staging.kv.sql import SqlKeyValueStore
-from compaction.stores.staging.staged.counters import Counts, SensorNudge, TokenCounters
+from compaction.staging.kv.sql import SqlKeyValueStore
+from compaction.staging.staged.counters import Counts, SensorNudge, TokenCounters
 
 THRESHOLD = 10
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import CorruptMessageError, KeyValueArgumentError, RangeRecordError
-from compaction.stores.staging.format.columns import RecordColumns
-from compaction.stores.staging.format.framing import frame_value
-from compaction.stores.staging.format.messages import StagedEntryData
-from compaction.stores.staging.format.varints import encode_varint
-from compaction.stores.staging.format.wire import bytes_field, number_field
-from compaction.stores.staging.staged import rows as module
-from compaction.stores.staging.staged.rows import decode_row, decode_rows, encode_row, encode_rows
+from compaction.staging.format.columns import RecordColumns
+from compaction.staging.format.framing import frame_value
+from compaction.staging.format.messages import StagedEntryData
+from compaction.staging.format.varints import encode_varint
+from compaction.staging.format.wire import bytes_field, number_field
+from compaction.staging.staged import rows as module
+from compaction.staging.staged.rows import decode_row, decode_rows, encode_row, encode_rows
 
 KEYS = st.binary(min_size=1, max_size=6) | st.binary(min_size=127, max_size=129)
 DATA = st.binary(max_size=4) | st.binary(min_size=126, max_size=130) | st.just(bytes(20_000))

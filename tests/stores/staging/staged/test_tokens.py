@@ -7,12 +7,12 @@ import re
 import pytest
 
 from compaction.exceptions import CorruptMessageError, KeyValueArgumentError, PredicateFailedError
-from compaction.stores.staging.format.columns import RecordColumns, concatenated
-from compaction.stores.staging.format.framing import frame_value
-from compaction.stores.staging.format.wire import bytes_field
-from compaction.stores.staging.kv.port import Presence
-from compaction.stores.staging.kv.sql import SqlKeyValueStore
-from compaction.stores.staging.staged.tokens import StagedTokens, after_prefix, new_token
+from compaction.staging.format.columns import RecordColumns, concatenated
+from compaction.staging.format.framing import frame_value
+from compaction.staging.format.wire import bytes_field
+from compaction.staging.kv.port import Presence
+from compaction.staging.kv.sql import SqlKeyValueStore
+from compaction.staging.staged.tokens import StagedTokens, after_prefix, new_token
 
 ONE, TWO = frame_value(b"1", b"one"), frame_value(b"2", b"")
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from compaction.exceptions import MissingRangeError, RowMissingError
-from compaction.stores.staging.compaction.claims import claim, retire, swap_base
-from compaction.stores.staging.compaction.rewriting import rewrite
-from compaction.stores.staging.compaction.work import work_on
-from compaction.stores.staging.flows.journal import DROPPING, journalled
-from compaction.stores.staging.flows.marks import mark, marked_objects, pin, pinned, unmark
-from compaction.stores.staging.kv.port import KeyValueStore
-from compaction.stores.staging.refs.commits import Commits
-from compaction.stores.staging.sweep import objects, tokens
-from compaction.stores.staging.sweep.objects import CLOCKS_DIFFER, reachable, sweep_objects
-from compaction.stores.staging.sweep.tokens import SweptTokens, sweep_tokens
-from compaction.stores.staging.tree.storage import RangeStorage
+from compaction.staging.compaction.claims import claim, retire, swap_base
+from compaction.staging.compaction.rewriting import rewrite
+from compaction.staging.compaction.work import work_on
+from compaction.staging.flows.journal import DROPPING, journalled
+from compaction.staging.flows.marks import mark, marked_objects, pin, pinned, unmark
+from compaction.staging.kv.port import KeyValueStore
+from compaction.staging.refs.commits import Commits
+from compaction.staging.sweep import objects, tokens
+from compaction.staging.sweep.objects import CLOCKS_DIFFER, reachable, sweep_objects
+from compaction.staging.sweep.tokens import SweptTokens, sweep_tokens
+from compaction.staging.tree.storage import RangeStorage
 from support.faults.aged import Aging
 from support.stores.staging_repos import DRAFT, StagingRepo
 

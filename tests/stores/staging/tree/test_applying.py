@@ -12,20 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.exceptions import NoChangesError, ObjectStoreUnavailableError, RangeRecordError
-from compaction.stores.staging.format.breaks import BreakRule
-from compaction.stores.staging.format.columns import RecordColumns
-from compaction.stores.staging.format.ranges import RangeInfo, RangeWriter, write_ranges
-from compaction.stores.staging.tree.applying import (
-    Applied,
-    ChangeCounts,
-    apply,
-    merge_changes,
-    read_back,
-    write_part,
-)
-from compaction.stores.staging.tree.fingerprint import fingerprint
-from compaction.stores.staging.tree.storage import RangeStorage
-from compaction.stores.staging.tree.stretches import Part, plan_parts
+from compaction.staging.format.breaks import BreakRule
+from compaction.staging.format.columns import RecordColumns
+from compaction.staging.format.ranges import RangeInfo, RangeWriter, write_ranges
+from compaction.staging.tree.applying import Applied, ChangeCounts, apply, merge_changes, read_back, write_part
+from compaction.staging.tree.fingerprint import fingerprint
+from compaction.staging.tree.storage import RangeStorage
+from compaction.staging.tree.stretches import Part, plan_parts
 from support.depth import examples
 from support.stores.staging_tables import digits
 from support.stores.staging_trees import (

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.exceptions import MissingRangeError
-from compaction.stores.staging.format.breaks import BreakRule
-from compaction.stores.staging.format.columns import RecordColumns
-from compaction.stores.staging.staged.layers import layered
-from compaction.stores.staging.tree.applying import apply
-from compaction.stores.staging.tree.diffing import DiffColumns, DiffKind, diff, diff_changes, union_diffs
-from compaction.stores.staging.tree.storage import RangeStorage
+from compaction.staging.format.breaks import BreakRule
+from compaction.staging.format.columns import RecordColumns
+from compaction.staging.staged.layers import layered
+from compaction.staging.tree.applying import apply
+from compaction.staging.tree.diffing import DiffColumns, DiffKind, diff, diff_changes, union_diffs
+from compaction.staging.tree.storage import RangeStorage
 from support.depth import examples
 from support.stores.staging_trees import (
     CHANGES,

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 
 from compaction.exceptions import MergeConflictError, NoChangesError
-from compaction.stores.staging.format.breaks import BreakRule
-from compaction.stores.staging.tree.applying import apply
-from compaction.stores.staging.tree.merging import Merged, MergeStrategy, merge
-from compaction.stores.staging.tree.storage import RangeStorage
+from compaction.staging.format.breaks import BreakRule
+from compaction.staging.tree.applying import apply
+from compaction.staging.tree.merging import Merged, MergeStrategy, merge
+from compaction.staging.tree.storage import RangeStorage
 from support.depth import examples
 from support.stores.staging_trees import (
     CHANGES,

@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.exceptions import CorruptRangeError, MissingRangeError, RangeRecordError
+from compaction.staging.format.breaks import BreakRule
+from compaction.staging.format.framing import frame_value
+from compaction.staging.format.messages import RangeData
+from compaction.staging.format.ranges import RangeInfo, RangeWriter, TableKind, write_metarange, write_ranges
+from compaction.staging.tree import storage as storage_module
+from compaction.staging.tree.applying import apply, write_part
+from compaction.staging.tree.caching import RecentlyUsed
+from compaction.staging.tree.diffing import diff
+from compaction.staging.tree.merging import merge
+from compaction.staging.tree.storage import RangeStorage
+from compaction.staging.tree.stretches import Part, plan_parts
 from compaction.stores.objects.store import ObjectStorage
-from compaction.stores.staging.format.breaks import BreakRule
-from compaction.stores.staging.format.framing import frame_value
-from compaction.stores.staging.format.messages import RangeData
-from compaction.stores.staging.format.ranges import RangeInfo, RangeWriter, TableKind, write_metarange, write_ranges
-from compaction.stores.staging.tree import storage as storage_module
-from compaction.stores.staging.tree.applying import apply, write_part
-from compaction.stores.staging.tree.caching import RecentlyUsed
-from compaction.stores.staging.tree.diffing import diff
-from compaction.stores.staging.tree.merging import merge
-from compaction.stores.staging.tree.storage import RangeStorage
-from compaction.stores.staging.tree.stretches import Part, plan_parts
 from support.depth import examples
 from support.stores.staging_tables import numbered
 from support.stores.staging_trees import (

@@ -14,12 +14,12 @@ from compaction.local.demo.staging.model import BranchModel
 from compaction.local.demo.staging.prover import StagingProver
 from compaction.local.demo.staging.scenario import BRANCHES, COMMITTED, COMMITTER, DAMAGED, PURGED, REPOSITORY
 from compaction.local.demo.staging.writers import BranchWriter
-from compaction.stores.staging.flows.area import Area
-from compaction.stores.staging.flows.branching import Brancher
-from compaction.stores.staging.flows.committing import Committer, Draft
-from compaction.stores.staging.format.columns import RecordColumns
-from compaction.stores.staging.store import StagingStore
-from compaction.stores.staging.tree.applying import apply
+from compaction.staging.flows.area import Area
+from compaction.staging.flows.branching import Brancher
+from compaction.staging.flows.committing import Committer, Draft
+from compaction.staging.format.columns import RecordColumns
+from compaction.staging.store import StagingStore
+from compaction.staging.tree.applying import apply
 
 SEED = 15
 FIRST_VERSION = 1

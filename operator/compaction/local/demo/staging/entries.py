@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from compaction.exceptions import DemoError
-from compaction.stores.staging.format.columns import BINARY, RecordColumns, data_of, offsets_of
-from compaction.stores.staging.format.framing import frame_value
-from compaction.stores.staging.format.messages import CatalogEntry
+from compaction.staging.format.columns import BINARY, RecordColumns, data_of, offsets_of
+from compaction.staging.format.framing import frame_value
+from compaction.staging.format.messages import CatalogEntry
 
 Numbers = npt.NDArray[np.int64]
 Versions = npt.NDArray[np.uint32]

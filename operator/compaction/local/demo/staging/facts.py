@@ -10,13 +10,13 @@ import numpy as np
 
 from compaction.local.demo.staging.entries import LOGS_PREFIX
 from compaction.local.demo.staging.scenario import THRESHOLDS
-from compaction.stores.staging.changes import tombstones
-from compaction.stores.staging.flows.area import Area
-from compaction.stores.staging.flows.reading import Reader
-from compaction.stores.staging.staged.counters import Counts
-from compaction.stores.staging.staged.layers import layered
-from compaction.stores.staging.staged.tokens import after_prefix
-from compaction.stores.staging.sweep.objects import reachable
+from compaction.staging.changes import tombstones
+from compaction.staging.flows.area import Area
+from compaction.staging.flows.reading import Reader
+from compaction.staging.staged.counters import Counts
+from compaction.staging.staged.layers import layered
+from compaction.staging.staged.tokens import after_prefix
+from compaction.staging.sweep.objects import reachable
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,6 @@ from itertools import pairwise
 
 from compaction.api.enums import JobState
 from compaction.api.job.resource import CompactionJob, JobReceipt
-from compaction.kinds.staging.kind import STAGING
-from compaction.kinds.staging.measures import MOST_TOMBSTONES
 from compaction.local.demo.accident import Accident, Succession
 from compaction.local.demo.check import Check
 from compaction.local.demo.cluster import DemoObservation
@@ -21,6 +19,8 @@ from compaction.local.demo.staging.facts import BranchFacts, LeftOver, Listing, 
 from compaction.local.demo.staging.prover import ProvedStretch, StagingProver
 from compaction.local.demo.staging.scenario import CLEANUP, COMMITTED, DAMAGED, EXPERIMENT, PURGED
 from compaction.local.demo.staging.writers import BranchWriter
+from compaction.staging.kind import STAGING
+from compaction.staging.measures import MOST_TOMBSTONES
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from typing import Final
 from compaction.exceptions import CompactionError, CorruptRangeError, TooManyTriesError
 from compaction.local.demo.staging.entries import TOTAL, EntryColumns, decode_entries, key_of
 from compaction.local.demo.staging.model import BranchModel, Moment
-from compaction.stores.staging.flows.area import Area
-from compaction.stores.staging.flows.views import View, effective, read_consistently
-from compaction.stores.staging.format.columns import concatenated
+from compaction.staging.flows.area import Area
+from compaction.staging.flows.views import View, effective, read_consistently
+from compaction.staging.format.columns import concatenated
 
 STRETCH: Final = 50_000
 PAUSE_SECONDS: Final = 0.05

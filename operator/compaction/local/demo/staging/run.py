@@ -18,7 +18,6 @@ from typing import Final
 
 from compaction.api.enums import JobState
 from compaction.exceptions import DemoError
-from compaction.kinds.staging.measures import MOST_TOMBSTONES
 from compaction.local.demo import scenes
 from compaction.local.demo.accident import Accident, Succession
 from compaction.local.demo.cluster import NAMESPACE, DemoCluster, DemoObservation
@@ -43,7 +42,8 @@ from compaction.local.demo.staging.scenario import (
     WRITE_SECONDS,
 )
 from compaction.local.demo.staging.writers import writing
-from compaction.stores.staging.store import StagingConnection, StagingStore
+from compaction.staging.measures import MOST_TOMBSTONES
+from compaction.staging.store import StagingConnection, StagingStore
 
 LONGEST_SECONDS: Final = 1200.0
 """After so long it does not come to an end any more. Not a measure of speed: a busy machine may take minutes."""

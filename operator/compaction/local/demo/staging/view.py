@@ -11,13 +11,13 @@ from rich.text import Text
 
 from compaction.api.job.resource import CompactionJob
 from compaction.api.text.formatting import format_bytes
-from compaction.kinds.staging.kind import STAGING
 from compaction.local.demo.cluster import DemoObservation
 from compaction.local.demo.staging.facts import BranchFacts
 from compaction.local.demo.staging.proof import StagingStory, branch_of
 from compaction.local.demo.staging.prover import StagingProver
 from compaction.local.demo.staging.writers import BranchWriter
 from compaction.local.demo.view import MISSING, table_of
+from compaction.staging.kind import STAGING
 
 JOB_COLUMNS: Final = ("BRANCH", "TOKENS", "SIZE")
 

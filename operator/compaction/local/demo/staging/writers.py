@@ -15,9 +15,9 @@ from compaction.exceptions import CompactionError, NoChangesError, TooManyTriesE
 from compaction.local.demo.staging.entries import DIGITS, LOGS, TABLES, Numbers, encode_entries, key_of
 from compaction.local.demo.staging.model import BranchModel, Change, Moment
 from compaction.local.demo.staging.scenario import COMMITTER, DemoBranch
-from compaction.stores.staging.flows.area import Area
-from compaction.stores.staging.flows.committing import Committer, Draft
-from compaction.stores.staging.flows.writing import MOST_DELETED, Condition, Writer
+from compaction.staging.flows.area import Area
+from compaction.staging.flows.committing import Committer, Draft
+from compaction.staging.flows.writing import MOST_DELETED, Condition, Writer
 
 SET: Final = 40
 DELETED: Final = 20

@@ -1,0 +1,57 @@
+"""`compactor staging`: staging areas directly, without Kubernetes and without Spark.
+
+Each module is imported when its command runs.
+"""
+
+from __future__ import annotations
+
+import click
+
+from compaction.cli.errors import ErrorGroup
+from compaction.cli.lazy import LazyGroup
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "repo": ("compaction.staging.cli.repos:group", "Create and list repositories."),
+    "branch": ("compaction.staging.cli.branches:branch_group", "Create, list and delete branches."),
+    "tag": ("compaction.staging.cli.branches:tag_group", "Create, list and delete tags."),
+    "put": ("compaction.staging.cli.objects:put", "Write a record of a branch."),
+    "get": ("compaction.staging.cli.objects:get", "Show one record of a reference."),
+    "rm": ("compaction.staging.cli.objects:remove", "Delete records of a branch."),
+    "ls": ("compaction.staging.cli.listing:list_command", "List the records of a reference."),
+    "diff": ("compaction.staging.cli.listing:diff", "Show what is uncommitted, or how two references differ."),
+    "commit": ("compaction.staging.cli.commits:commit", "Commit what is staged on a branch."),
+    "log": ("compaction.staging.cli.commits:log", "Show the commits of a reference."),
+    "merge": ("compaction.staging.cli.merges:merge", "Merge a reference into a branch."),
+    "revert": ("compaction.staging.cli.merges:revert", "Take back what a commit changed."),
+    "cherry-pick": ("compaction.staging.cli.merges:cherry_pick", "Make the changes of a commit on another branch."),
+    "import": ("compaction.staging.cli.imports:import_command", "Commit records of a file in place of a prefix."),
+    "reset": ("compaction.staging.cli.resets:reset", "Discard uncommitted changes, or go to another commit."),
+    "inspect": ("compaction.staging.cli.maintenance.inspect:inspect", "Show branches: tokens, counters, base, claim."),
+    "plan": ("compaction.staging.cli.maintenance.plan:plan", "Show which branches are due, and what it would touch."),
+    "compact": ("compaction.staging.cli.maintenance.compact:compact", "Compact a branch now."),
+    "sweep": ("compaction.staging.cli.maintenance.sweep:sweep", "Show or delete tokens and objects of no branch."),
+    "verify": ("compaction.staging.cli.maintenance.verify:verify", "Read all trees and tokens, and check everything."),
+    "sst": ("compaction.staging.cli.tables.command:group", "Read and write files of ranges and metaranges."),
+    "exec": ("compaction.staging.cli.history.command:exec_command", "Carry out operations of a file, line by line."),
+    "serve": ("compaction.staging.cli.serve:command", "Serve the HTTP endpoint of writers."),
+    "lakefs": ("compaction.staging.cli.lakefs.commands:group", "Merge the sealed tokens of a live lakeFS."),
+}
+"""Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""
+
+
+class StagingGroup(LazyGroup, ErrorGroup):
+    """Imports its commands on demand, ends errors in one line."""
+
+    commands_by_name = COMMANDS
+
+
+@click.group(cls=StagingGroup, name="staging", context_settings={"help_option_names": ["-h", "--help"]})
+def group() -> None:
+    """Work with staging areas: branches with uncommitted changes over sorted ranges; compact, verify and clean up.
+
+    A staging area is a key-value store and a repository in it; the objects are where the record of the repository says.
+    Secrets are never options: the URL of the key-value store with its password is read from COMPACTION_KV_URL, the
+    object store's options from the file that COMPACTION_STORE_OPTIONS_FILE names.
+
+    Exit codes: 0 done, 1 an error in the data or the environment (named on stderr), 2 wrong usage.
+    """

@@ -1,0 +1,228 @@
+"""`compactor staging lakefs plan` and `merge`: what merges of sealed tokens would change, and merging them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import click
+from rich.console import Console
+
+from compaction.api.text.formatting import plural
+from compaction.cli.errors import EXIT_DATA_ERROR, report_all
+from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
+from compaction.exceptions import StagingStoreError, StorageError
+from compaction.staging.cli.lakefs.options import LivePlace, live_options, merge_options
+from compaction.staging.lakefs.merging import MergeEnd, MergeOutcome, merge_branch
+from compaction.staging.lakefs.planning import MergePlan, plan_merge
+from compaction.staging.lakefs.repository import LiveRepository
+from compaction.staging.lakefs.settings import MergeSettings, MergeStep
+from compaction.unexpected import defect
+
+AT_ONCE: Final = 8
+"""Branches that are merged at a time; each has a connection of its own."""
+_PLANNED: Final = (
+    Column("branch", "Branch"),
+    Column("tokens", "Tokens", right=True),
+    Column("rowsBefore", "Rows", right=True),
+    Column("rowsAfter", "After", right=True),
+    Column("statementsBefore", "Statements", right=True),
+    Column("statementsAfter", "After", right=True),
+    Column("whyNot", "Why not", lambda value: value or "-"),
+)
+_MERGED: Final = (
+    Column("branch", "Branch"),
+    Column("end", "End"),
+    Column("tokens", "Tokens", right=True),
+    Column("rowsBefore", "Rows", right=True),
+    Column("rowsAfter", "After", right=True),
+    Column("seconds", "Seconds", lambda value: f"{value:.1f}", right=True),
+    Column("reason", "Reason", lambda value: value or "-"),
+)
+
+
+@click.command()
+@click.argument("branches", nargs=-1, metavar="[BRANCH]...")
+@live_options()
+@merge_options
+@output_option()
+@click.pass_context
+def plan(
+    context: click.Context,
+    /,
+    *,
+    branches: tuple[str, ...],
+    place: LivePlace,
+    settings: MergeSettings,
+    output: OutputFormat,
+) -> None:
+    """What a merge would change: rows and the statements of one read, before and after, and why it would not begin.
+
+    Reads all rows of the tokens; without a BRANCH those of all branches. Nothing is written.
+    """
+    with place.kv() as kv:
+        items, problems = _plans(place.repo(kv), branches, settings)
+    _report_plans(context, items, problems, output)
+
+
+@click.command()
+@click.argument("branches", nargs=-1, metavar="[BRANCH]...")
+@live_options()
+@merge_options
+@click.option("--apply", "applying", is_flag=True, help="Apply (default: dry run).")
+@output_option()
+@click.pass_context
+def merge(
+    context: click.Context,
+    /,
+    *,
+    branches: tuple[str, ...],
+    place: LivePlace,
+    settings: MergeSettings,
+    applying: bool,
+    output: OutputFormat,
+) -> None:
+    """Merge the sealed tokens of branches into one each; without --apply this is `plan`.
+
+    Each branch waits for the quiet period first, up to 8 branches at a time. A branch that changes meanwhile is left as
+    it is, and named with the reason; so is one that another merger works on. Old tokens are kept for the grace:
+    `undo-check` says whether a merge could be undone, `clean` ends it.
+
+    Example: compactor staging lakefs merge main --repo example --seal-staging --apply
+    """
+    with place.kv() as kv:
+        live = place.repo(kv)
+        if not applying:
+            items, problems = _plans(live, branches, settings)
+        else:
+            items, problems = _merges(live, branches, settings)
+    if not applying:
+        _report_plans(context, items, problems, output)
+        return
+    if output is not OutputFormat.TABLE:
+        emit({"repository": place.repository, "items": items, "problems": problems}, output)
+    else:
+        if items:
+            print_table(items, _MERGED)
+        merged = sum(one["end"] == MergeEnd.MERGED.name.lower() for one in items)
+        click.echo(f"{plural(merged, 'branch', 'branches')} of {len(items) + len(problems)} merged")
+    _end(context, problems)
+
+
+def _plans(
+    live: LiveRepository, branches: tuple[str, ...], settings: MergeSettings
+) -> tuple[list[dict[str, Any]], list[str]]:
+    items, problems = [], []
+    for name in branches or _every(live):
+        try:
+            items.append(plan_object(plan_merge(live, name, settings)))
+        except StagingStoreError as error:
+            problems.append(f"branch {name}: {error}")
+    return items, problems
+
+
+def _merges(
+    live: LiveRepository, branches: tuple[str, ...], settings: MergeSettings
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Several at a time: most of a merge is its quiet period."""
+    items, problems = [], []
+    names = branches or _every(live)
+    interrupted = threading.Event()
+    settings = replace(settings, stop=interrupted.is_set)
+    with _progress(len(names), settings) as of, ThreadPoolExecutor(max(1, min(AT_ONCE, len(names)))) as pool:
+        merges = [(name, pool.submit(merge_branch, live, name, of(name))) for name in names]
+        try:
+            for name, running in merges:
+                try:
+                    items.append(outcome_object(running.result()))
+                except (StagingStoreError, StorageError) as error:
+                    problems.append(f"branch {name}: {error}")
+                except Exception as error:  # noqa: BLE001 - of one branch: what became of the others is said
+                    problems.append(f"branch {name}: {defect(error, name)}")
+        except BaseException:
+            # An interrupt ends those that run before their next step, and begins none of the others.
+            interrupted.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return items, problems
+
+
+def _every(live: LiveRepository) -> tuple[str, ...]:
+    return tuple(name for name, _ in live.branch_rows())
+
+
+@contextmanager
+def _progress(branches: int, settings: MergeSettings) -> Iterator[Callable[[str], MergeSettings]]:
+    """The settings of a branch with a progress that is shown on standard error, when that is a terminal."""
+    console = Console(stderr=True)
+    with console.status(f"merging {plural(branches, 'branch', 'branches')}") as status:
+
+        def of(branch: str) -> MergeSettings:
+            def show(step: MergeStep, rows: int) -> None:
+                status.update(f"{branch}: {step.value}" + (f" ({plural(rows, 'row')})" if rows else ""))
+
+            return settings.shown_by(show)
+
+        yield of
+
+
+def plan_object(one: MergePlan) -> dict[str, Any]:
+    """A plan as `-o json` has it."""
+    return {
+        "repository": one.repository,
+        "branch": one.branch,
+        "commit": one.commit_id,
+        "tokens": len(one.tokens),
+        "rowsBefore": one.rows_before,
+        "rowsAfter": one.rows_after,
+        "hiddenRows": one.hidden_rows,
+        "tombstones": one.tombstones,
+        "idleTombstones": one.idle_tombstones,
+        "rowBytesBefore": one.row_bytes_before,
+        "rowBytesAfter": one.row_bytes_after,
+        "statementsBefore": one.statements_before,
+        "statementsAfter": one.statements_after,
+        "whyNot": one.reason,
+    }
+
+
+def outcome_object(one: MergeOutcome) -> dict[str, Any]:
+    """A merge at its end as `-o json` has it."""
+    return {
+        "branch": one.branch,
+        "end": one.end.name.lower(),
+        "reason": one.reason,
+        "fresh": one.fresh,
+        "tokens": len(one.tokens),
+        "rowsBefore": one.rows_before,
+        "rowsAfter": one.rows_after,
+        "idleTombstones": one.idle_tombstones,
+        "rowBytesBefore": one.row_bytes_before,
+        "rowBytesAfter": one.row_bytes_after,
+        "seconds": one.seconds,
+    }
+
+
+def _report_plans(
+    context: click.Context, items: list[dict[str, Any]], problems: list[str], output: OutputFormat
+) -> None:
+    due = [one for one in items if not one["whyNot"]]
+    if output is not OutputFormat.TABLE:
+        emit({"dryRun": True, "items": items, "problems": problems}, output)
+    else:
+        if items:
+            print_table(items, _PLANNED)
+        rows = sum(one["rowsBefore"] - one["rowsAfter"] for one in due)
+        text = f"{plural(len(due), 'branch', 'branches')} would be merged, {plural(rows, 'row')} fewer"
+        click.echo(f"{text}; nothing was changed (`merge --apply` does it)")
+    _end(context, problems)
+
+
+def _end(context: click.Context, problems: list[str]) -> None:
+    if problems:
+        report_all(problems)
+        context.exit(EXIT_DATA_ERROR)

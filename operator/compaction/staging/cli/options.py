@@ -1,0 +1,224 @@
+"""Options that select a staging area; secrets come from the environment and from files only.
+
+A staging area is the URL of its key-value store and the name of a repository in it. Where the objects are says the
+record of the repository; how they are reached say the options of the object store.
+"""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
+
+import click
+
+from compaction.cli.errors import errors_as_exit_code
+from compaction.cli.places import (
+    OPTIONS_VARIABLE,
+    PATIENCE,
+    STORE_OPTIONS,
+    is_given,
+    options_of,
+    parsed,
+    policy_options,
+    refuse_given,
+    refuse_password,
+)
+from compaction.exceptions import NoStagingAreaError
+from compaction.staging.cli.pairs import PairParameter
+from compaction.staging.flows.area import Area
+from compaction.staging.kv.tables import TABLE
+from compaction.staging.store import StagingConnection, StagingStore
+from compaction.stores.unreachable import explaining
+
+if TYPE_CHECKING:
+    from compaction.api.policy.staging_area import StagingAreaSpec
+
+KV_VARIABLE: Final = "COMPACTION_KV_URL"
+REPOSITORY_VARIABLE: Final = "COMPACTION_REPOSITORY"
+_SECRET_WORDS: Final = ("secret", "token", "password", "account_key", "sas", "credential", "service_account")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class StagingPlace:
+    """Where a staging area is. `repository`: "" when the command names none. `may_be_new`: it may begin a store.
+    `spec`: that of the policy which named the place; None when options did.
+    """
+
+    connection: StagingConnection
+    repository: str = ""
+    may_be_new: bool = False
+    spec: StagingAreaSpec | None = None
+
+    @contextmanager
+    def open(self) -> Iterator[StagingStore]:
+        """The store, closed at the end, which writes down what was counted.
+
+        Raises:
+            NoStagingAreaError: there is no such file, and the command must not begin one.
+            DatabaseUrlError, KeyValueArgumentError
+        """
+        self.check()
+        with explaining(self.connection.address()), self.open_unchecked() as store:
+            yield store
+
+    @contextmanager
+    def open_unchecked(self, clock: Callable[[], float] | None = None) -> Iterator[StagingStore]:
+        """The same, for callers that `check` before they first use it. `clock`: seconds since 1970."""
+        store = StagingStore.open(self.connection, clock=clock or time.time, patience=PATIENCE)
+        try:
+            yield store
+        finally:
+            store.close()
+
+    @contextmanager
+    def area(self) -> Iterator[Area]:
+        """The repository, in a store that is closed at the end. Raises as `open`, and as `StagingStore.area`."""
+        self.check()
+        with ExitStack() as stack:
+            with explaining(self.connection.address()):
+                store = stack.enter_context(self.open_unchecked())
+                area = store.area(self.repository)
+            stack.enter_context(explaining(self.connection.address(area.repository.namespace)))
+            yield area
+
+    def check(self) -> None:
+        """A mistyped file must not become an empty store. Raises NoStagingAreaError."""
+        url = parsed(self.connection.kv_url)
+        if url is None or url.get_backend_name() != "sqlite" or not url.database:
+            return
+        file = Path(url.database)
+        if self.may_be_new:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        elif not file.exists():
+            raise NoStagingAreaError(
+                f"{file}: there is no key-value store here: name one that exists, or begin one by creating a "
+                "repository (`compactor staging repo create`)"
+            )
+
+
+def staging_options(
+    *, repository: bool = True, required: bool = True, may_be_new: bool = False, policy: bool = False
+) -> Callable[[Command], Command]:
+    """The options that name a staging area, passed to the command as `place: StagingPlace`. `repository`: one of them
+    is --repo, which is `required` or not. `policy`: a policy may name all of it instead.
+    """
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapped(
+            *,
+            kv: str | None,
+            table: str,
+            store_options: Path | None,
+            store_option: Sequence[tuple[str, str]],
+            repo: str | None = None,
+            policy_file: TextIO | None = None,
+            policy_name: str | None = None,
+            secrets_dir: Path | None = None,
+            **rest: Any,
+        ) -> Any:
+            with errors_as_exit_code():
+                if policy_file is not None:
+                    # The models of policies take longer to import than a command without one takes to answer.
+                    from compaction.staging.cli.policy_place import place_of_policy
+
+                    refuse_given(_NAMED, "repository")
+                    return command(
+                        place=place_of_policy(policy_file, wanted=policy_name, directory=secrets_dir), **rest
+                    )
+                if repository and required and not repo:
+                    raise click.UsageError(f"which repository? Give --repo NAME, or set {REPOSITORY_VARIABLE}")
+                connection = _connection(kv, table, store_options, store_option)
+                return command(place=StagingPlace(connection, repo or "", may_be_new), **rest)
+
+        result: Any = wrapped
+        named = (*((_REPOSITORY,) if repository else ()), *(_POLICY if policy else ()))
+        for option in reversed((*_OPTIONS, *named)):
+            result = option(result)
+        return result  # type: ignore[no-any-return]
+
+    return decorate
+
+
+_REPOSITORY: Final = click.option(
+    "--repo",
+    metavar="NAME",
+    envvar=REPOSITORY_VARIABLE,
+    help=f"The repository; default: {REPOSITORY_VARIABLE}.",
+)
+_NAMED: Final = {
+    "kv": "--kv",
+    "table": "--table",
+    "store_options": "--store-options",
+    "store_option": "--option",
+    "repo": "--repo",
+}
+"""Parameters that a policy has as well, and their flags."""
+_POLICY: Final = policy_options("store and repository")
+_OPTIONS: Final = (
+    click.option(
+        "--kv",
+        metavar="URL",
+        envvar=KV_VARIABLE,
+        help=f"The key-value store: sqlite:///FILE, or postgresql://HOST/DATABASE; with a password only in "
+        f"{KV_VARIABLE}, which is the default.",
+    ),
+    click.option("--table", metavar="NAME", default=TABLE, show_default=True, help="Its table."),
+    STORE_OPTIONS,
+    click.option(
+        "--option",
+        "store_option",
+        metavar="NAME=VALUE",
+        type=PairParameter(),
+        multiple=True,
+        help="One option of the object store that is no secret, such as endpoint=http://localhost:9000.",
+    ),
+)
+
+
+def committer_option(command: Command) -> Command:
+    """`--committer`, which is never empty."""
+    option: Any = click.option(
+        "--committer",
+        metavar="NAME",
+        default=_user,
+        show_default="the name of the user",
+        help="Who makes the commit.",
+    )
+    return option(command)  # type: ignore[no-any-return]
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"uid-{os.getuid()}"
+
+
+def _connection(kv: str | None, table: str, file: Path | None, pairs: Sequence[tuple[str, str]]) -> StagingConnection:
+    if not kv:
+        raise click.UsageError(f"which key-value store? Give --kv URL, or set {KV_VARIABLE}")
+    refuse_password("kv", kv, KV_VARIABLE)
+    for name, _ in pairs:
+        if any(word in name.lower() for word in _SECRET_WORDS):
+            raise click.UsageError(
+                f"--option {name}: other users can read a command line, so it holds no secret: put the option into "
+                f"the file that --store-options or {OPTIONS_VARIABLE} names"
+            )
+    options = {**options_of(file), **dict(pairs)}
+    return StagingConnection(
+        kv,
+        table,
+        MappingProxyType(options),
+        kv_from="--kv" if is_given("kv") else KV_VARIABLE,
+        options_from=str(file or ("--option" if pairs else "")),
+    )

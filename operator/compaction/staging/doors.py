@@ -1,0 +1,29 @@
+"""Where the code of staging areas is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from compaction.kinds.doors import Command, Door, Doors
+
+STAGING_DOORS: Final = Doors(
+    rooms=(
+        "compaction.staging",
+        "compaction.staging",
+        "compaction.staging.rewriting",
+        "compaction.staging.cli",
+        "compaction.staging.serving",
+        "compaction.local.demo.staging",
+    ),
+    adapter=Door("compaction.staging.adapter:open_adapter"),
+    rewriters={"MetarangeRewrite": Door("compaction.staging.rewriting.rewriter:open_rewriter")},
+    tables=Door("compaction.staging.cli.run_tables"),
+    commands=(
+        Command(
+            "staging",
+            "Work with staging areas: branches, records, commits; compact, verify.",
+            Door("compaction.staging.cli.commands:group"),
+        ),
+    ),
+    demo=("staging", Door("compaction.local.demo.staging.run:show")),
+)

@@ -1,0 +1,259 @@
+"""The messages that lakeFS keeps in its key-value store and in values of ranges (docs/design/staging.md#messages).
+
+Fields that this version does not know are kept in `unknown`, as they came, and are written again behind the known ones:
+a message that passes through loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, Final, Self
+
+from compaction.exceptions import CorruptMessageError
+from compaction.staging.format.wire import WireError, WireField, bytes_field, number_field, read_fields
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FieldKind:
+    """How one field is read, given what it was before, and how it is written."""
+
+    read: Callable[[Any, WireField], Any]
+    write: Callable[[int, Any], bytes]
+
+
+def _read_map(before: Mapping[str, str], one: WireField) -> dict[str, str]:
+    key = value = ""
+    for part in read_fields(one.bytes_value()):
+        if part.number == 1:
+            key = part.text_value()
+        elif part.number == 2:
+            value = part.text_value()
+    # In place: a copy for each pair would cost the square of their number. `_decode` owns the dict.
+    found = before if isinstance(before, dict) else dict(before)
+    found[key] = value
+    return found
+
+
+def _write_map(number: int, pairs: Mapping[str, str]) -> bytes:
+    return b"".join(
+        bytes_field(number, bytes_field(1, key.encode(), always=True) + bytes_field(2, value.encode(), always=True))
+        for key, value in pairs.items()
+    )
+
+
+def _read_numbers(before: Mapping[str, int], one: WireField) -> dict[str, int]:
+    key, value = "", 0
+    for part in read_fields(one.bytes_value()):
+        if part.number == 1:
+            key = part.text_value()
+        elif part.number == 2:
+            value = part.signed_value()
+    found = before if isinstance(before, dict) else dict(before)
+    found[key] = value
+    return found
+
+
+def _write_numbers(number: int, pairs: Mapping[str, int]) -> bytes:
+    return b"".join(
+        bytes_field(number, bytes_field(1, key.encode(), always=True) + number_field(2, value), always=True)
+        for key, value in pairs.items()
+    )
+
+
+def _read_texts(before: list[str] | tuple[str, ...], one: WireField) -> list[str]:
+    found = before if isinstance(before, list) else list(before)
+    found.append(one.text_value())
+    return found
+
+
+def _write_texts(number: int, values: tuple[str, ...]) -> bytes:
+    return b"".join(bytes_field(number, value.encode(), always=True) for value in values)
+
+
+TEXT: Final = FieldKind(lambda _, one: one.text_value(), lambda number, value: bytes_field(number, value.encode()))
+DATA: Final = FieldKind(lambda _, one: one.bytes_value(), bytes_field)
+SIGNED: Final = FieldKind(lambda _, one: one.signed_value(), number_field)
+UNSIGNED: Final = FieldKind(lambda _, one: one.number_value(), number_field)
+TRUTH: Final = FieldKind(lambda _, one: bool(one.number_value()), number_field)
+TEXTS: Final = FieldKind(_read_texts, _write_texts)
+MAP: Final = FieldKind(_read_map, _write_map)
+NUMBERS: Final = FieldKind(_read_numbers, _write_numbers)
+_MAPS: Final = (MAP, NUMBERS)
+
+
+def wire_at(number: int, kind: FieldKind) -> dict[str, Any]:
+    """Of a dataclass field: its number on the wire, and its kind."""
+    return {"number": number, "kind": kind}
+
+
+def count_field(number: int) -> Any:
+    """A field of a message that another module defines: a number from 0 on; absent for 0."""
+    return field(default=0, metadata=wire_at(number, UNSIGNED))
+
+
+_NUMBERED: Final[dict[type, Mapping[int, Field[Any]]]] = {}
+
+
+def _numbered(message: type[StagingMessage]) -> Mapping[int, Field[Any]]:
+    """The fields of a message that are on the wire, by their numbers in order; found once."""
+    found = _NUMBERED.get(message)
+    if found is None:
+        known = {one.metadata["number"]: one for one in fields(message) if "number" in one.metadata}
+        found = _NUMBERED[message] = dict(sorted(known.items()))
+    return found
+
+
+@dataclass(frozen=True)
+class StagingMessage:
+    """Base of all messages. `unknown`: the fields that are not known, as bytes."""
+
+    NAME: ClassVar[str]
+    unknown: bytes = field(default=b"", kw_only=True)
+
+    @classmethod
+    def decode(cls, data: bytes, *, name: str = "value") -> Self:
+        """The message in `data`; `name` says in errors whose value it is. CorruptMessageError when there is none."""
+        try:
+            return cls._decode(data)
+        except WireError as error:
+            raise CorruptMessageError(name, cls.NAME, error.offset, error.reason) from None
+
+    @classmethod
+    def _decode(cls, data: bytes) -> Self:
+        known = _numbered(cls)
+        values: dict[str, Any] = {}
+        unknown = []
+        for one in read_fields(data):
+            found = known.get(one.number)
+            if found is None:
+                unknown.append(one.raw)
+                continue
+            before = values.get(found.name, ())
+            if before == () and found.metadata["kind"] in _MAPS:
+                before = {}
+            values[found.name] = found.metadata["kind"].read(before, one)
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return cls(**values, unknown=b"".join(unknown))
+
+    def encode(self) -> bytes:
+        """Known fields by number, then the unknown ones; maps in the order they have. Defaults are not written."""
+        parts = [
+            one.metadata["kind"].write(number, getattr(self, one.name)) for number, one in _numbered(type(self)).items()
+        ]
+        return b"".join(parts) + self.unknown
+
+
+@dataclass(frozen=True)
+class ProtoTimestamp(StagingMessage):
+    """An instant: seconds since 1970 (UTC), and nanoseconds from 0 on."""
+
+    NAME: ClassVar[str] = "Timestamp"
+    seconds: int = field(default=0, metadata=wire_at(1, SIGNED))
+    nanos: int = field(default=0, metadata=wire_at(2, SIGNED))
+
+
+def _read_instant(before: Any, one: WireField) -> ProtoTimestamp:
+    """Two fields of one message are one: what both say of each part, the later of it."""
+    earlier = before.encode() if isinstance(before, ProtoTimestamp) else b""
+    try:
+        return ProtoTimestamp._decode(earlier + one.bytes_value())
+    except WireError as error:
+        raise WireError(one.offset, f"field {one.number}: {error.reason}") from None
+
+
+INSTANT: Final = FieldKind(
+    _read_instant, lambda number, value: b"" if value is None else bytes_field(number, value.encode(), always=True)
+)
+
+
+@dataclass(frozen=True)
+class BranchData(StagingMessage):
+    """A branch. `sealed_tokens` are the newest first."""
+
+    NAME: ClassVar[str] = "BranchData"
+    id: str = field(default="", metadata=wire_at(1, TEXT))
+    commit_id: str = field(default="", metadata=wire_at(2, TEXT))
+    staging_token: str = field(default="", metadata=wire_at(3, TEXT))
+    sealed_tokens: tuple[str, ...] = field(default=(), metadata=wire_at(4, TEXTS))
+    hidden: bool = field(default=False, metadata=wire_at(5, TRUTH))
+
+
+@dataclass(frozen=True)
+class StagedEntryData(StagingMessage):
+    """A staged change of the object `key`: its new entry, or a tombstone."""
+
+    NAME: ClassVar[str] = "StagedEntryData"
+    key: bytes = field(default=b"", metadata=wire_at(1, DATA))
+    identity: bytes = field(default=b"", metadata=wire_at(2, DATA))
+    data: bytes = field(default=b"", metadata=wire_at(3, DATA))
+
+    @property
+    def tombstone(self) -> bool:
+        """Whether the object was deleted: there is no identity."""
+        return not self.identity
+
+
+@dataclass(frozen=True)
+class CommitData(StagingMessage):
+    """A commit. An empty `meta_range_id` is the empty tree of a repository's first commit."""
+
+    NAME: ClassVar[str] = "CommitData"
+    id: str = field(default="", metadata=wire_at(1, TEXT))
+    committer: str = field(default="", metadata=wire_at(2, TEXT))
+    message: str = field(default="", metadata=wire_at(3, TEXT))
+    creation_date: ProtoTimestamp = field(default=ProtoTimestamp(), metadata=wire_at(4, INSTANT))
+    meta_range_id: str = field(default="", metadata=wire_at(5, TEXT))
+    metadata: Mapping[str, str] = field(default_factory=dict, metadata=wire_at(6, MAP))
+    parents: tuple[str, ...] = field(default=(), metadata=wire_at(7, TEXTS))
+    version: int = field(default=0, metadata=wire_at(8, SIGNED))
+    generation: int = field(default=0, metadata=wire_at(9, SIGNED))
+
+
+@dataclass(frozen=True)
+class RepositoryData(StagingMessage):
+    """A repository. `state`: 0 active, 1 in deletion."""
+
+    NAME: ClassVar[str] = "RepositoryData"
+    id: str = field(default="", metadata=wire_at(1, TEXT))
+    storage_namespace: str = field(default="", metadata=wire_at(2, TEXT))
+    default_branch_id: str = field(default="", metadata=wire_at(3, TEXT))
+    creation_date: ProtoTimestamp | None = field(default=None, metadata=wire_at(4, INSTANT))
+    state: int = field(default=0, metadata=wire_at(5, SIGNED))
+    instance_uid: str = field(default="", metadata=wire_at(6, TEXT))
+    read_only: bool = field(default=False, metadata=wire_at(7, TRUTH))
+    storage_id: str = field(default="", metadata=wire_at(8, TEXT))
+
+
+@dataclass(frozen=True)
+class TagData(StagingMessage):
+    """A tag."""
+
+    NAME: ClassVar[str] = "TagData"
+    id: str = field(default="", metadata=wire_at(1, TEXT))
+    commit_id: str = field(default="", metadata=wire_at(2, TEXT))
+
+
+@dataclass(frozen=True)
+class RangeData(StagingMessage):
+    """What a metarange says of a range: its keys' bounds, both included, bytes (estimated) and records."""
+
+    NAME: ClassVar[str] = "RangeData"
+    min_key: bytes = field(default=b"", metadata=wire_at(1, DATA))
+    max_key: bytes = field(default=b"", metadata=wire_at(2, DATA))
+    estimated_size: int = field(default=0, metadata=wire_at(3, UNSIGNED))
+    count: int = field(default=0, metadata=wire_at(4, SIGNED))
+
+
+@dataclass(frozen=True)
+class CatalogEntry(StagingMessage):
+    """An object: the data of a range's value. `address_type`: 1 relative to the storage namespace, 2 a full address."""
+
+    NAME: ClassVar[str] = "Entry"
+    address: str = field(default="", metadata=wire_at(1, TEXT))
+    last_modified: ProtoTimestamp | None = field(default=None, metadata=wire_at(2, INSTANT))
+    size: int = field(default=0, metadata=wire_at(3, SIGNED))
+    e_tag: str = field(default="", metadata=wire_at(4, TEXT))
+    metadata: Mapping[str, str] = field(default_factory=dict, metadata=wire_at(5, MAP))
+    address_type: int = field(default=0, metadata=wire_at(6, SIGNED))
+    content_type: str = field(default="", metadata=wire_at(7, TEXT))

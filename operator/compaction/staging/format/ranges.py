@@ -1,0 +1,202 @@
+"""Ranges and metaranges: tables with an id of their content, cut where lakeFS cuts them, and the table that lists them.
+
+docs/design/staging.md#ranges-and-metaranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import Final, Protocol
+
+from compaction.exceptions import CorruptMessageError, CorruptRangeError, RangeRecordError, shown_bytes
+from compaction.staging.format.breaks import BreakRule, break_points
+from compaction.staging.format.columns import EMPTY_COLUMNS, RecordColumns, concatenated
+from compaction.staging.format.framing import FramingError, frame_value, split_value
+from compaction.staging.format.identity import RangeIdentity
+from compaction.staging.format.messages import RangeData
+from compaction.staging.format.table_reader import BATCH_BYTES, TableReader
+from compaction.staging.format.table_writer import UNLIMITED, ByteSink, TableWriter
+
+_GATHER_BYTES: Final = 4 << 20
+"""Small batches are gathered until they have so many bytes."""
+FOLDER: Final = "_lakefs/"
+"""Ranges and metaranges lie in this folder of a storage namespace, each under its id."""
+
+
+class TableKind(StrEnum):
+    """The property `type` of a table."""
+
+    RANGES = "ranges"
+    METARANGES = "metaranges"
+
+
+@dataclass(frozen=True, slots=True)
+class RangeInfo:
+    """A finished table. Bounds are its first and last key (empty without records), `estimated_size` is in bytes."""
+
+    id: str
+    min_key: bytes
+    max_key: bytes
+    count: int
+    estimated_size: int
+
+
+class RangeSink(ByteSink, Protocol):
+    """Where one table goes whose id is known at its end only."""
+
+    def store(self, info: RangeInfo) -> object:
+        """All bytes were written; they belong under `info.id`."""
+        ...
+
+
+class RangeWriter:
+    """One range or metarange. The caller keeps `sink`; RangeRecordError as of `TableWriter.add`."""
+
+    def __init__(self, sink: ByteSink, kind: TableKind = TableKind.RANGES) -> None:
+        self._kind = kind
+        self._table = TableWriter(sink)
+        self._identity = RangeIdentity()
+        self._min_key = self._max_key = b""
+
+    @property
+    def estimated_size(self) -> int:
+        """Bytes, by the measure that decides where ranges end."""
+        return self._table.estimated_size
+
+    @property
+    def count(self) -> int:
+        """Records so far."""
+        return self._table.records
+
+    def add(self, records: RecordColumns, *, limit: int = UNLIMITED) -> int:
+        """Add records up to the first after which `estimated_size` reaches `limit`; how many were added."""
+        first = not self.count
+        taken = self._table.add(records, limit=limit)
+        if taken:
+            self._identity.add(records.slice(0, taken))
+            self._min_key = records.keys[0].as_py() if first else self._min_key
+            self._max_key = records.keys[taken - 1].as_py()
+        return taken
+
+    def finish(self, *, user: Mapping[bytes, bytes] | None = None) -> RangeInfo:
+        """Write the end of the table. `user`: its properties instead of those that its records have: of a table of
+        another writer that is written again.
+        """
+        kind = {"type": self._kind.value}
+        info = RangeInfo(
+            self._identity.hexdigest(kind), self._min_key, self._max_key, self.count, self._table.estimated_size
+        )
+        own = {
+            b"type": self._kind.value.encode(),
+            b"min_key": info.min_key,
+            b"max_key": info.max_key,
+            b"count": b"%d" % info.count,
+            b"estimated_size_bytes": b"%d" % info.estimated_size,
+        }
+        self._table.finish(own if user is None else user)
+        return info
+
+
+def write_ranges(
+    batches: Iterable[RecordColumns], open_sink: Callable[[], RangeSink], rule: BreakRule | None = None
+) -> Iterator[RangeInfo]:
+    """Cut records in ascending order into ranges; each is stored, then yielded. No records, no range."""
+    rule = rule or BreakRule()
+    open_range: tuple[RangeSink, RangeWriter] | None = None
+    last: bytes | None = None
+    for batch in _gathered(batches):
+        points = break_points(batch.keys, rule.raggedness)
+        at = 0
+        while at < len(batch):
+            if open_range is None:
+                first = batch.keys[at].as_py()
+                # Within a range its writer compares.
+                if last is not None and first <= last:
+                    raise RangeRecordError(first, "its key is not greater than the one before it")
+                sink = open_sink()
+                open_range = sink, RangeWriter(sink)
+            sink, writer = open_range
+            while points and points[0] < at:
+                points.pop(0)
+            end = points[0] + 1 if points else len(batch)
+            # No range ends below min_bytes, also not because of max_bytes.
+            at += writer.add(batch.slice(at, end), limit=max(rule.max_bytes, rule.min_bytes))
+            size = writer.estimated_size
+            hashed = bool(points) and at == points[0] + 1
+            if size >= rule.min_bytes and (size >= rule.max_bytes or hashed):
+                info = _stored(sink, writer)
+                last = info.max_key
+                yield info
+                open_range = None
+    if open_range is not None:
+        yield _stored(*open_range)
+
+
+def _stored(sink: RangeSink, writer: RangeWriter) -> RangeInfo:
+    info = writer.finish()
+    sink.store(info)
+    return info
+
+
+def _gathered(batches: Iterable[RecordColumns]) -> Iterator[RecordColumns]:
+    """The same records in batches that are neither small nor empty, in copies of at most a few megabytes."""
+    held: list[RecordColumns] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= _GATHER_BYTES:
+            yield from concatenated(held).pieces(2 * _GATHER_BYTES)
+            held, size = [], 0
+    yield from concatenated(held or [EMPTY_COLUMNS]).pieces(2 * _GATHER_BYTES)
+
+
+def write_metarange(ranges: Iterable[RangeInfo], sink: ByteSink) -> RangeInfo:
+    """The metarange of these ranges, which are sorted by their keys. RangeRecordError when two of them overlap."""
+    ordered = sorted(ranges, key=lambda one: (one.max_key, one.min_key))
+    for one, other in pairwise(ordered):
+        if other.min_key <= one.max_key:
+            raise RangeRecordError(other.min_key, f"range {other.id} overlaps range {one.id}")
+    writer = RangeWriter(sink, TableKind.METARANGES)
+    writer.add(RecordColumns.of((one.max_key, frame_value(one.id.encode(), _data(one))) for one in ordered))
+    return writer.finish()
+
+
+def _data(info: RangeInfo) -> bytes:
+    return RangeData(info.min_key, info.max_key, info.estimated_size, info.count).encode()
+
+
+def read_metarange(
+    reader: TableReader, name: str, start: bytes = b"", *, batch_bytes: int = BATCH_BYTES
+) -> Iterator[RangeInfo]:
+    """The ranges that a metarange lists, in order, from the first that may hold a key from `start` on.
+
+    `batch_bytes`: so much is decoded at once, at least a block.
+    CorruptRangeError (`name` is the metarange's) when one has another key than it says, or overlaps the one before.
+    """
+    last: bytes | None = None
+    for batch in reader.batches(start, batch_bytes=batch_bytes):
+        for key, value in batch.pairs():
+            try:
+                identity, data = split_value(value)
+                info = RangeData.decode(data, name=name)
+                identifier = identity.decode("ascii")
+            except (FramingError, CorruptMessageError, UnicodeDecodeError) as error:
+                raise CorruptRangeError(
+                    name, 0, f"the record {shown_bytes(key)} lists no range ({type(error).__name__})"
+                ) from None
+            if info.max_key != key or info.min_key > key or (last is not None and info.min_key <= last):
+                raise CorruptRangeError(name, 0, f"the bounds of {shown_bytes(key)} contradict its neighbours")
+            last = key
+            yield RangeInfo(identifier, info.min_key, info.max_key, info.count, info.estimated_size)
+
+
+def table_id(reader: TableReader, kind: TableKind) -> str:
+    """The id that the records of a table have: all of it is read, and the id should be the object's name."""
+    identity = RangeIdentity()
+    for batch in reader.batches():
+        identity.add(batch)
+    return identity.hexdigest({"type": kind.value})

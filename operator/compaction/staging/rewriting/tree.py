@@ -1,0 +1,178 @@
+"""The new tree of a branch, written by tasks: stretches of touched ranges in parts, all others by their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from compaction.exceptions import CorruptRangeError, MissingRangeError, RewriteProofError, WorkerShortageError
+from compaction.rewrite.engine import Engine
+from compaction.rewrite.place import ObjectsPlace
+from compaction.rewrite.ports import HeldLease
+from compaction.rewrite.progress import Progress
+from compaction.rewrite.shares import Shares
+from compaction.rewrite.tasks import run_tasks
+from compaction.staging.compaction.rewriting import base_view, staged_changes
+from compaction.staging.compaction.spool import ChangesSpool
+from compaction.staging.compaction.work import BranchWork
+from compaction.staging.flows.area import Area
+from compaction.staging.format.columns import RecordColumns
+from compaction.staging.format.ranges import RangeInfo, TableKind
+from compaction.staging.rewriting.task import PartTask, WrittenPart, write_proved
+from compaction.staging.tree.applying import ChangeCounts
+from compaction.staging.tree.stretches import PART_BYTES, Part, plan_parts
+from compaction.stores.pace import SharedBucket, limited
+
+PLANNING_SHARE: Final = 10
+"""Percent of a job's progress that reading the changes is."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTree:
+    """A tree whose metarange was written, and what was done for it. Bytes are estimates. `changes`: of all tokens,
+    `tombstones` among them. `touched`: ranges of the base that were read for it.
+    """
+
+    tree: str
+    counts: ChangeCounts
+    changes: int
+    tombstones: int
+    written: tuple[RangeInfo, ...]
+    touched: int
+    reused: int
+    shown: tuple[str, ...]
+    contents: tuple[str, ...]
+    staged_bytes: int
+    bytes_read: int
+
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """The ids of all that was written."""
+        return (*(info.id for info in self.written), self.tree)
+
+    @property
+    def bytes_written(self) -> int:
+        return sum(info.estimated_size for info in self.written)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeWriter:
+    """Writes one tree. `part_bytes`: wanted size of a part. `budget`: what reads and writes ask."""
+
+    area: Area
+    place: ObjectsPlace
+    engine: Engine
+    lease: HeldLease
+    tag: str
+    part_bytes: int = PART_BYTES
+    budget: SharedBucket | None = None
+
+    def write(self, work: BranchWork) -> WrittenTree:
+        """The tree that the tokens of the work make of its base.
+
+        Tokens are read once, in order, into a file of the driver; parts of it go to tasks, a few at a time.
+
+        Raises StagingStoreError, StorageError, LeaseLostError, JobStoppedError, EngineLostError, TaskFailedError.
+        """
+        try:
+            return self._write(work)
+        except (OSError, MemoryError) as error:  # of the file of changes; those of objects are errors of ours by now
+            raise WorkerShortageError(f"{work.repository}/{work.branch}", error) from error
+
+    def _write(self, work: BranchWork) -> WrittenTree:
+        base = base_view(self.area, work).metarange_id
+        with ChangesSpool() as spool:
+            changes = self._held(spool.through(staged_changes(self.area, work)))
+            planned = list(
+                plan_parts(self.area.ranges.ranges(base), changes, self.area.ranges.rule, part_bytes=self.part_bytes)
+            )
+            parts = [one for one in planned if isinstance(one, Part)]
+            self.lease.set_progress(PLANNING_SHARE)
+            done = self._run(work, base, spool, parts)
+            return self._assembled(work, planned, done, spool)
+
+    def _held(self, batches: Iterable[RecordColumns]) -> Iterator[RecordColumns]:
+        pace = limited(self.budget)
+        for batch in batches:
+            self.lease.ensure_held()
+            pace(batch.nbytes)
+            yield batch
+
+    def _run(self, work: BranchWork, base: str, spool: ChangesSpool, parts: list[Part]) -> list[WrittenPart]:
+        """Each part's result, in order. Raises the error of the first that failed."""
+        branch = f"{work.repository}/{work.branch}"
+        total = sum(part.nbytes for part in parts)
+        progress = Progress(total * 100 // (100 - PLANNING_SHARE), self.lease.set_progress)
+        progress.add(total * PLANNING_SHARE / (100 - PLANNING_SHARE))
+        done: dict[int, WrittenPart] = {}
+        with Shares(self.engine.address, [part.nbytes for part in parts], progress.add) as shares:
+            # A part is read, written and read back.
+            tasks = (
+                PartTask(
+                    self.place,
+                    self.area.ranges.rule,
+                    base,
+                    branch,
+                    part,
+                    changes,
+                    self.budget,
+                    shares.teller(number, 3 * part.nbytes),
+                )
+                for number, (part, changes) in enumerate(spool.parts(parts))
+            )
+            running = run_tasks(write_proved, tasks, engine=self.engine, lease=self.lease, tag=self.tag)
+            with closing(running):
+                for arrived in running:
+                    for number, result in arrived:
+                        if result.error is not None:
+                            raise result.error
+                        done[number] = result
+                        shares.finish(number)
+        return [done[number] for number in range(len(parts))]
+
+    def _assembled(
+        self, work: BranchWork, planned: list[RangeInfo | Part], done: list[WrittenPart], spool: ChangesSpool
+    ) -> WrittenTree:
+        every: list[RangeInfo] = []
+        written: list[RangeInfo] = []
+        counts = ChangeCounts()
+        results = iter(done)
+        for one in planned:
+            if isinstance(one, RangeInfo):
+                every.append(one)
+                continue
+            result = next(results).result
+            assert result is not None, "parts with errors end the job"
+            every += result.ranges
+            written += result.ranges
+            counts += result.counts
+        tree = self.area.ranges.write_metarange(every)
+        found = self._read_back(tree, every)
+        if found != tree:
+            raise RewriteProofError(f"{work.repository}/{work.branch}", tree, found)
+        read = spool.nbytes + sum(one.nbytes for one in planned if isinstance(one, Part))
+        return WrittenTree(
+            tree=tree,
+            counts=counts,
+            changes=spool.changes,
+            tombstones=spool.tombstones,
+            written=tuple(written),
+            touched=len({info.id for one in planned if isinstance(one, Part) for info in one.ranges}),
+            reused=len(every) - len(written),
+            shown=tuple(one.shown for one in done),
+            contents=tuple(one.content for one in done),
+            staged_bytes=spool.nbytes,
+            bytes_read=read,
+        )
+
+    def _read_back(self, tree: str, every: list[RangeInfo]) -> str:
+        """The id of the metarange as it lies there now, or in words what is wrong with it: no source is to blame."""
+        try:
+            self.area.ranges.forget(tree)
+            found = self.area.ranges.content_id(tree, TableKind.METARANGES)
+            same = tuple(self.area.ranges.ranges(tree)) == tuple(every)
+        except (CorruptRangeError, MissingRangeError) as error:
+            return str(error)
+        return found if same else f"another list of ranges ({found})"

@@ -1,0 +1,158 @@
+"""The operations of the staging endpoint on one repository, in a thread: the library's flows, between wire models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+from compaction.ingest.wire import Wire
+from compaction.staging.flows.area import Area
+from compaction.staging.flows.committing import Committer, Draft
+from compaction.staging.flows.reading import Difference, Listed, Reader
+from compaction.staging.flows.resetting import Resetter
+from compaction.staging.flows.writing import Condition, Writer
+from compaction.staging.serving.messages import (
+    ChangedAnswer,
+    ChangeLine,
+    ChangeOperation,
+    CommitAnswer,
+    CommitRequest,
+    DeletedAnswer,
+    ObjectAnswer,
+    ObjectQuery,
+    ReadQuery,
+    ResetAnswer,
+    ResetRequest,
+    WriteQuery,
+    WrittenAnswer,
+    bytes_of,
+)
+from compaction.staging.serving.pages import (
+    DifferenceKind,
+    DifferencesAnswer,
+    DifferencesQuery,
+    ListedAnswer,
+    ListedObject,
+    ObjectDifference,
+    ObjectsQuery,
+)
+from compaction.staging.serving.values import identity_text, listed_value, object_answer, text_or_base64
+
+PAGE_BYTES: Final = 8 << 20
+"""Of the objects of one page, approximately: one is never left out of the first place."""
+One = TypeVar("One", bound=Wire)
+
+
+def put(area: Area, branch: str, query: WriteQuery, framed: bytes) -> WrittenAnswer:
+    """Raises as `Writer.set_if`."""
+    writer, key = Writer(area), query.key_bytes
+    if query.if_absent or query.if_identity is not None:
+        expected = None if query.if_identity is None else bytes.fromhex(query.if_identity)
+        writer.set_if(branch, key, framed, Condition(expected))
+    else:
+        writer.set(branch, key, framed)
+    return WrittenAnswer(identity=identity_text(framed) or "")
+
+
+def delete(area: Area, branch: str, query: ObjectQuery) -> DeletedAnswer:
+    """Raises as `Writer.delete`."""
+    Writer(area).delete(branch, query.key_bytes)
+    return DeletedAnswer()
+
+
+def change(area: Area, branch: str, lines: Sequence[tuple[ChangeLine, bytes]]) -> ChangedAnswer:
+    """`lines`: with the framed value of each that writes. Raises as `Writer.set_many` and `Writer.delete_many`."""
+    last = {line.key_bytes: (line, framed) for line, framed in lines}
+    written = [(key, framed) for key, (line, framed) in last.items() if line.op is ChangeOperation.PUT]
+    deleted = [key for key, (line, _) in last.items() if line.op is ChangeOperation.DELETE]
+    writer = Writer(area)
+    if written:
+        writer.set_many(branch, written)
+    if deleted:
+        writer.delete_many(branch, deleted)
+    if not last:
+        area.branches.get(branch)
+    return ChangedAnswer(written=len(written), deleted=len(deleted))
+
+
+def commit(area: Area, branch: str, request: CommitRequest, *, caller: str) -> CommitAnswer:
+    """Raises as `Committer.commit`."""
+    draft = Draft(request.committer or caller, request.message, request.metadata)
+    done = Committer(area).commit(branch, draft, allow_empty=request.allow_empty)
+    return CommitAnswer(id=done.id, metarange=done.meta_range_id, parents=done.parents)
+
+
+def reset(area: Area, branch: str, request: ResetRequest) -> ResetAnswer:
+    """Raises as `Resetter`."""
+    resetter = Resetter(area, Writer(area))
+    if request.all:
+        resetter.reset(branch)
+    elif request.prefix is not None or request.prefix_base64 is not None:
+        resetter.reset_prefix(branch, bytes_of(request.prefix, request.prefix_base64))
+    else:
+        resetter.reset_key(branch, bytes_of(request.key, request.key_base64))
+    return ResetAnswer()
+
+
+def get(area: Area, reference: str, query: ReadQuery) -> ObjectAnswer | None:
+    """None: the reference does not show it. Raises as `Reader.get`."""
+    found = Reader(area).get(reference, query.key_bytes, stage_only=query.staged_only)
+    return None if found is None else object_answer(found)
+
+
+def listing(area: Area, reference: str, query: ObjectsQuery) -> ListedAnswer:
+    """Raises as `Reader.list`."""
+    page = Reader(area).list(
+        reference,
+        prefix=query.prefix_bytes,
+        after=query.after_bytes,
+        delimiter=query.delimiter.encode(),
+        amount=query.amount,
+    )
+    objects, cut = _bounded(page.entries, _listed, lambda one: len(one.key) + len(one.value or b""))
+    return ListedAnswer(objects=objects, more=page.more or cut)
+
+
+def differences(area: Area, branch: str, query: DifferencesQuery) -> DifferencesAnswer:
+    """Raises as `Reader.diff`."""
+    reader, bounds = Reader(area), {"prefix": query.prefix_bytes, "after": query.after_bytes}
+    area.branches.get(branch)
+    page = (
+        reader.diff(query.since, branch, amount=query.amount, **bounds)
+        if query.since
+        else reader.uncommitted(branch, amount=query.amount, **bounds)
+    )
+    return DifferencesAnswer(differences=tuple(map(_difference, page.entries)), more=page.more)
+
+
+Entry = TypeVar("Entry")
+
+
+def _bounded(
+    entries: Iterable[Entry], shown: Callable[[Entry], One], size: Callable[[Entry], int]
+) -> tuple[tuple[One, ...], bool]:
+    """Entries until they are too large together, and whether some were left out."""
+    found: list[One] = []
+    total = 0
+    for one in entries:
+        total += size(one)
+        if found and total > PAGE_BYTES:
+            return tuple(found), True
+        found.append(shown(one))
+    return tuple(found), False
+
+
+def _listed(one: Listed) -> ListedObject:
+    key = text_or_base64("key", one.key)
+    if one.value is None:
+        return ListedObject(**key, common_prefix=True)
+    return ListedObject(**key, **listed_value(one.value))
+
+
+def _difference(one: Difference) -> ObjectDifference:
+    return ObjectDifference(
+        **text_or_base64("key", one.key),
+        kind=DifferenceKind[one.kind.name],
+        before=identity_text(one.left),
+        after=identity_text(one.right),
+    )

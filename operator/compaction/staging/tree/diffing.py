@@ -1,0 +1,190 @@
+"""What differs between two trees, or between a tree and staged changes; by the column.
+
+docs/design/staging.md#diff.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from compaction.staging.changes import tombstones
+from compaction.staging.format.columns import BINARY, EMPTY_COLUMNS, I64, RecordColumns
+from compaction.staging.format.ranges import RangeInfo
+from compaction.staging.tree.aligning import ABSENT, Aligned, Upcoming, aligned, same_identities, together
+from compaction.staging.tree.storage import RangeStorage
+from compaction.staging.tree.stretches import is_entered, overlapping
+
+_ABSENT_VALUE: Final = pa.array([b""], BINARY)
+
+
+class DiffKind(IntEnum):
+    """How a key differs, seen from the left."""
+
+    ADDED = 1
+    CHANGED = 2
+    REMOVED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DiffColumns:
+    """Keys that differ, in strictly ascending order: `kinds` are of `DiffKind` (uint8), a value that is not is b"" ."""
+
+    keys: Any
+    kinds: npt.NDArray[np.uint8]
+    left: Any
+    right: Any
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def changes(self) -> RecordColumns:
+        """What makes the right side of the left one."""
+        return RecordColumns(self.keys, self.right)
+
+    @property
+    def reverted(self) -> RecordColumns:
+        """What makes the left side of the right one."""
+        return RecordColumns(self.keys, self.left)
+
+    def slice(self, begin: int, end: int) -> DiffColumns:
+        """Rows `begin` to `end`, without a copy."""
+        size = end - begin
+        left, right = self.left.slice(begin, size), self.right.slice(begin, size)
+        return DiffColumns(self.keys.slice(begin, size), self.kinds[begin:end], left, right)
+
+    def take(self, rows: I64) -> DiffColumns:
+        """These rows, copied."""
+        places = pa.array(rows)
+        return DiffColumns(self.keys.take(places), self.kinds[rows], self.left.take(places), self.right.take(places))
+
+    def rows(self) -> list[tuple[bytes, DiffKind, bytes, bytes]]:
+        """Key, kind and both values of each: for tests, and for pages of a listing."""
+        kinds = map(DiffKind, self.kinds.tolist())
+        columns = self.keys.to_pylist(), kinds, self.left.to_pylist(), self.right.to_pylist()
+        return list(zip(*columns, strict=True))
+
+
+NO_DIFFS: Final = DiffColumns(EMPTY_COLUMNS.keys, np.zeros(0, dtype=np.uint8), EMPTY_COLUMNS.keys, EMPTY_COLUMNS.keys)
+
+
+def diff(storage: RangeStorage, left_id: str, right_id: str, start: bytes = b"") -> Iterator[DiffColumns]:
+    """How the tree `right_id` differs from `left_id`, for keys from `start` on. No batch is empty.
+
+    Values are equal when their identities are. Ranges that both trees have are not read.
+    """
+    if left_id == right_id:
+        return
+    for left, right in overlapping(storage.ranges(left_id, start), storage.ranges(right_id, start)):
+        if [one.id for one in left] == [one.id for one in right]:
+            continue
+        pieces = together(
+            EMPTY_COLUMNS, records_of(storage, left, left_id, start), records_of(storage, right, right_id, start)
+        )
+        for old, new in pieces:
+            found = _differing(old, new, aligned(old.keys, new.keys), None)
+            if len(found):
+                yield found
+
+
+def diff_changes(storage: RangeStorage, base_id: str, changes: Iterable[RecordColumns]) -> Iterator[DiffColumns]:
+    """What staged changes (tombstones among them) change of a tree, in the order of keys. No batch is empty.
+
+    A tombstone of a key that the tree has not, and a value of the same identity, differ in nothing. Of a range only
+    what lies between the first and the last of its changes is read.
+    """
+    upcoming = Upcoming(changes)
+    first = upcoming.first()
+    for info in storage.ranges(base_id, first or b""):
+        if (first := upcoming.first()) is None:
+            break
+        if is_entered(info, first):
+            for batch in upcoming.until(info.max_key):
+                yield from _changed(_between(storage, info, batch, base_id), batch)
+    for batch in upcoming.until(None):
+        yield from _changed((), batch)
+
+
+def union_diffs(
+    first: Iterable[DiffColumns], second: Iterable[DiffColumns], *, hiding: Iterable[RecordColumns] = ()
+) -> Iterator[DiffColumns]:
+    """Two diffs as one: of each key the row of `first`, else of `second`, unless `hiding` has the key."""
+    marked = (DiffColumns(one.keys, np.zeros(len(one), dtype=np.uint8), one.keys, one.keys) for one in hiding)
+    for one, other, hidden in together(NO_DIFFS, first, second, marked):
+        both = aligned(one.keys, other.keys, hidden.keys)
+        rows = np.where(both.has(0), both.rows[0], ABSENT)
+        free = ~both.has(0) & both.has(1) & ~both.has(2)
+        rows = np.where(free, both.rows[1] + len(one), rows)
+        every = DiffColumns(
+            pa.concat_arrays([one.keys, other.keys]),
+            np.concatenate([one.kinds, other.kinds]),
+            pa.concat_arrays([one.left, other.left]),
+            pa.concat_arrays([one.right, other.right]),
+        )
+        found = every.take(rows[rows != ABSENT])
+        if len(found):
+            yield found
+
+
+def records_of(
+    storage: RangeStorage, ranges: Iterable[RangeInfo], metarange: str, start: bytes = b"", stop: bytes | None = None
+) -> Iterator[RecordColumns]:
+    """The records of some ranges of a tree with start <= key < stop."""
+    return chain.from_iterable(storage.range_records(info, start, stop, metarange=metarange) for info in ranges)
+
+
+def _between(storage: RangeStorage, info: RangeInfo, changes: RecordColumns, base_id: str) -> Iterator[RecordColumns]:
+    """What a range has between the first and the last change."""
+    first, last = changes.keys[0].as_py(), changes.keys[-1].as_py()
+    if last < info.min_key:
+        return iter(())
+    return storage.range_records(info, first, last + b"\0", metarange=base_id)
+
+
+def _changed(base: Iterable[RecordColumns], changes: RecordColumns) -> Iterator[DiffColumns]:
+    for old, new in together(EMPTY_COLUMNS, base, (changes,)):
+        both = aligned(old.keys, new.keys)
+        deleted = np.zeros(both.rows[0].size, dtype=np.bool_)
+        deleted[both.has(1)] = tombstones(new)
+        found = _differing(old, new, both, deleted)
+        if len(found):
+            yield found
+
+
+def _differing(
+    old: RecordColumns, new: RecordColumns, both: Aligned, deleted: npt.NDArray[np.bool_] | None
+) -> DiffColumns:
+    """The keys of both that differ. `deleted`: new has a tombstone; its keys alone are regarded then. None: all are."""
+    old_rows, new_rows = both.rows
+    has_old, has_new = both.has(0), both.has(1)
+    if deleted is not None:
+        removed, has_new = has_old & deleted, has_new & ~deleted
+    else:
+        removed = has_old & ~has_new
+    added, common = has_new & ~has_old, has_new & has_old
+    same = same_identities(old, np.where(common, old_rows, ABSENT), new, new_rows)
+    changed = common & ~same
+    kinds = np.zeros(old_rows.size, dtype=np.uint8)
+    for kind, where in ((DiffKind.ADDED, added), (DiffKind.CHANGED, changed), (DiffKind.REMOVED, removed)):
+        kinds[where] = kind
+    rows = np.flatnonzero(kinds)
+    left_rows = np.where(has_old, old_rows, ABSENT)[rows]
+    right_rows = np.where(has_new, new_rows, ABSENT)[rows]
+    keys = pa.concat_arrays([old.keys, new.keys]).take(
+        pa.array(np.where(left_rows != ABSENT, left_rows, new_rows[rows] + len(old)))
+    )
+    return DiffColumns(keys, kinds[rows], _values(old, left_rows), _values(new, right_rows))
+
+
+def _values(records: RecordColumns, rows: I64) -> Any:
+    """The values of these rows, b"" for `ABSENT`."""
+    last = len(records)
+    return pa.concat_arrays([records.values, _ABSENT_VALUE]).take(pa.array(np.where(rows == ABSENT, last, rows)))
