@@ -57,7 +57,7 @@ def lack_of(error: Exception, path: str) -> LackOfResourcesError | None:
 
 
 def _place(error: Exception) -> str:
-    """The innermost line of ours that the exception came through, such as `stores/blocks/reader.py:20`."""
+    """The innermost line of ours that the exception came through, such as `blocks/reader.py:20`."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if file.is_relative_to(_PACKAGE):

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState, PolicyReason, WaitReason
-from compaction.kinds.blocks.reasons import BlockJobReason
+from compaction.blocks.planning.rules import BlockReason
+from compaction.blocks.reasons import BlockJobReason
 from compaction.kinds.segments.reasons import SegmentReason
 from compaction.planning.candidates import LeftOutReason
 from compaction.staging.reasons import StagingReason
-from compaction.stores.blocks.planning.rules import BlockReason
 from compaction.stores.segments.planning.plan import LeftAloneReason
 from compaction.stores.segments.scan.problems import LogErrorReason
 

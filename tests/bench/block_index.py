@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 from bench.harness import Fact, Sample, Workspace, sample
+from compaction.blocks.index.claims import claim
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.queue import read_changes, read_queue
+from compaction.blocks.index.registering import register
+from compaction.blocks.index.replacing import BlockReplacement, replace
+from compaction.blocks.index.schema import ensure_schema
+from compaction.blocks.model import Block
 from compaction.local.servers.postgres import start_postgres
-from compaction.stores.blocks.index.claims import claim
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.queue import read_changes, read_queue
-from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import BlockReplacement, replace
-from compaction.stores.blocks.index.schema import ensure_schema
-from compaction.stores.blocks.model import Block
 from support.stores.block_index import NOON, a_block, output_of
 
 AT_ONCE = 1000

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from itertools import count, groupby
 
 from bench.harness import Curve, Fact, Race, Side, Workspace, most_seconds, sample
+from compaction.blocks.planning.offers import offer
+from compaction.blocks.planning.queue import BlockQueue
+from compaction.blocks.planning.rules import BlockClass, BlockRules, QueuedBlock
 from compaction.planning.candidates import Candidate, GroupCandidate
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
 from compaction.planning.triggers import PlanTrigger
-from compaction.stores.blocks.planning.offers import offer
-from compaction.stores.blocks.planning.queue import BlockQueue
-from compaction.stores.blocks.planning.rules import BlockClass, BlockRules, QueuedBlock
 
 RULES = BlockRules()
 NOW = 1_800_000_000.0
@@ -31,7 +31,7 @@ def block(number: int) -> QueuedBlock:
     """One of 100 tenants with 8 shards each, of levels 0 to 2, in an hour of data."""
     return QueuedBlock(
         id=f"01ARZ3NDEK{number * 2654435761 % 2**32:016d}",
-        kin=CLASSES[number % 100, number // 7 % 8],  # as stores/blocks/waiting.py does
+        kin=CLASSES[number % 100, number // 7 % 8],  # as blocks/waiting.py does
         level=number // 3 % 3,
         bytes=5_000_000 + number % 1000,
         min_time=number * 3600 % 3_600_000_000,

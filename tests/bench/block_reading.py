@@ -16,8 +16,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from bench.harness import Fact, Workspace
-from compaction.stores.blocks.fingerprint.verify import read_back
-from compaction.stores.blocks.registration.describe import described
+from compaction.blocks.fingerprint.verify import read_back
+from compaction.blocks.registration.describe import described
 from compaction.stores.objects.store import open_objects
 from support.stores.block_shapes import KEY, SHAPES, Arrangement, generate
 

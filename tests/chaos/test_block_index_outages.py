@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from chaos.commit_proxy import CommitProxy, Cut
+from compaction.blocks.index.claims import claim, high_water, open_jobs
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.listing import live_blocks
+from compaction.blocks.index.registering import register
+from compaction.blocks.index.replacing import BlockReplacement, replace
+from compaction.blocks.model import RowFingerprint
 from compaction.exceptions import DatabaseError, DatabaseUnavailableError
 from compaction.local.servers.postgres import PostgresServer
-from compaction.stores.blocks.index.claims import claim, high_water, open_jobs
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.listing import live_blocks
-from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import BlockReplacement, replace
-from compaction.stores.blocks.model import RowFingerprint
 from support.stores.block_index import NOON, blocks_of, check, empty_postgres, output_of
 
 SOURCES = blocks_of(*range(4))
@@ -109,11 +109,11 @@ def test_sessions_that_the_server_ends(remote: IndexDatabase, postgres: Postgres
 NURSERY = """
 import os, random, sys
 from compaction.exceptions import CompactionError
-from compaction.stores.blocks.index.claims import claim, high_water, open_jobs, retire
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.queue import read_queue
-from compaction.stores.blocks.index.listing import live_blocks
-from compaction.stores.blocks.index.replacing import BlockReplacement, replace
+from compaction.blocks.index.claims import claim, high_water, open_jobs, retire
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.queue import read_queue
+from compaction.blocks.index.listing import live_blocks
+from compaction.blocks.index.replacing import BlockReplacement, replace
 from support.stores.block_index import NOON, output_of
 
 def compact(url, seed):

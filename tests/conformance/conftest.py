@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.local.servers.postgres import PostgresServer
 from compaction.staging.store import StagingConnection
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.segments.directory import fs
 from conformance.core import Core
 from conformance.harness import Harness

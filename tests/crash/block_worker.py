@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compaction.rewrite.blocks.job import BlockJob
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.rewriting.job import BlockJob
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from crash.mortal_worker import Mortal, attempt
 from support.faults.index_faults import When
 from support.processes.worker_ports import ThreadEngine

@@ -11,12 +11,12 @@ from typing import Any
 from unittest.mock import patch
 
 from compaction.api.job.report import JobReport
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.rewriting.attempt import BlockAttempt
+from compaction.blocks.rewriting.job import BlockJob
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.exceptions import ObjectStoreUnavailableError
-from compaction.rewrite.blocks.attempt import BlockAttempt
-from compaction.rewrite.blocks.job import BlockJob
 from compaction.rewrite.place import objects_place
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.objects.store import ObjectStorage
 from support.faults.index_faults import Death, Fault, Interrupted, When
 from support.processes.worker_ports import FakeLease, ThreadEngine

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
+from compaction.blocks.index.retention import RetentionPeriods
+from compaction.blocks.index.tables import BlockState
+from compaction.blocks.owners import IDENTITY_PATH
+from compaction.blocks.store import BlockStore
+from compaction.blocks.sweep.cleaning import REMEMBERED, expire_all, housekeeping, sweep
+from compaction.blocks.sweep.orphan_collector import collect_orphans
 from compaction.exceptions import ObjectMissingError
-from compaction.stores.blocks.index.retention import RetentionPeriods
-from compaction.stores.blocks.index.tables import BlockState
-from compaction.stores.blocks.owners import IDENTITY_PATH
-from compaction.stores.blocks.store import BlockStore
-from compaction.stores.blocks.sweep.cleaning import REMEMBERED, expire_all, housekeeping, sweep
-from compaction.stores.blocks.sweep.orphan_collector import collect_orphans
 from support.depth import one_of_each
 from support.faults.aged import DAY, Aging, DyingStore, deaths, root_of
 from support.faults.index_faults import Death, Interrupted, interruptions

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from compaction.stores.blocks.index.claims import claim, forget_jobs, high_water, retire
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.orphans import condemn, confirm_gone, forget_gone
-from compaction.stores.blocks.index.quarantine import Fault as BlockFault
-from compaction.stores.blocks.index.quarantine import drop, quarantine, release
-from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import BlockReplacement, replace
-from compaction.stores.blocks.index.retention import RetentionPeriods, expire
-from compaction.stores.blocks.index.tombstones import confirm, due, failed, forget_blocks
+from compaction.blocks.index.claims import claim, forget_jobs, high_water, retire
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.orphans import condemn, confirm_gone, forget_gone
+from compaction.blocks.index.quarantine import Fault as BlockFault
+from compaction.blocks.index.quarantine import drop, quarantine, release
+from compaction.blocks.index.registering import register
+from compaction.blocks.index.replacing import BlockReplacement, replace
+from compaction.blocks.index.retention import RetentionPeriods, expire
+from compaction.blocks.index.tombstones import confirm, due, failed, forget_blocks
 from support.faults.index_faults import Death, Fault, Interrupted, When, interruptions
 from support.stores.block_index import NOON, SECOND, SavedIndex, blocks_of, check, output_of, tables
 

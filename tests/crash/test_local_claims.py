@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
+from compaction.blocks.claims.holders import STRAY_CLAIM
+from compaction.blocks.index.claims import claim
+from compaction.blocks.index.tables import HOLDERS
+from compaction.blocks.model import SECOND
+from compaction.blocks.store import BlockStore
 from compaction.local.run.this_process import this_process
-from compaction.stores.blocks.claims.holders import STRAY_CLAIM
-from compaction.stores.blocks.index.claims import claim
-from compaction.stores.blocks.index.tables import HOLDERS
-from compaction.stores.blocks.model import SECOND
-from compaction.stores.blocks.store import BlockStore
 from compaction.stores.processes import Holder
 from support.stores.block_commands import BlockCommands, in_folder
 from support.stores.block_index import check
@@ -30,7 +30,7 @@ from support.stores.block_jobs import orphans
 
 AT_COMMIT = """
 import os, sys, time
-from compaction.stores.blocks.index import replacing
+from compaction.blocks.index import replacing
 
 commit, sent = replacing.replace, int(sys.argv.pop(1))
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.local.servers.postgres import PostgresServer
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.cluster.by_kubectl import Cluster
 from support.cluster.manifests import block_policy_object
 from support.cluster.told import files_below, objects_of, session_of, shown_by, write_secret

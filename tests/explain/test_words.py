@@ -8,6 +8,9 @@ from enum import StrEnum
 import pytest
 
 from compaction.api.enums import JobReason, PolicyReason, WaitReason
+from compaction.blocks.kind import BLOCKS
+from compaction.blocks.planning.rules import BlockReason
+from compaction.blocks.reasons import BlockJobReason
 from compaction.cli.main import COMMANDS
 from compaction.explain.job import explain_job
 from compaction.explain.job_words import JOB_WORDS
@@ -15,13 +18,10 @@ from compaction.explain.left_out_words import TARGET_WORDS
 from compaction.explain.policy import explain_policy
 from compaction.explain.policy_words import POLICY_WORDS, WAIT_WORDS
 from compaction.explain.words import job_words, left_out_words, policy_words, wait_words
-from compaction.kinds.blocks.kind import BLOCKS
-from compaction.kinds.blocks.reasons import BlockJobReason
 from compaction.kinds.meaning import Meaning, Names, meaning_of
 from compaction.kinds.segments.kind import SEGMENTS
 from compaction.kinds.segments.reasons import SegmentReason
 from compaction.planning.candidates import LeftOutReason
-from compaction.stores.blocks.planning.rules import BlockReason
 from compaction.stores.segments.planning.plan import LeftAloneReason
 from support.cluster.explained import NOW, ago, attempt, condition, job_with, policy_with
 

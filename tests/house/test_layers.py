@@ -50,7 +50,7 @@ LAYERS = (
         ),
     ),
     # The rules by which blocks are planned: the store's own, and as pure as those of all stores.
-    Layer("compaction.stores.blocks.planning", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.blocks.planning", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS)),
     # What a write-ahead log takes, what its records are, what is in memory, what is flushed: decisions from plain data.
     Layer("compaction.stores.segments.memtable", (*INPUT_OUTPUT, *CLOCKS)),
     Layer("compaction.stores.segments.wal.codec", (*INPUT_OUTPUT, *CLOCKS)),

@@ -75,7 +75,7 @@ def test_the_root_cannot_be_written_and_the_user_is_the_images(worker: Unpacked)
 BLOCKS = """
 import io
 import pyarrow as pa, pyarrow.parquet as pq
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 import psycopg
 store = BlockStore.open(BlockStoreConnection("file:///tmp/blocks", "sqlite:////tmp/index.db"))
 times = pa.array([1, 2, 3], pa.timestamp("us", "UTC"))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.exceptions import (
     IngestConfigError,
     NotAllowedError,
@@ -24,7 +25,6 @@ from compaction.ingest.access import AccessRules, Gate
 from compaction.ingest.reviews import KNOWN_SECONDS, REFUSED_SECONDS, AllowedAccounts, CachedReviews
 from compaction.ingest.shared_secrets import SharedSecret
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.stores.block_index import block_id
 from support.stores.block_stores import fill, upload
 from support.stores.blocks import parquet, rows

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compaction.blocks.index.tombstones import forget_blocks
+from compaction.blocks.serving.messages import Problem, RegistrationOutcome
+from compaction.blocks.serving.openapi import document
+from compaction.blocks.serving.server import IngestServer
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.exceptions import DatabaseError, DatabaseUnavailableError, TokenReviewUnavailableError
-from compaction.ingest.blocks.messages import Problem, RegistrationOutcome
-from compaction.ingest.blocks.openapi import document
-from compaction.ingest.blocks.server import IngestServer
 from compaction.ingest.service import RequestLimits
-from compaction.stores.blocks.index.tombstones import forget_blocks
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.depth import examples
 from support.stores.api_documents import check_routes, check_whole, secured
 from support.stores.block_churn import compact, sweep
@@ -159,8 +159,8 @@ def test_every_answer_of_the_document_is_given(
                 def fail(*_: Any, error: Exception = error, **__: Any) -> None:
                     raise error
 
-                patch.setattr("compaction.ingest.blocks.server.page", fail)
-                patch.setattr("compaction.ingest.blocks.server.register", fail)
+                patch.setattr("compaction.blocks.serving.server.page", fail)
+                patch.setattr("compaction.blocks.serving.server.register", fail)
                 listed = endpoint.list(tenant="acme")
                 entered = endpoint.register({"path": "p"} | block)
                 assert listed.status == entered.status
@@ -178,7 +178,7 @@ def test_too_many_requests_at_once_are_told_to_come_back(
         release.wait()
         raise DatabaseUnavailableError("index", "away")
 
-    monkeypatch.setattr("compaction.ingest.blocks.server.page", slow)
+    monkeypatch.setattr("compaction.blocks.serving.server.page", slow)
     with serving(store, lambda: gate(tmp_path), limits=RequestLimits(in_flight=1)) as endpoint:
         first = threading.Thread(target=endpoint.list)
         first.start()

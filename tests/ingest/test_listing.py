@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from compaction.stores.blocks.index.tombstones import forget_blocks
-from compaction.stores.blocks.model import RowFingerprint
-from compaction.stores.blocks.store import BlockStore
+from compaction.blocks.index.tombstones import forget_blocks
+from compaction.blocks.model import RowFingerprint
+from compaction.blocks.store import BlockStore
 from support.stores.block_churn import compact, sweep
 from support.stores.block_index import NOON, block_id
 from support.stores.block_stores import fill, upload

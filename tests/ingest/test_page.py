@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from support.cluster.rendered import ROOT
 from support.stores.block_stores import fill
 

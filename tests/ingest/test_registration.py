@@ -17,14 +17,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from compaction.blocks.format import footer as footer_module
+from compaction.blocks.format.metadata import BlockMetadata
+from compaction.blocks.owners import IDENTITY_PATH
+from compaction.blocks.paths import block_path
+from compaction.blocks.registration import describe as describe_module
+from compaction.blocks.store import BlockStore
+from compaction.blocks.sweep.orphan_collector import collect_orphans, find_orphans
 from compaction.ingest.service import RequestLimits
-from compaction.stores.blocks.format import footer as footer_module
-from compaction.stores.blocks.format.metadata import BlockMetadata
-from compaction.stores.blocks.owners import IDENTITY_PATH
-from compaction.stores.blocks.paths import block_path
-from compaction.stores.blocks.registration import describe as describe_module
-from compaction.stores.blocks.store import BlockStore
-from compaction.stores.blocks.sweep.orphan_collector import collect_orphans, find_orphans
 from support.depth import examples
 from support.faults.aged import DAY, Aging
 from support.stores.block_index import NOON, block_id, check

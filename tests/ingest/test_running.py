@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.exceptions import IngestConfigError
 from compaction.ingest.running import Address, TlsFiles
 from compaction.local.cluster.certs import Authority, ensure_authority
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.objects.store import Retrying, open_objects
 from support.stores.block_stores import fill, upload
 from support.stores.ingest import gate, serving

@@ -9,7 +9,7 @@ import pytest
 from compaction.api.enums import JobReason, PolicyReason, WaitReason
 from compaction.api.job.resource import CompactionJob, JobReceipt
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.kinds.blocks.reasons import BlockJobReason
+from compaction.blocks.reasons import BlockJobReason
 from compaction.kinds.fate import FATES, Fate
 from compaction.kinds.kind import Kind, StoreSecrets
 from compaction.kinds.registry import KINDS, any_fate, fate_of, kind_named, kind_of, kind_of_job, register

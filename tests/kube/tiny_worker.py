@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from compaction.api.job.resource import CompactionJob
+from compaction.blocks.rewriting.rewriter import BlockRewriter
 from compaction.exceptions import ConflictError, CorruptEntryError, NotFoundError, SegmentLogError
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.leases.record import format_micro_time
-from compaction.rewrite.blocks.rewriter import BlockRewriter
 from compaction.rewrite.ports import Assignment
 from compaction.stores.secrets import NO_SECRETS, Secrets
 from compaction.stores.segments.scan.sense import SenseSettings

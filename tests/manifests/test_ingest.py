@@ -19,7 +19,7 @@ import yaml
 
 from compaction.api.manifests.policies import load_policies
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.cli.blocks import serve as blocks
+from compaction.blocks.cli import serve as blocks
 from compaction.exceptions import ForbiddenError
 from compaction.kube.client.api import PODS, ApiClient
 from compaction.kube.client.config import load_connection, static_token

@@ -8,13 +8,13 @@ from mutation.defect import Defect
 
 _GUARANTEES: Final = "block-stores.md#guarantees"
 _DELETION: Final = "block-stores.md#deletion-retention-orphans"
-_INDEX: Final = "stores/blocks/index"
+_INDEX: Final = "blocks/index"
 
 BLOCK_DEFECTS: Final = (
     Defect(
         name="index: an attempt with an older token commits",
         promise=_GUARANTEES,
-        file="stores/blocks/index/replacing.py",
+        file="blocks/index/replacing.py",
         old="    if job.token != result.token:",
         new="    if job.token < result.token:",
         killers=(f"{_INDEX}/test_replacing.py::test_only_the_equal_token_commits",),
@@ -22,7 +22,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="index: a source that belongs to another job is replaced",
         promise=_GUARANTEES,
-        file="stores/blocks/index/replacing.py",
+        file="blocks/index/replacing.py",
         old="row.state != BlockState.LIVE or row.job != result.job:",
         new="row.state != BlockState.LIVE:",
         killers=(f"{_INDEX}/test_replacing.py::test_a_source_that_was_given_to_another_job_is_not_replaced",),
@@ -30,7 +30,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="index: a commit compares the number of rows, not the rows",
         promise=_GUARANTEES,
-        file="stores/blocks/index/replacing.py",
+        file="blocks/index/replacing.py",
         old="    if before != after:",
         new="    if before.rows != after.rows:",
         killers=(f"{_INDEX}/test_replacing.py::test_no_row_is_lost_or_invented",),
@@ -38,7 +38,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="index: two jobs claim one block",
         promise=_GUARANTEES,
-        file="stores/blocks/index/claims.py",
+        file="blocks/index/claims.py",
         old=(
             "        if row.job is not None and row.job != job:\n"
             "            raise _refused("
@@ -50,7 +50,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="index: a local process takes a job that another one works on",
         promise=_GUARANTEES,
-        file="stores/blocks/index/claims.py",
+        file="blocks/index/claims.py",
         old="        _check_holder(before, job, holder)\n",
         new="",
         killers=(f"{_INDEX}/test_holders.py",),
@@ -58,7 +58,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="index: two blocks have one path",
         promise=_GUARANTEES,
-        file="stores/blocks/index/registering.py",
+        file="blocks/index/registering.py",
         old="    refuse_used_paths(change, new)\n",
         new="",
         killers=(f"{_INDEX}/test_registering.py",),
@@ -66,7 +66,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="cleanup: a tombstone is dropped before its object is deleted",
         promise=_DELETION,
-        file="stores/blocks/sweep/cleaning.py",
+        file="blocks/sweep/cleaning.py",
         old=(
             "        refused = {path: error.reason for path, error in objects.delete(one.path for one in free)}\n"
             "        gone = [one for one in free if one.path not in refused]\n"
@@ -82,7 +82,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="cleanup: sources go although what was made of them is missing",
         promise=_DELETION,
-        file="stores/blocks/sweep/survivors.py",
+        file="blocks/sweep/survivors.py",
         old='            return f"is not in the store ({one.path})"',
         new='            return ""',
         killers=("stores/blocks/sweep/test_cleaning.py",),
@@ -90,7 +90,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="cleanup: files of a table format are deleted",
         promise=_DELETION,
-        file="stores/blocks/sweep/cleaning.py",
+        file="blocks/sweep/cleaning.py",
         old="for one in batch if one.path in signs}",
         new="for one in batch if one.path in ()}",
         killers=("stores/blocks/test_owners.py",),
@@ -98,7 +98,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="orphans: files of a store inside this one are deleted",
         promise=_DELETION,
-        file="stores/blocks/sweep/orphan_collector.py",
+        file="blocks/sweep/orphan_collector.py",
         old="    return [one for one in orphans if one.path not in signs]",
         new="    return list(orphans)",
         killers=("stores/blocks/test_owners.py",),
@@ -106,7 +106,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="cleanup: a table above the root of the store does not count",
         promise=_DELETION,
-        file="stores/blocks/owners.py",
+        file="blocks/owners.py",
         old='    return ["/".join(parts[:count]) for count in range(len(parts), -1, -1)]',
         new='    return ["/".join(parts[:count]) for count in range(len(parts), len(parts) - 2, -1)]',
         killers=("stores/blocks/test_owners.py",),
@@ -114,7 +114,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="registration: a column that only the path holds is lost",
         promise=_DELETION,
-        file="stores/blocks/registration/describe.py",
+        file="blocks/registration/describe.py",
         old="    lost, instants = lost_columns(path, footer.schema.names, given_up), is_instant",
         new="    lost, instants = {}, is_instant",
         killers=("ingest/test_registration.py", "cli/blocks/test_register.py"),
@@ -122,7 +122,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="cleanup: an object is deleted before its grace is over",
         promise=_DELETION,
-        file="stores/blocks/index/tombstones.py",
+        file="blocks/index/tombstones.py",
         old="        .where(TOMBSTONES.c.since <= now - grace, TOMBSTONES.c.not_before <= now, ~_HELD)",
         new="        .where(TOMBSTONES.c.not_before <= now, ~_HELD)",
         killers=("stores/blocks/sweep/test_cleaning.py",),
@@ -130,7 +130,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="retention: a block goes when its oldest row is too old",
         promise=_DELETION,
-        file="stores/blocks/index/retention.py",
+        file="blocks/index/retention.py",
         old="    return (BLOCKS.c.max_time < now - period)",
         new="    return (BLOCKS.c.min_time < now - period)",
         killers=(f"{_INDEX}/test_retention.py",),
@@ -138,7 +138,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="orphans: the output of a running attempt is collected",
         promise=_DELETION,
-        file="stores/blocks/sweep/orphan_collector.py",
+        file="blocks/sweep/orphan_collector.py",
         old="(one.token is None or one.token >= tokens[one.job]))",
         new="(one.token is None or one.token > tokens[one.job]))",
         killers=("stores/blocks/sweep/test_orphan_collector.py",),
@@ -146,7 +146,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="proof: what was written is not compared with what was read",
         promise=_GUARANTEES,
-        file="stores/blocks/fingerprint/verify.py",
+        file="blocks/fingerprint/verify.py",
         old="    if total != expected:",
         new="    if total.rows != expected.rows:",
         killers=("stores/blocks/fingerprint/test_verify.py",),

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from node.on_node import CLAIM, MOUNT, NAMESPACE, Installation, give_to_pods, small
 from support.cluster.rendered import MANIFESTS
 from support.cluster.told import write_secret

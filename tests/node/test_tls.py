@@ -21,7 +21,7 @@ WORKERS = {"max": 1, "slots": 1, "idleSeconds": 5, "launcher": "pod", "driver": 
 WORKERS |= {"executor": small() | {"instances": 1, "cores": 1}}
 
 OPEN_BLOCKS = """
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from support.stores.block_stores import content, fill
 store = BlockStore.open(BlockStoreConnection(
     url, index, options | {"root_certificate": trust}, authorities=trust))

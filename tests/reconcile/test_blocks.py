@@ -12,7 +12,7 @@ from compaction.api.conditions import get_condition
 from compaction.api.enums import JobReason, PolicyReason, WaitReason
 from compaction.api.job.report import JobReport
 from compaction.api.policy.block_store import BLOCK_REWRITE
-from compaction.kinds.blocks.measures import LIVE, READS, READS_AFTER, WINDOWS
+from compaction.blocks.measures import LIVE, READS, READS_AFTER, WINDOWS
 from compaction.planning.candidates import LeftOutReason
 from compaction.reconcile.jobs.job import reported
 from compaction.reconcile.memory import ClaimProblem, frozen

@@ -12,18 +12,18 @@ import pytest
 from compaction.api.enums import JobReason
 from compaction.api.job.report import ReportOutcome
 from compaction.api.job.resource import JobReceipt
+from compaction.blocks.format.footer import read_footer
+from compaction.blocks.format.metadata import decode
+from compaction.blocks.index.quarantine import Fault
+from compaction.blocks.index.replacing import BlockReplacement, replace
+from compaction.blocks.index.retention import RetentionPeriods, expire
+from compaction.blocks.index.tables import BlockState, IndexJobState
+from compaction.blocks.kind import BLOCKS
+from compaction.blocks.model import RowFingerprint
+from compaction.blocks.rewriting.report import Proof
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.exceptions import DatabaseUnavailableError, LeaseLostError
-from compaction.kinds.blocks.kind import BLOCKS
-from compaction.rewrite.blocks.report import Proof
 from compaction.rewrite.budget import budget_of
-from compaction.stores.blocks.format.footer import read_footer
-from compaction.stores.blocks.format.metadata import decode
-from compaction.stores.blocks.index.quarantine import Fault
-from compaction.stores.blocks.index.replacing import BlockReplacement, replace
-from compaction.stores.blocks.index.retention import RetentionPeriods, expire
-from compaction.stores.blocks.index.tables import BlockState, IndexJobState
-from compaction.stores.blocks.model import RowFingerprint
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_index import check
 from support.stores.block_jobs import JOB, MEBIBYTE, assert_tidy, claim, job_of, orphans, run

@@ -16,14 +16,14 @@ import pytest
 
 from compaction.api.enums import JobReason
 from compaction.api.job.report import ReportOutcome
-from compaction.kinds.blocks.reasons import BlockJobReason
-from compaction.rewrite.blocks import examine, task
-from compaction.rewrite.blocks.culprits import Culprit, SourceFault
-from compaction.rewrite.blocks.task import MergeFailure, of_culprit
-from compaction.stores.blocks.format import footer as footer_module
-from compaction.stores.blocks.merge import footers as footers_module
-from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.format import footer as footer_module
+from compaction.blocks.merge import footers as footers_module
+from compaction.blocks.model import Block
+from compaction.blocks.reasons import BlockJobReason
+from compaction.blocks.rewriting import examine, task
+from compaction.blocks.rewriting.culprits import Culprit, SourceFault
+from compaction.blocks.rewriting.task import MergeFailure, of_culprit
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.objects.store import ObjectStorage
 from support.processes.worker_ports import ThreadEngine
 from support.stores.block_index import check
@@ -313,7 +313,7 @@ def test_a_source_on_which_the_code_fails_keeps_no_other_from_being_merged(
     assert (report.outcome, report.message) == (ReportOutcome.SUCCEEDED, "3 blocks merged into 1, 1 quarantined")
     (skipped,) = report.skipped
     assert (skipped.source, skipped.reason) == (victim.id, SourceFault.CORRUPT.value)
-    assert "an unexpected IndexError at rewrite/blocks/examine.py:" in skipped.message
+    assert "an unexpected IndexError at blocks/rewriting/examine.py:" in skipped.message
 
 
 def test_a_defect_that_no_source_shows_by_itself_fails_the_job_by_name(
@@ -325,5 +325,5 @@ def test_a_defect_that_no_source_shows_by_itself_fails_the_job_by_name(
     claim(block_store, job, 1)
     report = run(connection, job, engine)
     assert (report.outcome, report.reason) == (ReportOutcome.FAILED, JobReason.INTERNAL_ERROR)
-    assert "an unexpected IndexError at rewrite/blocks/task.py:" in report.message
+    assert "an unexpected IndexError at blocks/rewriting/task.py:" in report.message
     assert block_store.quarantined() == ()

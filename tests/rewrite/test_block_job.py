@@ -11,13 +11,13 @@ from compaction.api.enums import JobReason
 from compaction.api.job.report import ReportOutcome
 from compaction.api.job.resource import CompactionJob, CompactionJobSpec
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE
+from compaction.blocks.rewriting.job import BlockJob
+from compaction.blocks.rewriting.plan import order_in_words, sort_key
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.exceptions import InvalidAssignmentError, SortKeyError
-from compaction.rewrite.blocks.job import BlockJob
-from compaction.rewrite.blocks.plan import order_in_words, sort_key
 from compaction.rewrite.place import objects_place
 from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.rewrite.segments.rewriter import SegmentRewriter
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.secrets import DirectorySecrets, GivenSecrets, write_secrets
 from support.cluster.manifests import BLOCK_1, BLOCK_2, block_job_object, block_store
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, small_spec

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from compaction.api.enums import JobReason
+from compaction.blocks.fingerprint.rows import fingerprint
+from compaction.blocks.merge.settings import MergeSettings
+from compaction.blocks.model import Block, RowFingerprint
+from compaction.blocks.rewriting.merging import BlockMerge, merge_blocks
 from compaction.exceptions import LeaseLostError
 from compaction.rewrite import shares
-from compaction.rewrite.blocks.merging import BlockMerge, merge_blocks
 from compaction.rewrite.place import ObjectsPlace
-from compaction.stores.blocks.fingerprint.rows import fingerprint
-from compaction.stores.blocks.merge.settings import MergeSettings
-from compaction.stores.blocks.model import Block, RowFingerprint
 from compaction.stores.objects.store import ObjectStorage, open_objects
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_rows import parquet

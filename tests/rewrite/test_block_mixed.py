@@ -6,12 +6,12 @@ import pyarrow as pa
 
 from compaction.api.enums import JobReason
 from compaction.api.job.report import ReportOutcome
-from compaction.stores.blocks.fingerprint.rows import fingerprint
-from compaction.stores.blocks.index.orphans import condemn
-from compaction.stores.blocks.model import RowFingerprint
-from compaction.stores.blocks.registration.describe import describe
-from compaction.stores.blocks.registration.foreign import assigned_id
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.fingerprint.rows import fingerprint
+from compaction.blocks.index.orphans import condemn
+from compaction.blocks.model import RowFingerprint
+from compaction.blocks.registration.describe import describe
+from compaction.blocks.registration.foreign import assigned_id
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_index import block_id
 from support.stores.block_jobs import assert_tidy, claim, clean, job_of, orphans, run

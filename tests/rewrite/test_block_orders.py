@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from compaction.api.job.report import ReportOutcome
-from compaction.stores.blocks.paths import block_path
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.paths import block_path
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from support.processes.worker_ports import ThreadEngine
 from support.stores.block_index import block_id
 from support.stores.block_jobs import claim, job_of, run

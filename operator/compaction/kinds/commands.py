@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from compaction.kinds.blocks.doors import BLOCK_DOORS
+from compaction.blocks.doors import BLOCK_DOORS
 from compaction.kinds.doors import Command, Doors
 from compaction.kinds.segments.doors import SEGMENT_DOORS
 from compaction.staging.doors import STAGING_DOORS

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 
 from compaction.api.policy.standing import PolicyStanding, standing_of
 from compaction.api.policy.store import StoreSpec
-from compaction.kinds.blocks.kind import BLOCKS
+from compaction.blocks.kind import BLOCKS
 from compaction.kinds.fate import FATES, Fate
 from compaction.kinds.kind import Kind
 from compaction.kinds.segments.kind import SEGMENTS

@@ -13,10 +13,10 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from compaction.stores.blocks.format.int96 import Int96Reading
-from compaction.stores.blocks.format.metadata import BlockMetadata
-from compaction.stores.blocks.model import RowFingerprint
-from compaction.stores.blocks.paths import block_path
+from compaction.blocks.format.int96 import Int96Reading
+from compaction.blocks.format.metadata import BlockMetadata
+from compaction.blocks.model import RowFingerprint
+from compaction.blocks.paths import block_path
 from support.stores.block_commands import KEY, BlockCommands, block, policy_file
 from support.stores.blocks import parquet
 
@@ -153,7 +153,7 @@ def test_a_merge_that_cannot_be_is_refused_in_one_line(
 
 INTERRUPTED = """
 import os, signal, sys, time
-from compaction.cli.blocks.compact import interrupts
+from compaction.blocks.cli.compact import interrupts
 with interrupts():
     try:
         os.kill(os.getpid(), signal.SIGINT)

@@ -6,8 +6,8 @@ import json
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from compaction.stores.blocks.index.quarantine import Fault
-from compaction.stores.blocks.index.tombstones import failed
+from compaction.blocks.index.quarantine import Fault
+from compaction.blocks.index.tombstones import failed
 from support.stores.block_commands import BlockCommands, block, policy_file
 
 

@@ -9,11 +9,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from compaction.cli.blocks import options as blocks_options
-from compaction.cli.blocks.commands import group
+from compaction.blocks.cli import options as blocks_options
+from compaction.blocks.cli.commands import group
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.local.cluster.certs import ensure_authority
 from compaction.local.servers.postgres import PostgresServer
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.stores.block_commands import BlockCommands, in_folder
 from support.stores.s3 import S3
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from compaction.cli.blocks.times import time_text
+from compaction.blocks.cli.times import time_text
+from compaction.blocks.model import SECOND
 from compaction.cli.main import main
-from compaction.stores.blocks.model import SECOND
 from support.stores.block_commands import BlockCommands, block, policy_file
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from compaction.cli.blocks import verify as blocks_verify
-from compaction.stores.blocks.index.quarantine import Fault
-from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.registration.foreign import assigned_id
+from compaction.blocks.cli import verify as blocks_verify
+from compaction.blocks.index.quarantine import Fault
+from compaction.blocks.model import Block
+from compaction.blocks.registration.foreign import assigned_id
 from compaction.stores.objects.store import ObjectStorage
 from support.stores.block_commands import BlockCommands, block
 from support.stores.blocks import parquet, rows
@@ -198,7 +198,7 @@ def test_verify_names_a_block_on_which_the_code_fails_and_goes_on(
     plain = blocks_verify.read_back
     monkeypatch.setattr(blocks_verify, "read_back", lambda path, file: [][3] if block(1) in path else plain(path, file))
     line = blocks.fails("verify")
-    assert line.startswith(f"error: block {block(1)}: an unexpected IndexError at cli/blocks/verify.py:")
+    assert line.startswith(f"error: block {block(1)}: an unexpected IndexError at blocks/cli/verify.py:")
     assert "2 blocks read, 1 equal to the index, 1 not" in blocks.run("verify").stdout
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.stores.blocks.index.claims import retire
-from compaction.stores.blocks.model import RowFingerprint
+from compaction.blocks.index.claims import retire
+from compaction.blocks.model import RowFingerprint
 from support.stores.block_commands import BlockCommands, block, in_folder
 from support.stores.block_histories import attempt
 from support.stores.block_index import NOON

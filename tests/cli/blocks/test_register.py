@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from compaction.cli.blocks import register as register_command
-from compaction.stores.blocks.format.footer import BlockFooter
-from compaction.stores.blocks.index.claims import claim
-from compaction.stores.blocks.registration.describe import Described
+from compaction.blocks.cli import register as register_command
+from compaction.blocks.format.footer import BlockFooter
+from compaction.blocks.index.claims import claim
+from compaction.blocks.registration.describe import Described
 from compaction.stores.objects.store import ObjectStorage
 from support.stores.block_commands import BlockCommands, block, in_folder
 from support.stores.blocks import parquet, rows
@@ -79,7 +79,7 @@ def test_a_file_that_fails_for_no_known_reason_is_named_and_the_others_registere
 
     monkeypatch.setattr(register_command, "describe_footer", fails)
     line = blocks.fails("register", good, bad, "--tenant", "acme", "--skip-bad")
-    assert line.startswith(f"error: {bad}: an unexpected AttributeError at cli/blocks/register.py:")
+    assert line.startswith(f"error: {bad}: an unexpected AttributeError at blocks/cli/register.py:")
     assert [one["path"] for one in blocks.data("list")["items"]] == [good]
     assert "Traceback" not in blocks.run("register", bad, "--tenant", "acme").output
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from compaction.blocks.serving.server import IngestServer
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.cli.main import main
-from compaction.ingest.blocks.server import IngestServer
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.secrets import write_secrets
 from support.stores.block_index import check
 from support.stores.block_stores import content, upload

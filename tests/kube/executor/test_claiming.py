@@ -11,6 +11,8 @@ import pytest
 
 from compaction.api.enums import WaitReason
 from compaction.api.job.resource import CompactionJob, CompactionJobSpec, CompactionJobStatus
+from compaction.blocks.claims.refused import claiming as of_blocks
+from compaction.blocks.index.refusals import IndexRefusal
 from compaction.exceptions import (
     BlockClaimError,
     ClaimRefusal,
@@ -31,8 +33,6 @@ from compaction.reconcile.actions import AssignJob
 from compaction.reconcile.jobs.claims import Refused
 from compaction.reconcile.observations import Identity
 from compaction.stores.adapter import StoreAdapter
-from compaction.stores.blocks.claims.refused import claiming as of_blocks
-from compaction.stores.blocks.index.refusals import IndexRefusal
 from compaction.stores.segments.adapter import claiming as of_logs
 from support.cluster.manifests import block_job_object
 

@@ -13,6 +13,9 @@ import pytest
 import yaml
 
 from compaction.api.policy.resource import CompactionPolicy
+from compaction.blocks.model import Block, RowFingerprint
+from compaction.blocks.reader import BlockReader
+from compaction.blocks.store import BlockStore
 from compaction.exceptions import ControlPlaneError
 from compaction.local.demo import servers
 from compaction.local.demo.blocks import scenario
@@ -25,9 +28,6 @@ from compaction.local.demo.cluster import DemoCluster
 from compaction.local.demo.leaks import find_leaks
 from compaction.local.demo.proving import proving
 from compaction.local.processes.process import ProcessId
-from compaction.stores.blocks.model import Block, RowFingerprint
-from compaction.stores.blocks.reader import BlockReader
-from compaction.stores.blocks.store import BlockStore
 from support.programs import needs
 from support.stores.block_churn import compact, sweep
 from support.stores.block_index import a_block

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from compaction.api.job.resource import CompactionJob
 from compaction.api.policy.resource import CompactionPolicy
+from compaction.blocks.model import Block, RowFingerprint
 from compaction.local.demo import scenes
 from compaction.local.demo.accident import Accident
 from compaction.local.demo.blocks import proof, run, scenario, view
@@ -21,7 +22,6 @@ from compaction.local.demo.blocks.ledger import Entries, Ledger
 from compaction.local.demo.blocks.prover import ProvedContent, Prover
 from compaction.local.demo.blocks.scenario import NOISY, SHARD, TOP_LEVEL
 from compaction.local.demo.cluster import DemoCluster, DemoObservation
-from compaction.stores.blocks.model import Block, RowFingerprint
 from support.stores.block_index import a_block
 
 NOW = "2026-01-01T00:00:00Z"

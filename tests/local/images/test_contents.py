@@ -24,7 +24,7 @@ AWAY = ("local", "drill", "demo")
 """Commands that an image does not have."""
 ENTRY_POINTS = (
     "compaction.cli.main", "compaction.cli.completion",
-    "compaction.stores.segments.adapter", "compaction.stores.blocks.adapter",
+    "compaction.stores.segments.adapter", "compaction.blocks.adapter",
 )  # fmt: skip
 START = """
 import importlib, sys

@@ -17,9 +17,9 @@ RUNS = {
     "operator": (
         "compaction.cli.cluster.operator",
         "compaction.stores.segments.adapter",
-        "compaction.stores.blocks.adapter",
+        "compaction.blocks.adapter",
     ),
-    "worker": ("compaction.cli.cluster.worker", "compaction.rewrite.blocks.task", "compaction.stores.blocks.store"),
+    "worker": ("compaction.cli.cluster.worker", "compaction.blocks.rewriting.task", "compaction.blocks.store"),
 }
 """What the image's containers import at the least."""
 HIDE = """
@@ -34,8 +34,8 @@ for module in sys.argv[1].split(","):
     importlib.import_module(module)
 import sqlalchemy
 sqlalchemy.create_engine("postgresql+psycopg://nowhere/index").dialect.dbapi.connect
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.schema import ensure_schema
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.schema import ensure_schema
 database = IndexDatabase.open("sqlite://" + sys.argv[3])
 ensure_schema(database, identity="01ARZ3NDEKTSV4RRFFQ69G5FAV")
 database.close()

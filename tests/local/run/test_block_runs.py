@@ -17,9 +17,11 @@ import yaml
 
 from compaction.api.enums import JobReason, JobState
 from compaction.api.job.report import JobReport, ReportOutcome
+from compaction.blocks.index.retention import RetentionPeriods, expire
+from compaction.blocks.kind import BLOCKS
+from compaction.blocks.model import RowFingerprint
 from compaction.cli.local.policy_file import PolicyFile
 from compaction.cli.main import main
-from compaction.kinds.blocks.kind import BLOCKS
 from compaction.local.run.job import RunResult
 from compaction.local.run.news import News
 from compaction.local.run.once import LocalRun
@@ -29,8 +31,6 @@ from compaction.local.servers.postgres import PostgresServer
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.stores.adapter import open_store
-from compaction.stores.blocks.index.retention import RetentionPeriods, expire
-from compaction.stores.blocks.model import RowFingerprint
 from support.stores.block_commands import BlockCommands, block, in_folder, policy_file
 from support.stores.s3 import S3
 from support.time.waiting import eventually
@@ -98,7 +98,7 @@ def test_a_dry_run_plans_and_changes_nothing(
 def test_an_index_that_is_not_there_ends_in_one_line(
     blocks: BlockCommands, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compaction.cli.blocks.others.PATIENCE", 0.0)
+    monkeypatch.setattr("compaction.blocks.cli.others.PATIENCE", 0.0)
     blocks.add(1)
     text = policy_file(tmp_path / "policy.yaml", blocks).read_text()
     (tmp_path / "away.yaml").write_text(

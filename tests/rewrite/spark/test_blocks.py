@@ -13,17 +13,17 @@ from pyspark.sql import SparkSession
 from compaction.api.enums import JobReason
 from compaction.api.job.report import ReportOutcome
 from compaction.api.job.resource import CompactionJob, CompactionJobSpec
+from compaction.blocks.index.listing import BlockFilter
+from compaction.blocks.merge.kernel import merge
+from compaction.blocks.merge.settings import MergeInput, MergeSettings
+from compaction.blocks.rewriting.culprits import SourceFault
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.exceptions import LeaseLostError
-from compaction.rewrite.blocks.culprits import SourceFault
 from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.rewrite.spark.session import SparkEngine
 from compaction.rewrite.worker.events import Inbox
 from compaction.rewrite.worker.heartbeat import Heartbeat
 from compaction.rewrite.worker.loop import Worker, WorkerExit
-from compaction.stores.blocks.index.listing import BlockFilter
-from compaction.stores.blocks.merge.kernel import merge
-from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.secrets import DirectorySecrets, write_secrets
 from support.cluster.manifests import block_job_object
 from support.processes.worker_ports import Cluster, FakeLease

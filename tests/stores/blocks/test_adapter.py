@@ -13,19 +13,19 @@ from sqlalchemy import delete, update
 from compaction.api.enums import PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.resource import CompactionPolicySpec
+from compaction.blocks.index.quarantine import Fault
+from compaction.blocks.index.replacing import BlockReplacement
+from compaction.blocks.index.schemas import read_schemas
+from compaction.blocks.index.tables import BLOCKS, SCHEMAS
+from compaction.blocks.paths import block_path
+from compaction.blocks.planning.rules import BlockReason
+from compaction.blocks.schema import book
+from compaction.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.sweep import cleaner
+from compaction.blocks.sweep.cleaning import Cleaned
 from compaction.exceptions import ClaimRefusedError
 from compaction.planning.reading import HeldJob
 from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter, open_store
-from compaction.stores.blocks.index.quarantine import Fault
-from compaction.stores.blocks.index.replacing import BlockReplacement
-from compaction.stores.blocks.index.schemas import read_schemas
-from compaction.stores.blocks.index.tables import BLOCKS, SCHEMAS
-from compaction.stores.blocks.paths import block_path
-from compaction.stores.blocks.planning.rules import BlockReason
-from compaction.stores.blocks.schema import book
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from compaction.stores.blocks.sweep import cleaner
-from compaction.stores.blocks.sweep.cleaning import Cleaned
 from compaction.stores.secrets import GivenSecrets
 from support.stores.block_index import block_id
 from support.stores.block_stores import fill, fill_units

@@ -9,9 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from compaction.exceptions import ForeignFileError, ObjectAccessError
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.owners import (
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.owners import (
     BLOCK_STORE,
     DELTA,
     HUDI,
@@ -22,12 +21,13 @@ from compaction.stores.blocks.owners import (
     FolderOwners,
     sign_of_path,
 )
-from compaction.stores.blocks.rebuild.found import Lake
-from compaction.stores.blocks.rebuild.index import rebuild_index
-from compaction.stores.blocks.registration.describe import describe
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from compaction.stores.blocks.sweep.cleaning import sweep
-from compaction.stores.blocks.sweep.orphan_collector import collect_orphans, find_orphans
+from compaction.blocks.rebuild.found import Lake
+from compaction.blocks.rebuild.index import rebuild_index
+from compaction.blocks.registration.describe import describe
+from compaction.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.sweep.cleaning import sweep
+from compaction.blocks.sweep.orphan_collector import collect_orphans, find_orphans
+from compaction.exceptions import ForeignFileError, ObjectAccessError
 from compaction.stores.objects.store import ObjectInfo, ObjectStorage, open_objects
 from support.faults.aged import Aging
 from support.stores.block_histories import compact
@@ -161,9 +161,7 @@ def test_what_may_not_be_listed_counts_below_the_root_only(
 
     remote = FolderOwners._remote
     monkeypatch.setattr(FolderOwners, "_remote", lambda self, folder: refuse(folder) or remote(self, folder))
-    monkeypatch.setattr(
-        "compaction.stores.blocks.owners._signs_in", lambda folder: refuse(str(folder).strip("/")) or iter(())
-    )
+    monkeypatch.setattr("compaction.blocks.owners._signs_in", lambda folder: refuse(str(folder).strip("/")) or iter(()))
     assert FolderOwners(block_store.objects).of(["lake/x.parquet"]) == {}
     denied.append(f"{root}/lake")
     with pytest.raises(ObjectAccessError, match="its owner is not known"):

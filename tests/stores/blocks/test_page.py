@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cli.blocks.commands import COMMANDS
-from compaction.rewrite.blocks.plan import MOST_PARTS
-from compaction.stores.blocks.format.footer import MAX_FOOTER
-from compaction.stores.blocks.format.metadata import MAX_ANCESTORS, PREFIX, BlockMetadata
-from compaction.stores.blocks.index.claims import MOST_SOURCES
-from compaction.stores.blocks.index.rows import MAX_LEVEL
-from compaction.stores.blocks.index.schema import VERSION_TABLE
-from compaction.stores.blocks.index.tables import METADATA, BlockState, IndexJobState, TombstoneReason
-from compaction.stores.blocks.model import RowFingerprint
-from compaction.stores.blocks.paths import MAX_SHARD, MAX_TENANT
+from compaction.blocks.cli.commands import COMMANDS
+from compaction.blocks.format.footer import MAX_FOOTER
+from compaction.blocks.format.metadata import MAX_ANCESTORS, PREFIX, BlockMetadata
+from compaction.blocks.index.claims import MOST_SOURCES
+from compaction.blocks.index.rows import MAX_LEVEL
+from compaction.blocks.index.schema import VERSION_TABLE
+from compaction.blocks.index.tables import METADATA, BlockState, IndexJobState, TombstoneReason
+from compaction.blocks.model import RowFingerprint
+from compaction.blocks.paths import MAX_SHARD, MAX_TENANT
+from compaction.blocks.rewriting.plan import MOST_PARTS
 from compaction.stores.objects.paths import MAX_PATH
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -9,8 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from compaction.api.policy.block_store import TenantName
 from compaction.api.text.safe import printable
-from compaction.exceptions import InvalidTenantError
-from compaction.stores.blocks.paths import (
+from compaction.blocks.paths import (
     BlockPlace,
     block_path,
     escape_tenant,
@@ -18,6 +17,7 @@ from compaction.stores.blocks.paths import (
     place_problem,
     unescape_tenant,
 )
+from compaction.exceptions import InvalidTenantError
 from compaction.stores.objects.paths import check_path
 
 ULID = "01JD0000000000000000000000"

@@ -13,6 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from compaction.blocks.format.metadata import BlockMetadata
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.listing import BlockFilter
+from compaction.blocks.reader import BlockReader, BlockSnapshot
+from compaction.blocks.rebuild.index import rebuild_index
+from compaction.blocks.store import BlockStore
 from compaction.exceptions import (
     CorruptBlockError,
     ObjectMissingError,
@@ -20,12 +26,6 @@ from compaction.exceptions import (
     SnapshotExpiredError,
     UnsuitableBlockError,
 )
-from compaction.stores.blocks.format.metadata import BlockMetadata
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.listing import BlockFilter
-from compaction.stores.blocks.reader import BlockReader, BlockSnapshot
-from compaction.stores.blocks.rebuild.index import rebuild_index
-from compaction.stores.blocks.store import BlockStore
 from support.stores.block_churn import compact, sweep
 from support.stores.block_index import block_id
 from support.stores.block_stores import fill, upload

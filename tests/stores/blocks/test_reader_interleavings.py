@@ -11,6 +11,12 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pytest
 
+from compaction.blocks.index.listing import BlockFilter
+from compaction.blocks.index.replacing import BlockReplacement
+from compaction.blocks.index.retention import RetentionPeriods, expire
+from compaction.blocks.model import Block
+from compaction.blocks.reader import BlockReader
+from compaction.blocks.store import BlockStore
 from compaction.exceptions import (
     BlockClaimError,
     ObjectMissingError,
@@ -18,12 +24,6 @@ from compaction.exceptions import (
     SnapshotExpiredError,
     StaleTokenError,
 )
-from compaction.stores.blocks.index.listing import BlockFilter
-from compaction.stores.blocks.index.replacing import BlockReplacement
-from compaction.stores.blocks.index.retention import RetentionPeriods, expire
-from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.reader import BlockReader
-from compaction.stores.blocks.store import BlockStore
 from support.depth import seeds
 from support.stores.block_churn import merged, replacement, sweep
 from support.stores.block_index import check

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from compaction.blocks.identity import read_identity
+from compaction.blocks.owners import IDENTITY_PATH
+from compaction.blocks.paths import parse_block_path
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.exceptions import BlockConflictError, BlockFormatError, IndexMismatchError
-from compaction.stores.blocks.identity import read_identity
-from compaction.stores.blocks.owners import IDENTITY_PATH
-from compaction.stores.blocks.paths import parse_block_path
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.stores.block_index import block_id
 from support.stores.block_stores import content, fill, upload
 

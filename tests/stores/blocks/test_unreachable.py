@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.listing import live_blocks
+from compaction.blocks.store import BlockStoreConnection
 from compaction.exceptions import (
     BlockStoreError,
     DatabaseError,
@@ -14,9 +17,6 @@ from compaction.exceptions import (
     ObjectMissingError,
     ObjectStoreUnavailableError,
 )
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.listing import live_blocks
-from compaction.stores.blocks.store import BlockStoreConnection
 from compaction.stores.objects.store import Retrying, open_objects
 from compaction.stores.unreachable import explaining
 

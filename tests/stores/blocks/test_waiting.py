@@ -8,21 +8,21 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pytest
 
+from compaction.blocks.index.claims import claim, retire
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.quarantine import Fault, quarantine, release
+from compaction.blocks.index.registering import register
+from compaction.blocks.index.replacing import BlockReplacement, replace
+from compaction.blocks.index.retention import RetentionPeriods, expire
+from compaction.blocks.index.schemas import read_schemas
+from compaction.blocks.model import RowFingerprint
+from compaction.blocks.planning.offers import offer
+from compaction.blocks.planning.rules import BlockRules, LevelRule
+from compaction.blocks.schema.classes import schema_of_text, schema_text
+from compaction.blocks.schema.classing import LookUp
+from compaction.blocks.waiting import WaitingBlocks
 from compaction.exceptions import ObjectStoreUnavailableError
 from compaction.planning.reading import HeldJob
-from compaction.stores.blocks.index.claims import claim, retire
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.quarantine import Fault, quarantine, release
-from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import BlockReplacement, replace
-from compaction.stores.blocks.index.retention import RetentionPeriods, expire
-from compaction.stores.blocks.index.schemas import read_schemas
-from compaction.stores.blocks.model import RowFingerprint
-from compaction.stores.blocks.planning.offers import offer
-from compaction.stores.blocks.planning.rules import BlockRules, LevelRule
-from compaction.stores.blocks.schema.classes import schema_of_text, schema_text
-from compaction.stores.blocks.schema.classing import LookUp
-from compaction.stores.blocks.waiting import WaitingBlocks
 from support.depth import seeds
 from support.stores.block_index import NOON, SECOND, a_block, block_id
 

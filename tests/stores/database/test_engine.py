@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
+from compaction.blocks.index.engine import IndexDatabase
 from compaction.exceptions import (
     DatabaseError,
     DatabaseUnavailableError,
@@ -25,7 +26,6 @@ from compaction.exceptions import (
 from compaction.local.cluster.certs import Authority, ensure_authority
 from compaction.local.servers.postgres import PostgresServer
 from compaction.staging.kv.sql import KeyValueDatabase
-from compaction.stores.blocks.index.engine import IndexDatabase
 from compaction.stores.database.engine import Database
 
 

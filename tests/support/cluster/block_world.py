@@ -6,15 +6,15 @@ from collections import Counter
 from typing import Any
 
 from compaction.api.job.resource import CompactionJob
-from compaction.kinds.blocks.measures import measures_of
+from compaction.blocks.measures import measures_of
+from compaction.blocks.planning.ids import output_id
+from compaction.blocks.planning.offers import offer
+from compaction.blocks.planning.queue import BlockQueue
+from compaction.blocks.planning.rules import BlockClass, BlockRules, LevelRule, QueuedBlock
 from compaction.planning.reading import ScanResult
 from compaction.reconcile import store_work
 from compaction.reconcile.actions import RunStoreTask, StoreTask
 from compaction.reconcile.memory import frozen
-from compaction.stores.blocks.planning.ids import output_id
-from compaction.stores.blocks.planning.offers import offer
-from compaction.stores.blocks.planning.queue import BlockQueue
-from compaction.stores.blocks.planning.rules import BlockClass, BlockRules, LevelRule, QueuedBlock
 from support.cluster.manifests import block_store
 from support.cluster.world import Log, PlainCluster
 

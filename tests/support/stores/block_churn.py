@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from compaction.stores.blocks.index.replacing import BlockReplacement
-from compaction.stores.blocks.index.tombstones import confirm, due
-from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.store import BlockStore
+from compaction.blocks.index.replacing import BlockReplacement
+from compaction.blocks.index.tombstones import confirm, due
+from compaction.blocks.model import Block
+from compaction.blocks.store import BlockStore
 from support.stores.block_stores import read, upload
 
 

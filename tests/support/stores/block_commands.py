@@ -14,10 +14,10 @@ import yaml
 from click.testing import CliRunner, Result
 from ulid import ULID
 
-from compaction.cli.blocks.commands import group
-from compaction.stores.blocks.format.metadata import BlockMetadata
-from compaction.stores.blocks.paths import block_path
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.cli.commands import group
+from compaction.blocks.format.metadata import BlockMetadata
+from compaction.blocks.paths import block_path
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.objects.store import ObjectStorage, open_objects
 from support.stores.blocks import parquet, rows
 

@@ -103,9 +103,9 @@ class Work:
 
 
 def _merging(work: Work, *, known: bool) -> Callable[[], object]:
-    from compaction.stores.blocks.merge.kernel import merge
-    from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
-    from compaction.stores.blocks.model import RowFingerprint
+    from compaction.blocks.merge.kernel import merge
+    from compaction.blocks.merge.settings import MergeInput, MergeSettings
+    from compaction.blocks.model import RowFingerprint
 
     fingerprint = RowFingerprint() if known else None
     inputs = [
@@ -132,7 +132,7 @@ def known(work: Work) -> Callable[[], object]:
 
 def verification(work: Work) -> Callable[[], object]:
     """The output read again and hashed."""
-    from compaction.stores.blocks.fingerprint.verify import read_back
+    from compaction.blocks.fingerprint.verify import read_back
 
     return lambda: read_back(work.output, lambda: work.output)
 

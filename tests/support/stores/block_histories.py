@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from compaction.stores.blocks.fingerprint.rows import fingerprint
-from compaction.stores.blocks.format.footer import read_footer
-from compaction.stores.blocks.format.metadata import BlockMetadata, ancestry, decode
-from compaction.stores.blocks.index.claims import claim, high_water
-from compaction.stores.blocks.index.replacing import BlockReplacement, replace
-from compaction.stores.blocks.index.rows import created_at
-from compaction.stores.blocks.model import Block
-from compaction.stores.blocks.paths import block_path
-from compaction.stores.blocks.planning.ids import output_id
-from compaction.stores.blocks.registration.describe import describe
-from compaction.stores.blocks.store import BlockStore
+from compaction.blocks.fingerprint.rows import fingerprint
+from compaction.blocks.format.footer import read_footer
+from compaction.blocks.format.metadata import BlockMetadata, ancestry, decode
+from compaction.blocks.index.claims import claim, high_water
+from compaction.blocks.index.replacing import BlockReplacement, replace
+from compaction.blocks.index.rows import created_at
+from compaction.blocks.model import Block
+from compaction.blocks.paths import block_path
+from compaction.blocks.planning.ids import output_id
+from compaction.blocks.registration.describe import describe
+from compaction.blocks.store import BlockStore
 from support.stores.block_stores import read
 from support.stores.blocks import parquet
 

@@ -14,11 +14,11 @@ import pytest
 from sqlalchemy import Connection, Table, delete, insert, select, update
 from ulid import ULID
 
+from compaction.blocks.index.engine import IndexChange, IndexDatabase
+from compaction.blocks.index.schema import VERSION_TABLE, ensure_schema
+from compaction.blocks.index.tables import HEAD, METADATA, NEWEST_SCHEMA
+from compaction.blocks.model import Block, RowFingerprint
 from compaction.local.servers.postgres import PostgresServer, start_postgres
-from compaction.stores.blocks.index.engine import IndexChange, IndexDatabase
-from compaction.stores.blocks.index.schema import VERSION_TABLE, ensure_schema
-from compaction.stores.blocks.index.tables import HEAD, METADATA, NEWEST_SCHEMA
-from compaction.stores.blocks.model import Block, RowFingerprint
 
 IDENTITY: Final = "index-of-the-tests"
 SECOND: Final = 1_000_000

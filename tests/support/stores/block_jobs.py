@@ -9,15 +9,15 @@ from unittest.mock import patch
 
 from compaction.api.job.report import JobReport
 from compaction.api.policy.block_store import BlockStoreReference, IndexReference
-from compaction.rewrite.blocks.job import BlockJob
-from compaction.rewrite.blocks.rewriter import BlockRewriter
+from compaction.blocks.index.orphans import unknown_paths
+from compaction.blocks.paths import parse_block_path
+from compaction.blocks.rewriting.job import BlockJob
+from compaction.blocks.rewriting.rewriter import BlockRewriter
+from compaction.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.sweep import orphan_collector
+from compaction.blocks.sweep.cleaning import sweep
 from compaction.rewrite.engine import Engine
 from compaction.rewrite.ports import HeldLease
-from compaction.stores.blocks.index.orphans import unknown_paths
-from compaction.stores.blocks.paths import parse_block_path
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from compaction.stores.blocks.sweep import orphan_collector
-from compaction.stores.blocks.sweep.cleaning import sweep
 from compaction.stores.secrets import GivenSecrets
 from support.processes.worker_ports import FakeLease
 

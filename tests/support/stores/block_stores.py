@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compaction.blocks.index.listing import EVERYTHING, BlockFilter
+from compaction.blocks.paths import block_path
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.local.servers.postgres import PostgresServer
-from compaction.stores.blocks.index.listing import EVERYTHING, BlockFilter
-from compaction.stores.blocks.paths import block_path
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from support.programs import needs, needs_of
 from support.stores.block_index import block_id, empty_postgres
 from support.stores.blocks import parquet, rows

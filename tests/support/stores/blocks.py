@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from compaction.stores.blocks.format.metadata import BlockMetadata
+from compaction.blocks.format.metadata import BlockMetadata
 
 ULID = "01JD0000000000000000000000"
 PATH = f"acme/0/{ULID}.parquet"

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from compaction.blocks.serving.server import IngestServer
+from compaction.blocks.store import BlockStore
 from compaction.catalogs.participants.participant import Participant
 from compaction.ingest.access import AccessRules, Gate
-from compaction.ingest.blocks.server import IngestServer
 from compaction.ingest.reviews import AllowedAccounts, CachedReviews, TokenReview
 from compaction.ingest.running import Address, serve
 from compaction.ingest.service import HttpService, RequestLimits
 from compaction.ingest.shared_secrets import SharedSecret
 from compaction.staging.store import StagingStore
-from compaction.stores.blocks.store import BlockStore
 from support.stores.json_schema import problems
 
 SECRET = "a secret of the tests"

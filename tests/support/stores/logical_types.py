@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compaction.stores.blocks.format.thrift_edit import BINARY, BYTE, I32, STRUCT, TRUTH, Typed, parse, written
+from compaction.blocks.format.thrift_edit import BINARY, BYTE, I32, STRUCT, TRUTH, Typed, parse, written
 
 ROWS: Final = 60
 KEY: Final = "id"

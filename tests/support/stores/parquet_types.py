@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from compaction.stores.blocks.merge import encodings
-from compaction.stores.blocks.merge.kernel import merge
-from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
+from compaction.blocks.merge import encodings
+from compaction.blocks.merge.kernel import merge
+from compaction.blocks.merge.settings import MergeInput, MergeSettings
 
 ROWS: Final = 600
 GROUP_ROWS: Final = 250

@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
+from compaction.blocks.claims.heartbeat import HolderHeartbeat
+from compaction.blocks.claims.holders import STRAY_CLAIM, Sign, is_parked, sign_of
+from compaction.blocks.index.claims import JobRecord
+from compaction.blocks.index.holders import HolderRecord
+from compaction.blocks.index.tables import IndexJobState
+from compaction.blocks.model import SECOND, BlockKey
 from compaction.exceptions import DatabaseUnavailableError
-from compaction.stores.blocks.claims.heartbeat import HolderHeartbeat
-from compaction.stores.blocks.claims.holders import STRAY_CLAIM, Sign, is_parked, sign_of
-from compaction.stores.blocks.index.claims import JobRecord
-from compaction.stores.blocks.index.holders import HolderRecord
-from compaction.stores.blocks.index.tables import IndexJobState
-from compaction.stores.blocks.model import SECOND, BlockKey
 from compaction.stores.processes import Holder, ThisProcess
 
 RUNNING = {12: "boot:100", 13: "boot:200"}

@@ -16,6 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compaction.blocks.format.footer import MAX_FOOTER, Bounds, read_footer
+from compaction.blocks.format.footer_shape import MAX_DEPTH
+from compaction.blocks.format.metadata import BlockMetadata
+from compaction.blocks.format.thrift import FooterError, decode
 from compaction.exceptions import (
     BlockFormatError,
     CorruptBlockError,
@@ -23,10 +27,6 @@ from compaction.exceptions import (
     UnsuitableBlockError,
     UnsupportedColumnError,
 )
-from compaction.stores.blocks.format.footer import MAX_FOOTER, Bounds, read_footer
-from compaction.stores.blocks.format.footer_shape import MAX_DEPTH
-from compaction.stores.blocks.format.metadata import BlockMetadata
-from compaction.stores.blocks.format.thrift import FooterError, decode
 from compaction.stores.objects.store import ObjectStorage, open_objects
 from support.depth import examples
 from support.stores.blocks import PATH, footer_of, parquet, rows, with_footer
@@ -279,7 +279,7 @@ BOMBS = {
 PARSE = """
 import resource, sys
 from compaction.exceptions import BlockFormatError
-from compaction.stores.blocks.format.footer import read_footer
+from compaction.blocks.format.footer import read_footer
 from compaction.stores.objects.store import open_objects
 objects = open_objects(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

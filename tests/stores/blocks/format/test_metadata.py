@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.stores.blocks.format.metadata import MAX_ANCESTORS, PREFIX, BlockMetadata, ancestry, decode
-from compaction.stores.blocks.model import RowFingerprint
+from compaction.blocks.format.metadata import MAX_ANCESTORS, PREFIX, BlockMetadata, ancestry, decode
+from compaction.blocks.model import RowFingerprint
 from support.stores.block_index import block_id
 
 TEXTS = st.text(max_size=20)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
 
-from compaction.stores.blocks.model import Block, RowFingerprint
+from compaction.blocks.model import Block, RowFingerprint
 
 
 @dataclass

@@ -6,24 +6,16 @@ import threading
 
 import pytest
 
+from compaction.blocks.index.claims import Claimed, claim, forget_jobs, high_water, job_record, open_jobs, retire
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.quarantine import Fault, quarantine
+from compaction.blocks.index.queue import read_changes, read_queue
+from compaction.blocks.index.refusals import IndexRefusal
+from compaction.blocks.index.registering import register
+from compaction.blocks.index.retention import RetentionPeriods, expire
+from compaction.blocks.index.tables import IndexJobState
+from compaction.blocks.model import BlockKey
 from compaction.exceptions import BlockClaimError, StaleTokenError
-from compaction.stores.blocks.index.claims import (
-    Claimed,
-    claim,
-    forget_jobs,
-    high_water,
-    job_record,
-    open_jobs,
-    retire,
-)
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.quarantine import Fault, quarantine
-from compaction.stores.blocks.index.queue import read_changes, read_queue
-from compaction.stores.blocks.index.refusals import IndexRefusal
-from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.retention import RetentionPeriods, expire
-from compaction.stores.blocks.index.tables import IndexJobState
-from compaction.stores.blocks.model import BlockKey
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, tables
 
 

@@ -6,24 +6,16 @@ import threading
 
 import pytest
 
-from compaction.exceptions import BlockConflictError, UnknownBlockError
-from compaction.stores.blocks.index.claims import claim, job_record, retire
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.listing import inspect, live_blocks
-from compaction.stores.blocks.index.orphans import (
-    condemn,
-    condemned,
-    confirm_gone,
-    forget_gone,
-    known_paths,
-    unknown_paths,
-)
-from compaction.stores.blocks.index.quarantine import Fault, drop, quarantine, quarantined, release
-from compaction.stores.blocks.index.queue import read_changes, read_queue
-from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import BlockReplacement, replace
-from compaction.stores.blocks.index.tables import BlockState, TombstoneReason
-from compaction.stores.blocks.index.tombstones import (
+from compaction.blocks.index.claims import claim, job_record, retire
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.listing import inspect, live_blocks
+from compaction.blocks.index.orphans import condemn, condemned, confirm_gone, forget_gone, known_paths, unknown_paths
+from compaction.blocks.index.quarantine import Fault, drop, quarantine, quarantined, release
+from compaction.blocks.index.queue import read_changes, read_queue
+from compaction.blocks.index.registering import register
+from compaction.blocks.index.replacing import BlockReplacement, replace
+from compaction.blocks.index.tables import BlockState, TombstoneReason
+from compaction.blocks.index.tombstones import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     confirm,
@@ -34,6 +26,7 @@ from compaction.stores.blocks.index.tombstones import (
     standing,
     summary,
 )
+from compaction.exceptions import BlockConflictError, UnknownBlockError
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, output_of, tables
 
 GRACE = 600 * SECOND

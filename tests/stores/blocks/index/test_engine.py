@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.listing import live_blocks, streamed
+from compaction.blocks.index.registering import register
 from compaction.exceptions import DatabaseUnavailableError
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.listing import live_blocks, streamed
-from compaction.stores.blocks.index.registering import register
 from support.stores.block_index import NOON, a_block, blocks_of
 
 

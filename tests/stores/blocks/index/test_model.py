@@ -12,18 +12,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from compaction.blocks.index.claims import claim, forget_jobs, high_water, retire
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.listing import live_blocks
+from compaction.blocks.index.orphans import condemn, confirm_gone, forget_gone, known_paths
+from compaction.blocks.index.quarantine import Fault, drop, quarantine, release
+from compaction.blocks.index.queue import QueueEntry, read_changes, read_queue
+from compaction.blocks.index.registering import register
+from compaction.blocks.index.replacing import BlockReplacement, replace
+from compaction.blocks.index.retention import RetentionPeriods, expire
+from compaction.blocks.index.tombstones import confirm, due, forget_blocks
+from compaction.blocks.model import Block, RowFingerprint
 from compaction.exceptions import BlockStoreError, StaleTokenError
-from compaction.stores.blocks.index.claims import claim, forget_jobs, high_water, retire
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.listing import live_blocks
-from compaction.stores.blocks.index.orphans import condemn, confirm_gone, forget_gone, known_paths
-from compaction.stores.blocks.index.quarantine import Fault, drop, quarantine, release
-from compaction.stores.blocks.index.queue import QueueEntry, read_changes, read_queue
-from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import BlockReplacement, replace
-from compaction.stores.blocks.index.retention import RetentionPeriods, expire
-from compaction.stores.blocks.index.tombstones import confirm, due, forget_blocks
-from compaction.stores.blocks.model import Block, RowFingerprint
 from stores.blocks.index.model import Model
 from support.depth import examples
 from support.stores.block_index import NOON, a_block, block_id, check, clear, output_of

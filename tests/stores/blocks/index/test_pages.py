@@ -6,16 +6,16 @@ import random
 
 import pytest
 
+from compaction.blocks.index.claims import claim
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.listing import BlockFilter, live_blocks
+from compaction.blocks.index.pages import blocks_at, page
+from compaction.blocks.index.registering import register
+from compaction.blocks.index.replacing import BlockReplacement, replace
+from compaction.blocks.index.retention import RetentionPeriods, expire
+from compaction.blocks.index.tombstones import confirm, due, forget_blocks
+from compaction.blocks.model import Block
 from compaction.exceptions import SnapshotExpiredError
-from compaction.stores.blocks.index.claims import claim
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.listing import BlockFilter, live_blocks
-from compaction.stores.blocks.index.pages import blocks_at, page
-from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import BlockReplacement, replace
-from compaction.stores.blocks.index.retention import RetentionPeriods, expire
-from compaction.stores.blocks.index.tombstones import confirm, due, forget_blocks
-from compaction.stores.blocks.model import Block
 from support.depth import seeds
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, output_of
 

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from compaction.blocks.index.claims import claim, job_record, retire
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.listing import inspect, live_blocks
+from compaction.blocks.index.orphans import condemn, confirm_gone
+from compaction.blocks.index.quarantine import Fault, drop, quarantine, quarantined
+from compaction.blocks.index.queue import read_changes, read_queue
+from compaction.blocks.index.refusals import IndexRefusal
+from compaction.blocks.index.registering import register
+from compaction.blocks.index.replacing import BlockReplacement, replace
+from compaction.blocks.index.retention import RetentionPeriods, expire
+from compaction.blocks.index.tables import BLOCKS, BlockState, IndexJobState, TombstoneReason
+from compaction.blocks.index.tombstones import due
+from compaction.blocks.model import Block, RowFingerprint
 from compaction.exceptions import InvalidBlockError, ReplaceRefusedError, StaleTokenError
-from compaction.stores.blocks.index.claims import claim, job_record, retire
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.listing import inspect, live_blocks
-from compaction.stores.blocks.index.orphans import condemn, confirm_gone
-from compaction.stores.blocks.index.quarantine import Fault, drop, quarantine, quarantined
-from compaction.stores.blocks.index.queue import read_changes, read_queue
-from compaction.stores.blocks.index.refusals import IndexRefusal
-from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import BlockReplacement, replace
-from compaction.stores.blocks.index.retention import RetentionPeriods, expire
-from compaction.stores.blocks.index.tables import BLOCKS, BlockState, IndexJobState, TombstoneReason
-from compaction.stores.blocks.index.tombstones import due
-from compaction.stores.blocks.model import Block, RowFingerprint
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, output_of, tables
 
 SOURCES = blocks_of(1, 2, 3)

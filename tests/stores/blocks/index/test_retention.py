@@ -11,13 +11,13 @@ from typing import Final
 
 import pytest
 
-from compaction.stores.blocks.index.claims import claim
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.listing import live_blocks
-from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.retention import RetentionPeriods, expire, would_expire
-from compaction.stores.blocks.index.tables import TombstoneReason
-from compaction.stores.blocks.index.tombstones import due
+from compaction.blocks.index.claims import claim
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.listing import live_blocks
+from compaction.blocks.index.registering import register
+from compaction.blocks.index.retention import RetentionPeriods, expire, would_expire
+from compaction.blocks.index.tables import TombstoneReason
+from compaction.blocks.index.tombstones import due
 from support.stores.block_index import NOON, SECOND, a_block, check, tables
 
 HOUR: Final = 3600 * SECOND

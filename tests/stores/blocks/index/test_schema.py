@@ -14,15 +14,15 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.listing import live_blocks
+from compaction.blocks.index.migrations.indexes import WITH_INDEXES
+from compaction.blocks.index.migrations.upgrading import migrations
+from compaction.blocks.index.registering import register
+from compaction.blocks.index.schema import VERSION_TABLE, ensure_schema
+from compaction.blocks.index.tables import METADATA, NEWEST_SCHEMA
 from compaction.exceptions import DatabaseSchemaError
 from compaction.local.servers.postgres import PostgresServer
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.listing import live_blocks
-from compaction.stores.blocks.index.migrations.indexes import WITH_INDEXES
-from compaction.stores.blocks.index.migrations.upgrading import migrations
-from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.schema import VERSION_TABLE, ensure_schema
-from compaction.stores.blocks.index.tables import METADATA, NEWEST_SCHEMA
 from support.stores.block_index import IDENTITY, NOON, blocks_of
 
 
@@ -100,7 +100,7 @@ def test_death_while_it_is_made_leaves_nothing(empty_url: str, monkeypatch: pyte
 
     database = IndexDatabase.open(empty_url)
     with monkeypatch.context() as patch:
-        patch.setattr("compaction.stores.blocks.index.migrations.upgrading.insert", die)
+        patch.setattr("compaction.blocks.index.migrations.upgrading.insert", die)
         with pytest.raises(SuddenDeath):
             ensure_schema(database, identity="first")
     assert ensure_schema(database, identity="second") == "second"

@@ -10,20 +10,20 @@ import pytest
 from alembic import command
 from sqlalchemy import Connection, insert, text
 
-from compaction.stores.blocks.index.claims import claim
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.listing import live_blocks
-from compaction.stores.blocks.index.migrations.upgrading import migrations
-from compaction.stores.blocks.index.queue import read_queue
-from compaction.stores.blocks.index.registering import register
-from compaction.stores.blocks.index.replacing import BlockReplacement
-from compaction.stores.blocks.index.replacing import replace as commit
-from compaction.stores.blocks.index.rows import row_of
-from compaction.stores.blocks.index.schema import VERSION_TABLE, ensure_schema
-from compaction.stores.blocks.index.schemas import add_schemas, read_schemas
-from compaction.stores.blocks.index.tables import BLOCKS, HEAD, NEWEST_SCHEMA
-from compaction.stores.blocks.schema.classes import schema_of_text, schema_text
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.index.claims import claim
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.listing import live_blocks
+from compaction.blocks.index.migrations.upgrading import migrations
+from compaction.blocks.index.queue import read_queue
+from compaction.blocks.index.registering import register
+from compaction.blocks.index.replacing import BlockReplacement
+from compaction.blocks.index.replacing import replace as commit
+from compaction.blocks.index.rows import row_of
+from compaction.blocks.index.schema import VERSION_TABLE, ensure_schema
+from compaction.blocks.index.schemas import add_schemas, read_schemas
+from compaction.blocks.index.tables import BLOCKS, HEAD, NEWEST_SCHEMA
+from compaction.blocks.schema.classes import schema_of_text, schema_text
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from support.stores.block_index import IDENTITY, NOON, a_block, block_id, blocks_of, output_of
 from support.stores.block_stores import fill, read
 

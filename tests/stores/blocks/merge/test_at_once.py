@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.stores.blocks.merge.at_once import most_at_once, open_at_once
-from compaction.stores.blocks.merge.columns import Columns, MemoLimits, Rows
-from compaction.stores.blocks.merge.rounds import MergeRounds
-from compaction.stores.blocks.merge.runs import Run
+from compaction.blocks.merge.at_once import most_at_once, open_at_once
+from compaction.blocks.merge.columns import Columns, MemoLimits, Rows
+from compaction.blocks.merge.rounds import MergeRounds
+from compaction.blocks.merge.runs import Run
 
 SCHEMA = pa.schema([("key", pa.int64()), ("name", pa.string())])
 

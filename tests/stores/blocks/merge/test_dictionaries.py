@@ -9,12 +9,12 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compaction.stores.blocks.fingerprint.rows import fingerprint
-from compaction.stores.blocks.fingerprint.verify import read_back
-from compaction.stores.blocks.merge.dictionaries import SteadyDictionaries, coded_texts, not_repeating
-from compaction.stores.blocks.merge.kernel import merge
-from compaction.stores.blocks.merge.settings import MergeSettings
-from compaction.stores.blocks.registration.describe import describe
+from compaction.blocks.fingerprint.rows import fingerprint
+from compaction.blocks.fingerprint.verify import read_back
+from compaction.blocks.merge.dictionaries import SteadyDictionaries, coded_texts, not_repeating
+from compaction.blocks.merge.kernel import merge
+from compaction.blocks.merge.settings import MergeSettings
+from compaction.blocks.registration.describe import describe
 from compaction.stores.objects.store import open_objects
 from support.stores.block_rows import block, parquet
 from support.stores.blocks import PATH

@@ -19,21 +19,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compaction.blocks.fingerprint.rows import fingerprint
+from compaction.blocks.fingerprint.verify import read_back
+from compaction.blocks.format.footer_shape import FIXED
+from compaction.blocks.format.int96 import READING_KEY, Int96Reading, with_physical_type
+from compaction.blocks.format.logical import EITHER, RAW
+from compaction.blocks.merge.footers import OpenedFooter, read_footer
+from compaction.blocks.merge.kernel import merge
+from compaction.blocks.merge.schema import unified
+from compaction.blocks.merge.settings import MergeInput, MergeSettings
+from compaction.blocks.model import RowFingerprint
+from compaction.blocks.reader import BlockReader
+from compaction.blocks.registration.describe import describe
+from compaction.blocks.schema.classes import classes_of
+from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.exceptions import SchemaConflictError, SortKeyError, UnreadableBlockError, UnsuitableBlockError
-from compaction.stores.blocks.fingerprint.rows import fingerprint
-from compaction.stores.blocks.fingerprint.verify import read_back
-from compaction.stores.blocks.format.footer_shape import FIXED
-from compaction.stores.blocks.format.int96 import READING_KEY, Int96Reading, with_physical_type
-from compaction.stores.blocks.format.logical import EITHER, RAW
-from compaction.stores.blocks.merge.footers import OpenedFooter, read_footer
-from compaction.stores.blocks.merge.kernel import merge
-from compaction.stores.blocks.merge.schema import unified
-from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
-from compaction.stores.blocks.model import RowFingerprint
-from compaction.stores.blocks.reader import BlockReader
-from compaction.stores.blocks.registration.describe import describe
-from compaction.stores.blocks.schema.classes import classes_of
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
 from compaction.stores.objects.store import open_objects
 from support.depth import examples
 from support.stores.blocks import PATH

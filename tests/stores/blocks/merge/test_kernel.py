@@ -13,6 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compaction.blocks.fingerprint.rows import fingerprint
+from compaction.blocks.fingerprint.verify import read_back
+from compaction.blocks.merge import rounds
+from compaction.blocks.merge.kernel import merge
+from compaction.blocks.merge.settings import MEBIBYTE, MIN_MEMORY, MergeInput, MergeResult, MergeSettings
+from compaction.blocks.model import RowFingerprint
 from compaction.exceptions import (
     BlockNotSortedError,
     MergeMemoryError,
@@ -20,12 +26,6 @@ from compaction.exceptions import (
     SortKeyError,
     UnreadableBlockError,
 )
-from compaction.stores.blocks.fingerprint.rows import fingerprint
-from compaction.stores.blocks.fingerprint.verify import read_back
-from compaction.stores.blocks.merge import rounds
-from compaction.stores.blocks.merge.kernel import merge
-from compaction.stores.blocks.merge.settings import MEBIBYTE, MIN_MEMORY, MergeInput, MergeResult, MergeSettings
-from compaction.stores.blocks.model import RowFingerprint
 from support.stores.block_rows import block, parquet
 
 KEY = ("service", "time")

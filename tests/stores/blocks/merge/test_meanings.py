@@ -16,6 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compaction.blocks.fingerprint.verify import read_back
+from compaction.blocks.format.footer import BlockFooter, read_footer
+from compaction.blocks.format.int96 import Int96Error, check_spark
+from compaction.blocks.format.thrift_edit import STRUCT
+from compaction.blocks.merge.kernel import merge
+from compaction.blocks.merge.meanings import check_writable
+from compaction.blocks.merge.settings import MergeInput, MergeSettings
+from compaction.blocks.schema.classes import classes_of
 from compaction.exceptions import (
     CompactionError,
     LogicalTypeLostError,
@@ -23,14 +31,6 @@ from compaction.exceptions import (
     SortKeyError,
     UnsuitableBlockError,
 )
-from compaction.stores.blocks.fingerprint.verify import read_back
-from compaction.stores.blocks.format.footer import BlockFooter, read_footer
-from compaction.stores.blocks.format.int96 import Int96Error, check_spark
-from compaction.stores.blocks.format.thrift_edit import STRUCT
-from compaction.stores.blocks.merge.kernel import merge
-from compaction.stores.blocks.merge.meanings import check_writable
-from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
-from compaction.stores.blocks.schema.classes import classes_of
 from compaction.stores.objects.store import open_objects
 from support.stores.logical_types import (
     COLUMNS,

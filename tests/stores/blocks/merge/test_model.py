@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.stores.blocks.fingerprint.rows import fingerprint
-from compaction.stores.blocks.merge import budget, dictionaries, kernel, keys
-from compaction.stores.blocks.merge.kernel import merge
-from compaction.stores.blocks.merge.settings import MergeInput, MergeResult, MergeSettings
+from compaction.blocks.fingerprint.rows import fingerprint
+from compaction.blocks.merge import budget, dictionaries, kernel, keys
+from compaction.blocks.merge.kernel import merge
+from compaction.blocks.merge.settings import MergeInput, MergeResult, MergeSettings
 from support.depth import examples
 from support.stores.block_rows import Row, block, keep_last, merged, order_of, parquet, shown, table_of
 

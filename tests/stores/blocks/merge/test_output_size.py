@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from compaction.stores.blocks.merge.encodings import ColumnEncoding, choose
-from compaction.stores.blocks.merge.kernel import merge
-from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
+from compaction.blocks.merge.encodings import ColumnEncoding, choose
+from compaction.blocks.merge.kernel import merge
+from compaction.blocks.merge.settings import MergeInput, MergeSettings
 from support.stores.block_shapes import KEY, SHAPES, Arrangement, generate
 
 

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compaction.blocks.fingerprint.verify import read_back
+from compaction.blocks.format.thrift import decode_front
+from compaction.blocks.format.thrift_edit import BINARY, STRUCT, parse
+from compaction.blocks.format.thrift_edit import written as written_struct
+from compaction.blocks.merge.footers import OpenedFooter, read_footer
+from compaction.blocks.merge.kernel import merge
+from compaction.blocks.merge.pages import RowsTooLargeError, decoded_row, paged_bytes
+from compaction.blocks.merge.settings import MEBIBYTE, MergeInput, MergeSettings
 from compaction.exceptions import UnreadableBlockError
-from compaction.stores.blocks.fingerprint.verify import read_back
-from compaction.stores.blocks.format.thrift import decode_front
-from compaction.stores.blocks.format.thrift_edit import BINARY, STRUCT, parse
-from compaction.stores.blocks.format.thrift_edit import written as written_struct
-from compaction.stores.blocks.merge.footers import OpenedFooter, read_footer
-from compaction.stores.blocks.merge.kernel import merge
-from compaction.stores.blocks.merge.pages import RowsTooLargeError, decoded_row, paged_bytes
-from compaction.stores.blocks.merge.settings import MEBIBYTE, MergeInput, MergeSettings
 
 ROWS = 40_000
 

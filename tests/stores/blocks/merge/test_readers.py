@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compaction.stores.blocks.merge import encodings
-from compaction.stores.blocks.merge.kernel import merge
-from compaction.stores.blocks.merge.settings import MergeInput, MergeSettings
+from compaction.blocks.merge import encodings
+from compaction.blocks.merge.kernel import merge
+from compaction.blocks.merge.settings import MergeInput, MergeSettings
 from support.stores.parquet_types import (
     ENCODINGS,
     KEY,

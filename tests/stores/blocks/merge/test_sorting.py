@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compaction.stores.blocks.merge.columns import Columns, MemoLimits, Rows
-from compaction.stores.blocks.merge.kernel import merge
-from compaction.stores.blocks.merge.settings import MEBIBYTE, MergeInput, MergeSettings
-from compaction.stores.blocks.merge.sorting import sorted_rows
+from compaction.blocks.merge.columns import Columns, MemoLimits, Rows
+from compaction.blocks.merge.kernel import merge
+from compaction.blocks.merge.settings import MEBIBYTE, MergeInput, MergeSettings
+from compaction.blocks.merge.sorting import sorted_rows
 
 
 @pytest.mark.parametrize(("megabytes", "held"), [(4, True), (24, False)])

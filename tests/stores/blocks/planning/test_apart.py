@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compaction.stores.blocks.planning.apart import kept_apart
-from compaction.stores.blocks.planning.figures import Waits, figures_of
-from compaction.stores.blocks.planning.queue import BlockQueue
-from compaction.stores.blocks.planning.rules import BlockClass, BlockReason, QueuedBlock
+from compaction.blocks.planning.apart import kept_apart
+from compaction.blocks.planning.figures import Waits, figures_of
+from compaction.blocks.planning.queue import BlockQueue
+from compaction.blocks.planning.rules import BlockClass, BlockReason, QueuedBlock
 from stores.blocks.planning.queues import block, queue_of, rules_of
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from compaction.api.policy.resource import CompactionPolicyStatus
-from compaction.kinds.blocks.kind import BLOCKS
-from compaction.kinds.blocks.measures import READS_AFTER, measures_of, read_amplification
+from compaction.blocks.conflicts import SchemaConflict
+from compaction.blocks.kind import BLOCKS
+from compaction.blocks.measures import READS_AFTER, measures_of, read_amplification
 from compaction.planning.candidates import Candidate, GroupCandidate
 from compaction.planning.debt import TenantDebt, debt_of, total_debt
 from compaction.planning.planner import JobInventory, PlanLimits, Planner
 from compaction.planning.reading import Conflict, ScanResult, UnofferedDebt
 from compaction.planning.triggers import PlanTrigger
 from compaction.reconcile.status.figures import store_figures
-from compaction.stores.blocks.conflicts import SchemaConflict
 
 NOW = 1000.0
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from compaction.blocks.planning.offers import offer
+from compaction.blocks.planning.queue import BlockQueue
+from compaction.blocks.planning.rules import BlockClass, BlockReason, BlockRules, LevelRule, QueuedBlock
 from compaction.planning.candidates import Candidate
-from compaction.stores.blocks.planning.offers import offer
-from compaction.stores.blocks.planning.queue import BlockQueue
-from compaction.stores.blocks.planning.rules import BlockClass, BlockReason, BlockRules, LevelRule, QueuedBlock
 from stores.blocks.planning.queues import expected, found
 from support.depth import examples
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from compaction.api.enums import JobState, WaitReason
-from compaction.kinds.blocks.work import BlockWork, work_of
+from compaction.blocks.planning.offers import offer
+from compaction.blocks.planning.queue import BlockQueue
+from compaction.blocks.planning.rules import BlockClass, BlockReason, QueuedBlock
+from compaction.blocks.work import BlockWork, work_of
 from compaction.planning.candidates import LeftOutReason
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, PlannedJob, Planner
 from compaction.planning.scheduler import QueuedJob, TenantLoad, WorkerSlots, assign
 from compaction.planning.triggers import PlanTrigger, TargetHistory
-from compaction.stores.blocks.planning.offers import offer
-from compaction.stores.blocks.planning.queue import BlockQueue
-from compaction.stores.blocks.planning.rules import BlockClass, BlockReason, QueuedBlock
 from house.sources import ROOT
 from stores.blocks.planning.queues import block, queue_of, rules_of
 

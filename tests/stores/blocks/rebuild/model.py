@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
-from compaction.stores.blocks.rebuild.lineage import Made, Relative
+from compaction.blocks.rebuild.lineage import Made, Relative
 
 LEVELS = 4
 

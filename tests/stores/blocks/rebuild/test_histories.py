@@ -11,14 +11,14 @@ from random import Random
 
 import pytest
 
+from compaction.blocks.index.claims import retire
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.owners import IDENTITY_PATH
+from compaction.blocks.rebuild.index import rebuild_index
+from compaction.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.sweep.cleaning import sweep
+from compaction.blocks.sweep.orphan_collector import collect_orphans
 from compaction.exceptions import BlockClaimError, ObjectMissingError
-from compaction.stores.blocks.index.claims import retire
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.owners import IDENTITY_PATH
-from compaction.stores.blocks.rebuild.index import rebuild_index
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from compaction.stores.blocks.sweep.cleaning import sweep
-from compaction.stores.blocks.sweep.orphan_collector import collect_orphans
 from support.depth import seeds
 from support.faults.aged import DAY, Aging, DyingStore
 from support.faults.index_faults import Death

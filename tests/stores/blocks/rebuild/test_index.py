@@ -10,28 +10,28 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import update
 
+from compaction.blocks.fingerprint.rows import fingerprint
+from compaction.blocks.format.metadata import BlockMetadata
+from compaction.blocks.identity import begin_anew, finish_anew, read_identity
+from compaction.blocks.index.claims import claim, high_water
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.listing import BlockFilter
+from compaction.blocks.index.quarantine import Fault
+from compaction.blocks.index.tables import HEAD, BlockState
+from compaction.blocks.model import BlockKey
+from compaction.blocks.owners import IDENTITY_PATH
+from compaction.blocks.rebuild import found
+from compaction.blocks.rebuild import found as found_module
+from compaction.blocks.rebuild import index as module
+from compaction.blocks.rebuild.found import Lake
+from compaction.blocks.rebuild.index import RebuildProgress, rebuild_index
+from compaction.blocks.registration.describe import describe
+from compaction.blocks.registration.foreign import assigned_id
+from compaction.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.sweep.cleaning import sweep
+from compaction.blocks.sweep.orphan_collector import collect_orphans, find_orphans
 from compaction.exceptions import IndexMismatchError, ObjectStoreUnavailableError, ReplaceRefusedError, StaleTokenError
 from compaction.leases.tokens import MAX_TOKEN
-from compaction.stores.blocks.fingerprint.rows import fingerprint
-from compaction.stores.blocks.format.metadata import BlockMetadata
-from compaction.stores.blocks.identity import begin_anew, finish_anew, read_identity
-from compaction.stores.blocks.index.claims import claim, high_water
-from compaction.stores.blocks.index.engine import IndexDatabase
-from compaction.stores.blocks.index.listing import BlockFilter
-from compaction.stores.blocks.index.quarantine import Fault
-from compaction.stores.blocks.index.tables import HEAD, BlockState
-from compaction.stores.blocks.model import BlockKey
-from compaction.stores.blocks.owners import IDENTITY_PATH
-from compaction.stores.blocks.rebuild import found
-from compaction.stores.blocks.rebuild import found as found_module
-from compaction.stores.blocks.rebuild import index as module
-from compaction.stores.blocks.rebuild.found import Lake
-from compaction.stores.blocks.rebuild.index import RebuildProgress, rebuild_index
-from compaction.stores.blocks.registration.describe import describe
-from compaction.stores.blocks.registration.foreign import assigned_id
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from compaction.stores.blocks.sweep.cleaning import sweep
-from compaction.stores.blocks.sweep.orphan_collector import collect_orphans, find_orphans
 from support.faults.aged import DAY, Aging, DyingStore, deaths
 from support.faults.index_faults import Death, Interrupted, interruptions
 from support.stores.block_histories import attempt, compact
@@ -274,7 +274,7 @@ def test_a_block_on_which_the_code_fails_is_named_and_the_others_found(
     monkeypatch.setattr(found_module, "said_of", lambda footer: [][3] if footer.info.path == bad else plain(footer))
     result = rebuild_index(block_store.objects, fresh, now=LATER)
     assert (result.blocks, list(result.unreadable)) == (2, [bad])
-    assert "an unexpected IndexError at stores/blocks/rebuild/found.py:" in result.unreadable[bad]
+    assert "an unexpected IndexError at blocks/rebuild/found.py:" in result.unreadable[bad]
 
 
 def test_files_of_a_lake_that_were_registered_where_they_lay(block_store: BlockStore, fresh: IndexDatabase) -> None:

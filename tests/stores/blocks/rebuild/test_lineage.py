@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from compaction.stores.blocks.rebuild import search
-from compaction.stores.blocks.rebuild.lineage import LineageVerdict, Made, Relative, decide
+from compaction.blocks.rebuild import search
+from compaction.blocks.rebuild.lineage import LineageVerdict, Made, Relative, decide
 from stores.blocks.rebuild.model import StoreModel
 
 WORLDS = 150

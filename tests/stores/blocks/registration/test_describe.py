@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from ulid import ULID
 
+from compaction.blocks.fingerprint.rows import fingerprint
+from compaction.blocks.format.metadata import BlockMetadata
+from compaction.blocks.model import Block, RowFingerprint
+from compaction.blocks.registration.describe import describe
 from compaction.exceptions import CorruptBlockError, ObjectStoreUnavailableError, UnsuitableBlockError
-from compaction.stores.blocks.fingerprint.rows import fingerprint
-from compaction.stores.blocks.format.metadata import BlockMetadata
-from compaction.stores.blocks.model import Block, RowFingerprint
-from compaction.stores.blocks.registration.describe import describe
 from compaction.stores.objects.store import ObjectStorage, open_objects
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.stores.blocks import PATH, footer_of, parquet, rows
@@ -62,7 +62,7 @@ def test_rows_that_are_much_larger_than_their_file_are_refused_by_name(
     folder: ObjectStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """400 bytes that would be 2 MB: said before any of it is decoded. A list of usual size in many rows is read."""
-    monkeypatch.setattr("compaction.stores.blocks.registration.describe.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("compaction.blocks.registration.describe.MOST_BYTES", 1 << 20)
     times = pa.array([0], pa.timestamp("us"))
     numbers = pa.nulls(250_000, pa.int64()).fill_null(0)
     sink = io.BytesIO()

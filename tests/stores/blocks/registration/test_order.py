@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.stores.blocks.fingerprint.rows import fingerprint
-from compaction.stores.blocks.format.metadata import BlockMetadata
-from compaction.stores.blocks.registration.describe import described
-from compaction.stores.blocks.registration.order import FoundOrder, OrderCheck, OrderSource
+from compaction.blocks.fingerprint.rows import fingerprint
+from compaction.blocks.format.metadata import BlockMetadata
+from compaction.blocks.registration.describe import described
+from compaction.blocks.registration.order import FoundOrder, OrderCheck, OrderSource
 from compaction.stores.objects.store import ObjectStorage, open_objects
 from support.stores.block_rows import order_of
 from support.stores.blocks import PATH, parquet, rows

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from compaction.blocks.index.listing import inspect
+from compaction.blocks.index.retention import RetentionPeriods
+from compaction.blocks.index.tables import BlockState
+from compaction.blocks.index.tombstones import FIRST_PAUSE, summary
+from compaction.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.sweep import cleaning
+from compaction.blocks.sweep.cleaning import REMEMBERED, expire_all, housekeeping, sweep
 from compaction.exceptions import ObjectMissingError
-from compaction.stores.blocks.index.listing import inspect
-from compaction.stores.blocks.index.retention import RetentionPeriods
-from compaction.stores.blocks.index.tables import BlockState
-from compaction.stores.blocks.index.tombstones import FIRST_PAUSE, summary
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from compaction.stores.blocks.sweep import cleaning
-from compaction.stores.blocks.sweep.cleaning import REMEMBERED, expire_all, housekeeping, sweep
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.stores.block_histories import compact
 from support.stores.block_index import NOON, SECOND, block_id

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from compaction.blocks.index.tombstones import summary
+from compaction.blocks.model import SECOND, Block
+from compaction.blocks.paths import parse_block_path
+from compaction.blocks.store import BlockStore
 from compaction.local.demo.blocks.scenario import SPAN_HOURS, TOP_LEVEL
-from compaction.stores.blocks.index.tombstones import summary
-from compaction.stores.blocks.model import SECOND, Block
-from compaction.stores.blocks.paths import parse_block_path
-from compaction.stores.blocks.store import BlockStore
 
 _SPAN: Final = SPAN_HOURS * 3600 * SECOND
 

@@ -13,7 +13,7 @@ from threading import Lock
 from types import MappingProxyType
 from typing import TypeVar
 
-from compaction.stores.blocks.model import RowFingerprint
+from compaction.blocks.model import RowFingerprint
 
 T = TypeVar("T")
 NOTHING = RowFingerprint()

@@ -12,8 +12,8 @@ from typing import Final
 
 from compaction.api.enums import JobState
 from compaction.api.job.resource import JobReceipt
-from compaction.kinds.blocks.kind import BLOCKS
-from compaction.kinds.blocks.measures import READS
+from compaction.blocks.kind import BLOCKS
+from compaction.blocks.measures import READS
 from compaction.local.demo.accident import Accident
 from compaction.local.demo.blocks.facts import StoreFacts, Stray
 from compaction.local.demo.blocks.ledger import Entries

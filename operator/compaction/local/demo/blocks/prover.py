@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from compaction.blocks.fingerprint.rows import Fingerprinter
+from compaction.blocks.model import Block, RowFingerprint
+from compaction.blocks.reader import BlockReader, BlockSnapshot
 from compaction.exceptions import CompactionError, CorruptBlockError, SnapshotExpiredError
 from compaction.local.demo.blocks.ledger import NOTHING, Entries, Ledger
-from compaction.stores.blocks.fingerprint.rows import Fingerprinter
-from compaction.stores.blocks.model import Block, RowFingerprint
-from compaction.stores.blocks.reader import BlockReader, BlockSnapshot
 
 PAUSE_SECONDS: Final = 0.3
 REMEMBERED: Final = 3

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from compaction.api.enums import JobState
+from compaction.blocks.reader import BlockReader
+from compaction.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.sweep.orphan_collector import collect_orphans, find_orphans
 from compaction.exceptions import DemoError
 from compaction.local.demo import scenes
 from compaction.local.demo.accident import Accident, damage
@@ -30,9 +33,6 @@ from compaction.local.demo.proving import proving
 from compaction.local.demo.replicas import Replicas, leftover_workers
 from compaction.local.demo.servers import Servers, start_servers
 from compaction.local.demo.stage import Stage
-from compaction.stores.blocks.reader import BlockReader
-from compaction.stores.blocks.store import BlockStore, BlockStoreConnection
-from compaction.stores.blocks.sweep.orphan_collector import collect_orphans, find_orphans
 
 SEED: Final = 6
 LONGEST_SECONDS: Final = 1200.0

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from compaction.api.job.resource import CompactionJob, JobReceipt
 from compaction.api.text.formatting import format_bytes
-from compaction.kinds.blocks.kind import BLOCKS
+from compaction.blocks.kind import BLOCKS
 from compaction.local.demo.blocks.facts import StoreFacts
 from compaction.local.demo.blocks.ledger import Entries
 from compaction.local.demo.blocks.prover import Prover

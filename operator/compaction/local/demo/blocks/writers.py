@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from ulid import ULID
 
+from compaction.blocks.fingerprint.rows import fingerprint
+from compaction.blocks.model import SECOND, RowFingerprint
+from compaction.blocks.paths import block_path
+from compaction.blocks.store import BlockStore
 from compaction.exceptions import CompactionError
 from compaction.local.demo.blocks.ledger import Ledger
 from compaction.local.demo.blocks.scenario import SHARD, Tenant
-from compaction.stores.blocks.fingerprint.rows import fingerprint
-from compaction.stores.blocks.model import SECOND, RowFingerprint
-from compaction.stores.blocks.paths import block_path
-from compaction.stores.blocks.store import BlockStore
 
 SERVICES: Final = tuple(f"service-{number:02}" for number in range(20))
 JOIN_SECONDS: Final = 30.0

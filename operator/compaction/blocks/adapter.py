@@ -1,0 +1,327 @@
+"""The adapter of block stores: `BlockStore` in the words of `StoreAdapter`.
+
+A scan is cheap: the queue follows the index by its changes. Nothing is decided here; batches come from the queue, jobs
+from the planner, and what may be replaced by whom is the index's word.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Final
+
+import structlog
+
+from compaction.api.enums import PolicyReason
+from compaction.api.job.resource import CompactionJobSpec
+from compaction.api.policy.block_store import BlockStoreSpec as BlockStoreSpec
+from compaction.api.text.formatting import plural
+from compaction.api.text.safe import printable
+from compaction.blocks.claims.answered import BlockClaims
+from compaction.blocks.claims.heartbeat import HolderHeartbeat
+from compaction.blocks.claims.refused import claiming
+from compaction.blocks.connecting import connection_of
+from compaction.blocks.index.retention import RetentionPeriods
+from compaction.blocks.index.tables import IndexJobState
+from compaction.blocks.measures import measures_of
+from compaction.blocks.model import SECOND
+from compaction.blocks.planning.offers import OfferedCandidates, offer
+from compaction.blocks.planning.rules import BlockRules, LevelRule
+from compaction.blocks.schema.book import SchemaBook
+from compaction.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.sweep.cleaner import BlockCleaner
+from compaction.blocks.waiting import WaitingBlocks
+from compaction.blocks.work import tenant_of_target
+from compaction.exceptions import (
+    BlockStoreError,
+    DatabaseUnavailableError,
+    InvalidAssignmentError,
+    ObjectAccessError,
+    ObjectStoreUnavailableError,
+    SecretError,
+    StorageError,
+    UnknownBlockError,
+)
+from compaction.planning.reading import Conflict, HeldJob, ScanResult, TargetProblem, UnofferedDebt
+from compaction.stores.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
+from compaction.stores.opened import KeptOpen
+from compaction.stores.processes import ThisProcess
+from compaction.stores.secrets import Secrets, reason_of
+from compaction.stores.unreachable import explaining
+
+log = structlog.get_logger(__name__)
+
+PATIENCE: Final = 10.0
+"""Seconds for which a scan or a claim waits for a database that is away: the next one is not far."""
+UNREACHABLE: Final = (ObjectStoreUnavailableError, ObjectAccessError, DatabaseUnavailableError)
+
+
+class BlockStoreAdapter:
+    """Implements `StoreAdapter`. Keep it while the spec stays: it has the queue, which a new one has to read again.
+
+    `here`: the process that claims jobs where no cluster does; it gives signs of life from the first scan that may
+    change something until `close`.
+    """
+
+    def __init__(
+        self,
+        spec: BlockStoreSpec,
+        *,
+        grace: float,
+        max_bytes_per_job: int,
+        max_jobs_queued: int,
+        secrets: Secrets,
+        here: ThisProcess | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._spec = spec
+        self._most = max_jobs_queued
+        self._secrets = secrets
+        self._claims = BlockClaims(here)
+        self._heartbeat = HolderHeartbeat(self._renew)
+        self._clock = clock
+        self._wall = wall
+        self._rules = rules_of(spec, max_bytes_per_job=max_bytes_per_job)
+        self._opened: KeptOpen[BlockStoreConnection, BlockStore] = KeptOpen(self._open)
+        self._waiting: tuple[SchemaBook, WaitingBlocks] | None = None
+        self._cleaner = BlockCleaner(grace=grace, retention=retention_of(spec), clock=clock)
+
+    # -- looks --------------------------------------------------------------------------------------------------------
+
+    def sense(self, request: SenseRequest) -> Sensed:
+        """See `StoreAdapter`. Claims of jobs that are no more are given up; releases are carried out."""
+        try:
+            with self._store() as store:
+                return self._sense(request, store)
+        except SecretError as error:
+            return self._unreadable(request, reason_of(error), str(error))
+        except UNREACHABLE as error:
+            return self._unreadable(request, PolicyReason.STORE_UNREACHABLE, str(error))
+        except (BlockStoreError, StorageError) as error:
+            return self._unreadable(request, PolicyReason.SENSE_FAILED, str(error))
+
+    def _sense(self, request: SenseRequest, store: BlockStore) -> Sensed:
+        self._claims.hear_of(request.jobs)
+        if request.recover:
+            if self._claims.holder is not None:
+                self._heartbeat.start()
+            self._release(store, request.released)
+            waited = (self._clock() - request.asked) * SECOND
+            self._claims.retire_strays(store, request.jobs, waited=waited)
+        if self._waiting is None or self._waiting[0].store is not store:
+            book = SchemaBook(store)
+            self._waiting = book, WaitingBlocks(store.index, self._rules, book.look_up)
+        book, waiting = self._waiting
+        book.keeps = request.recover
+        waiting.refresh(request.jobs.values())
+        now = self._wall()
+        offered = offer(
+            waiting.queue,
+            now=now,
+            sensed_at=request.asked,
+            most=self._most,
+            existing=Counter((job.level, tenant_of_target(job.target)) for job in request.jobs.values()),
+        )
+        outdated, committed = self._outdated(store, waiting, request.jobs)
+        due = waiting.queue.next_due()
+        density, beyond = waiting.density(), self._beyond(waiting, offered)
+        reading = ScanResult(
+            number=request.number,
+            generation=request.generation,
+            started=request.asked,
+            ended=self._clock(),
+            wall=now,
+            candidates=offered.candidates,
+            targets=frozenset(one.target for one in offered.candidates) | committed,
+            outdated=outdated,
+            identities=self._identities(store, request.quarantined),
+            measures=measures_of(
+                live=density.blocks, windows=density.windows, candidates=offered.candidates, beyond=beyond
+            ),
+            beyond=beyond,
+            conflicts=tuple(
+                Conflict(one.tenant, one.schemas, one.blocks, str(one), one.alone) for one in waiting.conflicts()
+            ),
+            left_out=offered.left_out,
+            problems=tuple(
+                TargetProblem(
+                    printable(f"{tenant}/{shard}"),
+                    PolicyReason.SENSE_FAILED,
+                    f"compaction passes over {plural(count, 'block')}: {why}; register the rows in new files",
+                )
+                for (tenant, shard), (why, count) in waiting.parked().items()
+            ),
+        )
+        upcoming = self._cleaner.upcoming(store)
+        return Sensed(
+            reading,
+            upcoming.next_in,
+            overdue=upcoming.overdue,
+            look_in=None if due is None else max(0.0, due - now),
+        )
+
+    def _release(self, store: BlockStore, released: Iterable[tuple[str, str]]) -> None:
+        for _, block in released:
+            try:
+                store.release(block)
+            except UnknownBlockError as error:
+                log.info("nothing to release from quarantine", block=block, error=str(error))
+
+    def _outdated(
+        self, store: BlockStore, waiting: WaitingBlocks, jobs: Mapping[str, HeldJob]
+    ) -> tuple[frozenset[str], frozenset[str]]:
+        """Jobs some of whose blocks wait no more (replaced, expired, in quarantine), and the targets of those among
+        them that were committed: what is missing there is a word, which the next attempt brings.
+        """
+        outdated: set[str] = set()
+        committed: set[str] = set()
+        for name, job in jobs.items():
+            if all(block in waiting.queue for block in job.sources):
+                continue
+            record = store.job(name)
+            if record is not None and record.state is IndexJobState.COMMITTED:
+                committed.add(job.target)
+            else:
+                outdated.add(name)
+        return frozenset(outdated), frozenset(committed)
+
+    def _identities(
+        self, store: BlockStore, quarantined: Mapping[str, frozenset[str]]
+    ) -> Mapping[tuple[str, str], str]:
+        """A block is its own identity as long as the index has it in quarantine."""
+        if not quarantined:
+            return MappingProxyType({})
+        aside = {one.block.id for one in store.quarantined()}
+        return MappingProxyType(
+            {
+                (target, block): block if block in aside else ""
+                for target, blocks in quarantined.items()
+                for block in blocks
+            }
+        )
+
+    def _beyond(self, waiting: WaitingBlocks, offered: OfferedCandidates) -> tuple[UnofferedDebt, ...]:
+        """What is due and in no candidate for its number."""
+        seen = {source for one in offered.candidates for group in one.groups for source in group.sources}
+        batches: Counter[tuple[int, str]] = Counter()
+        blocks: Counter[tuple[int, str]] = Counter()
+        sizes: Counter[tuple[int, str]] = Counter()
+        for batch in waiting.queue.batches() if waiting.queue.ready_size > self._most else ():
+            if batch.ready is not None and batch.blocks[0].id not in seen:
+                key = batch.level, batch.group.key[0].tenant
+                batches[key] += 1
+                blocks[key] += len(batch.blocks)
+                sizes[key] += batch.bytes
+        return tuple(UnofferedDebt(*key, blocks[key], sizes[key], batches[key]) for key in sorted(blocks))
+
+    def _unreadable(self, request: SenseRequest, reason: str, message: str) -> Sensed:
+        reading = ScanResult(
+            number=request.number,
+            generation=request.generation,
+            started=request.asked,
+            ended=self._clock(),
+            wall=self._wall(),
+            problem=TargetProblem(self._spec.url, reason, message),
+        )
+        return Sensed(reading, None)
+
+    # -- the rest of the protocol -------------------------------------------------------------------------------------
+
+    def sweep(self, *, active: frozenset[tuple[str, int]]) -> Swept:
+        """See `StoreAdapter`. Expires, deletes what is due, collects orphans; `active` attempts are protected by their
+        claims, so no one has to report them.
+        """
+        try:
+            with self._store() as store:
+                swept = self._cleaner.run(store)
+        except (BlockStoreError, StorageError) as error:
+            return Swept(0, 0, (TargetProblem(self._spec.url, "SweepFailed", str(error)),), SWEEP_AGAIN)
+        problems = tuple(TargetProblem(where, "SweepFailed", error) for where, error in swept.failures.items())
+        return Swept(swept.deleted, swept.bytes, problems, swept.next_in)
+
+    def high_water(self, target: str, job: str) -> int:
+        """See `StoreAdapter`."""
+        with claiming(), self._store() as store:
+            return store.high_water(job)
+
+    def claim(self, spec: CompactionJobSpec, *, job: str, token: int) -> None:
+        """See `StoreAdapter`. A job that was committed needs no claim: its attempt finds the receipt."""
+        sources = spec.sources.blocks
+        if sources is None:
+            raise InvalidAssignmentError(f"job {job}: {spec.kind} names no blocks")
+        self._claims.hear_of((job,))
+        with claiming(), self._store() as store:
+            store.claim(
+                job=job,
+                token=token,
+                sources=sources.blocks,
+                output_level=spec.level + 1,
+                holder=self._claims.holder,
+            )
+
+    def retire(self, target: str, job: str) -> None:
+        """See `StoreAdapter`. A process gives up its own claims only: one that was taken over has none."""
+        holder = self._claims.holder
+        with self._store() as store:
+            store.retire(job, holder=None if holder is None else holder.id)
+
+    def close(self) -> None:
+        """See `StoreAdapter`. A coordinator ends without waiting for its threads: the last of them closes the store."""
+        self._heartbeat.stop()
+        store = self._opened.current
+        if store is not None:
+            self._claims.sign_out(store)
+        self._opened.close()
+
+    def _renew(self) -> None:
+        with self._store() as store:
+            self._claims.renew(store)
+
+    @contextmanager
+    def _store(self) -> Iterator[BlockStore]:
+        """The store, opened again when a Secret has changed. Raises SecretError, BlockStoreError."""
+        wanted = connection_of(self._spec.reference, self._secrets)
+        with explaining(wanted.address), self._opened.use(wanted) as store:
+            yield store
+
+    def _open(self, wanted: BlockStoreConnection) -> BlockStore:
+        return BlockStore.open(wanted, clock=self._wall, patience=PATIENCE)
+
+
+def open_adapter(request: OpenRequest) -> StoreAdapter:
+    """See `stores.adapter.OpenAdapter`."""
+    spec, limits = request.spec.store.block_store, request.spec.limits
+    assert spec is not None, "the kind is chosen by this member"
+    return BlockStoreAdapter(
+        spec,
+        grace=request.grace,
+        max_bytes_per_job=int(limits.max_bytes_per_job),
+        max_jobs_queued=limits.max_jobs_queued,
+        secrets=request.secrets,
+        here=request.here,
+        clock=request.clock,
+    )
+
+
+def rules_of(spec: BlockStoreSpec, *, max_bytes_per_job: int) -> BlockRules:
+    """What a policy says to the queue."""
+    levels = tuple(LevelRule(one.max_blocks, float(one.max_age), int(one.max_bytes)) for one in spec.levels)
+    return BlockRules(
+        levels=levels,
+        span=int(float(spec.span) * SECOND),
+        strict_gain=not spec.rewrite_single_blocks,
+        max_bytes_per_job=max_bytes_per_job,
+    )
+
+
+def retention_of(spec: BlockStoreSpec) -> RetentionPeriods:
+    """What a policy says about how long blocks are kept."""
+    keep = spec.retention
+    return RetentionPeriods(
+        default=0 if keep.default is None else int(float(keep.default) * SECOND),
+        tenants={one.tenant: int(float(one.keep) * SECOND) for one in keep.tenants},
+    )

@@ -1,0 +1,104 @@
+"""`compactor blocks debt`: what waits to be compacted, by level and tenant, all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from compaction.api.text.formatting import format_age, format_bytes, plural
+from compaction.blocks.cli.open_jobs import OpenJobs
+from compaction.blocks.cli.options import StorePlace, store_options
+from compaction.blocks.cli.policy.rules import rules_of
+from compaction.blocks.cli.shapes import at_rest, conflict_object
+from compaction.blocks.cli.times import age, short_time, time_text
+from compaction.blocks.model import SECOND
+from compaction.blocks.planning.figures import Waits, figures_of
+from compaction.blocks.store import BlockStore
+from compaction.blocks.waiting import WaitingBlocks
+from compaction.cli.errors import EXIT_DATA_ERROR
+from compaction.cli.output import Column, OutputFormat, emit, optional_bytes, output_option, print_table
+from compaction.local.run.this_process import this_process
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS: Final = (
+    Column("level", "Level", right=True),
+    Column("tenant", "Tenant"),
+    Column("blocks", "Blocks", right=True),
+    Column("due", "Due", right=True),
+    Column("inJobs", "In jobs", right=True),
+    Column("bytes", "Bytes", optional_bytes, right=True),
+    Column("seconds", "Oldest", format_age, right=True),
+    Column("nextDue", "Next due", short_time),
+    Column("missing", "Missing", right=True),
+)
+
+
+@click.command()
+@store_options()
+@click.option("--tenant", help="Only of this tenant.")
+@output_option()
+@click.pass_context
+def debt(context: click.Context, /, *, place: StorePlace, tenant: str | None, output: OutputFormat) -> None:
+    """What waits to be compacted, by the level at which it is merged and by tenant; as `plan` would see it now.
+
+    Due is what `plan` would merge; the rest waits for more blocks, or until it is old enough. Blocks that are large
+    enough, have come through all levels or have nothing to be merged with are no debt; nor are those in quarantine. The
+    levels are those of the policy (-f), or the defaults. Open jobs are named with who has them since when; while blocks
+    are parked with one on which no process seems to work, the exit code is 1.
+    """
+    with place.open() as store:
+        now = store.now()
+        others = OpenJobs(store, this_process(), taking=False)
+        jobs = [one for one in others.all() if tenant in (None, one.record.key.tenant)]
+        waiting = WaitingBlocks(store.index, rules_of(place.policy), lambda examples: _schemas(store, examples))
+        waiting.refresh(others().values())
+        waiting.queue.advance(now / SECOND)
+        conflicts = [one for one in waiting.conflicts() if tenant in (None, one.tenant)]
+    found = figures_of(waiting.queue, tenant=tenant)
+    rows = [_row(level, name, one, now) for (level, name), one in sorted(found.waits.items())]
+    if output is OutputFormat.TABLE:
+        _show(rows, found.alone)
+        for line in (*map(str, conflicts), *(one.text for one in jobs)):
+            click.echo(line)
+    else:
+        totals = {key: sum(row[key] for row in rows) for key in ("blocks", "due", "bytes")}
+        open_jobs = [one.to_object() for one in jobs]
+        said = [conflict_object(one) for one in conflicts]
+        emit({**totals, "alone": found.alone, "items": rows, "schemaConflicts": said, "openJobs": open_jobs}, output)
+    if any(one.parked for one in jobs):
+        context.exit(EXIT_DATA_ERROR)
+
+
+def _row(level: int, tenant: str, waits: Waits, now: int) -> dict[str, Any]:
+    oldest = int(waits.oldest * SECOND)
+    return {
+        "level": level,
+        "tenant": tenant,
+        "blocks": waits.blocks,
+        "due": waits.due,
+        "inJobs": waits.in_jobs,
+        "bytes": waits.bytes,
+        "oldest": time_text(oldest),
+        "seconds": age(oldest, now),
+        "nextDue": None if waits.next_due is None else time_text(int(waits.next_due * SECOND)),
+        "missing": waits.missing,
+    }
+
+
+def _show(rows: list[dict[str, Any]], alone: int) -> None:
+    if rows:
+        print_table(rows, COLUMNS)
+        blocks, due, size = (sum(row[key] for row in rows) for key in ("blocks", "due", "bytes"))
+        click.echo(f"{plural(blocks, 'block')} with {format_bytes(size)} wait, {due} of them are due")
+    else:
+        click.echo("nothing waits" + (f"; {at_rest(alone)}" if alone else ""))
+
+
+def _schemas(store: BlockStore, examples: Mapping[str, Sequence[str]]) -> Mapping[str, pa.Schema]:
+    from compaction.blocks.schema.book import SchemaBook  # reads Parquet: only where there are several schemas
+
+    return SchemaBook(store, keeps=False).look_up(examples)

@@ -1,0 +1,214 @@
+"""Options that select a block store; secrets come from the environment and from files only.
+
+A folder needs nothing else: its index is SQLite at FOLDER/_compaction/index.db. Any other store needs the URL of its
+index too, or a policy that names the Secrets of both.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import urllib.parse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
+
+import click
+
+from compaction.api.text.safe import printable
+from compaction.blocks.owners import IDENTITY_PATH, FolderOwners
+from compaction.blocks.store import BlockStore, BlockStoreConnection
+from compaction.cli.errors import errors_as_exit_code
+from compaction.cli.places import (
+    PATIENCE,
+    STORE_OPTIONS,
+    is_given,
+    options_of,
+    parsed,
+    policy_options,
+    refuse_given,
+    refuse_password,
+)
+from compaction.exceptions import NoBlockStoreError, ObjectPathError
+from compaction.stores.objects.store import ObjectStorage, open_objects
+from compaction.stores.unreachable import explaining
+
+if TYPE_CHECKING:
+    from compaction.api.policy.resource import CompactionPolicy
+
+STORE_VARIABLE: Final = "COMPACTION_STORE_URL"
+INDEX_VARIABLE: Final = "COMPACTION_INDEX_URL"
+EMBEDDED_INDEX: Final = "_compaction/index.db"
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """Where a store is, and the policy it is described by, if by one. `may_be_new`: the command may begin one."""
+
+    connection: BlockStoreConnection
+    may_be_new: bool = False
+    policy: CompactionPolicy | None = None
+
+    @property
+    def url(self) -> str:
+        """Of the objects, without anything secret."""
+        return self.connection.url
+
+    @property
+    def folder(self) -> Path | None:
+        """The store's folder; None for an object store."""
+        parts = urllib.parse.urlsplit(self.url)
+        if parts.scheme == "file":
+            return Path(urllib.parse.unquote(parts.path))
+        return None if parts.scheme else Path(self.url).absolute()
+
+    @property
+    def uri(self) -> str:
+        """The URL in full: a folder too has a scheme."""
+        return self.url if self.folder is None else Path(os.path.normpath(self.folder)).as_uri()
+
+    @contextmanager
+    def open(self) -> Iterator[BlockStore]:
+        """The store, closed at the end.
+
+        Raises:
+            NoBlockStoreError: there is none where a folder or file is named, and the command must not begin one.
+            BlockStoreError: see `BlockStore.open`.
+        """
+        self.check()
+        with explaining(self.connection.address):
+            store = BlockStore.open(self.connection, patience=PATIENCE)
+            try:
+                yield store
+            finally:
+                store.close()
+                tell_skipped(store.objects)
+
+    def path_of(self, uri: str) -> str:
+        """The path below the store's root that a URL or path means; of a folder without its last slash.
+
+        Raises ObjectPathError: it lies elsewhere.
+        """
+        parts, folder = urllib.parse.urlsplit(uri), self.folder
+        if folder is not None and (parts.scheme == "file" or uri.startswith("/")):
+            target = Path(urllib.parse.unquote(parts.path) if parts.scheme else uri)
+            if target.is_relative_to(folder):
+                return "" if target == folder else str(target.relative_to(folder))
+            raise ObjectPathError(uri, f"lies outside of the store {folder}: blocks are registered where they are")
+        if not parts.scheme:
+            return uri.rstrip("/")
+        root = self.url.rstrip("/")
+        if uri.rstrip("/") == root:
+            return ""
+        if not uri.startswith(f"{root}/"):
+            raise ObjectPathError(uri, f"lies outside of the store {root}: blocks are registered where they are")
+        return uri.removeprefix(f"{root}/").rstrip("/")
+
+    def check(self) -> None:
+        """A mistyped folder must not become a store, nor a mistyped index an empty one.
+
+        Raises NoBlockStoreError; ForeignFileError, before anything is written, when a table or another store is there.
+        """
+        if self.may_be_new and self.folder is not None and not (self.folder / IDENTITY_PATH).exists():
+            FolderOwners(open_objects(self.url)).refuse_new_store()
+        url = parsed(self.connection.index_url)
+        if url is None or url.get_backend_name() != "sqlite" or not url.database:
+            return
+        file = Path(url.database)
+        if self.may_be_new:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        elif not file.exists():
+            raise NoBlockStoreError(
+                f"{file}: there is no index here: name a store that has one, or begin one by registering blocks "
+                "(`compactor blocks register`)"
+            )
+
+
+def tell_skipped(objects: ObjectStorage) -> None:
+    """Name on standard error what listings of a folder have passed over."""
+    for path, reason in sorted(objects.skipped.items()):
+        click.echo(printable(f"skipped: {path}: {reason}"), err=True)
+
+
+def store_options(*, may_be_new: bool = False) -> Callable[[Command], Command]:
+    """The options that name a store, passed to the command as `place: StorePlace`."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapped(
+            *,
+            store: str | None,
+            index: str | None,
+            store_options: Path | None,
+            policy_file: TextIO | None,
+            policy_name: str | None,
+            secrets_dir: Path | None,
+            **rest: Any,
+        ) -> Any:
+            with errors_as_exit_code():
+                if policy_file is None:
+                    connection, policy = _connection(store, index, store_options), None
+                else:
+                    # The models of policies take longer to import than a command without one takes to answer.
+                    from compaction.blocks.cli.policy.file import connection_of
+
+                    refuse_given(_NAMED, "store")
+                    policy, connection = connection_of(policy_file, wanted=policy_name, directory=secrets_dir)
+                return command(place=StorePlace(connection, may_be_new, policy), **rest)
+
+        result: Any = wrapped
+        for option in reversed(_OPTIONS):
+            result = option(result)
+        return result  # type: ignore[no-any-return]
+
+    return decorate
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--store",
+        metavar="URL",
+        envvar=STORE_VARIABLE,
+        help=f"The store: a folder, or s3://bucket/prefix, gs://..., az://...; default: {STORE_VARIABLE}.",
+    ),
+    click.option(
+        "--index",
+        metavar="URL",
+        envvar=INDEX_VARIABLE,
+        help=f"Its index: sqlite:///FILE, or postgresql://HOST/DATABASE; with a password only in {INDEX_VARIABLE}. "
+        f"Default for a folder: {EMBEDDED_INDEX} in it.",
+    ),
+    STORE_OPTIONS,
+    *policy_options("store and index"),
+)
+_NAMED: Final = {"store": "--store", "index": "--index", "store_options": "--store-options"}
+"""Parameters that a policy has as well, and their flags."""
+
+
+def _connection(store: str | None, index: str | None, options: Path | None) -> BlockStoreConnection:
+    if not store:
+        raise click.UsageError(f"which store? Give --store FOLDER or --store URL, or set {STORE_VARIABLE}")
+    if index:
+        refuse_password("index", index, INDEX_VARIABLE)
+    return BlockStoreConnection(
+        store,
+        index or _embedded_index(store),
+        options_of(options),
+        options_from=str(options or ""),
+        index_from="--index" if is_given("index") else INDEX_VARIABLE,
+    )
+
+
+def _embedded_index(store: str) -> str:
+    parts = urllib.parse.urlsplit(store)
+    if parts.scheme not in {"", "file"}:
+        raise click.UsageError(
+            f"an object store has no place for its index: set {INDEX_VARIABLE}, or give --index without a password"
+        )
+    folder = Path(urllib.parse.unquote(parts.path) if parts.scheme else store).absolute()
+    if "?" in str(folder):
+        raise click.UsageError("an index cannot lie in a folder with '?' in its name: give --index too")
+    return f"sqlite:///{folder / EMBEDDED_INDEX}"

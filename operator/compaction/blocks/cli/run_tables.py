@@ -1,0 +1,228 @@
+"""What `compactor run` and `compactor blocks plan|compact` show of a block store. Implements
+`cli.local.tables.RunTables`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from compaction.api.enums import JobState
+from compaction.api.text.formatting import format_bytes, plural
+from compaction.blocks.cli.shapes import at_rest
+from compaction.blocks.cli.times import short_time, time_text
+from compaction.blocks.kind import BLOCKS
+from compaction.blocks.measures import LIVE
+from compaction.blocks.model import SECOND
+from compaction.blocks.planning.rules import BlockReason
+from compaction.blocks.work import format_merge, work_of
+from compaction.cli.output import Column, optional, optional_bytes, print_table
+from compaction.local.run.job import LocalJob, RunResult
+from compaction.planning.candidates import LeftOutReason
+from compaction.planning.planner import LeftOut, Plan, PlannedJob
+from compaction.planning.reading import ScanResult
+
+PLANNED: Final = (
+    Column("name", "Job"),
+    Column("level", "Level", right=True),
+    Column("tenant", "Tenant"),
+    Column("shard", "Shard", right=True),
+    Column("sources", "Blocks", lambda ids: str(len(ids)), right=True),
+    Column("bytes", "Bytes", optional_bytes, right=True),
+)
+RECEIPTS: Final = (
+    Column("job", "Job"),
+    Column("level", "Level", right=True),
+    Column("tenant", "Tenant"),
+    Column("state", "State"),
+    Column("merged", "Blocks", right=True),
+    Column("into", "Into", right=True),
+    Column("records", "Rows", right=True),
+    Column("bytesBefore", "Before", optional_bytes, right=True),
+    Column("bytesAfter", "After", optional_bytes, right=True),
+    Column("verified", "Verified", optional),
+    Column("failure", "Reason", optional),
+)
+QUARANTINED: Final = (Column("source", "Quarantined"), Column("reason", "Reason"), Column("message", "Message"))
+
+
+LEFT_OUT: Final = (
+    Column("reason", "Left out"),
+    Column("count", "Blocks", right=True),
+    Column("example", "For example"),
+    Column("due", "Due", short_time),
+    Column("missing", "Missing", lambda count: str(count or "-"), right=True),
+)
+_AT_REST: Final = frozenset({BlockReason.NOTHING_TO_MERGE_WITH, BlockReason.LARGE_ENOUGH, BlockReason.HIGHEST_LEVEL})
+"""Reasons of blocks that nothing is wrong with and nothing is due for."""
+
+
+def left_out(row: LeftOut) -> dict[str, Any]:
+    """A reason why blocks (or a batch) got no job, with exact values."""
+    due = None if row.due is None else time_text(int(row.due * SECOND))
+    return {
+        "reason": str(row.reason),
+        "count": row.count,
+        "example": row.example,
+        "bytes": row.bytes,
+        "due": due,
+        "missing": row.missing,
+    }
+
+
+def show_rest(data: dict[str, Any]) -> None:
+    """Below the jobs: what else waits and why; then, in words, what waits for nothing, and what schemas keep apart."""
+    rows = [row for row in data["leftOut"] if row["reason"] not in _AT_REST]
+    if rows:
+        click.echo()
+        print_table(rows, LEFT_OUT)
+    counts = {row["reason"]: row["count"] for row in data["leftOut"] if row["reason"] in _AT_REST}
+    alone, done = counts.pop(BlockReason.NOTHING_TO_MERGE_WITH, 0), sum(counts.values())
+    if alone:
+        click.echo(at_rest(alone))
+    if done:
+        click.echo(f"{plural(done, 'block')} {'has' if done == 1 else 'have'} come to the end of compaction")
+    for one in data["conflicts"]:
+        click.echo(one["message"])
+
+
+def more_of(scan: ScanResult) -> dict[str, Any]:
+    """What schemas keep apart."""
+    conflicts = [
+        {"tenant": one.tenant, "schemas": one.classes, "blocks": one.sources, "message": one.message}
+        for one in scan.conflicts
+    ]
+    return {"conflicts": conflicts}
+
+
+def rows_after(result: RunResult) -> list[LeftOut]:
+    """Why blocks got no job: by the queue's rules as of the last scan, else as of the newest plan."""
+    blocks, own = set(BlockReason), result.left_out
+    waiting = [row for row in result.reading.left_out if row.reason in blocks]
+    return [*(row for row in own if row.reason not in blocks), *waiting]
+
+
+def undone(result: RunResult) -> list[str]:
+    """One line for each reason in the schemas for which a run could do nothing at all."""
+    if result.jobs:
+        return []
+    kept = [one for one in result.reading.conflicts if one.alone > 1]
+    return [f"{one.message}; nothing of {one.alone} blocks could be merged because of it" for one in kept]
+
+
+def planned_rows(data: dict[str, Any], plan: Plan) -> list[dict[str, Any]]:
+    """One row per job."""
+    jobs: list[dict[str, Any]] = data["jobs"]
+    return jobs
+
+
+def planned_job(job: PlannedJob) -> dict[str, Any]:
+    """A job of a plan with exact values."""
+    (group,) = job.groups
+    work = work_of(job.target, job.level, group.sources)
+    return {
+        "name": job.name,
+        "level": work.level,
+        "outputLevel": work.output_level,
+        "tenant": work.tenant,
+        "shard": work.shard,
+        "target": job.target,
+        "sources": list(work.sources),
+        "bytes": job.cost_bytes,
+    }
+
+
+def debt_of(scan: ScanResult) -> dict[str, Any]:
+    """What is due: `blocks` that wait in ready batches, those of jobs included."""
+    offered = [group for one in scan.candidates for group in one.groups]
+    return {
+        "bytes": sum(group.copy_bytes for group in offered) + sum(one.bytes for one in scan.beyond),
+        "sources": sum(len(group.sources) for group in offered) + sum(one.sources for one in scan.beyond),
+        "targets": len(scan.candidates),
+        "measures": dict(scan.measures),
+    }
+
+
+def summary(data: dict[str, Any], plan: Plan) -> str:
+    """One line below a plan."""
+    debt = data["debt"]
+    if not plan.jobs:
+        if debt["sources"]:
+            return f"nothing is planned ({plural(debt['sources'], 'block')} due)"
+        return _nothing_due([row for row in data["leftOut"] if row["reason"] == BlockReason.WAITING_FOR_MORE])
+    merged = sum(len(job["sources"]) for job in data["jobs"])
+    return (
+        f"{plural(len(plan.jobs), 'job')} would merge {merged} blocks with {format_bytes(plan.cost_bytes)}; "
+        f"due: {plural(debt['sources'], 'block')} with {format_bytes(debt['bytes'])}"
+    )
+
+
+def _nothing_due(waiting: list[dict[str, Any]]) -> str:
+    if not waiting:
+        return "nothing is due, and nothing waits"
+    (row,) = waiting
+    count, size = plural(row["count"], "block"), format_bytes(row["bytes"])
+    when = f"next due at {short_time(row['due'])}, or when {row['missing']} more have come"
+    return f"nothing is due yet: {count} ({size}) wait; {when}. Merge now: compactor blocks compact --all"
+
+
+def receipt_row(job: LocalJob) -> dict[str, Any]:
+    """What became of a job, with exact values."""
+    receipt, work = job.status.receipt, work_of(job.target, job.job.spec.level, job.sources)
+    row: dict[str, Any] = {
+        "job": job.name,
+        "level": work.level,
+        "outputLevel": work.output_level,
+        "tenant": work.tenant,
+        "shard": work.shard,
+        "target": job.target,
+        "state": str(job.state),
+        "reason": job.reason,
+        "message": job.message,
+        "failure": job.reason if job.state is not JobState.SUCCEEDED else None,
+        "sources": list(work.sources),
+        "merged": 0,
+        "into": 0,
+        "records": 0,
+        "bytesBefore": 0,
+        "bytesAfter": 0,
+        "bytesReclaimed": 0,
+        "verified": None,
+        "skipped": [source.to_object() for source in job.status.skipped],
+    }
+    if receipt is not None:
+        row |= {
+            "merged": len(receipt.sources),
+            "into": len(receipt.outputs),
+            "records": receipt.records,
+            "bytesBefore": receipt.bytes_before,
+            "bytesAfter": receipt.bytes_after,
+            "bytesReclaimed": receipt.bytes_reclaimed,
+            "verified": "equal" if BLOCKS.proves_equal(receipt) else "UNEQUAL",
+            "receipt": receipt.to_object(),
+        }
+    return row
+
+
+def outcome(data: dict[str, Any], result: RunResult) -> str:
+    """One line below the receipts."""
+    if not data["jobs"]:
+        others = any(row["reason"] == LeftOutReason.JOB_UNFINISHED for row in data["leftOut"])
+        text = "nothing is due that no open job has" if others else "nothing is due"
+    else:
+        good = sum(job["state"] == "Succeeded" for job in data["jobs"])
+        into = sum(job["into"] for job in data["jobs"])
+        dropped = sum(job["merged"] for job in data["jobs"] if not job["into"])
+        merged = sum(job["merged"] for job in data["jobs"]) - dropped
+        text = f"{good} of {plural(len(data['jobs']), 'job')} succeeded"
+        if merged or not dropped:
+            text += f", {merged} blocks merged into {into}"
+        if dropped:
+            text += f", {format_merge(dropped, 0)}"
+        if result.lost:
+            text += f"; {plural(len(result.lost), 'job')} left to another process"
+    if result.swept.deleted:
+        text += f"; {plural(result.swept.deleted, 'object')} deleted after the grace"
+    live = result.reading.measures.get(LIVE)
+    return text if live is None else f"{text}; {plural(int(live), 'block')} live"

@@ -1,0 +1,120 @@
+"""How blocks are shown: columns for tables, objects for json and yaml."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compaction.api.text.formatting import plural
+from compaction.blocks.cli.times import short_time, time_text
+from compaction.blocks.conflicts import SchemaConflict
+from compaction.blocks.index.listing import BlockRecord
+from compaction.blocks.index.retention import Expired
+from compaction.blocks.index.tombstones import BlockTombstone
+from compaction.blocks.model import Block
+from compaction.cli.output import Column, optional, optional_bytes
+
+BLOCK_COLUMNS = (
+    Column("id", "Block"),
+    Column("tenant", "Tenant"),
+    Column("shard", "Shard", right=True),
+    Column("level", "Level", right=True),
+    Column("minTime", "From", short_time),
+    Column("maxTime", "To", short_time),
+    Column("rows", "Rows", right=True),
+    Column("bytes", "Bytes", optional_bytes, right=True),
+)
+WIDE_COLUMNS = (
+    *BLOCK_COLUMNS,
+    Column("path", "Path"),
+    Column("sortKey", "Sorted by", lambda names: ",".join(names) or "-"),
+    Column("schema", "Schema"),
+    Column("fingerprint", "Content"),
+)
+TOMBSTONE_COLUMNS = (
+    Column("block", "Block"),
+    Column("tenant", "Tenant"),
+    Column("bytes", "Bytes", optional_bytes, right=True),
+    Column("reason", "Reason"),
+    Column("job", "Job", optional),
+    Column("since", "Since", short_time),
+    Column("due", "Due", short_time),
+    Column("attempts", "Failed", right=True),
+)
+WIDE_TOMBSTONE_COLUMNS = (*TOMBSTONE_COLUMNS, Column("path", "Path"), Column("error", "Error", optional))
+EXPIRED_COLUMNS = (
+    Column("block", "Block"),
+    Column("tenant", "Tenant"),
+    Column("bytes", "Bytes", optional_bytes, right=True),
+    Column("job", "Taken from", optional),
+)
+
+
+def block_object(block: Block) -> dict[str, Any]:
+    """A block with exact values."""
+    return {
+        "id": block.id,
+        "tenant": block.tenant,
+        "shard": block.shard,
+        "level": block.level,
+        "path": block.path,
+        "minTime": time_text(block.min_time),
+        "maxTime": time_text(block.max_time),
+        "rows": block.rows,
+        "bytes": block.bytes,
+        "fingerprint": str(block.fingerprint),
+        "sortKey": list(block.sort_key),
+        "schema": block.schema_id,
+    }
+
+
+def record_object(record: BlockRecord) -> dict[str, Any]:
+    """All that the index knows about a block."""
+    reason, message = record.quarantined or (None, None)
+    return {
+        **block_object(record.block),
+        "state": record.state.value,
+        "queuedAt": time_text(record.queued_at),
+        "job": record.job,
+        "changedAt": time_text(record.changed_at),
+        "quarantine": None if reason is None else {"reason": reason, "message": message},
+        "ended": record.ended,
+    }
+
+
+def conflict_object(one: SchemaConflict) -> dict[str, Any]:
+    """Blocks that their schemas keep apart, with exact values."""
+    return {
+        "tenant": one.tenant,
+        "schemas": one.schemas,
+        "columns": list(one.columns),
+        "blocks": one.blocks,
+        "alone": one.alone,
+        "message": str(one),
+    }
+
+
+def at_rest(alone: int) -> str:
+    """Blocks that no merge is for until others come."""
+    stay = "stays as it is" if alone == 1 else "stay as they are"
+    return f"{plural(alone, 'block')} {stay} until others come to be merged with"
+
+
+def tombstone_object(one: BlockTombstone, *, grace: int | None) -> dict[str, Any]:
+    """A block that waits for its deletion; `grace` in microseconds, None: unknown."""
+    return {
+        "block": one.block,
+        "path": one.path,
+        "tenant": one.tenant,
+        "bytes": one.bytes,
+        "reason": one.reason.value,
+        "job": one.job,
+        "since": time_text(one.since),
+        "due": None if grace is None else time_text(one.since + grace),
+        "attempts": one.attempts,
+        "error": one.error,
+    }
+
+
+def expired_object(one: Expired) -> dict[str, Any]:
+    """A block that is older than it is kept; `job`: the open job that it is taken from."""
+    return {"block": one.block, "tenant": one.tenant, "bytes": one.bytes, "job": one.job}

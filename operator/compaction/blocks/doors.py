@@ -1,0 +1,30 @@
+"""Where the code of block stores is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from compaction.kinds.doors import Command, Door, Doors
+
+BLOCK_DOORS: Final = Doors(
+    rooms=(
+        "compaction.blocks",
+        "compaction.blocks",
+        "compaction.blocks.rewriting",
+        "compaction.blocks.cli",
+        "compaction.local.demo.blocks",
+        "compaction.blocks.serving",
+    ),
+    adapter=Door("compaction.blocks.adapter:open_adapter"),
+    rewriters={"BlockRewrite": Door("compaction.blocks.rewriting.rewriter:open_rewriter")},
+    tables=Door("compaction.blocks.cli.run_tables"),
+    open_jobs=Door("compaction.blocks.cli.others:open_jobs_of"),
+    commands=(
+        Command(
+            "blocks",
+            "Look into block stores; register, compact, verify, clean up.",
+            Door("compaction.blocks.cli.commands:group"),
+        ),
+    ),
+    demo=("blocks", Door("compaction.local.demo.blocks.run:show")),
+)

@@ -1,0 +1,293 @@
+"""The footer of a Parquet file, read through ranged reads and checked before anything is believed.
+
+Two requests as a rule: the end of the object, and its first four bytes. A footer that is cut off, contradicts itself or
+the size of the object, or would cost more than it may to parse, ends in CorruptBlockError or UnsuitableBlockError that
+names the object. Memory is bounded by `MAX_FOOTER` and by what `thrift` lets through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from compaction.api.text.safe import cut, printable
+from compaction.blocks.format.footer_keys import texts_in
+from compaction.blocks.format.footer_shape import Leaf, chunk, count, leaves, need, structs
+from compaction.blocks.format.int96 import MAGIC, Int96Error, Int96Reading, arrow_schema, has_int96, reading_of
+from compaction.blocks.format.logical import LeafMeaning, leaf_meanings, placed, with_texts
+from compaction.blocks.format.thrift import ENCRYPTION_ALGORITHM, FooterError, Struct, decode
+from compaction.blocks.schema.ids import schema_id
+from compaction.exceptions import BlockFormatError, CorruptBlockError, ObjectError, UnsuitableBlockError
+from compaction.stores.objects.store import ObjectInfo, ObjectStorage
+from compaction.unexpected import lack_of
+
+ENCRYPTED: Final = b"PARE"
+TAIL_BYTES: Final = 64 << 10
+"""What is read of the end at first; most footers fit."""
+MAX_FOOTER: Final = 16 << 20
+METADATA_PREFIX: Final = b"compaction.dev."
+_FRAME: Final = 8
+LIBRARY_FAILURES: Final = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
+"""What pyarrow raises for files that are not what they should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """No value of a column is below `low` or above `high`: numbers, truth, or bytes in the order of bytes.
+
+    They need not be values of the column (long texts are cut). None: unknown, or there are nulls only. `nulls`: how
+    many, None when unknown.
+    """
+
+    low: int | float | bytes | None
+    high: int | float | bytes | None
+    nulls: int | None
+
+
+UNKNOWN: Final = Bounds(None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """One row group: `start` and `bytes` are its place in the object, compressed; `bounds` by the name of a column.
+
+    `uncompressed`: bytes after decompression, still encoded; what a merge needs to keep of it is at least that.
+    """
+
+    rows: int
+    start: int
+    bytes: int
+    uncompressed: int
+    bounds: Mapping[str, Bounds]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFooter:
+    """All that a footer says. `bounds` are of plain top columns only. Of the metadata of `schema` there is what its
+    leaves mean beyond their Arrow types (`logical`).
+
+    `sorted_by`: the columns by which each row group says it is sorted, ascending and all alike, else empty; whether
+    the row groups follow each other in that order is another question (`in_order`). `int96`: how timestamps
+    that are stored so are read. `meanings`: of the leaves, by their paths in `schema`.
+    """
+
+    info: ObjectInfo
+    rows: int
+    row_groups: tuple[RowGroup, ...]
+    schema: pa.Schema
+    schema_id: str
+    sorted_by: tuple[str, ...]
+    nulls_first: bool
+    metadata: Mapping[str, str]
+    parquet: pq.FileMetaData
+    int96: Int96Reading
+    meanings: Mapping[str, LeafMeaning]
+
+    def bounds(self, column: str) -> Bounds:
+        """Of the whole file."""
+        groups = [group for group in self.row_groups if group.rows]
+        every = [(group.rows, group.bounds.get(column, UNKNOWN)) for group in groups]
+        nulls = None if any(one.nulls is None for _, one in every) else sum(one.nulls or 0 for _, one in every)
+        # A row group of nulls only has no bounds and widens none.
+        valued = [one for rows, one in every if one.nulls != rows]
+        if not valued or any(one.low is None or one.high is None for one in valued):
+            return Bounds(None, None, nulls)
+        lows: list[Any] = [one.low for one in valued]
+        highs: list[Any] = [one.high for one in valued]
+        return Bounds(min(lows), max(highs), nulls)
+
+    def in_order(self) -> bool:
+        """Whether bounds prove that the row groups follow each other by the first column they are sorted by.
+
+        A value at the end of one and at the beginning of the next proves nothing when there is a second column.
+        """
+        groups = [group for group in self.row_groups if group.rows]
+        if not self.sorted_by or len(groups) < 2:
+            return bool(self.sorted_by)
+        bounds = [group.bounds.get(self.sorted_by[0], UNKNOWN) for group in groups]
+        if any(one.low is None or one.high is None or one.nulls != 0 for one in bounds):
+            return False
+        strict = len(self.sorted_by) > 1
+        return all(
+            one.high < other.low or (not strict and one.high == other.low)  # type: ignore[operator]
+            for one, other in pairwise(bounds)
+        )
+
+
+def read_footer(objects: ObjectStorage, path: str, *, limit: int = MAX_FOOTER, look: bool = True) -> BlockFooter:
+    """Read and check the footer of an object. Without `look` its schema may be none to merge by: of a file of Spark
+    the INT96 is not read, and what else it could be merged with not known (`int96.reading_of`).
+
+    Raises CorruptBlockError, UnsuitableBlockError (a sound file that is not for us), and the errors of objects.
+    """
+    info = objects.head(path)
+    raw = _raw_footer(objects, info, limit)
+    try:
+        shape = _shape(decode(raw), end=info.size - len(raw) - _FRAME)
+    except FooterError as error:
+        kind = UnsuitableBlockError if error.costly else CorruptBlockError
+        raise kind(path, str(error)) from None
+    try:
+        framed = MAGIC + raw + len(raw).to_bytes(4, "little") + MAGIC
+        parquet = pq.ParquetFile(pa.BufferReader(framed), thrift_string_size_limit=limit).metadata
+        int96 = _reading(objects, info, parquet, raw, look=look)
+        parquet = int96.metadata(parquet, raw)
+        schema = arrow_schema(parquet, parquet.schema.to_arrow_schema(), pa.BufferReader(framed), int96)
+        meanings = placed(int96.meanings(shape.meanings), schema)
+        schema = int96.schema(schema, meanings)
+        schema = with_texts(schema, texts_in(meanings, parquet.metadata or {}))
+        identity = schema_id(schema)
+    except FooterError as error:
+        raise UnsuitableBlockError(path, str(error)) from None
+    except Int96Error as error:
+        raise UnsuitableBlockError(path, str(error)) from None
+    except (BlockFormatError, ObjectError):
+        raise
+    except LIBRARY_FAILURES as error:
+        if lack := lack_of(error, path):
+            raise lack from error
+        raise CorruptBlockError(path, f"its footer cannot be read ({short(error)})") from None
+    twice = next((name for name in schema.names if len(schema.get_all_field_indices(name)) > 1), None)
+    if twice is not None:
+        raise UnsuitableBlockError(path, f"it has two columns named {twice[:100]!r}")
+    return BlockFooter(
+        info=info,
+        rows=shape.rows,
+        row_groups=shape.groups,
+        schema=schema,
+        schema_id=identity,
+        sorted_by=shape.sorted_by,
+        nulls_first=shape.nulls_first,
+        metadata=shape.metadata,
+        parquet=parquet,
+        int96=int96,
+        meanings=meanings,
+    )
+
+
+def _reading(
+    objects: ObjectStorage, info: ObjectInfo, parquet: pq.FileMetaData, raw: bytes, *, look: bool
+) -> Int96Reading:
+    if not has_int96(parquet):
+        return Int96Reading()
+    with objects.reader(info.path, info=info) as source:
+        return reading_of(parquet, raw, source, look=look)
+
+
+def _raw_footer(objects: ObjectStorage, info: ObjectInfo, limit: int) -> bytes:
+    """The bytes of the footer, without length and magic."""
+    path = info.path
+    if info.size < len(MAGIC) + _FRAME:
+        raise CorruptBlockError(path, f"{info.size} bytes are too few for a Parquet file")
+    begin = max(0, info.size - TAIL_BYTES)
+    tail = objects.get_range(path, begin, info.size - begin, etag=info.etag)
+    head = tail[:4] if begin == 0 else objects.get_range(path, 0, 4, etag=info.etag)
+    if ENCRYPTED in (head, tail[-4:]):
+        raise UnsuitableBlockError(path, "its footer is encrypted")
+    if head != MAGIC or tail[-4:] != MAGIC:
+        raise CorruptBlockError(path, "no Parquet file, or the end is missing: PAR1 is not at both ends")
+    size = int.from_bytes(tail[-_FRAME:-4], "little")
+    if size > info.size - _FRAME - len(MAGIC):
+        raise CorruptBlockError(path, f"its footer should have {size} bytes, the object has {info.size}")
+    if size > limit:
+        raise UnsuitableBlockError(path, f"its footer has {size} bytes, more than the {limit} that are read")
+    if size + _FRAME > len(tail):
+        tail = objects.get_range(path, info.size - size - _FRAME, size + _FRAME, etag=info.etag)
+    return tail[-size - _FRAME : -_FRAME]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    rows: int
+    groups: tuple[RowGroup, ...]
+    sorted_by: tuple[str, ...]
+    nulls_first: bool
+    metadata: Mapping[str, str]
+    meanings: list[LeafMeaning]
+
+
+def _shape(footer: Struct, *, end: int) -> _Shape:
+    """What the footer says, when it agrees with itself and with data that ends at `end`. Raises FooterError."""
+    if ENCRYPTION_ALGORITHM in footer:
+        raise FooterError("it is encrypted: its footer is plain and signed, its columns are not", costly=True)
+    orders = structs(footer, 7, "the order of columns")
+    nodes = structs(footer, 2, "its schema")
+    columns = leaves(nodes, ordered=bool(orders) and all(1 in one for one in orders))
+    if not columns:
+        raise FooterError("it has no columns", costly=True)
+    if orders and len(orders) != len(columns):
+        raise FooterError(f"it has orders for {len(orders)} of {len(columns)} columns")
+    count(footer, 1, "its version", bits=31)
+    rows = count(footer, 3, "the number of rows")
+    raw = structs(footer, 4, "its row groups")
+    groups = tuple(_row_group(group, columns, end=end) for group in raw)
+    if rows != sum(group.rows for group in groups):
+        raise FooterError(f"it says {rows} rows, its row groups {sum(group.rows for group in groups)}")
+    names, nulls_first = _sorted_by([group for group in raw if group[3]], columns)
+    return _Shape(rows, groups, names, nulls_first, _metadata(footer), leaf_meanings(nodes))
+
+
+def _row_group(group: Struct, columns: list[Leaf], *, end: int) -> RowGroup:
+    rows = count(group, 3, "the rows of a row group")
+    given = structs(group, 1, "the columns of a row group")
+    if len(given) != len(columns):
+        raise FooterError(f"a row group has {len(given)} of {len(columns)} columns")
+    count(group, 2, "the size of a row group")
+    chunks = [chunk(one, leaf, rows=rows, end=end) for one, leaf in zip(given, columns, strict=True)]
+    start = min(one.start for one in chunks)
+    bounds = {
+        leaf.path[0].decode(errors="replace"): Bounds(one.low, one.high, one.nulls)
+        for leaf, one in zip(columns, chunks, strict=True)
+        if leaf.plain
+    }
+    return RowGroup(
+        rows=rows,
+        start=start,
+        bytes=max(one.start + one.size for one in chunks) - start,
+        uncompressed=sum(one.uncompressed for one in chunks),
+        bounds=bounds,
+    )
+
+
+def _sorted_by(groups: list[Struct], columns: list[Leaf]) -> tuple[tuple[str, ...], bool]:
+    """What all row groups with rows declare alike, up to the first column that is descending or nested; where nulls
+    go.
+    """
+    declared = {
+        tuple((count(one, 1, "a sorting column"), one.get(2), one.get(3)) for one in structs(group, 4, "its order"))
+        for group in groups
+    }
+    names: list[str] = []
+    first: Any = False
+    for number, descending, nulls_first in declared.pop() if len(declared) == 1 else ():
+        if number >= len(columns):
+            raise FooterError(f"it is sorted by column {number} of {len(columns)}")
+        if descending is not False or not columns[number].plain or (names and nulls_first is not first):
+            break
+        names.append(columns[number].path[0].decode(errors="replace"))
+        first = nulls_first
+    return tuple(names), first is True
+
+
+def _metadata(footer: Struct) -> dict[str, str]:
+    """Pairs whose key is one of ours. Raises FooterError when one of them is no text."""
+    ours: dict[str, str] = {}
+    for pair in structs(footer, 5, "its metadata"):
+        key, value = need(pair, 1, bytes, "a key of its metadata"), pair.get(2, b"")
+        if not key.startswith(METADATA_PREFIX):
+            continue
+        try:
+            ours[key.decode()] = value.decode()
+        except (UnicodeDecodeError, AttributeError):
+            raise FooterError(f"its metadata {key!a} is not text") from None
+    return ours
+
+
+def short(error: BaseException) -> str:
+    """What a library said, in one short line that is safe to print: it quotes what it read."""
+    return cut(printable(" ".join(str(error).split())), 200) or type(error).__name__

@@ -1,0 +1,167 @@
+"""The key-value pairs of the sources' footers that an output keeps: those on which all agree, and three that mean more.
+
+Spark says by which calendar a file's old dates are read (`_calendars`); dates of unlike calendars are unlike columns.
+`geo` (GeoParquet) says which bytes are geometries and in which coordinates; what it says of the rows (bounds, kinds of
+geometries) is joined, and all the rest must be alike, or the files are of different classes (`texts_in`). `pandas` says
+which columns were an index or categories; what differs from file to file (a range as index) is what rows get anyway.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from compaction.blocks.format.arrow_leaves import escaped
+from compaction.blocks.format.int96 import SPARK_VERSION
+from compaction.blocks.format.logical import TIMES_IN_DAYS, LeafMeaning
+from compaction.blocks.format.metadata import PREFIX
+
+_OLD_DATES: Final = b"org.apache.spark.legacyDateTime"
+_OLD_INT96: Final = b"org.apache.spark.legacyINT96"
+_ZONE: Final = b"org.apache.spark.timeZone"
+_VERSION: Final = re.compile(rb"([0-9]{1,4})\.([0-9]{1,4})")
+_OURS: Final = PREFIX.encode()
+_GEO: Final = b"geo"
+_PANDAS: Final = b"pandas"
+_OF_ROWS: Final = ("bbox", "geometry_types")
+_DEFAULT_CRS: Final = "OGC:CRS84"
+
+Pairs = Mapping[bytes, bytes]
+
+
+def agreed(found: Sequence[Pairs]) -> dict[bytes, bytes]:
+    """What all files say alike, without what a block says of itself: an output is another block than any of its
+    sources. Of versions of Spark one stays, if all were written by it.
+    """
+    if not found:
+        return {}
+    kept = {
+        key: value
+        for key, value in found[0].items()
+        if not key.startswith(_OURS) and all(one.get(key) == value for one in found)
+    }
+    versions = [one[SPARK_VERSION] for one in found if SPARK_VERSION in one]
+    if len(versions) == len(found):
+        kept[SPARK_VERSION] = min(versions)
+    for key, join in ((_GEO, _joined_geo), (_PANDAS, _joined_pandas)):
+        objects = [_object(one[key]) for one in found if key in one]
+        if objects and all(objects) and key not in kept:
+            kept[key] = json.dumps(join(objects)).encode()
+    return kept
+
+
+def lost_where_different(found: Pairs) -> dict[bytes, bytes]:
+    """What of a file's pairs a merge drops where its sources differ on it: no part of `agreed` in any form."""
+    joined = (SPARK_VERSION, _GEO, _PANDAS, b"ARROW:schema")
+    return {key: value for key, value in found.items() if key not in joined and not key.startswith(_OURS)}
+
+
+def texts_in(meanings: Mapping[str, LeafMeaning], pairs: Pairs) -> dict[str, str]:
+    """What the leaves of a file mean beyond their Arrow types, by path: by their nodes, and by what GeoParquet says of
+    its columns and not of their rows.
+    """
+    geo = _object(pairs.get(_GEO, b""))
+    around = {key: value for key, value in geo.items() if key != "columns"}
+    texts, calendars = {}, _calendars(pairs)
+    for path, one in meanings.items():
+        said = next((said for kind, said in calendars.items() if one.meaning.startswith(kind)), "")
+        texts[path] = f"{one.text} {said}".strip()
+    for name, column in _columns(geo).items():
+        path, said = escaped(name), f"geo {_crs(column)} {_digest([around, _essential(column)])}"
+        texts[path] = f"{texts.get(path, '')} {said}".strip()
+    return texts
+
+
+def _calendars(pairs: Pairs) -> dict[str, str]:
+    """By kind of time, in words: what Spark has written by the calendar of its versions before 3, in which dates before
+    1582, and times before 1900, are other ones. Its keys say so; all other files have the calendar of today.
+
+    Source: Spark's DataSourceUtils (datetimeRebaseSpec, int96RebaseSpec).
+    """
+    if (found := _VERSION.match(pairs.get(SPARK_VERSION, b""))) is None:
+        return {}
+    version, zone = (int(found[1]), int(found[2])), pairs.get(_ZONE, b"").decode(errors="replace")
+    where = f" of Spark before 3{f', {zone}' if zone else ''}"
+    calendars: dict[str, str] = {}
+    if version < (3, 0) or _OLD_DATES in pairs:
+        calendars |= dict.fromkeys(("DATE", "TIMESTAMP"), f"dates{where}")
+    if version < (3, 1) or _OLD_INT96 in pairs:
+        calendars[TIMES_IN_DAYS] = f"INT96{where}"
+    return calendars
+
+
+def _object(value: bytes) -> dict[str, Any]:
+    """A JSON object; empty for anything else, which is kept like any other key."""
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _columns(geo: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    columns = geo.get("columns")
+    found = columns if isinstance(columns, dict) else {}
+    return {name: column for name, column in found.items() if isinstance(column, dict)}
+
+
+def _essential(column: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in column.items() if key not in _OF_ROWS}
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _crs(column: Mapping[str, Any]) -> str:
+    crs = column.get("crs", _DEFAULT_CRS)
+    name = crs.get("id", crs.get("name")) if isinstance(crs, dict) else crs
+    return f"{name.get('authority')}:{name.get('code')}" if isinstance(name, dict) else str(name)
+
+
+def _joined_geo(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of files that agree on all but their rows; older ones may lack a column."""
+    every = [_columns(geo) for geo in found]
+    joined = {}
+    for name in dict.fromkeys(name for columns in every for name in columns):
+        same = [columns[name] for columns in every if name in columns]
+        column = _essential(same[0])
+        kinds = [one.get("geometry_types") for one in same]
+        listed = [one for one in kinds if isinstance(one, list) and one]  # an empty one says that any may be there
+        known = len(listed) == len(kinds)
+        column["geometry_types"] = sorted({str(kind) for one in listed for kind in one}) if known else []
+        if box := _joined_box([one.get("bbox") for one in same]):
+            column["bbox"] = box
+        joined[name] = column
+    return {**found[0], "columns": joined}
+
+
+def _joined_box(boxes: Sequence[Any]) -> list[float] | None:
+    """None where one is unknown, or goes across the antimeridian: such boxes have no smallest one around them."""
+    if not all(isinstance(box, list) and len(box) in (4, 6) and len(box) == len(boxes[0]) for box in boxes):
+        return None
+    half = len(boxes[0]) // 2
+    if not all(isinstance(one, int | float) for box in boxes for one in box) or any(
+        box[0] > box[half] for box in boxes
+    ):
+        return None
+    sides = zip(*boxes, strict=True)
+    return [min(side) if place < half else max(side) for place, side in enumerate(sides)]
+
+
+def _joined_pandas(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Columns as the first file that has them says; an index that is a range becomes the one that all rows have."""
+    joined = dict(found[0])
+    indexes = [one.get("index_columns") for one in found]
+    if any(one != indexes[0] for one in indexes):
+        joined["index_columns"] = []
+    columns: dict[str, Any] = {}
+    for one in found:
+        said = one.get("columns")
+        for column in said if isinstance(said, list) else []:
+            if isinstance(column, dict):
+                columns.setdefault(str(column.get("field_name", column.get("name"))), column)
+    return {**joined, "columns": list(columns.values())}

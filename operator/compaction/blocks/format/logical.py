@@ -1,0 +1,309 @@
+"""What the columns of a file mean, by its raw footer: the logical types that no Arrow type says.
+
+pyarrow reads ENUM, BSON, INTERVAL, GEOMETRY, GEOGRAPHY, VARIANT and times of a day in UTC as bytes, structs and plain
+times, and writes what it reads. So the meaning of each leaf is read off the footer itself, is a part of the schema
+(its identity, and which files may be merged), and stands in the output's footer again (`footers_of_outputs`). Leaves
+are named by their place in the Arrow schema (`arrow_leaves`).
+
+Field numbers are those of parquet.thrift.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from compaction.blocks.format.arrow_leaves import arrow_leaves
+from compaction.blocks.format.footer_shape import (
+    BOOLEAN,
+    BYTE_ARRAY,
+    DOUBLE,
+    FIXED,
+    FLOAT,
+    INT32,
+    INT64,
+    INT96,
+    MAX_SHOWN,
+)
+from compaction.blocks.format.thrift import FooterError, Struct
+
+LOGICAL_KEY: Final = b"compaction.dev.logical"
+"""In the metadata of a schema: JSON of the texts of its leaves, those excepted that have none."""
+NOTHING: Final = "NULL"
+TIMES_IN_DAYS: Final = "INT96"
+EITHER: Final = "us|ns"
+RAW: Final = "raw"
+NANOSECONDS_TOO: Final = "ns and either"
+_READINGS: Final = {
+    "us": "(INT96 beyond the years 1677 to 2262)", "ns": "(INT96 finer than microseconds)",
+    EITHER: "(INT96 in us or ns)", RAW: "INT96 that no unit holds",
+    NANOSECONDS_TOO: "(INT96, some finer than microseconds)",
+}  # fmt: skip
+"""How INT96 is read (`format.int96`), in words that begin the text of its leaf; the last is of several files only."""
+_TYPE, _REPEATED, _NAME, _CHILDREN, _CONVERTED, _SCALE, _PRECISION, _ID, _LOGICAL = 1, 3, 4, 5, 6, 7, 8, 9, 10
+_IS_REPEATED: Final = 2
+_LIST_TYPES: Final = {3}
+_MAP_TYPES: Final = {1, 2}
+_VARIANT: Final = 16
+_PHYSICAL: Final = {
+    BOOLEAN: "BOOLEAN", INT32: "INTEGER", INT64: "INTEGER", INT96: TIMES_IN_DAYS, FLOAT: "FLOAT", DOUBLE: "FLOAT",
+    BYTE_ARRAY: "BYTES", FIXED: "BYTES",
+}  # fmt: skip
+_INTEGERS: Final = {11 + place: (8 << place % 4, place > 3) for place in range(8)}
+"""Of the converted types UINT_8 to INT_64: bits, and whether there is a sign."""
+_FLOATS: Final = {FLOAT: "float", DOUBLE: "double"}
+_UNITS: Final = {1: "ms", 2: "us", 3: "ns"}
+_ALGORITHMS: Final = ("SPHERICAL", "VINCENTY", "THOMAS", "ANDOYER", "KARNEY")
+_CONVERTED_NAMES: Final = {
+    0: "STRING", 4: "ENUM", 6: "DATE", 7: "TIME_MILLIS", 8: "TIME_MICROS", 9: "TIMESTAMP_MILLIS",
+    10: "TIMESTAMP_MICROS", **dict.fromkeys(range(11, 19), "INTEGER"), 19: "JSON", 20: "BSON", 21: "INTERVAL",
+}  # fmt: skip
+
+
+def _zoned(name: str) -> Callable[[Struct], str]:
+    return lambda one: f"{name}({_UNITS.get(next(iter(one.get(2, {})), 0), '?')}{', UTC' if one.get(1) else ''})"
+
+
+def _geography(one: Struct) -> str:
+    number = one.get(2, 0)
+    algorithm = _ALGORITHMS[number] if number in range(len(_ALGORITHMS)) else str(number)
+    return f"GEOGRAPHY({_text(one[1])}, {algorithm})" if one.get(1) else f"GEOGRAPHY({algorithm})"
+
+
+_LOGICAL_NAMES: Final[Mapping[int, Callable[[Struct], str]]] = {
+    1: lambda _: "STRING", 4: lambda _: "ENUM", 5: lambda one: f"DECIMAL scale {one.get(1, 0)}", 6: lambda _: "DATE",
+    7: _zoned("TIME"), 8: _zoned("TIMESTAMP"), 10: lambda _: "INTEGER", 11: lambda _: NOTHING, 12: lambda _: "JSON",
+    13: lambda _: "BSON", 14: lambda _: "UUID", 15: lambda _: "FLOAT",
+    17: lambda one: f"GEOMETRY({_text(one[1])})" if one.get(1) else "GEOMETRY", 18: _geography,
+}  # fmt: skip
+_SAID_BY_ARROW: Final = ("BOOLEAN", "INTEGER", "FLOAT", "BYTES", "STRING", "DECIMAL", "DATE", NOTHING, TIMES_IN_DAYS)
+_UNORDERED: Final = ("GEOMETRY", "GEOGRAPHY", "INTERVAL", "VARIANT")
+
+
+@dataclass(frozen=True, slots=True)
+class LeafMeaning:
+    """A leaf of a file. `name`: its path in Parquet, for messages; `text`: what keeps it apart from leaves of the same
+    Arrow type, empty for nothing; `meaning`: the whole of it, but for `size`: which number it is, empty for others, as
+    a merge may widen it. `beyond_arrow`: whether no Arrow type says what it means; `ids`: of its fields (Iceberg's,
+    Protobuf's), which the text has, too; `own` and `variant`: fields 6 and 10 of its node, and of the VARIANT right
+    above it. `maps`: how many maps it lies in. `times`: of INT96, how it is read (`format.int96`).
+    """
+
+    name: str
+    text: str
+    meaning: str
+    size: str
+    beyond_arrow: bool
+    ids: tuple[int, ...]
+    own: Struct
+    variant: Struct | None
+    maps: int
+    times: str = ""
+
+    @property
+    def raw_times(self) -> bool:
+        """Whether it is INT96 that is read as its bytes."""
+        return self.times == RAW
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its bytes are in the order of its values, if these have one."""
+        return not self.text.startswith(_UNORDERED) and not self.raw_times
+
+
+def with_reading(leaf: LeafMeaning, reading: str, *, told: bool) -> LeafMeaning:
+    """A leaf of INT96 that is read so; `told`: its text says it. Raw ones have a meaning that no bytes have."""
+    text = f"{_READINGS[reading]} {leaf.text}".strip() if told else leaf.text
+    return replace(leaf, text=text, times=reading, beyond_arrow=leaf.beyond_arrow or reading == RAW)
+
+
+def reading_in(text: str) -> str:
+    """How the leaf of this text is read, if it is INT96 and not beside other timestamps; else empty."""
+    return next((reading for reading, words in _READINGS.items() if text.startswith(words)), "")
+
+
+def text_with(text: str, reading: str) -> str:
+    """The text of a leaf that is read so; without a `reading`: what it means, in whatever unit it is read."""
+    before = reading_in(text)
+    if before == RAW:
+        return text
+    plain = text.removeprefix(_READINGS.get(before, "")).strip()
+    return f"{_READINGS[reading]} {plain}".strip() if reading else plain
+
+
+def without_readings(schema: pa.Schema) -> pa.Schema:
+    """The schema as `with_texts` makes it, in which INT96 is like other timestamps of its unit."""
+    return with_texts(schema, {path: text_with(text, "") for path, text in texts_of(schema).items()})
+
+
+def joined_text(one: str, other: str) -> str | None:
+    """The text of a leaf that holds the values of both, whose types have a common one; None where there is none.
+
+    INT96 beside other timestamps is as these are. What is exact in either unit is read in that of the others; but it
+    does not become 64-bit nanoseconds, which Spark does not read: that is what the text of both remembers.
+    """
+    if text_with(one, "") != text_with(other, ""):
+        return None
+    readings = {reading_in(one), reading_in(other)}
+    if len(readings) == 1:
+        return one
+    if "" in readings:
+        return None if NANOSECONDS_TOO in readings else text_with(one, "")
+    if "ns" in readings or NANOSECONDS_TOO in readings:
+        return text_with(one, NANOSECONDS_TOO)
+    return text_with(one, "us")
+
+
+def leaf_meanings(nodes: Sequence[Struct]) -> list[LeafMeaning]:
+    """Of a footer's schema, whose nodes are a tree. Raises FooterError for a logical type that we do not know."""
+    found: list[LeafMeaning] = []
+    open_nodes: list[tuple[int, int]] = []  # where the node is, children left
+    for place, node in enumerate(nodes):
+        if open_nodes:
+            open_nodes[-1] = (open_nodes[-1][0], open_nodes[-1][1] - 1)
+        if node.get(_CHILDREN, 0) or not place:
+            open_nodes.append((place, node.get(_CHILDREN, 0)))
+        else:
+            found.append(_meaning(nodes, [one for one, _ in open_nodes[1:]], place))
+        while open_nodes and open_nodes[-1][1] == 0:
+            open_nodes.pop()
+    return found
+
+
+def _meaning(nodes: Sequence[Struct], above: Sequence[int], place: int) -> LeafMeaning:
+    path = [*(nodes[one] for one in above), nodes[place]]
+    name = _text(b".".join(one[_NAME] for one in path))
+    groups = [_kind(one, name) for one in path[:-1]]
+    # What repeats inside of a list or a map is a part of it, whatever older writers call that.
+    repeated = [one.get(_REPEATED) == _IS_REPEATED for one in path[:-1]]
+    own = _kind(path[-1], name) or _PHYSICAL[path[-1][_TYPE]]
+    variant = None
+    said = [] if own.startswith(_SAID_BY_ARROW) or _is_plain_time(own) else [own]
+    for number, kind in enumerate(groups):
+        if kind.startswith("VARIANT"):
+            # Shredded in another way it is another struct, whose fields must not be widened.
+            said.insert(0, f"{kind} of {_shape(nodes, above[number])}")
+            variant = path[number] if number == len(groups) - 1 else None
+        elif kind not in ("", "LIST", "MAP"):
+            raise FooterError(f"column {name[:MAX_SHOWN]!r} lies in a group of the logical type {kind}", costly=True)
+    beyond_arrow = bool(said)
+    ids = tuple(one[_ID] for one in path if type(one.get(_ID)) is int and one[_ID] >= 0)
+    if ids:
+        said.append(f"id {'.'.join(map(str, ids))}")
+    return LeafMeaning(
+        name=name,
+        text=" ".join(said),
+        meaning=own,
+        size=_size(path[-1], own),
+        beyond_arrow=beyond_arrow,
+        ids=ids,
+        own=_annotation(path[-1]),
+        variant=None if variant is None else _annotation(variant),
+        maps=sum(kind == "MAP" and not inner for kind, inner in zip(groups, repeated, strict=True)),
+    )
+
+
+def _annotation(node: Struct) -> Struct:
+    return {number: node[number] for number in (_CONVERTED, _LOGICAL) if number in node}
+
+
+def _size(node: Struct, kind: str) -> str:
+    """The Arrow type of a leaf of this meaning that is a number; empty for others."""
+    logical, converted = node.get(_LOGICAL) or {}, node.get(_CONVERTED)
+    if kind == "INTEGER":
+        said = logical.get(10, {})
+        bits, signed = said.get(1) or (64 if node[_TYPE] == INT64 else 32), said.get(2, True)
+        if not said and converted in _INTEGERS:
+            bits, signed = _INTEGERS[converted]
+        return f"{'' if signed else 'u'}int{bits}"
+    if kind == "FLOAT":
+        return _FLOATS.get(node[_TYPE], "halffloat") if 15 not in logical else "halffloat"
+    if kind.startswith("DECIMAL"):
+        return f"decimal of {logical[5].get(2, 0) if 5 in logical else node.get(_PRECISION, 0)} digits"
+    return ""
+
+
+def arrow_size(kind: pa.DataType) -> str:
+    """The same of an Arrow type."""
+    if pa.types.is_decimal(kind):
+        return f"decimal of {kind.precision} digits"
+    return str(kind) if pa.types.is_integer(kind) or pa.types.is_floating(kind) else ""
+
+
+def _is_plain_time(kind: str) -> bool:
+    """Whether Arrow says it: timestamps have a zone there, times of a day have none."""
+    return kind.startswith("TIMESTAMP(") or (kind.startswith("TIME(") and "UTC" not in kind)
+
+
+def _kind(node: Struct, name: str) -> str:
+    """The logical type of a node in words; what only old writers say keeps the name that it has there."""
+    logical, converted = node.get(_LOGICAL) or {}, node.get(_CONVERTED)
+    number = next(iter(logical), 0)
+    if number == _VARIANT:
+        return f"VARIANT({logical[number].get(1, 1)})"
+    if number in (2, 3) or (not number and converted in _LIST_TYPES | _MAP_TYPES):
+        return "LIST" if number == 3 or converted in _LIST_TYPES else "MAP"
+    if number in _LOGICAL_NAMES:
+        return _LOGICAL_NAMES[number](logical[number])
+    if number:
+        raise FooterError(
+            f"column {name[:MAX_SHOWN]!r} has a logical type that is not known (number {number} of LogicalType), so "
+            f"what it means could be lost: leave the file out, or write the column as a type that it replaces",
+            costly=True,
+        )
+    if converted == 5:
+        return f"DECIMAL scale {node.get(_SCALE, 0)}"
+    return "" if converted is None else _CONVERTED_NAMES.get(converted, f"converted type {converted}")
+
+
+def _shape(nodes: Sequence[Struct], top: int) -> str:
+    """The nodes of a group, shortened."""
+    left, place = 1, top
+    shape: list[list[Any]] = []
+    while left and place < len(nodes):
+        node = nodes[place]
+        kind = _kind(node, _text(node[_NAME]))
+        named = [_text(node[_NAME]), node.get(_TYPE), node.get(_REPEATED), node.get(_CHILDREN, 0), kind]
+        shape.append([*named, _size(node, kind or _PHYSICAL.get(node.get(_TYPE, -1), ""))])
+        left += node.get(_CHILDREN, 0) - 1
+        place += 1
+    names = ", ".join(one[0] for one in shape[1:4])
+    return f"{names} ({hashlib.sha256(repr(shape[1:]).encode()).hexdigest()[:8]})" if len(shape) > 3 else names
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="replace")
+
+
+def placed(meanings: Sequence[LeafMeaning], schema: pa.Schema) -> dict[str, LeafMeaning]:
+    """The leaves by their paths in the Arrow schema of their file. Raises FooterError where these are others."""
+    leaves = list(arrow_leaves(schema))
+    if len(leaves) != len(meanings):
+        raise FooterError(f"its {len(meanings)} columns are read as {len(leaves)}", costly=True)
+    for leaf, one in zip(leaves, meanings, strict=True):
+        if leaf.maps != one.maps:
+            raise FooterError(
+                f"column {one.name[:MAX_SHOWN]!r} lies in a MAP without values, which would become a list", costly=True
+            )
+    return {leaf.path: one for leaf, one in zip(leaves, meanings, strict=True)}
+
+
+def with_texts(schema: pa.Schema, texts: Mapping[str, str]) -> pa.Schema:
+    """The schema, and nothing in its metadata but these texts of its leaves."""
+    said = {path: text for path, text in sorted(texts.items()) if text}
+    return schema.with_metadata({LOGICAL_KEY: json.dumps(said, ensure_ascii=True).encode()} if said else None)
+
+
+def texts_of(schema: pa.Schema) -> Mapping[str, str]:
+    """The inverse: of the leaves that have one. Raises ValueError."""
+    return dict(json.loads((schema.metadata or {}).get(LOGICAL_KEY, b"{}")))
+
+
+def leaf_texts(field: pa.Field, texts: Mapping[str, str]) -> dict[str, str]:
+    """Of the leaves of a column, those excepted that hold nulls only: they go with any."""
+    return {leaf.path: texts.get(leaf.path, "") for leaf in arrow_leaves((field,)) if not pa.types.is_null(leaf.kind)}

@@ -1,0 +1,318 @@
+"""Who may replace blocks: one open job per block, one attempt per job.
+
+Invariants:
+* tokens of a job strictly increase, also over its retirement and after it was forgotten (`token_floor`);
+* only the newest claim of a job counts (`replacing` compares for equality), so two coordinators that hand out the same
+  token cannot both succeed: the second one's claim is refused;
+* a block belongs to a job from the claim until the job is committed or retired, or until the block is gone;
+* what a local process (`Holder`) has claimed, another one claims only after it was taken over (`retire`): two that plan
+  the same job do not fence each other off.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
+
+from compaction.blocks.index.engine import IndexChange, IndexDatabase
+from compaction.blocks.index.holders import HolderRecord, forget_holders, record_of, sign_in, silence
+from compaction.blocks.index.refusals import IndexRefusal
+from compaction.blocks.index.rows import CONTENT, MAX_INTEGER, MAX_LEVEL, block_of, chunks, text_problem
+from compaction.blocks.index.tables import (
+    BLOCKS,
+    HEAD,
+    HOLDERS,
+    JOB_SOURCES,
+    JOBS,
+    QUARANTINE,
+    BlockState,
+    IndexJobState,
+)
+from compaction.blocks.model import Block, BlockKey
+from compaction.exceptions import BlockClaimError, StaleTokenError
+from compaction.stores.processes import Holder
+
+MOST_SOURCES: Final = 10_000
+_HOLDER: Final = tuple(HOLDERS.c[name] for name in ("host", "place", "pid", "started", "lease"))
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What an attempt may replace: `sources` by id, and the level that its outputs must have."""
+
+    job: str
+    token: int
+    sources: tuple[Block, ...]
+    output_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """What is remembered of a job. `receipt`: of a committed one. `holder`: of one that a local process claimed."""
+
+    job: str
+    state: IndexJobState
+    token: int
+    key: BlockKey
+    output_level: int
+    sources: tuple[str, ...]
+    changed_at: int
+    receipt: str | None
+    holder: HolderRecord | None = None
+
+
+def high_water(database: IndexDatabase, job: str) -> int:
+    """The largest token that was ever accepted for the job; the next one must be larger."""
+    return database.read(lambda connection: _high_water(connection, job))
+
+
+def _high_water(connection: Connection, job: str) -> int:
+    floor = int(connection.execute(select(HEAD.c.token_floor)).scalar_one())
+    token = connection.execute(select(JOBS.c.token).where(JOBS.c.job == job)).scalar()
+    return max(floor, token or 0)
+
+
+def claim(
+    database: IndexDatabase,
+    *,
+    job: str,
+    token: int,
+    sources: Sequence[str],
+    now: int,
+    output_level: int | None = None,
+    holder: Holder | None = None,
+) -> Claimed:
+    """From now on only `token` may commit for the job, and only these sources. `output_level` None: one above the
+    highest of theirs. `holder`: the local process that claims it; None for a cluster.
+
+    A job that was retired may be claimed again. An earlier claim of the same job is over, whatever it was for.
+
+    Raises:
+        StaleTokenError: not larger than every token accepted for the job before.
+        BlockClaimError: see `IndexRefusal`.
+        DatabaseUnavailableError, DatabaseError
+    """
+    wanted = tuple(sorted(sources))
+    _check_form(job, token, wanted, output_level)
+    # Its own claim, made by an answer that was lost, must not look like somebody else's.
+    mark = secrets.token_hex(8)
+
+    def body(change: IndexChange) -> Claimed:
+        before = change.connection.execute(select(JOBS).where(JOBS.c.job == job)).one_or_none()
+        if before is not None and before.claim == mark:
+            return Claimed(job, token, _rows(change, wanted), before.output_level)
+        _check_token(database, change, before, job, token)
+        _check_holder(before, job, holder)
+        blocks = _claimable(change, job, wanted)
+        highest = max(block.level for block in blocks)
+        level = highest + 1 if output_level is None else output_level
+        if level <= highest:
+            raise _refused(job, IndexRefusal.MALFORMED, f"outputs of level {level} from sources of level {highest}")
+        key = BlockKey(blocks[0].tenant, blocks[0].shard, highest)
+        row = _job_row(change, job, token, mark, key, level, now)
+        if holder is not None:
+            sign_in(change, holder)
+        _store(change, before, row | {"holder": None if holder is None else holder.id}, wanted)
+        return Claimed(job, token, blocks, level)
+
+    return database.change(body)
+
+
+def _check_form(job: str, token: int, sources: tuple[str, ...], output_level: int | None) -> None:
+    problem = text_problem(job)
+    if problem:
+        raise _refused(job, IndexRefusal.MALFORMED, f"its name {problem}")
+    if not 1 <= token <= MAX_INTEGER:
+        raise _refused(job, IndexRefusal.MALFORMED, f"a fencing token is an integer in 1..{MAX_INTEGER}, not {token}")
+    if not 1 <= len(sources) <= MOST_SOURCES:
+        raise _refused(job, IndexRefusal.MALFORMED, f"a job has 1 to {MOST_SOURCES} sources, not {len(sources)}")
+    if len(set(sources)) != len(sources):
+        raise _refused(job, IndexRefusal.MALFORMED, "it names a source twice")
+    if output_level is not None and not 1 <= output_level <= MAX_LEVEL:
+        raise _refused(job, IndexRefusal.MALFORMED, f"outputs cannot have level {output_level}")
+
+
+def _check_token(database: IndexDatabase, change: IndexChange, before: Row[Any] | None, job: str, token: int) -> None:
+    if before is not None and before.state == IndexJobState.COMMITTED:
+        raise _refused(job, IndexRefusal.JOB_COMMITTED, f"it was committed with token {before.token}")
+    largest = _high_water(change.connection, job)
+    if token <= largest:
+        raise StaleTokenError(database.name, job, token, largest)
+
+
+def _check_holder(before: Row[Any] | None, job: str, holder: Holder | None) -> None:
+    if before is None or before.state != IndexJobState.CLAIMED or holder is None or before.holder in (None, holder.id):
+        return
+    raise _refused(job, IndexRefusal.JOB_HELD, "another process claimed it first, and works on it")
+
+
+def _rows(change: IndexChange, ids: Sequence[str]) -> tuple[Block, ...]:
+    found: list[Row[Any]] = []
+    for part in chunks(ids):
+        found += change.connection.execute(select(*CONTENT).where(BLOCKS.c.id.in_(part)).order_by(BLOCKS.c.id)).all()
+    return tuple(block_of(row) for row in found)
+
+
+def _claimable(change: IndexChange, job: str, ids: Sequence[str]) -> tuple[Block, ...]:
+    """The sources, when the job can have all of them."""
+    rows: list[Any] = []
+    for part in chunks(ids):
+        query = (
+            select(*CONTENT, BLOCKS.c.state, BLOCKS.c.job, QUARANTINE.c.reason)
+            .select_from(BLOCKS.outerjoin(QUARANTINE, QUARANTINE.c.block == BLOCKS.c.id))
+            .where(BLOCKS.c.id.in_(part))
+            .order_by(BLOCKS.c.id)
+        )
+        rows += change.connection.execute(query).all()
+    if missing := sorted(set(ids) - {row.id for row in rows}):
+        raise _refused(
+            job, IndexRefusal.SOURCE_UNKNOWN, f"no block {missing[0]} is known ({len(missing)} of its sources)"
+        )
+    for row in rows:
+        if row.state != BlockState.LIVE:
+            raise _refused(job, IndexRefusal.SOURCE_GONE, f"source {row.id} is {row.state}")
+        # Quarantined since the plan was made. The job would fail on it, and the others of its batch with it.
+        if row.reason is not None:
+            raise _refused(job, IndexRefusal.SOURCE_QUARANTINED, f"source {row.id} is quarantined ({row.reason})")
+        if row.job is not None and row.job != job:
+            raise _refused(job, IndexRefusal.SOURCE_CLAIMED, f"source {row.id} belongs to job {row.job}")
+    blocks = tuple(block_of(row) for row in rows)
+    # Levels may differ: a block that found nobody to be merged with has climbed without being rewritten.
+    if len(keys := sorted({(block.tenant, block.shard) for block in blocks})) > 1:
+        raise _refused(job, IndexRefusal.SOURCES_MIXED, f"its sources are of {keys[0]} and of {keys[1]}")
+    return blocks
+
+
+def _job_row(
+    change: IndexChange, job: str, token: int, mark: str, key: BlockKey, output_level: int, now: int
+) -> dict[str, Any]:
+    return {
+        "job": job,
+        "state": IndexJobState.CLAIMED.value,
+        "token": token,
+        "tenant": key.tenant,
+        "shard": key.shard,
+        "level": key.level,
+        "output_level": output_level,
+        "claim": mark,
+        "claim_version": change.version,
+        "changed_at": now,
+    }
+
+
+def _store(change: IndexChange, before: Row[Any] | None, row: dict[str, Any], sources: Sequence[str]) -> None:
+    job = row["job"]
+    if before is None:
+        change.connection.execute(insert(JOBS).values(row))
+    else:
+        # An earlier attempt may have claimed other sources: those must be free before this claim takes its own.
+        release(change, job)
+        change.connection.execute(update(JOBS).where(JOBS.c.job == job).values(row))
+        change.connection.execute(delete(JOB_SOURCES).where(JOB_SOURCES.c.job == job))
+    change.connection.execute(insert(JOB_SOURCES), [{"job": job, "block": source} for source in sources])
+    for part in chunks(sources):
+        change.connection.execute(update(BLOCKS).where(BLOCKS.c.id.in_(part)).values(job=job, version=change.version))
+
+
+def release(change: IndexChange, job: str) -> None:
+    """The blocks of a job belong to none; they never left the queue."""
+    change.connection.execute(update(BLOCKS).where(BLOCKS.c.job == job).values(job=None, version=change.version))
+
+
+def retire(database: IndexDatabase, job: str, *, now: int, token: int | None = None, holder: str | None = None) -> bool:
+    """Nothing may be committed for the job any more, until it is claimed again; its blocks are free for other jobs.
+    Repeating is harmless, and so is retiring one that is unknown or committed. False: nothing was to be closed.
+
+    `token`: only the claim with this token, `holder`: only one of this holder. Who was taken over and wakes up, or has
+    seen a claim that is gone, never closes the claim of another.
+    """
+    mine = (JOBS.c.job == job) & (JOBS.c.state == IndexJobState.CLAIMED)
+    if token is not None:
+        mine &= JOBS.c.token == token
+    if holder is not None:
+        mine &= JOBS.c.holder == holder
+
+    def body(change: IndexChange) -> bool:
+        closing = update(JOBS).where(mine).values(state=IndexJobState.RETIRED.value, changed_at=now)
+        closed = bool(change.connection.execute(closing).rowcount)
+        if closed:
+            release(change, job)
+        return closed
+
+    return database.change(body)
+
+
+def job_record(database: IndexDatabase, job: str) -> JobRecord | None:
+    """What is remembered of a job, also its receipt: proof that it was committed, for a caller that lost the answer."""
+
+    def body(connection: Connection) -> JobRecord | None:
+        found = _records(connection, JOBS.c.job == job)
+        return found[0] if found else None
+
+    return database.read(body)
+
+
+def open_jobs(database: IndexDatabase) -> tuple[JobRecord, ...]:
+    """All jobs that hold a claim, by name: after a restart, those without a process are to be retired."""
+
+    def body(connection: Connection) -> tuple[JobRecord, ...]:
+        return _records(connection, JOBS.c.state == IndexJobState.CLAIMED)
+
+    return database.read(body)
+
+
+def _records(connection: Connection, which: ColumnElement[bool]) -> tuple[JobRecord, ...]:
+    """Jobs by name with their sources, in two queries however many there are: each scan asks for all open ones."""
+    joined = JOB_SOURCES.join(JOBS, JOBS.c.job == JOB_SOURCES.c.job)
+    query = select(JOB_SOURCES.c.job, JOB_SOURCES.c.block).select_from(joined).where(which)
+    sources: dict[str, list[str]] = {}
+    for row in connection.execute(query.order_by(JOB_SOURCES.c.block)):
+        sources.setdefault(row.job, []).append(row.block)
+    return tuple(
+        JobRecord(
+            job=row.job,
+            state=IndexJobState(row.state),
+            token=row.token,
+            key=BlockKey(row.tenant, row.shard, row.level),
+            output_level=row.output_level,
+            sources=tuple(sources.get(row.job, ())),
+            changed_at=row.changed_at,
+            receipt=row.receipt,
+            holder=record_of(row),
+        )
+        for row in connection.execute(
+            select(JOBS, *_HOLDER, silence(connection))
+            .select_from(JOBS.outerjoin(HOLDERS, HOLDERS.c.holder == JOBS.c.holder))
+            .where(which)
+            .order_by(JOBS.c.job)
+        )
+    )
+
+
+def forget_jobs(database: IndexDatabase, *, before: int, limit: int = 1000) -> int:
+    """Forget jobs that were committed or retired before a time; returns how many. Their tokens stay in the floor, so no
+    token is ever handed out twice; their receipts are gone. So are holders that were last seen before that time.
+    """
+
+    def body(change: IndexChange) -> int:
+        forget_holders(change, before=before)
+        old = (JOBS.c.state != IndexJobState.CLAIMED) & (JOBS.c.changed_at < before)
+        rows = change.connection.execute(select(JOBS.c.job, JOBS.c.token).where(old).limit(limit)).all()
+        if not rows:
+            return 0
+        largest = max(row.token for row in rows)
+        change.connection.execute(update(HEAD).where(HEAD.c.token_floor < largest).values(token_floor=largest))
+        for part in chunks([row.job for row in rows]):
+            change.connection.execute(delete(JOB_SOURCES).where(JOB_SOURCES.c.job.in_(part)))
+            change.connection.execute(delete(JOBS).where(JOBS.c.job.in_(part)))
+        return len(rows)
+
+    return database.change(body)
+
+
+def _refused(job: str, reason: IndexRefusal, detail: str) -> BlockClaimError:
+    return BlockClaimError(job, reason.value, detail)

@@ -1,0 +1,256 @@
+"""Block stores as the core knows them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from compaction.api.job.resource import CompactionJobSpec, JobParameters, JobReceipt, JobSources
+from compaction.api.policy.block_store import (
+    BLOCK_REWRITE,
+    BLOCK_STORE,
+    BlockParameters,
+    BlockSources,
+    BlockStoreSpec,
+)
+from compaction.api.policy.store import StoreSpec
+from compaction.api.text.formatting import format_bytes, plural
+from compaction.blocks import words
+from compaction.blocks.doors import BLOCK_DOORS
+from compaction.blocks.measures import LIVE, READS, READS_AFTER, WINDOWS
+from compaction.blocks.reasons import FATES
+from compaction.blocks.work import format_merge, work_of
+from compaction.kinds.kind import Kind, Measure, Nouns, StoreSecrets, Words, Work
+from compaction.planning.candidates import Candidate
+from compaction.planning.parts import Parts
+from compaction.planning.paths import plain_path
+from compaction.planning.planner import PlannedJob
+from compaction.planning.reading import ScanResult
+
+if TYPE_CHECKING:
+    from compaction.api.policy.resource import (  # it needs cronsim, which the worker does not have
+        CompactionPolicyStatus,
+        DebtStatus,
+    )
+
+_OF_ROWS: Final = re.compile(r"([0-9]{1,19}):([0-9a-f]{16})", re.ASCII)
+_ESCAPED: Final = re.compile(rb"%([0-9a-fA-F]{2})")
+_DIGESTS: Final = 1 << 64
+
+
+class BlockStoreKind(Kind):
+    """See `Kind`. A target is a batch of blocks (`work`); blocks never change, so it has no base version."""
+
+    member = BLOCK_STORE
+    nouns = Nouns(
+        source="block",
+        target="batch",
+        targets="batches",
+        gain="to merge",
+        compacted="merged",
+        deleted="object",
+        ends_quarantine="release or drop the block",
+    )
+    doors = BLOCK_DOORS
+    words = Words(jobs=words.JOB_WORDS, left_alone=words.LEFT_ALONE_WORDS)
+    measures = (
+        Measure(LIVE, "blocks", "Blocks that a reader of the whole store opens", "Live blocks"),
+        Measure(
+            WINDOWS, "block_windows", "Combinations of tenant, shard and window of time that have blocks", "Windows"
+        ),
+        Measure(
+            READS,
+            "read_amplification",
+            "Blocks that a query about one tenant, shard and window opens, on average",
+            "Blocks that a query opens",
+        ),
+        Measure(
+            READS_AFTER,
+            "read_amplification_after",
+            "The same when the debt is worked off",
+            "Blocks that a query opens after compaction",
+        ),
+    )
+    fates = FATES
+    immutable_sources = True
+    keeps_quarantine = True
+    has_tenants = True
+
+    # -- planning ------------------------------------------------------------------------------------------------------
+
+    def due(self, store: StoreSpec) -> Callable[[Candidate], bool]:
+        """See `Kind`. Bytes AND blocks that would be gone; a single block that is rewritten, or dropped, counts."""
+        thresholds = _store(store).thresholds
+        least, fewest = int(thresholds.debt_bytes), thresholds.debt_blocks
+        return lambda candidate: candidate.debt_bytes >= least and max(1, candidate.debt_sources - 1) >= fewest
+
+    def parameters(self, store: StoreSpec) -> JobParameters:
+        """See `Kind`."""
+        blocks = _store(store)
+        keep_last_of = blocks.deduplicate.columns if blocks.deduplicate is not None else ()
+        parameters = BlockParameters(
+            memory_bytes=int(blocks.merge_memory), sort_key=blocks.sort_key, deduplicate_by=keep_last_of
+        )
+        return JobParameters(blocks=parameters)
+
+    def work(self, job: PlannedJob, store: StoreSpec) -> Work:
+        """See `Kind`."""
+        (group,) = job.groups
+        planned = work_of(job.target, job.level, group.sources)
+        sources = BlockSources(
+            store=_store(store).reference,
+            tenant=planned.tenant,
+            shard=planned.shard,
+            batch=job.target,
+            blocks=planned.sources,
+        )
+        return Work(BLOCK_REWRITE, JobSources(blocks=sources), self.parameters(store))
+
+    def parts(self, spec: CompactionJobSpec) -> Parts:
+        """See `Kind`."""
+        return Parts(groups=(_sources(spec).blocks,), divisible=True)
+
+    def tenant(self, spec: CompactionJobSpec, store: StoreSpec) -> str:
+        """See `Kind`."""
+        return _sources(spec).tenant
+
+    # -- which store ---------------------------------------------------------------------------------------------------
+
+    def stranger(self, spec: CompactionJobSpec, store: StoreSpec, policy: str) -> str:
+        """See `Kind`."""
+        named = _sources(spec).store
+        if named == _store(store).reference:
+            return ""
+        return f"{named.url}, with the Secrets that the job names, is not the store of policy {policy}"
+
+    def gone(self, job: str, spec: CompactionJobSpec, scan: ScanResult) -> bool:
+        """See `Kind`. Blocks are found by their ids, whatever a job made by hand calls their batch."""
+        return job in scan.outdated
+
+    def unclaimable(self, job: str, spec: CompactionJobSpec, scan: ScanResult) -> bool:
+        """See `Kind`. Blocks of several tenants, shards or levels will never become a job's."""
+        return job not in scan.outdated
+
+    def places(self, store: StoreSpec, namespace: str) -> tuple[str, ...]:
+        """See `Kind`."""
+        blocks = _store(store)
+        index = f"index:{namespace}:{blocks.index.secret_name}:{blocks.index.key}"
+        return f"blocks:{_place(blocks)}".rstrip("/"), index
+
+    def overlap(self, one: StoreSpec, other: StoreSpec, *, same_namespace: bool) -> bool:
+        """See `Kind`: the same index, or one place inside the other. Secrets are of a namespace: in two of them the
+        same URL with credentials may be of two servers, and what an index does not know the store's own identity keeps
+        apart.
+        """
+        mine, theirs = _store(one), _store(other)
+        if same_namespace and mine.index == theirs.index:
+            return True
+        places = sorted(f"{_place(blocks).rstrip('/')}/" for blocks in (mine, theirs))
+        if not places[1].startswith(places[0]):
+            return False
+        without = mine.credentials_secret_name is None and theirs.credentials_secret_name is None
+        return same_namespace or without or mine.url.startswith("file://")
+
+    def secrets(self, store: StoreSpec) -> StoreSecrets:
+        """See `Kind`. The index is the driver's alone: who only copies objects cannot change what is known of them."""
+        blocks = _store(store)
+        return StoreSecrets(driver=blocks.secret_names, tasks=blocks.object_secret_names)
+
+    # -- words ---------------------------------------------------------------------------------------------------------
+
+    def scanned(self, scan: ScanResult) -> str:
+        """See `Kind`."""
+        return plural(int(scan.measures.get(LIVE, 0)), "block")
+
+    def proves_equal(self, receipt: JobReceipt) -> bool:
+        """See `Kind`: the outputs hold what the sources held, less the duplicates that were left out."""
+        if not receipt.fingerprint_duplicates:
+            return super().proves_equal(receipt)
+        before, after = _numbers(receipt.fingerprint_before), _numbers(receipt.fingerprint_after)
+        dropped = _numbers(receipt.fingerprint_duplicates)
+        if before is None or after is None or dropped is None:
+            return False
+        return before == (after[0] + dropped[0], (after[1] + dropped[1]) % _DIGESTS)
+
+    def does(self, spec: CompactionJobSpec) -> str:
+        """See `Kind`."""
+        blocks, parameters = _sources(spec), spec.block_parameters
+        size = f", {format_bytes(spec.estimated_bytes)}," if spec.estimated_bytes else ""
+        by = f", sorted by {', '.join(parameters.sort_key)}" if parameters.sort_key else ""
+        same = ", ".join(parameters.deduplicate_by)
+        kept = f"; of rows with the same {same} only the last is kept" if same else ""
+        return (
+            f"The job merges {plural(len(blocks.blocks), 'block')}{size} of tenant {blocks.tenant}, shard "
+            f"{blocks.shard}, into one of level {spec.level + 1}{by}{kept}."
+        )
+
+    def did(self, receipt: JobReceipt) -> str:
+        """See `Kind`."""
+        return format_merge(len(receipt.sources), len(receipt.outputs))
+
+    def became(self, receipt: JobReceipt) -> str:
+        """See `Kind`."""
+        before, after = format_bytes(receipt.bytes_before), format_bytes(receipt.bytes_after)
+        dropped = f", {plural(receipt.duplicates, 'duplicate')} left out" if receipt.duplicates else ""
+        blocks = f"{plural(len(receipt.sources), 'block')} became {len(receipt.outputs)}"
+        return f"{blocks}, {before} became {after}, {receipt.records} rows{dropped}."
+
+    def debt(self, status: CompactionPolicyStatus) -> str:
+        """See `Kind`."""
+        debt = _debt(status)
+        where = f"{plural(debt.sources, 'block')} in {plural(debt.targets, 'batch', 'batches')}"
+        return f"{format_bytes(debt.bytes)} of {where} could be merged"
+
+    def details(self, status: CompactionPolicyStatus) -> tuple[str, ...]:
+        """See `Kind`."""
+        debt = _debt(status)
+        return (
+            f"A query about one tenant, shard and window of time opens {debt.measure(READS):g} blocks on average; "
+            f"{debt.measure(READS_AFTER):g} when that is done.",
+        )
+
+    def rows(self, status: CompactionPolicyStatus) -> tuple[tuple[str, str], ...]:
+        """See `Kind`."""
+        if status.debt is None or not status.debt.measures:
+            return ()
+        debt = status.debt
+        after = f", {debt.measure(READS_AFTER):g} when the debt is worked off" if debt.sources else ""
+        query = f"a query opens {debt.measure(READS):g} on average{after}"
+        rows = [("Blocks", f"{debt.measure(LIVE):g} live; {query}")]
+        if debt.levels and debt.sources:
+            rows.append(("Levels", ", ".join(f"L{one.level}: {plural(one.sources, 'block')}" for one in debt.levels)))
+        if debt.tenants:
+            rows.append(("Tenants", ", ".join(f"{one.tenant}: {plural(one.sources, 'block')}" for one in debt.tenants)))
+        return tuple(rows)
+
+
+def _place(blocks: BlockStoreSpec) -> str:
+    """The URL as one text however it is written: escapes are what they stand for, a folder has one path."""
+    plain = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), blocks.url.encode())
+    scheme, _, path = plain.decode(errors="replace").partition("://")
+    return f"{scheme}://{plain_path(path) if scheme == 'file' else path}"
+
+
+def _numbers(fingerprint: str) -> tuple[int, int] | None:
+    """Rows and digest of a fingerprint of blocks, `<rows>:<16 hexadecimal digits>`; None for anything else."""
+    found = _OF_ROWS.fullmatch(fingerprint)
+    return None if found is None else (int(found[1]), int(found[2], 16))
+
+
+def _debt(status: CompactionPolicyStatus) -> DebtStatus:
+    assert status.debt is not None, "asked for debt that there is"
+    return status.debt
+
+
+def _store(store: StoreSpec) -> BlockStoreSpec:
+    assert store.block_store is not None, "the kind is chosen by this member"
+    return store.block_store
+
+
+def _sources(spec: CompactionJobSpec) -> BlockSources:
+    assert spec.sources.blocks is not None, "the kind is chosen by the job's type, which needs this member"
+    return spec.sources.blocks
+
+
+BLOCKS: Final = BlockStoreKind()

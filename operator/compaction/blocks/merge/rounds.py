@@ -1,0 +1,329 @@
+"""The k-way merge: rounds, each of which emits what is certainly next and refills what has become short.
+
+A round reads the next rows of each run, its *window*, and ranks their keys together. The *cut* is the smallest (last
+key of the window, number of the run) of the runs that have more behind it: no row from there on can be before it.
+Everything up to the cut is emitted, in the order of (key, run, row): stable, also across rounds.
+
+A window is as large as what its run gives of a round, and some more. With windows of one size, a run that holds a third
+of the rows would end each round after three of them, and what a round costs for each run would be spent on few rows.
+
+Memory: the windows and what is read at a time (a batch, or a row group) per open run, and the rows of one round. A run
+whose smallest key is known is opened only when everything before that was emitted, so runs that do not overlap are read
+one after the other, and are not sorted at all.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compaction.blocks.merge.columns import CODE, Columns, Rows, Words, has_width
+from compaction.blocks.merge.footers import Bound
+from compaction.blocks.merge.keys import key_numbers, sorting_order
+from compaction.blocks.merge.runs import Run, comparable
+from compaction.exceptions import BlockNotSortedError
+
+_SLOWNESS: Final = 4
+"""A window follows what its run gave in so many rounds, about."""
+_LEAST_SHARE: Final = 1 / 4096
+"""Of a round, that each run is taken to give: what gives nothing now may give much soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """Rows in order, at least one. `new`: whether the key of each differs from that of the row before it, across
+    rounds too.
+    """
+
+    rows: Rows
+    new: npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class _Open:
+    """A run that is being read: the rows that were read and not yet emitted. `start`: of them in the first part; the
+    rows before it are gone. `whole`: a part is a row group. `share`: of a round, that the run has given of late;
+    `window`: how many rows are read ahead for the next.
+    """
+
+    number: int
+    run: Run
+    source: Iterator[Rows]
+    whole: bool
+    share: float
+    window: int = 1
+    parts: list[Rows] = field(default_factory=list)
+    start: int = 0
+    count: int = 0
+    done: bool = False
+
+    def refill(self, most_bytes: int) -> None:
+        """Read until the window or so many bytes are buffered."""
+        if self.done or self.count >= self.window:
+            return
+        self._let_go()
+        size = sum(part.nbytes for part in self.parts)
+        if self.start:
+            size -= self.parts[0].nbytes * self.start // self.parts[0].count
+        while not self.done and self.count < self.window and size < most_bytes:
+            part = next(self.source, None)
+            if part is None:
+                self.done = True
+            else:
+                self.parts.append(part)
+                self.count += part.count
+                size += part.nbytes
+
+    def _let_go(self) -> None:
+        """What is left of a part keeps all of it in memory: it is copied, unless it is most of the part."""
+        if not self.start:
+            return
+        first = self.parts[0]
+        left = first.count - self.start
+        if self.whole or 2 * left < first.count:
+            self.parts[0] = first.slice(self.start, left).copy()
+            self.start = 0
+
+    def ahead(self, place: int, rows: int) -> list[pa.Array]:
+        """A column of the first rows, at most so many."""
+        found = []
+        start, left = self.start, min(rows, self.count)
+        for part in self.parts:
+            if not left:
+                break
+            taken = min(part.count - start, left)
+            found.append(part.columns[place].slice(start, taken))
+            start, left = 0, left - taken
+        return found
+
+    def at(self, place: int, row: int) -> pa.Array:
+        """One value of a column."""
+        row += self.start
+        for part in self.parts:
+            if row < part.count:
+                return part.columns[place].slice(row, 1)
+            row -= part.count
+        raise IndexError(row)
+
+    def bytes_ahead(self, places: Sequence[int], rows: int) -> int:
+        """Bytes of some columns of the first rows, codes left out."""
+        plain = [place for place in places if any(part.columns[place].type.id != CODE.id for part in self.parts)]
+        return sum(part.nbytes for place in plain for part in self.ahead(place, rows))
+
+    def gave(self, share: float) -> None:
+        """So much of a round came out of the run."""
+        self.share = max(_LEAST_SHARE, self.share + (share - self.share) / _SLOWNESS)
+
+    def drop(self, count: int) -> list[Rows]:
+        """Take the first `count` rows out of the buffer."""
+        taken = []
+        self.count -= count
+        while count:
+            first, start = self.parts[0], self.start
+            here = min(first.count - start, count)
+            taken.append(first if here == first.count else first.slice(start, here))
+            count -= here
+            self.start += here
+            if self.start == first.count:
+                del self.parts[0]
+                self.start = 0
+        return taken
+
+
+class MergeRounds:
+    """One merge of some runs. `batch`: how many rows of a run are read at a time, where `whole` does not say that it is
+    a row group. `ahead`: how many rows all windows have together, and `ahead_bytes`: what they take at most, about.
+    `round_rows`: how many rows a round may emit, and `round_bytes`: of values without a fixed width; where a few are
+    very large, it is as few rows as that takes, one at least.
+    """
+
+    def __init__(
+        self,
+        columns: Columns,
+        runs: Sequence[Run],
+        *,
+        batch: int,
+        ahead: int,
+        ahead_bytes: int,
+        round_bytes: int,
+        round_rows: int,
+        whole: bool = False,
+    ) -> None:
+        self._columns = columns
+        self._batch = batch
+        self._ahead = ahead
+        self._ahead_bytes = ahead_bytes
+        self._round_bytes = round_bytes
+        self._round_rows = round_rows
+        self._of_any_width = [place for place, one in enumerate(columns.schema) if not has_width(one.type)]
+        self._whole = whole
+        self._waiting = sorted(
+            ((run.least, number, run) for number, run in enumerate(runs)),
+            key=lambda one: (one[0] is not None, one[0] if one[0] is not None else 0),
+        )
+        self._open: list[_Open] = []
+        self._floor: Rows | None = None
+        while self._waiting and self._waiting[0][0] is None:
+            self._open_next()
+
+    def __iter__(self) -> Iterator[Emitted]:
+        while True:
+            self._fill()
+            if not self._open:
+                if not self._waiting:
+                    return
+                self._open_next()
+                continue
+            windows = [one.window for one in self._open]
+            numbers, floor = self._numbers(windows)
+            cut = self._cut(numbers)
+            counts = _counts(numbers, cut)
+            last = _largest(numbers) if cut is None else cut
+            if self._waiting and self._next_begins_by(self._first_key(self._open[last], len(numbers[last]) - 1)):
+                counts = self._before_next(counts)
+                if not any(counts):
+                    self._open_next()
+                    continue
+            while sum(counts) > 1 and self._are_too_many(counts):
+                single = max(windows) == 1
+                windows = [-(-window // 2) for window in windows]
+                numbers, floor = self._numbers(windows)
+                fewer = _only_first(numbers) if single else _counts(numbers, self._cut(numbers))
+                counts = [min(both) for both in zip(counts, fewer, strict=True)]
+            emitted = sum(counts)
+            for one, count in zip(self._open, counts, strict=True):
+                one.gave(count / emitted)
+            yield self._emit(numbers, floor, counts)
+
+    def _fill(self) -> None:
+        together = sum(one.share for one in self._open)
+        for one in self._open:
+            mean = self._ahead * one.share / together
+            one.window = 1 + int(mean + 2 * math.sqrt(mean))  # so few windows end before what their runs would give
+        rows = sum(one.window for one in self._open)
+        for one in self._open:
+            one.refill(max(1, self._ahead_bytes * one.window // rows))
+        self._open = [one for one in self._open if one.count]
+
+    def _open_next(self) -> None:
+        _, number, run = self._waiting.pop(0)
+        share = sum(one.share for one in self._open) / len(self._open) if self._open else 1.0
+        self._open.append(_Open(number, run, run.batches(self._batch, whole=self._whole), self._whole, share))
+        self._open.sort(key=lambda one: one.number)
+
+    def _are_too_many(self, counts: Sequence[int]) -> bool:
+        """Whether so many rows of each run are more than a round may emit."""
+        if sum(counts) > self._round_rows:
+            return True
+        if sum(part.nbytes for one in self._open for part in one.parts) <= self._round_bytes:
+            return False  # as it nearly always is: no part is cut to be counted
+        pairs = zip(self._open, counts, strict=True)
+        return sum(one.bytes_ahead(self._of_any_width, count) for one, count in pairs if count) > self._round_bytes
+
+    def _numbers(self, windows: Sequence[int]) -> tuple[list[Words], int | None]:
+        """The number of the key of each row in the windows, by run, and of the row that was emitted last. Checks the
+        order.
+        """
+        key = []
+        for place in self._columns.keys:
+            parts = [] if self._floor is None else [self._floor.columns[place]]
+            for one, window in zip(self._open, windows, strict=True):
+                parts += one.ahead(place, window)
+            key.append(self._columns.joined(place, parts))
+        numbers = key_numbers(self._columns, key)
+        least = numbers[0] if self._floor is not None else None
+        found, start = [], 0 if self._floor is None else 1
+        for one, window in zip(self._open, windows, strict=True):
+            mine = numbers[start : start + min(one.count, window)]
+            start += len(mine)
+            if (least is not None and mine[0] < least) or np.any(mine[1:] < mine[:-1]):
+                raise BlockNotSortedError(one.run.name)
+            found.append(mine)
+        return found, None if least is None else int(least)
+
+    def _cut(self, numbers: Sequence[Words]) -> int | None:
+        """Which of the open runs bounds the round; None when there is nothing behind any window."""
+        last = [
+            (mine[-1], place)
+            for place, (one, mine) in enumerate(zip(self._open, numbers, strict=True))
+            if not one.done or one.count > len(mine)
+        ]
+        return min(last)[1] if last else None
+
+    def _next_begins_by(self, bound: Bound | None) -> bool:
+        """Whether the first run that waits may begin at or before this; None is behind everything."""
+        least = self._waiting[0][0]
+        return least is None or bound is None or least <= bound  # type: ignore[operator]
+
+    def _before_next(self, counts: Sequence[int]) -> list[int]:
+        """How many of the first rows of each run are certainly before the run that waits to be opened next."""
+
+        def before(one: _Open, count: int) -> int:
+            return bisect_left(range(count), True, key=lambda row: self._next_begins_by(self._first_key(one, row)))
+
+        return [before(one, count) for one, count in zip(self._open, counts, strict=True)]
+
+    def _first_key(self, one: _Open, row: int) -> Bound | None:
+        """The first key column's value in a row, as bounds are given; None of a null."""
+        place = self._columns.keys[0]
+        value = self._columns.plain(place, one.at(place, row))
+        found: Bound | None = comparable(value)[0].as_py()
+        return found
+
+    def _emit(self, numbers: Sequence[Words], floor: int | None, counts: Sequence[int]) -> Emitted:
+        parts = [part for one, count in zip(self._open, counts, strict=True) if count for part in one.drop(count)]
+        keys = [mine[:count] for mine, count in zip(numbers, counts, strict=True) if count]
+        found = np.concatenate(keys)
+        if len(keys) > 1 and np.any(found[1:] < found[:-1]):
+            order = sorting_order(found)
+            rows, found = self._in_order(parts, order), found.take(order)
+        else:
+            rows = self._columns.join(parts)
+        new = np.empty(len(found), np.bool_)
+        new[0] = floor is None or int(found[0]) != floor
+        np.not_equal(found[1:], found[:-1], out=new[1:])
+        self._floor = copy_of_last(rows)
+        return Emitted(rows, new)
+
+    def _in_order(self, parts: Sequence[Rows], order: npt.NDArray[np.int64]) -> Rows:
+        """One column at a time, so that only one is there twice."""
+        places = pa.array(order)
+        columns = []
+        for place in range(len(self._columns.schema)):
+            joined = self._columns.joined(place, [part.columns[place] for part in parts])
+            columns.append(pc.take(joined, places, boundscheck=False))
+        return Rows(tuple(columns), len(order))
+
+
+def _largest(numbers: Sequence[Words]) -> int:
+    """Which of the open runs has the largest row."""
+    return max((mine[-1], place) for place, mine in enumerate(numbers))[1]
+
+
+def _counts(numbers: Sequence[Words], cut: int | None) -> list[int]:
+    """How many rows of each run are before the cut."""
+    if cut is None:
+        return [len(mine) for mine in numbers]
+    last = numbers[cut][-1]
+    return [
+        int(np.searchsorted(mine, last, side="right" if place <= cut else "left")) for place, mine in enumerate(numbers)
+    ]
+
+
+def _only_first(numbers: Sequence[Words]) -> list[int]:
+    """One row: the least."""
+    least = min((mine[0], place) for place, mine in enumerate(numbers))[1]
+    return [int(place == least) for place in range(len(numbers))]
+
+
+def copy_of_last(rows: Rows) -> Rows:
+    """The last row, free of the memory of the others."""
+    return rows.slice(rows.count - 1, 1).copy()

@@ -1,0 +1,214 @@
+"""How blocks become batches: one class (tenant, shard, mergeable schema) and window of time, all levels.
+
+Blocks are taken in the order of their arrival. At each level one batch is open; a block joins it. A batch is *ready* (a
+job may be made of it) when it is full or when it is due, its first block being `max_age` old; one that is due and not
+full goes on growing until a job is made of it, so a queue that is behind makes full jobs and not many small ones.
+
+A block that is alone when its batch is due climbs: it joins the open batch of the next level as if it had arrived there
+at that moment. At the highest level it waits for company. One without rows does neither: its batch is ready, and the
+job drops it.
+
+Invariant (tests/stores/blocks/planning/test_properties.py): the batches are a function of the blocks that wait and of
+the time, not of the time of a scan or of what was here before. So a restart finds the batches that were there.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable
+from typing import Final, cast
+
+from compaction.blocks.planning.rules import BlockClass, BlockReason, BlockRules, QueuedBlock
+
+NEVER: Final = math.inf
+_NONE: Final = cast("list[QueuedBlock]", ())
+"""The blocks of all batches that have none, in one place: it is immutable."""
+
+
+class BlockBatch:
+    """Blocks of one level in the order in which they came there; no blocks: it is gone.
+
+    `ready`: since when (epoch seconds) and by which block (number); None while it is not. `due` is NEVER once its time
+    has come.
+    """
+
+    __slots__ = ("blocks", "bytes", "due", "group", "level", "ready")
+
+    def __init__(self, group: Group, level: int, due: float) -> None:
+        self.group = group
+        self.level = level
+        self.due = due
+        self.bytes = 0
+        self.blocks = _NONE
+        self.ready: tuple[float, int] | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it has nothing to be merged with, at any level, and no time at which that changes."""
+        return self.ready is None and (self.group.open[self.level] is not self or self.due == NEVER)
+
+
+class Group:
+    """What may be merged with one another: `key` is a class and the number of a window. `settled`: time and number of
+    the last that happened; what comes later, but arrived before, is `late` and needs the group to be cut again.
+    `limited`: a batch was closed because the next block would have been too much, so that it depends on that block.
+    """
+
+    __slots__ = ("batches", "empty", "key", "late", "limited", "next_due", "open", "settled", "settled_number")
+
+    def __init__(self, key: tuple[BlockClass, int], levels: int) -> None:
+        self.key = key
+        self.late: BlockBatch | None = None
+        self.reset(levels)
+
+    def reset(self, levels: int) -> None:
+        """Nothing has come yet, except what is late."""
+        self.open: list[BlockBatch | None] = [None] * levels
+        self.batches: list[BlockBatch] = []
+        self.empty = 0
+        self.limited = False
+        self.next_due = NEVER
+        self.settled = -NEVER
+        self.settled_number = -1
+
+    def drop(self, batch: BlockBatch) -> None:
+        """The batch is gone. It does not change what its neighbours are, except in a group with a limit."""
+        batch.blocks, batch.ready = _NONE, None
+        if self.open[batch.level] is batch:
+            self.open[batch.level] = None
+        self.empty += 1
+        if self.empty * 2 > len(self.batches):
+            self.batches = [one for one in self.batches if one.blocks]
+            self.empty = 0
+
+    def __lt__(self, other: Group) -> bool:
+        """Which of two goes first when both are due at the same moment."""
+        return self.key < other.key
+
+    @property
+    def is_empty(self) -> bool:
+        return self.empty == len(self.batches) and self.late is None
+
+
+class Cutter:
+    """Cuts groups into batches and keeps their timers. `where` records in which batch each block is, `on_ready` is
+    called with every batch that becomes ready.
+    """
+
+    def __init__(
+        self, rules: BlockRules, where: dict[str, BlockBatch], on_ready: Callable[[BlockBatch], object]
+    ) -> None:
+        self.rules = rules
+        self._where = where
+        self._on_ready = on_ready
+        self._limit = rules.max_bytes_per_job or NEVER
+        self._levels = tuple((rule.max_blocks, rule.max_age, rule.max_bytes or NEVER) for rule in rules.levels)
+        self._timers: list[tuple[float, Group]] = []
+
+    def append(self, group: Group, level: int, block: QueuedBlock) -> None:
+        """Add a block that arrived after everything else that has happened in its group."""
+        _, _, _, size, _, at, number = block
+        if group.next_due <= at:
+            self.run(group, at)
+        group.settled, group.settled_number = at, number
+        self._place(group, level, block, size, at)
+
+    def run(self, group: Group, now: float) -> None:
+        """Everything that is due in the group by `now`, in order."""
+        while group.next_due <= now:
+            batch = min((one for one in group.open if one is not None), key=_by_due, default=None)
+            if batch is None or batch.due > now:
+                group.next_due = batch.due if batch is not None else NEVER
+                return
+            due, batch.due = batch.due, NEVER
+            # Blocks of the very same moment come after the timer, so their numbers, from 0 on, are all larger.
+            group.settled, group.settled_number = due, -1
+            if self._gains(batch):
+                self._make_ready(batch, due, batch.blocks[0].number)
+            else:
+                self._climb(group, batch, due)
+
+    def run_all(self, now: float) -> None:
+        """Everything that is due anywhere by `now`."""
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            self.run(heapq.heappop(timers)[1], now)
+
+    def next_due(self) -> float | None:
+        """When something is due next; None when nothing waits for its time."""
+        timers = self._timers
+        while timers and not any(one is not None and one.due == timers[0][0] for one in timers[0][1].open):
+            heapq.heappop(timers)
+        return timers[0][0] if timers else None
+
+    def cut_anew(self, group: Group, blocks: Iterable[QueuedBlock]) -> None:
+        """The group as if only `blocks` had ever come."""
+        for batch in group.batches:
+            batch.blocks, batch.ready = [], None
+        group.late = None
+        group.reset(len(self._levels))
+        for block in sorted(blocks, key=lambda one: (one.arrived, one.number)):
+            level = self.rules.level_of(block.level, block.bytes)
+            assert not isinstance(level, BlockReason), f"{block.id} was queued, so it has a level"
+            self.append(group, level, block)
+
+    def _place(self, group: Group, level: int, block: QueuedBlock, size: int, at: float) -> None:
+        batch = group.open[level]
+        if batch is not None and batch.bytes + size > self._limit:
+            self._close(group, batch, at, block.number)
+            batch = None
+        most_blocks, max_age, enough = self._levels[level]
+        if batch is None:
+            group.open[level] = batch = BlockBatch(group, level, at + max_age)
+            if group.batches:
+                group.batches.append(batch)
+            else:
+                group.batches = [batch]  # of exactly one: there may be as many groups as blocks
+            if batch.due < group.next_due:
+                group.next_due = batch.due
+            heapq.heappush(self._timers, (batch.due, group))
+        blocks = batch.blocks
+        if blocks:
+            blocks.append(block)
+        else:
+            blocks = batch.blocks = [block]
+        batch.bytes += size
+        self._where[block[0]] = batch
+        if len(blocks) >= most_blocks or batch.bytes >= enough:
+            group.open[level] = None
+            if batch.ready is None:
+                self._make_ready(batch, at, block.number)
+        elif batch.due == NEVER and batch.ready is None:
+            self._make_ready(batch, at, block.number)  # it was alone when its time had come
+
+    def _close(self, group: Group, batch: BlockBatch, at: float, number: int) -> None:
+        """The next block would be too much for a job."""
+        group.open[batch.level] = None
+        group.limited = True
+        if batch.ready is not None:
+            return
+        if self._gains(batch):
+            self._make_ready(batch, at, number)
+        else:
+            self._climb(group, batch, at)
+
+    def _gains(self, batch: BlockBatch) -> bool:
+        """Whether a job of the batch leaves fewer blocks than before, or the rules do not ask for that."""
+        return len(batch.blocks) > 1 or not self.rules.strict_gain or batch.group.key[0].is_obsolete
+
+    def _climb(self, group: Group, batch: BlockBatch, at: float) -> None:
+        (block,) = batch.blocks
+        level = self.rules.level_of(batch.level + 1, block.bytes)
+        if isinstance(level, BlockReason):
+            return  # it stays where it is, and goes on waiting when its batch is still open
+        group.drop(batch)
+        self._place(group, level, block, block.bytes, at)
+
+    def _make_ready(self, batch: BlockBatch, at: float, number: int) -> None:
+        batch.ready = (at, number)
+        self._on_ready(batch)
+
+
+def _by_due(batch: BlockBatch) -> tuple[float, int]:
+    return batch.due, batch.level

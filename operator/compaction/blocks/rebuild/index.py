@@ -1,0 +1,169 @@
+"""The index rebuilt from the objects, when the database is lost.
+
+What is promised: after it, readers see exactly the rows they saw before the loss, whenever the objects are as a crash
+at any moment left them (`lineage` says why). What no object tells, and so is not as it was:
+
+* Blocks that had expired or were dropped, and whose objects are still there, are back: until retention runs again, or
+  for good.
+* What a writer uploaded and did not register is there now. If it uploaded the same rows again, they are there twice.
+* Duplicates that a compaction had removed are back while the sources are still there, and removed by the next one.
+* Quarantine, jobs and receipts are forgotten; a block that cannot be read is in no index, and named in the report.
+* A writer's block that does not say its level is of level 0.
+* Files of other layouts, which were registered where they lay, say neither tenant nor shard: `lakes` do.
+
+Everything that works on the store is stopped before: a writer or worker that goes on with the old index adds and
+deletes blocks that the new one does not know of. Tokens begin above all that were ever given, so that no attempt from
+before can commit.
+
+Memory: about 5 KiB for each block of the largest shard (1 GiB for 200,000, of which half name 20 sources), and 8 bytes
+for each of its ancestors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from sqlalchemy import update
+
+from compaction.blocks.identity import begin_anew, finish_anew
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.registering import register
+from compaction.blocks.index.rows import chunks
+from compaction.blocks.index.tables import HEAD
+from compaction.blocks.model import SECOND, Block
+from compaction.blocks.owners import FolderOwners
+from compaction.blocks.paths import parse_block_path
+from compaction.blocks.rebuild.found import FoundBlock, Lake, Unsaid, describe_found, places, read_found, survey
+from compaction.blocks.rebuild.lineage import decide
+from compaction.exceptions import InvalidBlockError
+from compaction.stores.objects.store import ObjectStorage
+
+PAGE: Final = 256
+"""Blocks between two reports of progress, and in one change of the index."""
+EPOCH: Final = 1_577_836_800
+"""The beginning of 2020."""
+MOST_TOKENS: Final = 1 << 30
+
+
+class RebuildProgress(NamedTuple):
+    """`read` of `of` blocks; `tenant` and `shard` are those being read."""
+
+    read: int
+    of: int
+    tenant: str
+    shard: int
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What came of it. `blocks` with their `rows` and `bytes` are live. `replaced`: objects of blocks that were
+    replaced. `unused`: outputs that were never committed, or whose sources are taken instead. Both are orphans now, and
+    collected as such, not before a week has passed. `unreadable`: path and reason; nothing is known of their rows.
+    `doubts`: what could not be decided for certain. `foreign`: how many objects are no blocks by their path and in no
+    lake, and the first of them (`examples`). `left`: files of lakes that are not live; the sweeper never deletes them.
+    """
+
+    blocks: int = 0
+    rows: int = 0
+    bytes: int = 0
+    replaced: int = 0
+    unused: int = 0
+    unreadable: dict[str, str] = field(default_factory=dict)
+    doubts: list[str] = field(default_factory=list)
+    foreign: int = 0
+    examples: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+
+def rebuild_index(
+    objects: ObjectStorage,
+    index: IndexDatabase,
+    *,
+    now: int,
+    time_column: str = "",
+    given_up: tuple[str, ...] = (),
+    lakes: Sequence[Lake] = (),
+    report: Callable[[RebuildProgress], None] = lambda progress: None,
+) -> Rebuilt:
+    """Fill an empty index from the objects, and bind the store to it. Repeating after a crash begins again.
+
+    `now`: epoch microseconds. `time_column`: for blocks that do not name theirs and have several (see `describe`).
+    `given_up`: columns that only paths hold, and that were given up when the files were registered.
+    `lakes`: folders of files that were registered where they lay.
+
+    Raises:
+        IndexMismatchError: the index is not empty; one that exists is never replaced.
+        ForeignFileError: the store has no identity, and lies in a folder of others (`bind`).
+        ObjectError, DatabaseUnavailableError, DatabaseError: begin again.
+    """
+    word = begin_anew(objects, index)
+    _raise_tokens(index, now)
+    owners, unsaid = FolderOwners(objects), Unsaid(time_column, given_up)
+    found = survey(objects, lakes, owners)
+    result = Rebuilt(foreign=found.foreign, examples=found.examples)
+    total, read = sum(found.shards.values()), 0
+    for shard in sorted(found.shards):
+        blocks: list[FoundBlock] = []
+        for part in chunks(places(objects, shard, found.files), PAGE):
+            owned = owners.of(path for path, _ in part)
+            result.unreadable.update((path, f"it belongs to {sign}") for path, sign in owned.items())
+            ours = [one for one in part if one[0] not in owned]
+            blocks += read_found(objects, ours, unsaid=unsaid, unreadable=result.unreadable)
+            read += len(part)
+            report(RebuildProgress(read, total, *shard))
+        _enter(objects, index, blocks, unsaid, now, result)
+    finish_anew(objects, index, word)
+    return result
+
+
+def _raise_tokens(index: IndexDatabase, now: int) -> None:
+    """Tokens count assignments and grow by one: seconds are above all of them, also those of an index that was rebuilt
+    before. Counted from 2020, and never more than half of what a Lease can hold, whatever the clock says.
+    """
+    floor = min(max(0, now // SECOND - EPOCH), MOST_TOKENS)
+    index.change(
+        lambda change: change.connection.execute(
+            update(HEAD).where(HEAD.c.token_floor < floor).values(token_floor=floor)
+        )
+    )
+
+
+def _enter(
+    objects: ObjectStorage,
+    index: IndexDatabase,
+    found: Sequence[FoundBlock],
+    unsaid: Unsaid,
+    now: int,
+    result: Rebuilt,
+) -> None:
+    """Register what lives of a shard, in the order in which it was made."""
+    verdict = decide(one.relative for one in found)
+    result.replaced += len(verdict.dead)
+    result.unused += len(verdict.unused)
+    result.doubts += verdict.doubts
+    live = [one for one in found if one.relative.id in verdict.live]
+    others = (one.path for one in found if one.relative.id not in verdict.live)
+    result.left += [path for path in others if parse_block_path(path) is None]
+    for part in chunks(live, PAGE):
+        blocks = [one.block for one in part if one.block is not None]
+        # Blocks of writers that count no fingerprint: only now is it known that their rows have to be read.
+        rest = [(one.path, one.place) for one in part if one.block is None]
+        blocks += describe_found(objects, rest, unsaid=unsaid, unreadable=result.unreadable)
+        for block in _register(index, sorted(blocks, key=lambda one: one.id), now, result):
+            result.blocks += 1
+            result.rows += block.rows
+            result.bytes += block.bytes
+
+
+def _register(index: IndexDatabase, blocks: Sequence[Block], now: int, result: Rebuilt) -> Sequence[Block]:
+    """Those that the index took: all, as a rule; else one by one, to name those that it refused."""
+    try:
+        register(index, blocks, now=now)
+        return blocks
+    except InvalidBlockError as error:
+        if len(blocks) == 1:
+            result.unreadable[blocks[0].path] = error.reason
+            return ()
+    return [one for block in blocks for one in _register(index, [block], now, result)]

@@ -1,0 +1,173 @@
+"""Which blocks live, derived only from what they say of each other: for the day on which the index is lost.
+
+Pure decisions on plain data. A *set* is what one attempt at a job made of its sources: it was committed, or never
+lived. What is certain:
+
+* Only live blocks are ever made into others. So whatever a block names as a source has lived, and the set that it
+  belongs to was committed, also when the block that names it never was.
+* Everything that a committed block was made of is dead. So all `ancestors` that anybody names are dead.
+* A block is replaced at most once. So of sets that have a source in common at most one was committed.
+* Nothing live was ever deleted. So what is missing is dead.
+* An object is deleted after its own sources (`index.tombstones`). So a set that lacks a part which no block names,
+  while one of its sources is still there, was never committed.
+
+What remains are sets of which no block names a part. Where all sources are there, the set is skipped, committed or
+not: the sources hold the same rows, and are compacted once more. Where a source is gone, the set is taken for
+committed, or its rows would be missing. If such sets exclude each other, those are taken that account for every missing
+source, each once. When none do, a source was expired, dropped, or deleted by another program: then the choice may be
+wrong, and is named as a doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from compaction.blocks.rebuild.search import RebuildCandidate, choose
+
+IDS_NAMED: Final = 5
+
+
+class Made(NamedTuple):
+    """What an output says. `outputs`: ids of its whole set, empty when it does not say; `ancestors`: hashes (`hash`) of
+    the ids of what its sources were made of, which take less memory than the ids. `modified`: when it was uploaded.
+    """
+
+    job: str
+    token: int
+    part: int
+    parts: int
+    sources: tuple[str, ...]
+    outputs: tuple[str, ...]
+    ancestors: Sequence[int]
+    modified: float
+
+
+class Relative(NamedTuple):
+    """A block that is there. `made` None: a writer's block, that was not made of others."""
+
+    id: str
+    level: int
+    made: Made | None
+
+
+@dataclass(frozen=True, slots=True)
+class LineageVerdict:
+    """`live`: ids that a rebuilt index holds. `dead`: those that were replaced. `unused`: outputs that were never
+    committed, or whose sources are taken instead. `doubts`: sentences about what cannot be known.
+    """
+
+    live: frozenset[str]
+    dead: frozenset[str]
+    unused: frozenset[str]
+    doubts: tuple[str, ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Set:
+    rank: tuple[float, int]
+    sources: frozenset[str]
+    parts: int
+    outputs: frozenset[str]
+    """All ids of it that are known."""
+    present: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        return len(self.present) >= self.parts
+
+    @property
+    def told(self) -> bool:
+        """Whether the ids of all parts are known."""
+        return len(self.outputs) >= self.parts
+
+
+def decide(blocks: Iterable[Relative]) -> LineageVerdict:
+    """Judge all blocks of one shard; blocks of different shards are never related."""
+    known = {block.id: block for block in blocks}
+    sets = _sets(known.values())
+    doubts: list[str] = []
+    ancestors = _ancestors(sets, known.values())
+    proven = _proven(sets, ancestors, doubts)
+    dead = ancestors.union(*(one.sources for one in proven))
+    settled = set(proven)
+    lived = proven + _taken([one for one in sets if one not in settled], dead, known.keys(), doubts)
+    dead = dead.union(*(one.sources for one in lived))
+    outputs = {block for one in sets for block in one.present.values()}
+    committed = {block for one in lived for block in one.present.values()}
+    live = frozenset(block for block in known if block not in dead and (block in committed or block not in outputs))
+    gone = frozenset(dead & known.keys())
+    return LineageVerdict(live, gone, frozenset(known.keys() - live - gone), tuple(doubts))
+
+
+def _sets(blocks: Iterable[Relative]) -> list[_Set]:
+    found: dict[tuple[object, ...], _Set] = {}
+    for block in blocks:
+        made = block.made
+        if made is None:
+            continue
+        sources = frozenset(made.sources)
+        key = (made.job, made.token, block.level, sources, made.parts, made.outputs)
+        one = found.setdefault(key, _Set((0.0, 0), sources, made.parts, frozenset(made.outputs)))
+        one.rank = max(one.rank, (made.modified, made.token))
+        one.present[made.part] = block.id
+        one.outputs |= {block.id}
+    # The latest first: it is taken where nothing else decides, for what failed is followed by what did not.
+    ordered = sorted(found.values(), key=lambda one: sorted(one.outputs))
+    return sorted(ordered, key=lambda one: one.rank, reverse=True)
+
+
+def _ancestors(sets: Sequence[_Set], blocks: Collection[Relative]) -> frozenset[str]:
+    """The ids, of those that matter here, that anybody was made of at second hand."""
+    named = {hash(block): block for one in sets for block in (*one.sources, *one.outputs)}
+    named |= {hash(block.id): block.id for block in blocks}
+    made = (block.made for block in blocks if block.made)
+    return frozenset(named[mark] for one in made for mark in one.ancestors if mark in named)
+
+
+def _proven(sets: Sequence[_Set], ancestors: frozenset[str], doubts: list[str]) -> list[_Set]:
+    """Sets from which another block was merged."""
+    named = ancestors.union(*(one.sources for one in sets))
+    found: list[_Set] = []
+    used: set[str] = set()
+    for one in sets:
+        if one.outputs.isdisjoint(named):
+            continue
+        if not one.sources.isdisjoint(used):
+            doubts.append(f"source {_some(one.sources & used)} was replaced twice; not used: {_some(one.outputs)}")
+            continue
+        used |= one.sources
+        found.append(one)
+    return found
+
+
+def _taken(sets: Sequence[_Set], dead: frozenset[str], known: Iterable[str], doubts: list[str]) -> list[_Set]:
+    """Of the sets from which no block was merged, those without which rows would be missing."""
+    there = frozenset(known)
+    candidates: list[RebuildCandidate] = []
+    possible: list[_Set] = []
+    for one in sets:
+        # What replaced a dead source was another set; unless it may be this one, by a part whose id it does not tell.
+        late = not one.sources.isdisjoint(dead) and (one.whole or one.told)
+        missing = one.sources - there
+        if late or not missing or not (one.whole or one.sources.isdisjoint(there)):
+            continue
+        possible.append(one)
+        candidates.append(RebuildCandidate(one.sources, missing, lacking=not one.whole))
+    taken: list[_Set] = []
+    for outcome in choose(candidates):
+        taken += [possible[number] for number in outcome.chosen]
+        if outcome.doubtful:
+            refused = {block for n in outcome.rejected for block in possible[n].present.values()}
+            doubts.append(
+                f"sources {_some(outcome.unaccounted)} are gone, and no choice among the sets that name them accounts "
+                f"for all of them; not used: {_some(refused)}"
+            )
+    return taken
+
+
+def _some(ids: Iterable[str]) -> str:
+    named = sorted(ids)
+    more = f" and {len(named) - IDS_NAMED} more" if len(named) > IDS_NAMED else ""
+    return (", ".join(named[:IDS_NAMED]) or "none") + more

@@ -1,0 +1,197 @@
+"""Runs one BlockRewrite job: its blocks become one of the next level (or a few), in one commit of the index.
+
+Order: read the claim; read the sources, merge what is sound and prove it (`block_rounds`); commit with this
+attempt's token. A source that cannot be merged is quarantined by the commit, and the others go on without it.
+
+Invariants:
+
+* Nothing is committed unless the lease is held at that moment and the index still expects this very token.
+* A commit whose answer is lost is repeated until it is known; a second one changes nothing.
+* However a run ends, no upload of this attempt stays that no block refers to (unless the process dies or nothing can be
+  reached: then orphans are collected), except as the evidence of a proof that failed.
+* Without a sound source nothing is quarantined: that is more likely the store's fault than that of all its blocks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from typing import ClassVar, Final
+
+import structlog
+
+from compaction.api.enums import JobReason
+from compaction.api.job.report import JobReport
+from compaction.blocks.index.claims import Claimed
+from compaction.blocks.index.holding import held_claim
+from compaction.blocks.index.quarantine import Fault
+from compaction.blocks.index.refusals import IndexRefusal
+from compaction.blocks.index.replacing import BlockReplacement
+from compaction.blocks.index.tables import IndexJobState
+from compaction.blocks.model import RowFingerprint
+from compaction.blocks.rewriting.job import BlockJob
+from compaction.blocks.rewriting.outputs import blocks_of, discard
+from compaction.blocks.rewriting.plan import order_in_words
+from compaction.blocks.rewriting.report import Proof, failed, left_out, proof_of, receipt_of, skipped_source, succeeded
+from compaction.blocks.rewriting.rounds import Merged, RewriteRounds
+from compaction.blocks.rewriting.task import MergeFailure, failure_of
+from compaction.blocks.store import BlockStore
+from compaction.exceptions import (
+    BlockStoreError,
+    CompactionError,
+    DatabaseUnavailableError,
+    ReplaceRefusedError,
+    StaleTokenError,
+    StorageError,
+)
+from compaction.rewrite.attempt import RewriteAttempt
+from compaction.rewrite.place import ObjectsPlace
+from compaction.rewrite.tasks import LOOK_SECONDS
+
+log = structlog.get_logger(__name__)
+
+COMMIT_PATIENCE: Final = 600.0
+"""Seconds for which a commit is repeated while the database is away: to merge once more would cost more."""
+_REASONS: Final = {
+    IndexRefusal.JOB_COMMITTED: JobReason.STALE_TOKEN,  # by another attempt, or the receipt would have been there
+    IndexRefusal.CONTENT_DIFFERS: JobReason.VERIFICATION_FAILED,
+    IndexRefusal.OUTPUT_CONDEMNED: JobReason.STORE_UNREADABLE,
+    IndexRefusal.OUTPUT_MISPLACED: JobReason.INVALID_JOB,
+    IndexRefusal.OUTPUT_KNOWN: JobReason.INVALID_JOB,
+}
+"""After any other refusal the job as it is can never be committed: it is planned again."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BlockAttempt(RewriteAttempt):
+    """An attempt at blocks. `place`: of the objects, for tasks. `monotonic`, `sleep`: seconds."""
+
+    reported: ClassVar[tuple[type[CompactionError], ...]] = (BlockStoreError, StorageError, StaleTokenError)
+
+    job: BlockJob
+    store: BlockStore
+    place: ObjectsPlace
+    worker: str
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    rounds: RewriteRounds = field(init=False)
+    failures: list[MergeFailure] = field(default_factory=list)
+    proof: Proof | None = None
+
+    def __post_init__(self) -> None:
+        self.rounds = RewriteRounds(
+            job=self.job,
+            attempt=self.tag,
+            token=self.token,
+            place=self.place,
+            objects=self.store.objects,
+            engine=self.engine,
+            lease=self.lease,
+        )
+
+    @property
+    def job_name(self) -> str:
+        return self.job.name
+
+    def _work(self) -> None:
+        self.rounds.budget = self.budget  # there is one only while the attempt works
+        self.lease.ensure_held()
+        record = self.store.job(self.job.name)
+        if record is not None and record.state is IndexJobState.COMMITTED and record.token <= self.token:
+            # Committed before; what is missing is the report.
+            self.proof = proof_of(record)
+            return
+        began = self.monotonic()
+        claimed = held_claim(self.store.index, job=self.job.name, token=self.token)
+        self._check(claimed)
+        merged = self.rounds.run(claimed.sources)
+        if merged is None:
+            self.failures += self.rounds.failures
+        else:
+            self._commit(merged, seconds=self.monotonic() - began)
+
+    def _check(self, claimed: Claimed) -> None:
+        """What was claimed is what the job says. Raises ReplaceRefusedError."""
+        ids = tuple(source.id for source in claimed.sources)
+        places = {(source.tenant, source.shard) for source in claimed.sources}
+        said = (self.job.blocks, {(self.job.tenant, self.job.shard)}, self.job.level)
+        if (ids, places, claimed.output_level) != said:
+            detail = "what was claimed for it are not the blocks that it names"
+            raise ReplaceRefusedError(self.job.name, IndexRefusal.NOT_THE_SOURCES.value, detail)
+
+    def _commit(self, merged: Merged, *, seconds: float) -> None:
+        outputs = blocks_of(self.store, merged.work, merged.parts)
+        culprits = self.rounds.culprits
+        duplicates = [part.result.duplicates for part in merged.parts]
+        dropped = reduce(add, (one.fingerprint for one in duplicates), RowFingerprint())
+        receipt = receipt_of(
+            token=self.token,
+            worker=self.worker,
+            sources=merged.work.sources,
+            outputs=outputs,
+            dropped=dropped,
+            seconds=seconds,
+            now=self.store.clock(),
+        )
+        skipped = tuple(skipped_source(block, culprits[block]) for block in sorted(culprits))
+        order = order_in_words(merged.work.sources, merged.work.settings.sort_key, job=self.job)
+        proof = Proof(receipt, skipped, left_out(duplicates), order)
+        self._replace(
+            BlockReplacement(
+                job=self.job.name,
+                token=self.token,
+                sources=receipt.sources,
+                outputs=outputs,
+                receipt=proof.to_json(),
+                skipped={block: Fault(one.fault.value, one.message) for block, one in culprits.items()},
+                dropped=dropped,
+            )
+        )
+        self.proof = proof
+        self.rounds.uploads.difference_update(block.path for block in outputs)
+        log.info("blocks merged", sources=len(receipt.sources), outputs=receipt.outputs, skipped=sorted(culprits))
+
+    def _replace(self, result: BlockReplacement) -> None:
+        """Commit, again and again while it is not known whether it happened; the lease is held each time."""
+        give_up_at = self.monotonic() + COMMIT_PATIENCE
+        while True:
+            self.lease.ensure_held()
+            try:
+                self.store.replace(result)
+            except DatabaseUnavailableError as error:
+                if self.monotonic() >= give_up_at:
+                    raise
+                log.warning("the commit is repeated", error=str(error))
+                self.sleep(LOOK_SECONDS)
+            else:
+                return
+
+    def _failed(self, error: CompactionError) -> None:
+        match error:
+            case StaleTokenError():
+                failure = MergeFailure(self.job.name, JobReason.STALE_TOKEN, str(error))
+            case ReplaceRefusedError():
+                refusal = IndexRefusal(error.reason)
+                reason = _REASONS.get(refusal, JobReason.SOURCES_CHANGED)
+                passing = refusal is IndexRefusal.OUTPUT_CONDEMNED
+                failure = MergeFailure(self.job.name, reason, str(error), passing=passing)
+                if reason is JobReason.VERIFICATION_FAILED:
+                    self.rounds.uploads.clear()  # the evidence
+            case BlockStoreError() | StorageError():
+                failure = failure_of(error, self.job.name)
+            case _:
+                raise error
+        self.failures.append(failure)
+
+    def _clean_up(self) -> None:
+        # On success too: a merge that failed before may have left the parts that it finished.
+        discard(self.store, self.rounds.uploads)
+
+    def _report(self) -> JobReport:
+        if self.proof is not None:
+            return succeeded(self.proof, token=self.token)
+        skipped = [skipped_source(block, self.rounds.culprits[block]) for block in sorted(self.rounds.culprits)]
+        return failed(self.failures, skipped, token=self.token)

@@ -1,0 +1,125 @@
+"""What a block store no longer needs is deleted: replaced and expired blocks after the grace, and what is remembered of
+them.
+
+Invariants:
+
+* An object is deleted only while its tombstone stands, and the tombstone is dropped only after the store has said that
+  the object is gone. A crash in between means that the object is deleted once more.
+* The object of a replaced block is deleted only while what it was made into is in the store (`survivors`).
+* Nothing is deleted from a folder that shows signs of a table format or of another store (`owners`), whenever they came
+  there: a folder may have been made a table since its files were registered.
+* What cannot be deleted is tried again later, each time later, and keeps nothing waiting but what may be made of it
+  (`index.tombstones`).
+* Nothing here waits for anything else: no jobs, no writers, no plans.
+
+Objects that the index does not know are another matter: `orphan_collector`. Times are epoch microseconds, and given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from compaction.blocks.index.claims import forget_jobs
+from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.orphans import forget_gone
+from compaction.blocks.index.retention import Expired, RetentionPeriods, expire
+from compaction.blocks.index.tombstones import BATCH, confirm, due, failed, forget_blocks, next_due, put_off
+from compaction.blocks.model import SECOND
+from compaction.blocks.owners import FolderOwners
+from compaction.blocks.sweep.survivors import without_survivors
+from compaction.exceptions import ObjectError
+from compaction.stores.objects.store import ObjectStorage
+
+AT_ONCE: Final = 10_000
+"""Blocks that one call deletes or expires at most: it is to end within minutes, and is simply called again."""
+REMEMBERED: Final = 7 * 86_400 * SECOND
+"""How long deleted blocks, closed jobs and collected orphans are remembered: longer than anybody repeats a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What a sweep did: `blocks` deleted and their `bytes`; `failed`: ids of those that could not be, now or by an
+    earlier sweep, and why. `next`: when something is due again, None when nothing waits. `more`: the limit ended it,
+    call again at once.
+    """
+
+    blocks: int
+    bytes: int
+    failed: Mapping[str, str]
+    next: int | None
+    more: bool
+
+
+def sweep(objects: ObjectStorage, index: IndexDatabase, *, now: int, grace: int, limit: int = AT_ONCE) -> Cleaned:
+    """Delete the objects of blocks that ended at least `grace` ago; of `limit` blocks at most. Repeating is harmless,
+    and so are several sweepers at once.
+
+    Raises DatabaseUnavailableError, DatabaseError. Failures of the object store are recorded and returned.
+    """
+    count = size = 0
+    problems: dict[str, str] = {}
+    owners, silent = FolderOwners(objects), False
+    while count + len(problems) < limit:
+        batch = due(index, now=now, grace=grace, limit=min(BATCH, limit - count - len(problems)))
+        if not batch:
+            break
+        kept = without_survivors(objects, index, batch)
+        try:
+            signs = owners.of(one.path for one in batch)
+        except ObjectError as error:
+            kept |= {one.block: f"it is kept: {error}" for one in batch}
+            signs, silent = {}, True
+        kept |= {one.block: f"it is kept: it belongs to {signs[one.path]}" for one in batch if one.path in signs}
+        free = [one for one in batch if one.block not in kept]
+        refused = {path: error.reason for path, error in objects.delete(one.path for one in free)}
+        gone = [one for one in free if one.path not in refused]
+        confirm(index, [one.block for one in gone], now=now)
+        kept |= {one.block: refused[one.path] for one in free if one.path in refused}
+        failed(index, kept, now=now)
+        problems |= kept
+        count += len(gone)
+        size += sum(one.bytes for one in gone)
+        if silent or (free and not gone):
+            # The store refuses everything: whatever else is due would fail the same, and be put off for nothing. What
+            # is kept for its own sake says nothing of the others.
+            break
+    more = count + len(problems) >= limit
+    # What an earlier sweep could not delete is not deleted now either, until its time has come.
+    problems |= put_off(index, now=now, grace=grace)
+    return Cleaned(count, size, problems, next_due(index, grace=grace), more=more)
+
+
+def expire_all(index: IndexDatabase, rule: RetentionPeriods, *, now: int, limit: int = AT_ONCE) -> tuple[Expired, ...]:
+    """End what is older than its tenant keeps it, up to `limit` blocks, the oldest data first; `sweep` deletes it after
+    the grace. What comes back are the blocks of this call; those of a call that died are in the tombstones.
+    """
+    ended: list[Expired] = []
+    while len(ended) < limit:
+        batch = expire(index, rule, now=now, limit=min(BATCH, limit - len(ended)))
+        if not batch:
+            break
+        ended += batch
+    return tuple(ended)
+
+
+class Forgotten(NamedTuple):
+    """How many of each are no longer remembered."""
+
+    blocks: int
+    jobs: int
+    objects: int
+
+
+def housekeeping(index: IndexDatabase, *, now: int, keep: int = REMEMBERED) -> Forgotten:
+    """Forget what ended for good more than `keep` ago: deleted blocks, committed and retired jobs, collected orphans.
+
+    Only the memory of it goes. What still waits for its deletion is never forgotten, nor a job that may still commit.
+    """
+    before = now - keep
+    counts = [0, 0]
+    for number, forget in enumerate((forget_blocks, forget_jobs)):
+        while found := forget(index, before=before, limit=BATCH):
+            counts[number] += found
+    return Forgotten(counts[0], counts[1], forget_gone(index, before=before))
