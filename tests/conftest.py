@@ -19,8 +19,8 @@ import pytest
 from compaction.kube.logging import LogFormat, remove_handlers, setup_logging
 from compaction.local.cluster.admin import AdminClient
 from compaction.local.programs.binaries import Binaries, ensure_binaries
+from compaction.segments.directory import lock
 from compaction.staging.staged.counters import COUNTING
-from compaction.stores.segments.directory import lock
 from support.cluster.control_plane import ControlPlane, audited_control_plane
 
 pytest_plugins = (

@@ -11,11 +11,11 @@ import pytest
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState, PolicyReason, WaitReason
 from compaction.blocks.planning.rules import BlockReason
 from compaction.blocks.reasons import BlockJobReason
-from compaction.kinds.segments.reasons import SegmentReason
 from compaction.planning.candidates import LeftOutReason
+from compaction.segments.planning.plan import LeftAloneReason
+from compaction.segments.reasons import SegmentReason
+from compaction.segments.scan.problems import LogErrorReason
 from compaction.staging.reasons import StagingReason
-from compaction.stores.segments.planning.plan import LeftAloneReason
-from compaction.stores.segments.scan.problems import LogErrorReason
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "resources.md").read_text(encoding="utf-8")
 WORDS: tuple[type[StrEnum], ...] = (

@@ -32,7 +32,7 @@ from compaction.kube.client.config import load_connection
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.local.cluster.admin import AdminClient
 from compaction.local.cluster.control_plane import RunningControlPlane
-from compaction.stores.segments.generate import generate_log
+from compaction.segments.generate import generate_log
 
 SCRIPT = Path(__file__).with_name("processes") / "no_work.py"
 GROUP = "/apis/compaction.dev/v1alpha1"

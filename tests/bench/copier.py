@@ -15,10 +15,10 @@ from typing import Final
 
 import numpy as np
 
-from compaction.stores.segments.format.codec import read_segment
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import LogPlan, plan_log
-from compaction.stores.segments.reading.view import LogState, open_log
+from compaction.segments.format.codec import read_segment
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import LogPlan, plan_log
+from compaction.segments.reading.view import LogState, open_log
 
 SOURCE: Final = Path(__file__).with_name("copier.c")
 _NAME: Final = 32

@@ -30,7 +30,7 @@ from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import load_connection
 from compaction.kube.client.resources import COMPACTION_POLICIES, Obj
 from compaction.local.cluster.control_plane import RunningControlPlane
-from compaction.stores.segments.generate import generate_log
+from compaction.segments.generate import generate_log
 
 SCRIPT = Path(__file__).with_name("processes") / "fleet_parts.py"
 JOBS = 10

@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import Final
 
 from bench.harness import Fact, Workspace
-from compaction.stores.segments.directory import fs
-from compaction.stores.segments.directory.listing import regular_segments, segment_links
-from compaction.stores.segments.generate import Pattern, generate_log
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.wal.current import WalLimits
-from compaction.stores.segments.wal.files import WAL_SUFFIX
-from compaction.stores.segments.writer.flush import NewSegments
+from compaction.segments.directory import fs
+from compaction.segments.directory.listing import regular_segments, segment_links
+from compaction.segments.generate import Pattern, generate_log
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.log import Log
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.wal.current import WalLimits
+from compaction.segments.wal.files import WAL_SUFFIX
+from compaction.segments.writer.flush import NewSegments
 
 WAIT: Final = 600.0
 MOST_TIMES: Final = 2.0

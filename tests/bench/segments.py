@@ -20,17 +20,17 @@ from typing import Final
 
 from bench import copier
 from bench.harness import Fact, Race, Sample, Side, Workspace, in_child, sample
-from compaction.stores.segments.commit import fence, recovery
-from compaction.stores.segments.commit.records import GroupReceipt
-from compaction.stores.segments.format.codec import encode_header, encode_records, read_segment
-from compaction.stores.segments.format.names import group_key
-from compaction.stores.segments.generate import generate_log
-from compaction.stores.segments.model import data_start
-from compaction.stores.segments.planning.group_check import GroupCheck
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite.compact import compact_groups
+from compaction.segments.commit import fence, recovery
+from compaction.segments.commit.records import GroupReceipt
+from compaction.segments.format.codec import encode_header, encode_records, read_segment
+from compaction.segments.format.names import group_key
+from compaction.segments.generate import generate_log
+from compaction.segments.model import data_start
+from compaction.segments.planning.group_check import GroupCheck
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting.compact import compact_groups
 
 LIMITS: Final = SegmentLimits()
 RA_MB_PER_SECOND: Final = {"strided": 43, "runs": 108, "random": 32}

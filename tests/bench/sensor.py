@@ -15,10 +15,10 @@ import psutil
 
 from bench.harness import Curve, Fact, Race, Side, Workspace, least_ratio
 from compaction.api.policy.resource import CompactionPolicySpec
+from compaction.segments.generate import generate_log
+from compaction.segments.scan.changes import SETTLE_SECONDS
+from compaction.segments.scan.sense import content_of
 from compaction.stores.adapter import SenseRequest, StoreAdapter, open_store
-from compaction.stores.segments.generate import generate_log
-from compaction.stores.segments.scan.changes import SETTLE_SECONDS
-from compaction.stores.segments.scan.sense import content_of
 
 
 def build(root: Path, template: Path, *, logs: int) -> None:

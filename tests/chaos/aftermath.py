@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.generate import generate_log
+from compaction.segments.commit import fence
+from compaction.segments.generate import generate_log
 from support.cluster.by_kubectl import Cluster, Object
 from support.processes.operators import OperatorFleet
 from support.stores.segment_logs import Content, content, leftovers

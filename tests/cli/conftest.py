@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli.commands import Run
-from compaction.cli.segments.commands import group
+from compaction.segments.cli.commands import group
 from support.stores.block_commands import BlockCommands, in_folder
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.local.servers.postgres import PostgresServer
+from compaction.segments.directory import fs
 from compaction.staging.store import StagingConnection
-from compaction.stores.segments.directory import fs
 from conformance.core import Core
 from conformance.harness import Harness
 from conformance.harnesses.blocks import BlockHarness

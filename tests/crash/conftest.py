@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.stores.segments.directory import fs
+from compaction.segments.directory import fs
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,13 @@ import os
 import time
 from pathlib import Path
 
-from compaction.stores.segments.commit import commit, fence
-from compaction.stores.segments.commit.records import RewrittenGroup
-from compaction.stores.segments.directory import lock
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite import kernel
+from compaction.segments.commit import commit, fence
+from compaction.segments.commit.records import RewrittenGroup
+from compaction.segments.directory import lock
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting import kernel
 
 JOB = "job"
 

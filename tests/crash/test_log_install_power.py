@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 
 from compaction.exceptions import SegmentLogError
-from compaction.stores.segments.install.driver import install_snapshot
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.snapshot.seq import LiveSet, encode_indexes
-from compaction.stores.segments.system import cut, installs, snapshots
-from compaction.stores.segments.system import log as log_module
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.wal.current import WalLimits
-from compaction.stores.segments.writer.flush import NewSegments
+from compaction.segments.install.driver import install_snapshot
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.snapshot.seq import LiveSet, encode_indexes
+from compaction.segments.system import cut, installs, snapshots
+from compaction.segments.system import log as log_module
+from compaction.segments.system.log import Log
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.wal.current import WalLimits
+from compaction.segments.writer.flush import NewSegments
 from support.depth import at_depth
 from support.faults.power_loss import Disk, Recorder, Without, lose_power_everywhere
 from support.stores.log_promises import conforms

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import SegmentLogError
-from compaction.stores.segments import sweep
-from compaction.stores.segments.commit import fence, recovery
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.unreferenced import DeadSegment
-from compaction.stores.segments.reading.view import is_log_directory
-from compaction.stores.segments.rewrite.run import CompactionRequest, compact_log
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system import phase_one
-from compaction.stores.segments.system.row import LogRow
-from compaction.stores.segments.system.segments import SegmentView
+from compaction.segments import sweep
+from compaction.segments.commit import fence, recovery
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.unreferenced import DeadSegment
+from compaction.segments.reading.view import is_log_directory
+from compaction.segments.rewriting.run import CompactionRequest, compact_log
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system import phase_one
+from compaction.segments.system.row import LogRow
+from compaction.segments.system.segments import SegmentView
 from crash import test_log_system_power as power
 from support.depth import at_depth
 

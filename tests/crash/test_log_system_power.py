@@ -15,20 +15,20 @@ from types import ModuleType
 import pytest
 
 from compaction.exceptions import SegmentLogError
-from compaction.stores.segments.directory.listing import regular_segments
-from compaction.stores.segments.format import writer as segment_files
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system import snapshots
-from compaction.stores.segments.system import system as system_module
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.wal import current
-from compaction.stores.segments.wal import log as wal_log
-from compaction.stores.segments.wal.current import WalLimits
-from compaction.stores.segments.writer import flush as flush_module
-from compaction.stores.segments.writer import segments as segment_writer
-from compaction.stores.segments.writer.flush import NewSegments
+from compaction.segments.directory.listing import regular_segments
+from compaction.segments.format import writer as segment_files
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system import snapshots
+from compaction.segments.system import system as system_module
+from compaction.segments.system.log import Log
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.wal import current
+from compaction.segments.wal import log as wal_log
+from compaction.segments.wal.current import WalLimits
+from compaction.segments.writer import flush as flush_module
+from compaction.segments.writer import segments as segment_writer
+from compaction.segments.writer.flush import NewSegments
 from support.faults.power_loss import Disk, Recorder, Without, lose_power_everywhere
 from support.stores.log_promises import History, conforms
 from support.stores.wrong_selections import live_only_above, nothing_hides

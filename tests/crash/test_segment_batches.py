@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import InvalidGroupError, SourcesChangedError, StaleTokenError, StoreIOError
-from compaction.stores.segments.commit import commit, fence
-from compaction.stores.segments.commit.records import GroupReceipt, RewrittenGroup
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.model import segment_name
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite import kernel
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments.commit import commit, fence
+from compaction.segments.commit.records import GroupReceipt, RewrittenGroup
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.model import segment_name
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting import kernel
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
 from support.faults.sudden_death import DyingFilesystem
 from support.stores.segment_logs import content, leftovers
 
@@ -148,7 +148,7 @@ def test_a_disk_that_refuses_once_fails_exactly_what_was_not_committed(log: Path
 
 def recopied(groups: list[RewrittenGroup], directory: Path) -> list[RewrittenGroup]:
     """The same groups as they are after the whole directory was copied: every file has another identity."""
-    from compaction.stores.segments.directory.listing import regular_identity
+    from compaction.segments.directory.listing import regular_identity
 
     moved = []
     for group in groups:

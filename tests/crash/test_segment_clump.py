@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import CorruptMovesError, SegmentLogError
-from compaction.stores.segments import sweep
-from compaction.stores.segments.clump.moves import read_moves
-from compaction.stores.segments.clump.plan import ClumpOptions
-from compaction.stores.segments.clump.run import clump_log, receipts_of
-from compaction.stores.segments.commit import fence, recovery
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.store import SegmentLogStore
+from compaction.segments import sweep
+from compaction.segments.clump.moves import read_moves
+from compaction.segments.clump.plan import ClumpOptions
+from compaction.segments.clump.run import clump_log, receipts_of
+from compaction.segments.commit import fence, recovery
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.reading.view import open_log
+from compaction.segments.store import SegmentLogStore
 from support.depth import at_depth
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath, deaths, points
 from support.stores.log_owner import KeyValueOwner, live_payloads, under_the_maps

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import LogNotWritableError, SegmentLogError, StoreIOError
-from compaction.stores.segments import sweep
-from compaction.stores.segments.commit import commit, fence, recovery
-from compaction.stores.segments.commit.records import RewrittenGroup
-from compaction.stores.segments.directory import fs
-from compaction.stores.segments.planning.plan import LogPlan, plan_log
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite import kernel
+from compaction.segments import sweep
+from compaction.segments.commit import commit, fence, recovery
+from compaction.segments.commit.records import RewrittenGroup
+from compaction.segments.directory import fs
+from compaction.segments.planning.plan import LogPlan, plan_log
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting import kernel
 from support.depth import at_depth
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath, deaths, points
 from support.stores.segment_logs import VARIED_LIMITS, Content, content, leftovers, regular, varied_log

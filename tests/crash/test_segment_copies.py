@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from compaction.stores.segments import sweep
-from compaction.stores.segments.commit import commit, fence
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite import kernel
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments import sweep
+from compaction.segments.commit import commit, fence
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting import kernel
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
 from support.stores.segment_logs import content
 
 LIMITS = SegmentLimits(max_sources=2)

@@ -18,18 +18,18 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import SegmentLogError
-from compaction.stores.segments import sweep
-from compaction.stores.segments.commit import commit, evidence, fence, recovery
-from compaction.stores.segments.commit.evidence import Stays
-from compaction.stores.segments.commit.records import GroupReceipt
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.model import FileIdentity
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite import kernel
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments import sweep
+from compaction.segments.commit import commit, evidence, fence, recovery
+from compaction.segments.commit.evidence import Stays
+from compaction.segments.commit.records import GroupReceipt
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.model import FileIdentity
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting import kernel
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
 from support.depth import one_of_each
 from support.faults.interrupted_calls import before_call
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath, points, steps

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from compaction.exceptions import LockLostError, StaleTokenError
-from compaction.stores.segments.commit import commit, fence, recovery
-from compaction.stores.segments.commit.records import RewrittenGroup
-from compaction.stores.segments.directory import fs, lock
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite import kernel
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments.commit import commit, fence, recovery
+from compaction.segments.commit.records import RewrittenGroup
+from compaction.segments.directory import fs, lock
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting import kernel
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
 from support.faults.sudden_death import DyingFilesystem, points
 from support.stores.segment_logs import content, leftovers
 

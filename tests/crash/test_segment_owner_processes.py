@@ -16,12 +16,12 @@ from random import Random
 
 import pytest
 
-from compaction.stores.segments import sweep
-from compaction.stores.segments.commit import fence, recovery
-from compaction.stores.segments.reading.reader import iter_entries
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.system.system import LogSystem
-from compaction.stores.segments.wal.files import wal_files
+from compaction.segments import sweep
+from compaction.segments.commit import fence, recovery
+from compaction.segments.reading.reader import iter_entries
+from compaction.segments.reading.view import open_log
+from compaction.segments.system.system import LogSystem
+from compaction.segments.wal.files import wal_files
 from support.depth import at_depth
 from support.processes.logs import follower
 from support.processes.logs.follower import FOLLOWER

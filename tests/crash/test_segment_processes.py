@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import LockHeldError
-from compaction.stores.segments import sweep
-from compaction.stores.segments.commit import commit, fence, recovery
-from compaction.stores.segments.directory import lock
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments import sweep
+from compaction.segments.commit import commit, fence, recovery
+from compaction.segments.directory import lock
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
 from crash.segment_racers import JOB, hold, race, rewrite
 from support.stores.segment_logs import content, leftovers
 
@@ -37,12 +37,12 @@ def log(tmp_path: Path) -> Path:
 CHILD = """
     import os, signal, sys
     from pathlib import Path
-    from compaction.stores.segments.commit import commit, fence
-    from compaction.stores.segments.directory import fs
-    from compaction.stores.segments.planning.limits import SegmentLimits
-    from compaction.stores.segments.planning.plan import plan_log
-    from compaction.stores.segments.reading.view import open_log
-    from compaction.stores.segments.rewrite import kernel
+    from compaction.segments.commit import commit, fence
+    from compaction.segments.directory import fs
+    from compaction.segments.planning.limits import SegmentLimits
+    from compaction.segments.planning.plan import plan_log
+    from compaction.segments.reading.view import open_log
+    from compaction.segments.rewriting import kernel
     log, name, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
     state = open_log(log)
     fence.claim(log, job="job", token=1, holder="child")
@@ -172,7 +172,7 @@ def test_a_dead_holder_with_a_living_child_frees_the_lock(log: Path) -> None:
         """
         import os, sys, time
         from pathlib import Path
-        from compaction.stores.segments.directory import lock
+        from compaction.segments.directory import lock
         with lock.hold(Path(sys.argv[1]), holder="dying"):
             child = os.fork()
             if child == 0:

@@ -35,7 +35,7 @@ ROLE = {
         }
     ],
 }
-ANY_TOKEN = "from compaction.stores.segments.commit import fence\nfence.check_token = lambda *args, **names: None\n"
+ANY_TOKEN = "from compaction.segments.commit import fence\nfence.check_token = lambda *args, **names: None\n"
 ANY_HOLDER = """
 from compaction.kube.assignments import KubeLeasePort
 async def read(port, job_name, token):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from compaction.stores.segments.generate import generate_log
+from compaction.segments.generate import generate_log
 from support.cluster.by_kubectl import Cluster, LogRoot, condition
 from support.processes.operators import OperatorFleet
 from support.stores.log_owner import live_payloads, under_the_maps

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compaction.stores.segments.generate import corrupt_entry
+from compaction.segments.generate import corrupt_entry
 from support.cluster.by_kubectl import Cluster, LogRoot
 from support.cluster.command_users import columns_of, make_user
 from support.processes.operators import OperatorFleet

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from chaos.aftermath import Logs, leader
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.directory import lock
+from compaction.segments.commit import fence
+from compaction.segments.directory import lock
 from support.cluster.by_kubectl import Cluster, Object
 from support.processes.operators import OperatorFleet
 from support.time.waiting import eventually

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compaction.stores.segments.generate import corrupt_entry
+from compaction.segments.generate import corrupt_entry
 from support.cluster.by_kubectl import Cluster, LogRoot, Object, condition
 from support.cluster.manifests import job_object
 from support.processes.operators import OperatorFleet

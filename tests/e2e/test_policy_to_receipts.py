@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.stores.segments.generate import Pattern, corrupt_entry
+from compaction.segments.generate import Pattern, corrupt_entry
 from support.cluster.by_kubectl import Cluster, LogRoot, Object, condition
 from support.processes.operators import OperatorFleet, OperatorProcess
 from support.time.waiting import eventually

@@ -19,10 +19,10 @@ from compaction.explain.policy import explain_policy
 from compaction.explain.policy_words import POLICY_WORDS, WAIT_WORDS
 from compaction.explain.words import job_words, left_out_words, policy_words, wait_words
 from compaction.kinds.meaning import Meaning, Names, meaning_of
-from compaction.kinds.segments.kind import SEGMENTS
-from compaction.kinds.segments.reasons import SegmentReason
 from compaction.planning.candidates import LeftOutReason
-from compaction.stores.segments.planning.plan import LeftAloneReason
+from compaction.segments.kind import SEGMENTS
+from compaction.segments.planning.plan import LeftAloneReason
+from compaction.segments.reasons import SegmentReason
 from support.cluster.explained import NOW, ago, attempt, condition, job_with, policy_with
 
 TABLES: tuple[tuple[type[StrEnum], Mapping[str, Meaning]], ...] = (

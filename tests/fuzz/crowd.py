@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from compaction.stores.segments.generate import generate_log
+from compaction.segments.generate import generate_log
 
 ALLOWED_KIB = 4096
 _LOOK = """
 import resource, sys
 from pathlib import Path
-from compaction.stores.segments.scan.find import LogFinder
+from compaction.segments.scan.find import LogFinder
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 (found,) = LogFinder(Path(sys.argv[1]), include=('**',), exclude=()).find()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

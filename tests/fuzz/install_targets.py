@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from compaction.exceptions import InstallMessageError, InvalidCutError
-from compaction.stores.segments.install import receiver as receiving
-from compaction.stores.segments.install import sender as sending
-from compaction.stores.segments.install.codec import checksum, decode, encode
-from compaction.stores.segments.install.messages import (
+from compaction.segments.install import receiver as receiving
+from compaction.segments.install import sender as sending
+from compaction.segments.install.codec import checksum, decode, encode
+from compaction.segments.install.messages import (
     Cancel,
     Chunk,
     Entries,
@@ -21,10 +21,10 @@ from compaction.stores.segments.install.messages import (
     Refused,
     SentEntry,
 )
-from compaction.stores.segments.install.needed import NeededEntries
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.cut import LogCut, decode_cut, encode_cut
+from compaction.segments.install.needed import NeededEntries
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.cut import LogCut, decode_cut, encode_cut
 from fuzz.target import Target, refusing
 
 HEAD: Final = 10

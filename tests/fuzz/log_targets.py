@@ -12,13 +12,13 @@ from compaction.api.policy.schedule import TimeZone
 from compaction.api.text.values import Duration
 from compaction.exceptions import CompactionError
 from compaction.planning.schedule import OpenWindow, finished_by, next_time, window_state
-from compaction.stores.segments.model import segment_name
-from compaction.stores.segments.reading.reader import iter_entries
-from compaction.stores.segments.reading.view import scan_log
-from compaction.stores.segments.scan.problems import LogErrorReason
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.store import SegmentLogStore
+from compaction.segments.model import segment_name
+from compaction.segments.reading.reader import iter_entries
+from compaction.segments.reading.view import scan_log
+from compaction.segments.scan.problems import LogErrorReason
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.store import SegmentLogStore
 from fuzz.segment_targets import SEGMENTS, segment_bytes
 from fuzz.target import Target, check_error
 from support.stores.segment_logs import compact_all

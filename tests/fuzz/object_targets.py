@@ -29,8 +29,8 @@ from compaction.leases.observer import LeaseObserver
 from compaction.leases.record import Lease, format_micro_time, parse_micro_time
 from compaction.local.cluster import state
 from compaction.local.programs import archive
-from compaction.rewrite.segments.job import SegmentJob
-from compaction.stores.segments.scan.globs import compile_globs, matches
+from compaction.segments.rewriting.job import SegmentJob
+from compaction.segments.scan.globs import compile_globs, matches
 from fuzz.target import Target, refusing
 
 POLICY: Final = b"""\

@@ -11,10 +11,10 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from compaction.exceptions import CorruptSegmentError, LiveSetSyntaxError, LockHeldError
-from compaction.stores.segments.clump.moves import MoveReceipt, Moves, decode_moves, encode_moves
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.commit.ra_recovery import settle_marker
-from compaction.stores.segments.commit.records import (
+from compaction.segments.clump.moves import MoveReceipt, Moves, decode_moves, encode_moves
+from compaction.segments.commit import fence
+from compaction.segments.commit.ra_recovery import settle_marker
+from compaction.segments.commit.records import (
     FenceRecord,
     GroupReceipt,
     JobClaim,
@@ -22,19 +22,13 @@ from compaction.stores.segments.commit.records import (
     SegmentTombstone,
     TombstoneKind,
 )
-from compaction.stores.segments.directory import lock
-from compaction.stores.segments.format import etf, names
-from compaction.stores.segments.format.codec import decode_segment, encode_header, encode_records
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.model import HEADER_BYTES, FileIdentity, segment_name
-from compaction.stores.segments.snapshot.data_file import encode_snapshot, read_snapshot_meta
-from compaction.stores.segments.snapshot.seq import (
-    LiveSet,
-    decode_indexes,
-    decode_sequence,
-    encode_indexes,
-    encode_sequence,
-)
+from compaction.segments.directory import lock
+from compaction.segments.format import etf, names
+from compaction.segments.format.codec import decode_segment, encode_header, encode_records
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.model import HEADER_BYTES, FileIdentity, segment_name
+from compaction.segments.snapshot.data_file import encode_snapshot, read_snapshot_meta
+from compaction.segments.snapshot.seq import LiveSet, decode_indexes, decode_sequence, encode_indexes, encode_sequence
 from fuzz.target import Target, check_error, refusing
 
 IDENTITY: Final = FileIdentity(device=1, inode=2, size=1 << 40, mtime_ns=3)

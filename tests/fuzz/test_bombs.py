@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import CorruptFenceError
-from compaction.stores.segments.commit import fence
+from compaction.segments.commit import fence
 from fuzz.object_targets import BOMB, MERGE_BOMB
 
 ALLOWED = 48 << 20
@@ -55,7 +55,7 @@ def test_a_fence_of_errors_costs_no_more_than_its_first(tmp_path: Path, name: st
     """3 MiB of bad items once became an error each, of 2 GB together."""
     path = tmp_path / fence.FENCE_FILE
     path.write_bytes(FENCES[name])
-    imports, call = "from compaction.stores.segments.commit import fence", "fence.read(path.parent)"
+    imports, call = "from compaction.segments.commit import fence", "fence.read(path.parent)"
     assert memory_of_refusal(path, imports=imports, call=call) < ALLOWED
 
 

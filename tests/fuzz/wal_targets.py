@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from compaction.exceptions import DamagedWalError, InvalidWalFormatError
-from compaction.stores.segments.wal.acceptance import Standing, WriterState
-from compaction.stores.segments.wal.codec import HEADER, RecordEncoder, WalRecord
-from compaction.stores.segments.wal.files import decode_writers, encode_writers
-from compaction.stores.segments.wal.reader import WalReader
+from compaction.segments.wal.acceptance import Standing, WriterState
+from compaction.segments.wal.codec import HEADER, RecordEncoder, WalRecord
+from compaction.segments.wal.files import decode_writers, encode_writers
+from compaction.segments.wal.reader import WalReader
 from fuzz.target import Target, refusing
 
 FILE: Final = "/system/0000000000000001.wal"

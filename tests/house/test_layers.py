@@ -52,14 +52,14 @@ LAYERS = (
     # The rules by which blocks are planned: the store's own, and as pure as those of all stores.
     Layer("compaction.blocks.planning", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS)),
     # What a write-ahead log takes, what its records are, what is in memory, what is flushed: decisions from plain data.
-    Layer("compaction.stores.segments.memtable", (*INPUT_OUTPUT, *CLOCKS)),
-    Layer("compaction.stores.segments.wal.codec", (*INPUT_OUTPUT, *CLOCKS)),
-    Layer("compaction.stores.segments.wal.acceptance", (*INPUT_OUTPUT, *CLOCKS)),
-    Layer("compaction.stores.segments.writer.selection", (*INPUT_OUTPUT, *CLOCKS)),
-    Layer("compaction.stores.segments.system.row", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.segments.memtable", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.segments.wal.codec", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.segments.wal.acceptance", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.segments.writer.selection", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.segments.system.row", (*INPUT_OUTPUT, *CLOCKS)),
     # What the rules of an owner are, and whether facts keep them; what changed between two listings. Paths are names.
     *(
-        Layer(f"compaction.stores.segments.{room}", (*INPUT_OUTPUT, *CLOCKS), allowed=("pathlib.Path",))
+        Layer(f"compaction.segments.{room}", (*INPUT_OUTPUT, *CLOCKS), allowed=("pathlib.Path",))
         for room in (
             "checking.rules",
             "checking.facts",
@@ -71,11 +71,11 @@ LAYERS = (
         )
     ),
     # When an owner compacts, and what it reports.
-    Layer("compaction.stores.segments.planning.due", (*INPUT_OUTPUT, *CLOCKS)),
-    Layer("compaction.stores.segments.system.changes", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.segments.planning.due", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.segments.system.changes", (*INPUT_OUTPUT, *CLOCKS)),
     # Both sides of an installation, what they say and how it is encoded.
     *(
-        Layer(f"compaction.stores.segments.install.{module}", (*INPUT_OUTPUT, *CLOCKS))
+        Layer(f"compaction.segments.install.{module}", (*INPUT_OUTPUT, *CLOCKS))
         for module in ("messages", "codec", "needed", "sender", "receiver")
     ),
     Layer("compaction.stores", (*CLUSTER, *SPARK, "compaction.reconcile", "compaction.cli", "compaction.local")),
@@ -123,7 +123,9 @@ LAYERS = (
         ),
     ),
     # Plays coordinator and worker with their own parts; Spark and the reconciler are no part of fencing.
-    Layer("compaction.drill", ("kopf", "kubernetes", "pyspark", "py4j", "compaction.reconcile", "compaction.cli")),
+    Layer(
+        "compaction.segments.drill", ("kopf", "kubernetes", "pyspark", "py4j", "compaction.reconcile", "compaction.cli")
+    ),
     # For libraries: it knows nothing.
     Layer("compaction.collecting", (*INPUT_OUTPUT, *CLOCKS, "compaction", *CLUSTER, *SPARK)),
     # Of HTTP clients in every room.
@@ -184,7 +186,7 @@ def test_what_runs_policies_imports_nothing_of_catalogs(modules: list[Module]) -
 
 
 EXAMPLE = "replicated_kv"
-OF_EXAMPLES = (EXAMPLE, "compaction.exceptions", "compaction.stores.segments")
+OF_EXAMPLES = (EXAMPLE, "compaction.exceptions", "compaction.segments")
 """Of the project an example uses one library, as its copy elsewhere would."""
 
 
@@ -202,8 +204,8 @@ def test_every_form_of_import_is_seen() -> None:
     source = (
         "import kopf.on\nfrom kubernetes import client\ndef f():\n    from ..kube import queue\n    from . import x\n"
     )
-    names = imports_of(ast.parse(source), package="compaction.stores.segments")
-    assert {"kopf.on", "kubernetes.client", "compaction.stores.kube.queue", "compaction.stores.segments.x"} <= names
+    names = imports_of(ast.parse(source), package="compaction.segments")
+    assert {"kopf.on", "kubernetes.client", "compaction.stores.kube.queue", "compaction.segments.x"} <= names
     assert reaches("kopf.on", CLUSTER)
     assert not reaches("kopfish", CLUSTER)
 

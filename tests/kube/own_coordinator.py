@@ -20,7 +20,7 @@ from compaction.kube.informer.queue import WorkQueue
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica.runtime import Runtime
-from compaction.stores.segments.generate import generate_log
+from compaction.segments.generate import generate_log
 from kube.tiny_worker import TinyLauncher
 from support.time.waiting import PATIENCE_SECONDS
 

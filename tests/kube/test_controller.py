@@ -24,13 +24,13 @@ from compaction.reconcile.actions import Decision
 from compaction.reconcile.observations import PolicySnapshot
 from compaction.reconcile.planning import creating
 from compaction.reconcile.policy import reconcile
+from compaction.segments.adapter import SegmentLogsAdapter
+from compaction.segments.commit import fence
+from compaction.segments.directory import lock
+from compaction.segments.generate import corrupt_entry
+from compaction.segments.reading.reader import log_fingerprint
+from compaction.segments.reading.view import open_log
 from compaction.stores.adapter import Sensed, SenseRequest
-from compaction.stores.segments.adapter import SegmentLogsAdapter
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.directory import lock
-from compaction.stores.segments.generate import corrupt_entry
-from compaction.stores.segments.reading.reader import log_fingerprint
-from compaction.stores.segments.reading.view import open_log
 from kube.own_coordinator import Bench, bench
 from support.stores.ra_system import killed, running
 

@@ -22,9 +22,9 @@ from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEA
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.leases.record import format_micro_time
 from compaction.rewrite.ports import Assignment
+from compaction.segments.scan.sense import SenseSettings
+from compaction.segments.store import SegmentLogStore
 from compaction.stores.secrets import NO_SECRETS, Secrets
-from compaction.stores.segments.scan.sense import SenseSettings
-from compaction.stores.segments.store import SegmentLogStore
 from support.processes.worker_ports import FakeLease, ThreadEngine
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.kinds.segments.reasons import SegmentReason
 from compaction.planning.reading import TargetProblem
+from compaction.segments.reasons import SegmentReason
 from support.cluster.argo import health
 from support.cluster.kstatus import KStatus, kstatus
 from support.cluster.world import PlainCluster

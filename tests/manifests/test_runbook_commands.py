@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 import yaml
 
+from compaction.segments.generate import generate_log
 from compaction.staging.cli.options import KV_VARIABLE, REPOSITORY_VARIABLE
 from compaction.staging.store import StagingConnection, StagingStore
-from compaction.stores.segments.generate import generate_log
 from conftest import delete_namespace
 from manifests.pages import blocks_of, inline_commands_of
 from support.cluster.by_kubectl import Cluster

@@ -16,7 +16,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="commit: an output gets its name before its content is durable",
         promise=_CRASH,
-        file="stores/segments/rewrite/kernel.py",
+        file="segments/rewriting/kernel.py",
         old="        fs.sync(fd)\n        identity = ",
         new="        identity = ",
         killers=("crash/test_segment_commit.py::test_content_is_synced_before_it_gets_its_name",),
@@ -24,7 +24,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="commit: higher sources are replaced before the commit point is durable",
         promise=_CRASH,
-        file="stores/segments/commit/publish.py",
+        file="segments/commit/publish.py",
         old="    fs.sync_directory(directory)\n    placed = ",
         new="    placed = ",
         killers=("crash/test_segment_batches.py",),
@@ -32,7 +32,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="commit: nobody looks once more whether a name still is the file that was read",
         promise="segment-logs.md#when-others-act-in-between",
-        file="stores/segments/commit/replacing.py",
+        file="segments/commit/replacing.py",
         old="    if regular_identity(name) != expected:\n        return False\n",
         new="",
         killers=(
@@ -42,7 +42,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="recovery: the fence alone proves that a higher source is still the one that was read",
         promise="segment-logs.md#when-others-act-in-between",
-        file="stores/segments/commit/evidence.py",
+        file="segments/commit/evidence.py",
         old="        if self.trusted and found is Likeness.SAME:",
         new="        if self.trusted and known is not None:",
         killers=(
@@ -53,7 +53,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="plan: a damaged segment is dead",
         promise=_DELETING,
-        file="stores/segments/planning/unreferenced.py",
+        file="segments/planning/unreferenced.py",
         old="        if name not in stranded and name not in damaged\n",
         new="        if name not in stranded\n",
         killers=("stores/segments/planning/test_damage.py::test_damage_is_never_dead",),
@@ -61,7 +61,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="plan: segments are dead while live entries are missing",
         promise=_DELETING,
-        file="stores/segments/planning/unreferenced.py",
+        file="segments/planning/unreferenced.py",
         old="    if log.snapshot_index is None or log.missing or torn_newest(log):",
         new="    if log.snapshot_index is None or torn_newest(log):",
         killers=("stores/segments/planning/test_damage.py",),
@@ -69,7 +69,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="fence: an attempt with an older token commits",
         promise=_FENCING,
-        file="stores/segments/commit/fence.py",
+        file="segments/commit/fence.py",
         old="    if token != claimed:",
         new="    if claimed is None or token > claimed:",
         killers=(_FENCE_AND_SWEEP, "stores/segments/rewrite/test_compact.py"),
@@ -77,7 +77,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="fence: a token is accepted twice",
         promise=_FENCING,
-        file="stores/segments/commit/fence.py",
+        file="segments/commit/fence.py",
         old="        if token <= record.high_water(job):",
         new="        if token < record.high_water(job):",
         killers=(_FENCE_AND_SWEEP,),
@@ -85,7 +85,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="fence: jobs that are forgotten do not raise the floor",
         promise=_FENCING,
-        file="stores/segments/commit/fence.py",
+        file="segments/commit/fence.py",
         old="    floor = max([record.floor, *(jobs[name].token for name in dropped)])",
         new="    floor = record.floor",
         killers=(_FENCE_AND_SWEEP,),
@@ -93,7 +93,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="sweep: the grace is ignored",
         promise=_DELETING,
-        file="stores/segments/sweep.py",
+        file="segments/sweep.py",
         old="        due = [t for t in record.tombstones if t.since + grace_seconds <= now]",
         new="        due = [t for t in record.tombstones if t.since <= now]",
         killers=(_FENCE_AND_SWEEP,),
@@ -101,7 +101,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="sweep: a dead segment that is needed again is deleted",
         promise=_DELETING,
-        file="stores/segments/sweep.py",
+        file="segments/sweep.py",
         old="        elif name not in dead:",
         new="        elif not dead:",
         killers=(_FENCE_AND_SWEEP,),
@@ -109,7 +109,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="sweep: the output of a running attempt is collected",
         promise=_DELETING,
-        file="stores/segments/sweep.py",
+        file="segments/sweep.py",
         old="found is None or (partial.job, partial.token) in running:",
         new="found is None:",
         killers=(_FENCE_AND_SWEEP,),
@@ -117,7 +117,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="plan: a quarantined segment is planned",
         promise="resources.md#reasons-in-statusplanleftout",
-        file="stores/segments/planning/plan.py",
+        file="segments/planning/plan.py",
         old=(
             "    if name in quarantined:\n"
             '        return LeftAloneSegment(name, LeftAloneReason.QUARANTINED, "a rewrite found it corrupt")\n'
@@ -136,7 +136,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="proof: an output is not compared with what was copied",
         promise=_STEPS,
-        file="stores/segments/rewrite/outputs.py",
+        file="segments/rewriting/outputs.py",
         old="    if after.hexdigest() != before.hexdigest():",
         new="    if output.identity != identity:",
         killers=("stores/segments/scan/test_sense_and_store.py",),
@@ -144,7 +144,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="proof: the bytes of an output are not those that were written",
         promise=_STEPS,
-        file="stores/segments/rewrite/outputs.py",
+        file="segments/rewriting/outputs.py",
         old="digest == copied.digest and ",
         new="",
         killers=("stores/segments/rewrite/test_outputs.py",),
@@ -152,7 +152,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="proof: an index may point elsewhere than to its payloads",
         promise=_STEPS,
-        file="stores/segments/rewrite/outputs.py",
+        file="segments/rewriting/outputs.py",
         old="_is_gapless(output) and ",
         new="",
         killers=("stores/segments/rewrite/test_outputs.py",),
@@ -160,7 +160,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="recovery: after a clean stop, an end of the write-ahead log that was zeroed is none that was cut",
         promise="design/segment-wal.md#damage",
-        file="stores/segments/wal/reader.py",
+        file="segments/wal/reader.py",
         old="end < before.whole or ",
         new="",
         killers=("stores/segments/system/test_clean_stop.py",),
@@ -168,7 +168,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="recovery: after a clean stop, a write-ahead log file that is gone is none that was there",
         promise="design/segment-wal.md#damage",
-        file="stores/segments/system/recovery.py",
+        file="segments/system/recovery.py",
         old="    for lost in lost_since_stop(directory):\n        raise lost\n",
         new="",
         killers=("stores/segments/system/test_clean_stop.py",),

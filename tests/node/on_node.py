@@ -18,7 +18,7 @@ from compaction.local.node.images import CTR, import_archive
 from compaction.local.node.layout import NODE_NAME
 from compaction.local.node.running import RunningNode
 from compaction.local.programs.binaries import find_binaries
-from compaction.stores.segments.directory import lock
+from compaction.segments.directory import lock
 from support.cluster.by_kubectl import Cluster, LogRoot, Object, condition
 from support.cluster.control_plane import ControlPlane
 from support.time.waiting import eventually

@@ -14,8 +14,8 @@ from compaction.local.images.model import Image
 from compaction.local.node.images import full_name, import_archive
 from compaction.local.node.layout import NODE_NAME
 from compaction.local.node.servers import API_SERVER
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.generate import Pattern
+from compaction.segments.commit import fence
+from compaction.segments.generate import Pattern
 from node.next_image import NEXT, write_next
 from node.on_node import (
     OPERATOR,

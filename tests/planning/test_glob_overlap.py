@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.planning.glob_overlap import Selection, overlap
-from compaction.stores.segments.scan.globs import compile_globs, matches
+from compaction.segments.scan.globs import compile_globs, matches
 
 NAMES = ("a", "b", "ab", "c1", "[")
 PATHS = ["", *("/".join(names) for depth in (1, 2, 3) for names in itertools.product(NAMES, repeat=depth))]

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.kinds.segments.kind import tenant_of
 from compaction.planning.candidates import (
     Candidate,
     GroupCandidate,
@@ -21,6 +20,7 @@ from compaction.planning.candidates import (
 from compaction.planning.paths import relative_to
 from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
 from compaction.planning.triggers import PlanTrigger, TargetHistory, cooldown_left
+from compaction.segments.kind import tenant_of
 
 NOW = 10_000.0
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.generate import Pattern, generate_log
+from compaction.segments.commit import fence
+from compaction.segments.generate import Pattern, generate_log
 from support.processes.worker_ports import ThreadEngine
 
 MakeLog = Callable[..., Path]

@@ -17,7 +17,7 @@ from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.exceptions import InvalidAssignmentError, SortKeyError
 from compaction.rewrite.place import objects_place
 from compaction.rewrite.runner import RunnerOfAllKinds
-from compaction.rewrite.segments.rewriter import SegmentRewriter
+from compaction.segments.rewriting.rewriter import SegmentRewriter
 from compaction.stores.secrets import DirectorySecrets, GivenSecrets, write_secrets
 from support.cluster.manifests import BLOCK_1, BLOCK_2, block_job_object, block_store
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, small_spec

@@ -14,14 +14,14 @@ from compaction.api.job.report import JobReport, ReportOutcome, parse_report
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.segment_logs import ClumpRequest
 from compaction.exceptions import LeaseLostError
-from compaction.kinds.segments.reasons import SegmentReason
-from compaction.rewrite.segments.rewriter import SegmentRewriter
-from compaction.stores.segments.adapter import identity_of
-from compaction.stores.segments.clump.moves import read_moves
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.generate import Pattern, corrupt_entry
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.reading.view import open_log
+from compaction.segments.adapter import identity_of
+from compaction.segments.clump.moves import read_moves
+from compaction.segments.commit import fence
+from compaction.segments.generate import Pattern, corrupt_entry
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.reading.view import open_log
+from compaction.segments.reasons import SegmentReason
+from compaction.segments.rewriting.rewriter import SegmentRewriter
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
 from support.stores.log_owner import live_payloads, under_the_maps
 from support.stores.segment_logs import leftovers

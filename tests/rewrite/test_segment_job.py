@@ -25,21 +25,21 @@ from compaction.exceptions import (
     MissingSegmentHeaderError,
     TaskFailedError,
 )
-from compaction.kinds.segments.reasons import SegmentReason
 from compaction.rewrite.budget import budget_of
-from compaction.rewrite.segments.rewriter import SegmentRewriter
-from compaction.rewrite.segments.task import failure_of
-from compaction.stores.segments.adapter import identity_of
-from compaction.stores.segments.commit import fence, replacing
-from compaction.stores.segments.commit.records import TombstoneKind
-from compaction.stores.segments.directory import lock
-from compaction.stores.segments.format.codec import read_segment
-from compaction.stores.segments.generate import Pattern, corrupt_entry
-from compaction.stores.segments.model import FileIdentity, segment_name, segment_number
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.reading.reader import read_batches
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.snapshot.directories import newest_snapshot, write_snapshot
+from compaction.segments.adapter import identity_of
+from compaction.segments.commit import fence, replacing
+from compaction.segments.commit.records import TombstoneKind
+from compaction.segments.directory import lock
+from compaction.segments.format.codec import read_segment
+from compaction.segments.generate import Pattern, corrupt_entry
+from compaction.segments.model import FileIdentity, segment_name, segment_number
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.reading.reader import read_batches
+from compaction.segments.reading.view import open_log
+from compaction.segments.reasons import SegmentReason
+from compaction.segments.rewriting.rewriter import SegmentRewriter
+from compaction.segments.rewriting.task import failure_of
+from compaction.segments.snapshot.directories import newest_snapshot, write_snapshot
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
 from support.stores.ra_system import killed, stopped
 from support.stores.segment_logs import content, leftovers, regular

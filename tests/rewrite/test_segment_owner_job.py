@@ -7,16 +7,16 @@ from pathlib import Path
 
 from compaction.api.enums import JobReason
 from compaction.api.job.report import ReportOutcome
-from compaction.rewrite.segments.rewriter import SegmentRewriter
-from compaction.stores.segments.directory.listing import regular_segments, segment_links
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.model import segment_name
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.store import SegmentLogStore
-from compaction.stores.segments.system.compactions import OwnerCompaction
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.writer.flush import NewSegments
+from compaction.segments.directory.listing import regular_segments, segment_links
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.model import segment_name
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.rewriting.rewriter import SegmentRewriter
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.store import SegmentLogStore
+from compaction.segments.system.compactions import OwnerCompaction
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.writer.flush import NewSegments
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
 from support.stores.segment_logs import leftovers
 

@@ -11,11 +11,11 @@ import pytest
 
 from compaction.api.enums import JobReason
 from compaction.exceptions import LeaseLostError
-from compaction.rewrite.segments import task
 from compaction.rewrite.tasks import run_tasks
-from compaction.stores.segments.planning.group_check import GroupRanges
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments.planning.group_check import GroupRanges
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.rewriting import task
+from compaction.segments.snapshot.seq import LiveSet
 from support.processes.worker_ports import FakeLease, ThreadEngine
 
 
@@ -81,7 +81,7 @@ def test_a_group_on_which_the_code_fails_is_a_result_like_others(monkeypatch: py
     result = task.run_group(group)
     assert isinstance(result, task.GroupFailure)
     assert result.reason is JobReason.INTERNAL_ERROR
-    assert "an unexpected IndexError at rewrite/segments/task.py:" in result.message
+    assert "an unexpected IndexError at segments/rewriting/task.py:" in result.message
     lacking = task.run_group(group)
     assert isinstance(lacking, task.GroupFailure)
     assert (lacking.reason, lacking.message) == (

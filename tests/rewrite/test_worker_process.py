@@ -27,8 +27,8 @@ from compaction.api.names import (
 )
 from compaction.leases.record import Lease, LeaseRecord
 from compaction.rewrite.worker.loop import WorkerExit
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.segments.commit import fence
+from compaction.segments.planning.limits import SegmentLimits
 from support.cluster.by_kubectl import Cluster
 from support.cluster.control_plane import ControlPlane
 from support.processes import light_worker

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from compaction.stores.segments.model import FileIdentity
-from compaction.stores.segments.scan import changes, sense
+from compaction.segments.model import FileIdentity
+from compaction.segments.scan import changes, sense
 from simulation.processes import EPOCH, PROCESS, give_way
 
 

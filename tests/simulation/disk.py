@@ -1,6 +1,6 @@
 """The log directories as simulated processes use them: real files, and a stop before every call that changes one.
 
-Every mutating call of the store goes through `compaction.stores.segments.directory.fs`. Here each gives way first, so
+Every mutating call of the store goes through `compaction.segments.directory.fs`. Here each gives way first, so
 that any other process may act in between, the caller may die or be paused right there, and the disk may be slow or
 full.
 """
@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.directory import fs, lock
+from compaction.segments.commit import fence
+from compaction.segments.directory import fs, lock
 from simulation.faults import Faults
 from simulation.processes import EPOCH, PROCESS, Process, give_way
 from support.faults.sudden_death import MUTATING, DyingFilesystem, SuddenDeath

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from compaction.api.names import ANNOTATION_BYTES_PER_SECOND, ANNOTATION_REPORT
 from compaction.kube.client.transport import Request
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.commit.records import FenceRecord, TombstoneKind
-from compaction.stores.segments.format.names import job_key, parse_partial
-from compaction.stores.segments.model import SEGMENT_NAME
-from compaction.stores.segments.reading.reader import iter_entries
-from compaction.stores.segments.reading.view import open_log
+from compaction.segments.commit import fence
+from compaction.segments.commit.records import FenceRecord, TombstoneKind
+from compaction.segments.format.names import job_key, parse_partial
+from compaction.segments.model import SEGMENT_NAME
+from compaction.segments.reading.reader import iter_entries
+from compaction.segments.reading.view import open_log
 from simulation.api_server import Change, Obj
 from simulation.disk import TICK
 from simulation.processes import EPOCH, Process

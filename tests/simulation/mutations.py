@@ -23,15 +23,15 @@ from compaction.reconcile.jobs import job, steps
 from compaction.reconcile.jobs.steps import JobStep
 from compaction.reconcile.status import waits
 from compaction.reconcile.workers import assigning, raising
-from compaction.stores.segments import sweep
-from compaction.stores.segments.commit import evidence, fence, replacing
-from compaction.stores.segments.commit.evidence import Likeness
-from compaction.stores.segments.commit.records import FenceRecord
-from compaction.stores.segments.directory import fs
-from compaction.stores.segments.format.names import parse_partial
-from compaction.stores.segments.model import FileIdentity
-from compaction.stores.segments.rewrite import kernel
-from compaction.stores.segments.store import SegmentLogStore
+from compaction.segments import sweep
+from compaction.segments.commit import evidence, fence, replacing
+from compaction.segments.commit.evidence import Likeness
+from compaction.segments.commit.records import FenceRecord
+from compaction.segments.directory import fs
+from compaction.segments.format.names import parse_partial
+from compaction.segments.model import FileIdentity
+from compaction.segments.rewriting import kernel
+from compaction.segments.store import SegmentLogStore
 from simulation.invariants import Invariant
 
 Patch = tuple[Any, str, Any]

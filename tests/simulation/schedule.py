@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from compaction.exceptions import LockHeldError
-from compaction.stores.segments.directory import lock
+from compaction.segments.directory import lock
 from simulation.processes import Process, give_way
 
 if TYPE_CHECKING:

@@ -22,11 +22,11 @@ from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, Worke
 from compaction.rewrite import budget
 from compaction.rewrite.budget import BudgetClient, Granted, RateBudget
 from compaction.rewrite.ports import LeasePort
-from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.rewrite.worker.events import EndReason, JobEnded
 from compaction.rewrite.worker.held import HeldJobLease
 from compaction.rewrite.worker.keeper import LeaseKeeper
 from compaction.rewrite.worker.loop import Worker
+from compaction.segments.rewriting.rewriter import SegmentRewriter
 from simulation.invariants import Invariant
 from simulation.network import client_of
 from simulation.processes import Inbox, Process, block_on, give_way

@@ -32,8 +32,8 @@ from compaction.kinds.registry import kind_named
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica.term import StopRequest
 from compaction.reconcile.allowance import OperatorLimits
-from compaction.stores.segments.format.names import job_key
-from compaction.stores.segments.generate import corrupt_entry, generate_log
+from compaction.segments.format.names import job_key
+from compaction.segments.generate import corrupt_entry, generate_log
 from simulation.api_server import ApiServer, Change, Obj
 from simulation.clocks import Numbers, simulated_time
 from simulation.coordinator import Candidate, replica

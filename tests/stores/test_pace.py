@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from compaction.exceptions import RewriteStoppedError
 from compaction.rewrite.budget import BudgetClient
+from compaction.segments.directory import fs
+from compaction.segments.generate import generate_log
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading import reader
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting.kernel import rewrite_group
 from compaction.stores.pace import STEP_SECONDS, UNLIMITED, Pace, TokenBucket, limited
-from compaction.stores.segments.directory import fs
-from compaction.stores.segments.generate import generate_log
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading import reader
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite.kernel import rewrite_group
 
 
 class Clock:

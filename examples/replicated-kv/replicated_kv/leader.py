@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from compaction.exceptions import CompactionError
-from compaction.stores.segments.install.driver import SnapshotSender
+from compaction.segments.install.driver import SnapshotSender
 from replicated_kv.errors import KeyValueError, Reason, RefusedError, TermError
 from replicated_kv.machine import Command, Operation
 from replicated_kv.members import Address, Members

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Final
 
 from compaction.exceptions import EntryMissingError
-from compaction.stores.segments.install.driver import SnapshotReceiver
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.snapshot.data_file import read_state
-from compaction.stores.segments.snapshot.directories import LogSnapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.pending import Acknowledgement
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.wal.current import WalLimits
-from compaction.stores.segments.writer.flush import NewSegments
+from compaction.segments.install.driver import SnapshotReceiver
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.snapshot.data_file import read_state
+from compaction.segments.snapshot.directories import LogSnapshot
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.pending import Acknowledgement
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.wal.current import WalLimits
+from compaction.segments.writer.flush import NewSegments
 from replicated_kv.errors import DivergedError
 from replicated_kv.machine import Command, KeyIndex
 from replicated_kv.messages import Append, Appended, Position, Status

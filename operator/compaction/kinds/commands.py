@@ -6,7 +6,7 @@ from typing import Final
 
 from compaction.blocks.doors import BLOCK_DOORS
 from compaction.kinds.doors import Command, Doors
-from compaction.kinds.segments.doors import SEGMENT_DOORS
+from compaction.segments.doors import SEGMENT_DOORS
 from compaction.staging.doors import STAGING_DOORS
 
 SHIPPED: Final[tuple[Doors, ...]] = (SEGMENT_DOORS, BLOCK_DOORS, STAGING_DOORS)

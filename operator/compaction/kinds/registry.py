@@ -20,7 +20,7 @@ from compaction.api.policy.store import StoreSpec
 from compaction.blocks.kind import BLOCKS
 from compaction.kinds.fate import FATES, Fate
 from compaction.kinds.kind import Kind
-from compaction.kinds.segments.kind import SEGMENTS
+from compaction.segments.kind import SEGMENTS
 from compaction.staging.kind import STAGING
 
 KINDS: tuple[Kind, ...] = (SEGMENTS, BLOCKS, STAGING)

@@ -29,7 +29,7 @@ from compaction.rewrite.ports import Assignment, HeldLease
 from compaction.rewrite.worker.events import Inbox
 from compaction.rewrite.worker.heartbeat import Heartbeat
 from compaction.rewrite.worker.loop import Worker
-from compaction.stores.segments.snapshot.directories import SNAPSHOTS
+from compaction.segments.snapshot.directories import SNAPSHOTS
 
 
 def operator(kubeconfig: Path, namespace: str, state_dir: Path) -> int:

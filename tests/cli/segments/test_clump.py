@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from cli.commands import Run
-from compaction.stores.segments.clump.moves import read_moves
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.generate import corrupt_entry, generate_log
-from compaction.stores.segments.snapshot.directories import write_snapshot
+from compaction.segments.clump.moves import read_moves
+from compaction.segments.commit import fence
+from compaction.segments.generate import corrupt_entry, generate_log
+from compaction.segments.snapshot.directories import write_snapshot
 from support.stores.log_owner import live_payloads, under_the_maps
 
 

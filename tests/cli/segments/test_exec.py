@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cli.commands import Run
-from compaction.cli.segments.commands import group
-from compaction.cli.segments.exec.operations import OPERATIONS
+from compaction.segments.cli.commands import group
+from compaction.segments.cli.exec.operations import OPERATIONS
 from house.sources import ROOT
 from support.depth import at_depth, examples
 from support.stores.log_commands import owner_process

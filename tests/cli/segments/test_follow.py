@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from cli.commands import Run
-from compaction.stores.segments.checking.rules import CHECKLIST, Seen
-from compaction.stores.segments.directory.listing import regular_segments
-from compaction.stores.segments.wal.codec import HEADER
-from compaction.stores.segments.wal.files import wal_files
+from compaction.segments.checking.rules import CHECKLIST, Seen
+from compaction.segments.directory.listing import regular_segments
+from compaction.segments.wal.codec import HEADER
+from compaction.segments.wal.files import wal_files
 from support.depth import at_depth
 from support.stores.log_commands import OwnerProcess, owner_process
 from support.stores.log_systems import varied_system

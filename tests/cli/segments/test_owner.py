@@ -12,22 +12,22 @@ from pathlib import Path
 import pytest
 
 from cli.commands import Run
-from compaction.stores.segments.checking import reading, segments
-from compaction.stores.segments.checking import run as checking_run
-from compaction.stores.segments.checking.facts import LogFacts
-from compaction.stores.segments.checking.rules import Problem
-from compaction.stores.segments.commit import fence, recovery
-from compaction.stores.segments.format import etf
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.generate import corrupt_entry, generate_log
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.model import segment_name
-from compaction.stores.segments.scan import sense
-from compaction.stores.segments.scan.sense import SenseSettings, sense_root
-from compaction.stores.segments.snapshot.data_file import SnapshotOrigin
-from compaction.stores.segments.snapshot.directories import newest_snapshot, write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.cut import LogCut, write_cut
+from compaction.segments.checking import reading, segments
+from compaction.segments.checking import run as checking_run
+from compaction.segments.checking.facts import LogFacts
+from compaction.segments.checking.rules import Problem
+from compaction.segments.commit import fence, recovery
+from compaction.segments.format import etf
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.generate import corrupt_entry, generate_log
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.model import segment_name
+from compaction.segments.scan import sense
+from compaction.segments.scan.sense import SenseSettings, sense_root
+from compaction.segments.snapshot.data_file import SnapshotOrigin
+from compaction.segments.snapshot.directories import newest_snapshot, write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.cut import LogCut, write_cut
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 from support.stores.log_systems import write_wal
 from support.stores.ra_owner import RaOwner

@@ -9,15 +9,15 @@ import pytest
 
 from cli.commands import Run
 from compaction.exceptions import InstallStoppedError, SegmentLogError, WriteRefusedError
-from compaction.stores.segments.format import etf
-from compaction.stores.segments.generate import generate_log
-from compaction.stores.segments.install.driver import install_snapshot
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.snapshot.data_file import NO_CLUSTER, SnapshotOrigin, read_origin
-from compaction.stores.segments.snapshot.directories import LogSnapshot, newest_snapshot, write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.system import LogSystem
+from compaction.segments.format import etf
+from compaction.segments.generate import generate_log
+from compaction.segments.install.driver import install_snapshot
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.snapshot.data_file import NO_CLUSTER, SnapshotOrigin, read_origin
+from compaction.segments.snapshot.directories import LogSnapshot, newest_snapshot, write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.log import Log
+from compaction.segments.system.system import LogSystem
 from support.stores.ra_system import META, stopped
 
 VOTER = {etf.Atom("voter_status"): {etf.Atom("membership"): etf.Atom("voter")}}

@@ -11,14 +11,14 @@ import pytest
 import yaml
 
 from cli.commands import Run
-from compaction.stores.segments.generate import corrupt_entry, generate_log
-from compaction.stores.segments.model import segment_name
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading.reader import iter_entries
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments.generate import corrupt_entry, generate_log
+from compaction.segments.model import segment_name
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading.reader import iter_entries
+from compaction.segments.reading.view import open_log
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
 
 
 @pytest.fixture

@@ -13,15 +13,15 @@ import pytest
 import yaml
 
 from cli.commands import Run
-from compaction.stores.segments.commit import commit, fence
-from compaction.stores.segments.format.names import group_sources, parse_compacting
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.generate import corrupt_entry, generate_log
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite import kernel
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments.commit import commit, fence
+from compaction.segments.format.names import group_sources, parse_compacting
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.generate import corrupt_entry, generate_log
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting import kernel
+from compaction.segments.snapshot.seq import LiveSet
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 from support.stores.segment_logs import compact_log, content, regular
 

@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
+from compaction.segments.commit import fence
+from compaction.segments.format.codec import read_segment
+from compaction.segments.generate import corrupt_entry
+from compaction.segments.reading.view import open_log
 from compaction.stores.secrets import NO_SECRETS, Secrets
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.format.codec import read_segment
-from compaction.stores.segments.generate import corrupt_entry
-from compaction.stores.segments.reading.view import open_log
 from conformance.harness import Fault, Strike
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath, deaths, points
 from support.stores.segment_logs import VARIED_LIMITS, content, leftovers, varied_log

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.stores.segments.install.driver import SnapshotSender
+from compaction.segments.install.driver import SnapshotSender
 from replicated_kv.errors import DivergedError, Reason, RefusedError, TermError
 from replicated_kv.leader import Leader
 from replicated_kv.machine import Command

@@ -32,8 +32,8 @@ from compaction.kube.executor.assign import claim
 from compaction.reconcile.actions import AssignJob
 from compaction.reconcile.jobs.claims import Refused
 from compaction.reconcile.observations import Identity
+from compaction.segments.adapter import claiming as of_logs
 from compaction.stores.adapter import StoreAdapter
-from compaction.stores.segments.adapter import claiming as of_logs
 from support.cluster.manifests import block_job_object
 
 SPEC = CompactionJob.from_object(block_job_object(level=1)).spec

@@ -8,9 +8,9 @@ import pytest
 
 from compaction.api.enums import PolicyReason
 from compaction.api.policy.standing import STANDING, conditions_for
-from compaction.kinds.segments.reasons import SegmentReason
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.metrics.registry import Metrics
+from compaction.segments.reasons import SegmentReason
 
 POLICY, OTHER = ObjectKey("storage", "logs"), ObjectKey("storage", "lake")
 

@@ -14,8 +14,8 @@ import pytest
 
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.sensing.store_tasks import STORE_TASKS
+from compaction.segments.adapter import SegmentLogsAdapter
 from compaction.stores.adapter import Sensed, SenseRequest, Swept
-from compaction.stores.segments.adapter import SegmentLogsAdapter
 from kube.own_coordinator import Bench, bench
 
 pytestmark = pytest.mark.apiserver

@@ -28,8 +28,8 @@ from compaction.local.demo.segments.view import LogScene, proof_table, receipts_
 from compaction.local.demo.servers import stop_servers
 from compaction.local.demo.stage import Stage
 from compaction.local.processes.process import ProcessId, wait_gone
-from compaction.stores.segments.generate import CorruptedAt, corrupt_entry, generate_log
-from compaction.stores.segments.reading.view import open_log
+from compaction.segments.generate import CorruptedAt, corrupt_entry, generate_log
+from compaction.segments.reading.view import open_log
 from replicated_kv.errors import UnavailableError
 from replicated_kv.messages import Status
 from replicated_kv.workload import Comparison, Workload

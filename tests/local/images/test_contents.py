@@ -15,7 +15,7 @@ from compaction.local.images.model import CHECKOUT, IGNORED, Image, reaches_buil
 from house.sources import PACKAGE, read_modules
 
 WORKSTATION = (
-    "compaction.drill", "compaction.local.cluster", "compaction.local.demo", "compaction.local.images",
+    "compaction.segments.drill", "compaction.local.cluster", "compaction.local.demo", "compaction.local.images",
     "compaction.local.node", "compaction.local.programs", "compaction.local.servers", "compaction.local.shipped",
     "compaction.local.tenants",
 )  # fmt: skip
@@ -24,7 +24,7 @@ AWAY = ("local", "drill", "demo")
 """Commands that an image does not have."""
 ENTRY_POINTS = (
     "compaction.cli.main", "compaction.cli.completion",
-    "compaction.stores.segments.adapter", "compaction.blocks.adapter",
+    "compaction.segments.adapter", "compaction.blocks.adapter",
 )  # fmt: skip
 START = """
 import importlib, sys

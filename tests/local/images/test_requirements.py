@@ -16,7 +16,7 @@ from compaction.local.images.model import CHECKOUT
 RUNS = {
     "operator": (
         "compaction.cli.cluster.operator",
-        "compaction.stores.segments.adapter",
+        "compaction.segments.adapter",
         "compaction.blocks.adapter",
     ),
     "worker": ("compaction.cli.cluster.worker", "compaction.blocks.rewriting.task", "compaction.blocks.store"),

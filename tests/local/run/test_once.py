@@ -24,12 +24,12 @@ from compaction.exceptions import InvalidManifestError, PlanNotApprovedError, Ro
 from compaction.local.run.job import RunResult
 from compaction.local.run.once import LocalRun
 from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
-from compaction.rewrite.segments.rewriter import SegmentRewriter
+from compaction.segments.commit import fence
+from compaction.segments.format.codec import read_segment
+from compaction.segments.generate import Pattern, corrupt_entry, generate_log
+from compaction.segments.rewriting.rewriter import SegmentRewriter
+from compaction.segments.snapshot.directories import newest_snapshot
 from compaction.stores.adapter import open_store
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.format.codec import read_segment
-from compaction.stores.segments.generate import Pattern, corrupt_entry, generate_log
-from compaction.stores.segments.snapshot.directories import newest_snapshot
 from support.processes.worker_ports import ThreadEngine, wait_until
 from support.stores.segment_logs import content, leftovers, regular
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from compaction.api.enums import AttemptOutcome, JobReason, JobState
-from compaction.kinds.segments.reasons import SegmentReason
+from compaction.segments.reasons import SegmentReason
 from support.cluster.world import PlainCluster
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from compaction.api.conditions import get_condition
 from compaction.api.enums import JobState
-from compaction.kinds.segments.kind import SEGMENTS
 from compaction.planning.reading import TargetProblem
 from compaction.reconcile.memory import frozen
+from compaction.segments.kind import SEGMENTS
 from support.cluster.world import Crash, PlainCluster
 
 SEGMENT = "0000000000000001.segment"

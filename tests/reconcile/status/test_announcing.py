@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from compaction.api.enums import PolicyReason
-from compaction.kinds.segments.reasons import SegmentReason
 from compaction.planning.reading import TargetProblem
 from compaction.reconcile.policy import reconcile
+from compaction.segments.reasons import SegmentReason
 from support.cluster.world import PlainCluster
 
 GONE = TargetProblem("/ra", SegmentReason.ROOT_NOT_FOUND, "/ra does not exist: create it")

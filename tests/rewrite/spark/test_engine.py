@@ -19,15 +19,15 @@ from compaction.api.enums import JobReason
 from compaction.api.job.report import ReportOutcome
 from compaction.exceptions import JavaError, LeaseLostError, TaskCancelledError, TaskFailedError
 from compaction.rewrite.scratch import PREFIX, scratch_directory
-from compaction.rewrite.segments.rewriter import SegmentRewriter
 from compaction.rewrite.spark.java import find_java
 from compaction.rewrite.spark.session import SparkEngine
 from compaction.rewrite.worker.events import Inbox
 from compaction.rewrite.worker.heartbeat import Heartbeat
 from compaction.rewrite.worker.loop import Worker, WorkerExit
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.generate import Pattern
-from compaction.stores.segments.planning.limits import SegmentLimits
+from compaction.segments.commit import fence
+from compaction.segments.generate import Pattern
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.rewriting.rewriter import SegmentRewriter
 from support.depth import at_depth
 from support.processes.family import command_line, descendants, still_alive
 from support.processes.worker_ports import Cluster, FakeLease, assignment, job_spec
@@ -201,7 +201,7 @@ def test_killed_worker_is_followed_by_an_attempt_that_finishes_once(
     body = f"""
 from pathlib import Path
 from compaction.api.job.resource import CompactionJobSpec
-from compaction.rewrite.segments.rewriter import SegmentRewriter
+from compaction.segments.rewriting.rewriter import SegmentRewriter
 from support.processes.worker_ports import FakeLease, assignment
 
 class Announcing(FakeLease):

@@ -7,12 +7,12 @@ from pathlib import Path
 from random import Random
 
 from compaction.exceptions import SegmentLogError, SourcesChangedError, StoreIOError
-from compaction.stores.segments.commit.records import RewrittenGroup
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import LogPlan
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.scan.sense import SenseSettings
-from compaction.stores.segments.store import SegmentLogStore
+from compaction.segments.commit.records import RewrittenGroup
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import LogPlan
+from compaction.segments.reading.view import open_log
+from compaction.segments.scan.sense import SenseSettings
+from compaction.segments.store import SegmentLogStore
 from support.stores.segment_logs import leftovers
 
 LIMITS = SegmentLimits(max_entries=16, max_sources=4)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compaction.exceptions import CorruptEntryError, EntryMissingError, MissingLiveIndexError, SegmentLogError
-from compaction.stores.segments.directory.listing import regular_identity, regular_segments
-from compaction.stores.segments.model import HEADER_BYTES, SLOT_BYTES, FileIdentity
+from compaction.segments.directory.listing import regular_identity, regular_segments
+from compaction.segments.model import HEADER_BYTES, SLOT_BYTES, FileIdentity
 
 if TYPE_CHECKING:
     from simulation.logs.owner import Owner

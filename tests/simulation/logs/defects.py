@@ -16,26 +16,26 @@ from unittest import mock
 import numpy as np
 
 from compaction.exceptions import MissingLiveIndexError, RecoveryBlockedError
-from compaction.stores.segments import model
-from compaction.stores.segments.commit import evidence, publish, recovery
-from compaction.stores.segments.commit.evidence import Likeness
-from compaction.stores.segments.directory import fs
-from compaction.stores.segments.format import codec, names
-from compaction.stores.segments.format import writer as segment_files
-from compaction.stores.segments.memtable.seq import Seq
-from compaction.stores.segments.memtable.table import MemTable
-from compaction.stores.segments.reading import view
-from compaction.stores.segments.rewrite import kernel, outputs
-from compaction.stores.segments.snapshot import directories
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system import log as log_module
-from compaction.stores.segments.system import segments as segment_view
-from compaction.stores.segments.system import snapshots
-from compaction.stores.segments.system.row import LogRow
-from compaction.stores.segments.wal import current
-from compaction.stores.segments.wal import log as wal_log
-from compaction.stores.segments.writer import flush as flush_module
-from compaction.stores.segments.writer import segments as segment_writer
+from compaction.segments import model
+from compaction.segments.commit import evidence, publish, recovery
+from compaction.segments.commit.evidence import Likeness
+from compaction.segments.directory import fs
+from compaction.segments.format import codec, names
+from compaction.segments.format import writer as segment_files
+from compaction.segments.memtable.seq import Seq
+from compaction.segments.memtable.table import MemTable
+from compaction.segments.reading import view
+from compaction.segments.rewriting import kernel, outputs
+from compaction.segments.snapshot import directories
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system import log as log_module
+from compaction.segments.system import segments as segment_view
+from compaction.segments.system import snapshots
+from compaction.segments.system.row import LogRow
+from compaction.segments.wal import current
+from compaction.segments.wal import log as wal_log
+from compaction.segments.writer import flush as flush_module
+from compaction.segments.writer import segments as segment_writer
 from support.faults.power_loss import Without
 from support.stores.wrong_selections import live_only_above, nothing_hides
 

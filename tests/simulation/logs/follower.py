@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compaction.stores.segments.install.driver import install_snapshot
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.system.log import Log
+from compaction.segments.install.driver import install_snapshot
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.system.log import Log
 from simulation.logs.steps import SteppedSystem
 from support.faults.power_loss import Recorder
 

@@ -16,8 +16,8 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-from compaction.stores.segments.directory import lock
-from compaction.stores.segments.system import compactions
+from compaction.segments.directory import lock
+from compaction.segments.system import compactions
 from simulation.logs.compactor import Compactor
 from simulation.logs.damage import damage
 from simulation.logs.follower import FOLLOWER, Follower

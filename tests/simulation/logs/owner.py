@@ -8,14 +8,14 @@ from pathlib import Path
 from random import Random
 
 from compaction.exceptions import SegmentLogError, WriteRefusedError
-from compaction.stores.segments.memtable.table import LogEntry, LogPosition
-from compaction.stores.segments.reading.reader import iter_entries
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.system import SystemLimits
-from compaction.stores.segments.wal.current import WalLimits
-from compaction.stores.segments.writer.flush import NewSegments
+from compaction.segments.memtable.table import LogEntry, LogPosition
+from compaction.segments.reading.reader import iter_entries
+from compaction.segments.reading.view import open_log
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.log import Log
+from compaction.segments.system.system import SystemLimits
+from compaction.segments.wal.current import WalLimits
+from compaction.segments.writer.flush import NewSegments
 from simulation.logs.damage import Damage
 from simulation.logs.follower import FOLLOWER, Follower
 from simulation.logs.steps import SteppedSystem

@@ -11,11 +11,11 @@ from typing import Any
 from unittest import mock
 
 from compaction.catalogs.manager.futures import forward, outcome_of
-from compaction.stores.segments.system import system as system_module
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.wal.log import WriteAheadLog
-from compaction.stores.segments.wal.write import RolledFile
-from compaction.stores.segments.writer.segments import SegmentWriter
+from compaction.segments.system import system as system_module
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.wal.log import WriteAheadLog
+from compaction.segments.wal.write import RolledFile
+from compaction.segments.writer.segments import SegmentWriter
 
 
 class SteppedWal(WriteAheadLog):

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from compaction.stores.segments.reading.reader import iter_entries
-from compaction.stores.segments.reading.view import LogState
+from compaction.segments.reading.reader import iter_entries
+from compaction.segments.reading.view import LogState
 
 
 @pytest.fixture(scope="session")

@@ -13,19 +13,19 @@ from compaction.exceptions import ClaimRefusedError
 from compaction.planning.candidates import LeftOutReason
 from compaction.planning.planner import LeftOut
 from compaction.planning.triggers import PlanTrigger, TargetHistory, reason_not_due
+from compaction.segments.commit import fence
+from compaction.segments.commit.records import GroupReceipt
+from compaction.segments.directory import lock
+from compaction.segments.generate import generate_log
+from compaction.segments.planning.group_check import GroupCheck
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting.compact import compact_groups
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.store import SegmentLogStore
 from compaction.stores.adapter import SenseRequest, open_store
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.commit.records import GroupReceipt
-from compaction.stores.segments.directory import lock
-from compaction.stores.segments.generate import generate_log
-from compaction.stores.segments.planning.group_check import GroupCheck
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite.compact import compact_groups
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.store import SegmentLogStore
 from support.stores.ra_system import killed, running, stopped
 
 
@@ -205,4 +205,4 @@ def test_a_log_on_which_a_sweep_fails_unexpectedly_is_named_and_the_others_swept
     swept = store.sweep(active=frozenset())
     (problem,) = swept.problems
     assert (swept.deleted, problem.target, problem.reason) == (1, str(tmp_path / "a"), "SweepFailed")
-    assert "an unexpected IndexError at stores/segments/adapter.py:" in problem.message
+    assert "an unexpected IndexError at segments/adapter.py:" in problem.message

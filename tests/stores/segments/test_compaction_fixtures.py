@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from compaction.stores.segments import sweep
-from compaction.stores.segments.commit import commit, fence
-from compaction.stores.segments.format.codec import read_segment
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import LogPlan, plan_log
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite import kernel
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments import sweep
+from compaction.segments.commit import commit, fence
+from compaction.segments.format.codec import read_segment
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import LogPlan, plan_log
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting import kernel
+from compaction.segments.snapshot.seq import LiveSet
 from support.stores.segment_logs import append_random_steps, content, leftovers, live_set, regular, restore
 
 pytestmark = pytest.mark.fixtures

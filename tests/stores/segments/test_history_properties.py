@@ -16,14 +16,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from compaction.stores.segments import sweep
-from compaction.stores.segments.commit import fence, recovery
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments import sweep
+from compaction.segments.commit import fence, recovery
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading.view import open_log
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
 from support.depth import examples
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 from support.stores.segment_logs import Content, compact_log, content, leftovers

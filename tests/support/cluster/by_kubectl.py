@@ -20,9 +20,9 @@ from compaction.kube.client.resources import (
     Resource,
 )
 from compaction.local.cluster.admin import AdminClient, Answer
-from compaction.stores.segments.generate import Pattern, generate_log
-from compaction.stores.segments.reading.reader import log_fingerprint
-from compaction.stores.segments.reading.view import open_log
+from compaction.segments.generate import Pattern, generate_log
+from compaction.segments.reading.reader import log_fingerprint
+from compaction.segments.reading.view import open_log
 from support.time.waiting import eventually
 
 Object = dict[str, Any]

@@ -17,7 +17,6 @@ from compaction.api.job.resource import CompactionJob, CompactionJobStatus
 from compaction.api.names import GROUP
 from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus
 from compaction.api.text.times import format_timestamp, timestamp_from_epoch
-from compaction.kinds.segments.kind import MISSING
 from compaction.planning.candidates import Candidate, GroupCandidate, ObsoleteSource
 from compaction.planning.reading import ScanResult, TargetProblem
 from compaction.reconcile import store_work
@@ -34,6 +33,7 @@ from compaction.reconcile.observations import (
     WorkerProcess,
 )
 from compaction.reconcile.policy import reconcile
+from compaction.segments.kind import MISSING
 from support.cluster.executed import Crash, carry_out
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from compaction.stores.segments.directory import fs
+from compaction.segments.directory import fs
 
 READS = ("open", "stat", "lstat", "fstat", "scandir", "listdir", "readlink", "pread")
 WRITES = ("create", "write", "sync", "sync_directory", "link", "symlink", "rename", "unlink")

@@ -18,8 +18,8 @@ from random import Random
 from types import TracebackType
 from typing import Any
 
-from compaction.stores.segments.directory import fs
-from compaction.stores.segments.model import FileIdentity
+from compaction.segments.directory import fs
+from compaction.segments.model import FileIdentity
 from support.depth import at_depth
 
 RECORDED = (

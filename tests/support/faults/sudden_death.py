@@ -1,7 +1,7 @@
 """A process that dies at one system call: every mutating call of the store counted, one of them the last.
 
 A store of files makes all its changes through one module of small functions (segment logs through
-`compaction.stores.segments.directory.fs`); here each of them is wrapped. After the death every further call dies as
+`compaction.segments.directory.fs`); here each of them is wrapped. After the death every further call dies as
 well, so no `finally` tidies up: what is on the disk is what a killed process leaves.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import ModuleType, TracebackType
 from typing import Any, Literal
 
-from compaction.stores.segments.directory import fs
+from compaction.segments.directory import fs
 from support.depth import one_of_each
 
 MUTATING = (

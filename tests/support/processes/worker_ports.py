@@ -24,9 +24,9 @@ from compaction.exceptions import (
     WorkerLeaseGoneError,
 )
 from compaction.rewrite.ports import Assignment, JobOffer, LeasePort
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading.view import open_log
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading.view import open_log
 from support.time.waiting import PATIENCE_SECONDS, eventually
 
 

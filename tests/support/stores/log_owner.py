@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from compaction.exceptions import StaleTokenError
-from compaction.stores.segments.clump.moves import Moves, read_moves, resolve
-from compaction.stores.segments.clump.owner import Appended, EntryCopy
-from compaction.stores.segments.format import etf
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.reading.reader import iter_entries
-from compaction.stores.segments.reading.view import is_log_directory, open_log
-from compaction.stores.segments.snapshot.data_file import DATA_FILE
-from compaction.stores.segments.snapshot.directories import find_snapshots, parse_snapshot_name, write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments.clump.moves import Moves, read_moves, resolve
+from compaction.segments.clump.owner import Appended, EntryCopy
+from compaction.segments.format import etf
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.reading.reader import iter_entries
+from compaction.segments.reading.view import is_log_directory, open_log
+from compaction.segments.snapshot.data_file import DATA_FILE
+from compaction.segments.snapshot.directories import find_snapshots, parse_snapshot_name, write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
 
 PUT, DELETE, COPIES = b"P", b"D", b"C"
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compaction.exceptions import NotALogDirectoryError
-from compaction.stores.segments.checking.facts import LogFacts
-from compaction.stores.segments.checking.reading import read_facts
-from compaction.stores.segments.checking.rules import Problem
-from compaction.stores.segments.checking.run import problems_of
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.row import LogRow
+from compaction.segments.checking.facts import LogFacts
+from compaction.segments.checking.reading import read_facts
+from compaction.segments.checking.rules import Problem
+from compaction.segments.checking.run import problems_of
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.system.log import Log
+from compaction.segments.system.row import LogRow
 
 Content = dict[int, LogEntry]
 

@@ -10,15 +10,15 @@ from typing import Final
 
 from click.testing import CliRunner
 
-from compaction.cli.segments.commands import group
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.cut import LogCut, write_cut
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.wal.codec import HEADER, RecordEncoder, WalRecord
-from compaction.stores.segments.wal.files import wal_name
-from compaction.stores.segments.wal.reader import read_wal
-from compaction.stores.segments.writer.flush import NewSegments
+from compaction.segments.cli.commands import group
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.cut import LogCut, write_cut
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.wal.codec import HEADER, RecordEncoder, WalRecord
+from compaction.segments.wal.files import wal_name
+from compaction.segments.wal.reader import read_wal
+from compaction.segments.writer.flush import NewSegments
 
 WAIT: Final = 120.0
 LIMITS: Final = SystemLimits(segments=NewSegments(max_count=8), snapshot_grace=1e9)

@@ -17,10 +17,10 @@ from typing import cast
 
 import numpy as np
 
-from compaction.stores.segments.format import etf
-from compaction.stores.segments.format.codec import CURRENT_VERSION, encode_header, encode_records, read_segment
-from compaction.stores.segments.format.names import link_name, ra_compacting_name
-from compaction.stores.segments.model import (
+from compaction.segments.format import etf
+from compaction.segments.format.codec import CURRENT_VERSION, encode_header, encode_records, read_segment
+from compaction.segments.format.names import link_name, ra_compacting_name
+from compaction.segments.model import (
     DEFAULT_MAX_COUNT,
     DEFAULT_MAX_SIZE,
     SEGMENT_NAME,
@@ -28,8 +28,8 @@ from compaction.stores.segments.model import (
     SegmentIndex,
     data_start,
 )
-from compaction.stores.segments.snapshot.directories import find_snapshots
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.directories import find_snapshots
+from compaction.segments.snapshot.seq import LiveSet
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.stores.segments.commit import commit, fence, recovery
-from compaction.stores.segments.directory.faults import storage_errors
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading.reader import iter_entries
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite import kernel
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.store import SegmentLogStore
+from compaction.segments.commit import commit, fence, recovery
+from compaction.segments.directory.faults import storage_errors
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading.reader import iter_entries
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting import kernel
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.store import SegmentLogStore
 
 VARIED_LIMITS: Final = SegmentLimits(max_entries=64, max_bytes=1_000_000)
 Content = dict[int, tuple[int, str]]

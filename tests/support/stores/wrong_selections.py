@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compaction.stores.segments.memtable.seq import Seq
-from compaction.stores.segments.system.row import LogRow
-from compaction.stores.segments.writer.selection import select
+from compaction.segments.memtable.seq import Seq
+from compaction.segments.system.row import LogRow
+from compaction.segments.writer.selection import select
 
 
 def live_only_above(written: Sequence[Seq], row: LogRow, _: int | None) -> list[Seq]:

@@ -16,14 +16,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from compaction.stores.segments import sweep
-from compaction.stores.segments.clump.moves import read_moves
-from compaction.stores.segments.clump.owner import clump_through_owner
-from compaction.stores.segments.clump.plan import ClumpOptions
-from compaction.stores.segments.clump.run import clump_log
-from compaction.stores.segments.commit import fence, recovery
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.reading.view import open_log
+from compaction.segments import sweep
+from compaction.segments.clump.moves import read_moves
+from compaction.segments.clump.owner import clump_through_owner
+from compaction.segments.clump.plan import ClumpOptions
+from compaction.segments.clump.run import clump_log
+from compaction.segments.commit import fence, recovery
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.reading.view import open_log
 from support.depth import examples
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 from support.stores.log_owner import KeyValueOwner, live_payloads, under_the_maps

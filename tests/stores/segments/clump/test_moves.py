@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import CorruptMovesError
-from compaction.stores.segments.clump.moves import (
+from compaction.segments.clump.moves import (
     MoveReceipt,
     Moves,
     decode_moves,
@@ -23,8 +23,8 @@ from compaction.stores.segments.clump.moves import (
     read_moves,
     resolve,
 )
-from compaction.stores.segments.format.names import moves_name, parse_moves
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments.format.names import moves_name, parse_moves
+from compaction.segments.snapshot.seq import LiveSet
 
 RECEIPT = MoveReceipt(
     job="by-hand",

@@ -13,15 +13,15 @@ from compaction.exceptions import (
     StaleTokenError,
     VerificationFailedError,
 )
+from compaction.segments.clump.moves import Moves, read_moves
+from compaction.segments.clump.owner import Appended, EntryCopy, LogOwner, clump_through_owner
+from compaction.segments.clump.plan import ClumpOptions
+from compaction.segments.clump.run import ClumpResult
+from compaction.segments.commit import fence
+from compaction.segments.generate import corrupt_entry
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.reading.view import open_log
 from compaction.stores.pace import UNLIMITED, Pace
-from compaction.stores.segments.clump.moves import Moves, read_moves
-from compaction.stores.segments.clump.owner import Appended, EntryCopy, LogOwner, clump_through_owner
-from compaction.stores.segments.clump.plan import ClumpOptions
-from compaction.stores.segments.clump.run import ClumpResult
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.generate import corrupt_entry
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.reading.view import open_log
 from support.stores.log_owner import KeyValueOwner
 
 JOB = "online"

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.exceptions import ClumpRefusedError, InvalidGroupError, LiveSetUnknownError
-from compaction.stores.segments.clump.plan import ClumpOptions, ClumpPlan, StaysReason, mean_run, plan_clump
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments.clump.plan import ClumpOptions, ClumpPlan, StaysReason, mean_run, plan_clump
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.reading.view import open_log
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
 from support.depth import examples
 from support.stores.log_systems import write_wal
 

@@ -15,30 +15,24 @@ from compaction.exceptions import (
     SourcesChangedError,
     StaleTokenError,
 )
-from compaction.stores.segments import sweep
-from compaction.stores.segments.clump import commit as clump_commit
-from compaction.stores.segments.clump.commit import commit_clumps
-from compaction.stores.segments.clump.copy import CopiedClump, copy_clumps
-from compaction.stores.segments.clump.moves import read_moves
-from compaction.stores.segments.clump.plan import ClumpOptions
-from compaction.stores.segments.clump.run import (
-    ClumpResult,
-    clump_log,
-    prepare_clump,
-    receipts_of,
-    require_stopped_owner,
-)
-from compaction.stores.segments.commit import commit, fence, recovery
-from compaction.stores.segments.directory import lock
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.generate import Pattern, corrupt_entry, generate_log
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite import kernel
-from compaction.stores.segments.snapshot.data_file import SnapshotOrigin, encode_snapshot
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments import sweep
+from compaction.segments.clump import commit as clump_commit
+from compaction.segments.clump.commit import commit_clumps
+from compaction.segments.clump.copy import CopiedClump, copy_clumps
+from compaction.segments.clump.moves import read_moves
+from compaction.segments.clump.plan import ClumpOptions
+from compaction.segments.clump.run import ClumpResult, clump_log, prepare_clump, receipts_of, require_stopped_owner
+from compaction.segments.commit import commit, fence, recovery
+from compaction.segments.directory import lock
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.generate import Pattern, corrupt_entry, generate_log
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting import kernel
+from compaction.segments.snapshot.data_file import SnapshotOrigin, encode_snapshot
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
 from support.stores.log_owner import live_payloads, under_the_maps
 from support.stores.segment_logs import leftovers
 

@@ -18,20 +18,20 @@ from compaction.exceptions import (
     SegmentLogError,
     UnwritableFenceError,
 )
-from compaction.stores.segments import sweep
-from compaction.stores.segments.commit import fence, recovery
-from compaction.stores.segments.commit.records import (
+from compaction.segments import sweep
+from compaction.segments.commit import fence, recovery
+from compaction.segments.commit.records import (
     FenceRecord,
     JobClaim,
     SegmentTombstone,
     TombstoneKind,
     UnreferencedReason,
 )
-from compaction.stores.segments.format.names import job_key
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.model import FileIdentity
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments.format.names import job_key
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.model import FileIdentity
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
 
 A, B, C = (f"{n:016d}.segment" for n in (1, 2, 3))
 GROUP = f"{A[:16]}-{C[:16]}"

@@ -21,20 +21,20 @@ from compaction.exceptions import (
     MissingLiveIndexError,
     StoreIOError,
 )
-from compaction.stores.segments import sweep
-from compaction.stores.segments.commit import commit, fence, recovery
-from compaction.stores.segments.commit.ra_recovery import RaOutcome
-from compaction.stores.segments.format import etf
-from compaction.stores.segments.format.codec import encode_header, encode_records, read_segment
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.planning.group_check import group_ranges
-from compaction.stores.segments.planning.limits import IndexesMissing, SegmentLimits
-from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite import kernel
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments import sweep
+from compaction.segments.commit import commit, fence, recovery
+from compaction.segments.commit.ra_recovery import RaOutcome
+from compaction.segments.format import etf
+from compaction.segments.format.codec import encode_header, encode_records, read_segment
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.planning.group_check import group_ranges
+from compaction.segments.planning.limits import IndexesMissing, SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting import kernel
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
 from support.faults.sudden_death import DyingFilesystem
 from support.stores.log_systems import write_wal
 from support.stores.segment_logs import content, leftovers, live_set, restore

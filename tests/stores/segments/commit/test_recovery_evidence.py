@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 from compaction.exceptions import CompactionError, NotALogDirectoryError
-from compaction.stores.segments import sweep
-from compaction.stores.segments.commit import commit, fence, recovery
-from compaction.stores.segments.commit.ra_recovery import RaOutcome
-from compaction.stores.segments.directory import fs, lock
-from compaction.stores.segments.format import etf, names
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.planning.group_check import GroupRanges
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite import kernel
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments import sweep
+from compaction.segments.commit import commit, fence, recovery
+from compaction.segments.commit.ra_recovery import RaOutcome
+from compaction.segments.directory import fs, lock
+from compaction.segments.format import etf, names
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.planning.group_check import GroupRanges
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting import kernel
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
 from support.faults.sudden_death import MUTATING, DyingFilesystem, SuddenDeath
 from support.stores.segment_logs import content, leftovers
 

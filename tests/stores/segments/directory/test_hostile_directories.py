@@ -17,14 +17,14 @@ import pytest
 from compaction.api.policy.resource import CompactionPolicySpec
 from compaction.exceptions import CompactionError, NotALogDirectoryError
 from compaction.planning.reading import ScanResult, TargetProblem
+from compaction.segments.generate import generate_log
+from compaction.segments.model import segment_name
+from compaction.segments.scan.problems import LogErrorReason
+from compaction.segments.scan.sense import SenseResult, SenseSettings, sense_root
+from compaction.segments.snapshot.directories import SNAPSHOTS, find_snapshots, write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.store import SegmentLogStore
 from compaction.stores.adapter import SenseRequest, open_store
-from compaction.stores.segments.generate import generate_log
-from compaction.stores.segments.model import segment_name
-from compaction.stores.segments.scan.problems import LogErrorReason
-from compaction.stores.segments.scan.sense import SenseResult, SenseSettings, sense_root
-from compaction.stores.segments.snapshot.directories import SNAPSHOTS, find_snapshots, write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.store import SegmentLogStore
 from fuzz.crowd import ALLOWED_KIB, memory_of_a_look
 from stores.unprivileged import as_nobody
 from support.cluster.world import PlainCluster

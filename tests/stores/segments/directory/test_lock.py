@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import LockFileError, LockHeldError, LockLostError
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.directory import lock
-from compaction.stores.segments.generate import generate_log
+from compaction.segments.commit import fence
+from compaction.segments.directory import lock
+from compaction.segments.generate import generate_log
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 
 
@@ -66,7 +66,7 @@ def test_something_else_under_the_name_is_refused_at_once(tmp_path: Path) -> Non
     path, before = tmp_path / lock.LOCK_FILE, set(lock._held)
     os.mkfifo(path)
     code = (
-        "import sys; from pathlib import Path; from compaction.stores.segments.directory import lock\n"
+        "import sys; from pathlib import Path; from compaction.segments.directory import lock\n"
         "with lock.hold(Path(sys.argv[1]), holder='x', timeout=0): pass"
     )
     ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)

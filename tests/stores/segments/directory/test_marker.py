@@ -9,14 +9,14 @@ import pytest
 
 from compaction.api.policy.segment_logs import Ownership
 from compaction.exceptions import ClumpRefusedError, OwnerRunningError
-from compaction.stores.segments.clump.run import require_stopped_owner
-from compaction.stores.segments.directory.marker import MARKER_FILE, TEMPORARY_FILE, Marker
-from compaction.stores.segments.directory.owner import NAMES_FILE, look_for_owner, require_stopped
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.scan.sense import SenseSettings, sense_root
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.system import LogSystem
+from compaction.segments.clump.run import require_stopped_owner
+from compaction.segments.directory.marker import MARKER_FILE, TEMPORARY_FILE, Marker
+from compaction.segments.directory.owner import NAMES_FILE, look_for_owner, require_stopped
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.reading.view import open_log
+from compaction.segments.scan.sense import SenseSettings, sense_root
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.system import LogSystem
 from support.stores.ra_system import META, WAL, killed, running, stopped
 
 WAIT = 120.0

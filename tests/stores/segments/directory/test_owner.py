@@ -11,11 +11,11 @@ import pytest
 
 from compaction.api.policy.segment_logs import Ownership
 from compaction.exceptions import ClumpRefusedError, OwnerRunningError
-from compaction.stores.segments import sweep
-from compaction.stores.segments.clump.run import require_stopped_owner
-from compaction.stores.segments.commit import commit, fence, recovery
-from compaction.stores.segments.commit.records import RewrittenGroup
-from compaction.stores.segments.directory.owner import (
+from compaction.segments import sweep
+from compaction.segments.clump.run import require_stopped_owner
+from compaction.segments.commit import commit, fence, recovery
+from compaction.segments.commit.records import RewrittenGroup
+from compaction.segments.directory.owner import (
     Mark,
     OwnerSigns,
     Writers,
@@ -24,20 +24,20 @@ from compaction.stores.segments.directory.owner import (
     require_stopped,
     system_of,
 )
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.generate import generate_log
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.model import segment_name
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading.missing import Missing
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite import kernel
-from compaction.stores.segments.scan.problems import LogErrorReason
-from compaction.stores.segments.scan.sense import SenseSettings, sense_root
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.store import SegmentLogStore
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.generate import generate_log
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.model import segment_name
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading.missing import Missing
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting import kernel
+from compaction.segments.scan.problems import LogErrorReason
+from compaction.segments.scan.sense import SenseSettings, sense_root
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.store import SegmentLogStore
 from support.stores.log_systems import write_wal
 from support.stores.ra_system import META, WAL, dets_header, killed, running, stopped
 from support.stores.segment_logs import content, leftovers, regular

@@ -18,14 +18,8 @@ from compaction.exceptions import (
     MissingSegmentHeaderError,
     SegmentIsLinkError,
 )
-from compaction.stores.segments.format.codec import (
-    decode_records,
-    decode_segment,
-    encode_header,
-    encode_records,
-    read_segment,
-)
-from compaction.stores.segments.model import FileIdentity, SegmentIndex, effective_records, segment_name, segment_number
+from compaction.segments.format.codec import decode_records, decode_segment, encode_header, encode_records, read_segment
+from compaction.segments.model import FileIdentity, SegmentIndex, effective_records, segment_name, segment_number
 
 # First two records of a version 1 segment continued by Ra 3.1.10 (max_count 64, first entry index 10, term 2).
 RA_V1_HEAD = bytes.fromhex(

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import TermFormatError
-from compaction.stores.segments.format import etf
-from compaction.stores.segments.format.etf import Atom, Term
+from compaction.segments.format import etf
+from compaction.segments.format.etf import Atom, Term
 
 # As erlang:term_to_binary/1 of OTP 27 writes them.
 KNOWN: list[tuple[Term, str]] = [

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compaction.stores.segments.format.codec import read_segment
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.model import SegmentIndex
-from compaction.stores.segments.reading.reader import SegmentFile
-from compaction.stores.segments.reading.view import LogState, open_log
-from compaction.stores.segments.snapshot.seq import LiveSet, decode_indexes, encode_indexes
+from compaction.segments.format.codec import read_segment
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.model import SegmentIndex
+from compaction.segments.reading.reader import SegmentFile
+from compaction.segments.reading.view import LogState, open_log
+from compaction.segments.snapshot.seq import LiveSet, decode_indexes, encode_indexes
 
 pytestmark = pytest.mark.fixtures
 

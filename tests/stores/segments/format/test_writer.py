@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import CorruptSegmentError, InvalidEntryError, InvalidSegmentFormatError
-from compaction.stores.segments.format.codec import encode_header, read_segment
-from compaction.stores.segments.format.writer import MAX_PENDING_ENTRIES, LogWriter
-from compaction.stores.segments.model import segment_name
-from compaction.stores.segments.reading.reader import iter_entries
-from compaction.stores.segments.reading.view import open_log
+from compaction.segments.format.codec import encode_header, read_segment
+from compaction.segments.format.writer import MAX_PENDING_ENTRIES, LogWriter
+from compaction.segments.model import segment_name
+from compaction.segments.reading.reader import iter_entries
+from compaction.segments.reading.view import open_log
 
 
 def test_bytes_of_a_small_segment(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from compaction.exceptions import InstallMessageError, InstallStoppedError
-from compaction.stores.segments.install import codec
-from compaction.stores.segments.install.codec import ENTRY_OVERHEAD, OVERHEAD, decode, encode
-from compaction.stores.segments.install.driver import in_messages
-from compaction.stores.segments.install.messages import Chunk, Entries, Refusal, Refused, SentEntry
-from compaction.stores.segments.memtable.table import LogEntry
+from compaction.segments.install import codec
+from compaction.segments.install.codec import ENTRY_OVERHEAD, OVERHEAD, decode, encode
+from compaction.segments.install.driver import in_messages
+from compaction.segments.install.messages import Chunk, Entries, Refusal, Refused, SentEntry
+from compaction.segments.memtable.table import LogEntry
 from fuzz.install_targets import MESSAGES
 
 

@@ -17,17 +17,17 @@ from compaction.exceptions import (
     StoreIOError,
     WriteRefusedError,
 )
-from compaction.stores.segments.directory import fs
-from compaction.stores.segments.install.driver import install_snapshot
-from compaction.stores.segments.memtable.seq import Seq
-from compaction.stores.segments.memtable.table import LogEntry, LogPosition
-from compaction.stores.segments.snapshot.data_file import encode_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet, encode_indexes
-from compaction.stores.segments.system.cut import CUT_FILE
-from compaction.stores.segments.system.installs import Install
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.system import LogSystem
-from compaction.stores.segments.writer.segments import SegmentWriter
+from compaction.segments.directory import fs
+from compaction.segments.install.driver import install_snapshot
+from compaction.segments.memtable.seq import Seq
+from compaction.segments.memtable.table import LogEntry, LogPosition
+from compaction.segments.snapshot.data_file import encode_snapshot
+from compaction.segments.snapshot.seq import LiveSet, encode_indexes
+from compaction.segments.system.cut import CUT_FILE
+from compaction.segments.system.installs import Install
+from compaction.segments.system.log import Log
+from compaction.segments.system.system import LogSystem
+from compaction.segments.writer.segments import SegmentWriter
 
 WAIT = 120.0
 STATE = b"\x83j"

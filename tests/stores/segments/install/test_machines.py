@@ -7,9 +7,9 @@ from itertools import chain
 
 import pytest
 
-from compaction.stores.segments.install import receiver as receiving
-from compaction.stores.segments.install import sender as sending
-from compaction.stores.segments.install.messages import (
+from compaction.segments.install import receiver as receiving
+from compaction.segments.install import sender as sending
+from compaction.segments.install.messages import (
     Cancel,
     Chunk,
     Entries,
@@ -20,9 +20,9 @@ from compaction.stores.segments.install.messages import (
     Refused,
     SentEntry,
 )
-from compaction.stores.segments.install.needed import NeededEntries
-from compaction.stores.segments.install.receiver import Begun, Finished, Receiver, ReceiverStage
-from compaction.stores.segments.install.sender import (
+from compaction.segments.install.needed import NeededEntries
+from compaction.segments.install.receiver import Begun, Finished, Receiver, ReceiverStage
+from compaction.segments.install.sender import (
     ReadChunk,
     ReadEntries,
     Sender,
@@ -31,8 +31,8 @@ from compaction.stores.segments.install.sender import (
     SendPlan,
     StopReason,
 )
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.snapshot.seq import LiveSet
 
 OFFER = Offer(2, 7, index=1777, snapshot_term=1, indexes_bytes=4, data_bytes=6)
 LIVE = LiveSet.from_indexes([100, 600, 1200, 1777])

@@ -12,18 +12,18 @@ import pytest
 
 from compaction.api.policy.segment_logs import Ownership
 from compaction.exceptions import InstallStoppedError, LogGapError, WriteRefusedError
-from compaction.stores.segments.install.codec import decode
-from compaction.stores.segments.install.driver import SnapshotReceiver, SnapshotSender, install_snapshot
-from compaction.stores.segments.install.messages import Chunk, Entries, Refused
-from compaction.stores.segments.install.sender import SenderPhase, SendLimits, StopReason
-from compaction.stores.segments.memtable.table import LogEntry, LogPosition
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.snapshot.directories import INDEXES_FILE
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.writer.flush import NewSegments
+from compaction.segments.install.codec import decode
+from compaction.segments.install.driver import SnapshotReceiver, SnapshotSender, install_snapshot
+from compaction.segments.install.messages import Chunk, Entries, Refused
+from compaction.segments.install.sender import SenderPhase, SendLimits, StopReason
+from compaction.segments.memtable.table import LogEntry, LogPosition
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.reading.view import open_log
+from compaction.segments.snapshot.directories import INDEXES_FILE
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.log import Log
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.writer.flush import NewSegments
 from support.stores.segment_logs import compact_log, live_set
 
 WAIT = 120.0

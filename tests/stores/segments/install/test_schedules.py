@@ -14,14 +14,14 @@ from tempfile import TemporaryDirectory
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from compaction.stores.segments.install.driver import SnapshotReceiver, SnapshotSender
-from compaction.stores.segments.install.sender import SendLimits
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.wal.current import WalLimits
-from compaction.stores.segments.writer.flush import NewSegments
+from compaction.segments.install.driver import SnapshotReceiver, SnapshotSender
+from compaction.segments.install.sender import SendLimits
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.log import Log
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.wal.current import WalLimits
+from compaction.segments.writer.flush import NewSegments
 from support.depth import examples
 from support.faults.power_loss import Recorder
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.stores.segments.format import etf
-from compaction.stores.segments.memtable.seq import Seq
-from compaction.stores.segments.snapshot.seq import LiveSet, encode_sequence
+from compaction.segments.format import etf
+from compaction.segments.memtable.seq import Seq
+from compaction.segments.snapshot.seq import LiveSet, encode_sequence
 
 INDEXES = st.sets(st.integers(0, 60), max_size=40)
 INDEX = st.integers(0, 62)

@@ -14,24 +14,24 @@ from compaction.exceptions import (
     LiveEntriesMissingError,
     SegmentLogError,
 )
-from compaction.stores.segments import sweep
-from compaction.stores.segments.commit import fence, recovery
-from compaction.stores.segments.commit.commit import commit_unreferenced
-from compaction.stores.segments.directory.listing import regular_segments
-from compaction.stores.segments.format import etf
-from compaction.stores.segments.format.codec import read_segment
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.model import segment_name
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import LeftAloneReason, plan_log
-from compaction.stores.segments.planning.unreferenced import find_dead
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite.run import CompactionRequest, compact_log
-from compaction.stores.segments.scan.sense import SenseSettings, sense_root
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.system import LogSystem
+from compaction.segments import sweep
+from compaction.segments.commit import fence, recovery
+from compaction.segments.commit.commit import commit_unreferenced
+from compaction.segments.directory.listing import regular_segments
+from compaction.segments.format import etf
+from compaction.segments.format.codec import read_segment
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.model import segment_name
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import LeftAloneReason, plan_log
+from compaction.segments.planning.unreferenced import find_dead
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting.run import CompactionRequest, compact_log
+from compaction.segments.scan.sense import SenseSettings, sense_root
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.system import LogSystem
 from support.stores.log_systems import write_wal
 
 VICTIM = segment_name(3)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import InvalidGroupError, SourcesChangedError
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.planning.group_check import group_ranges
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import LogPlan, plan_log
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.planning.group_check import group_ranges
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import LogPlan, plan_log
+from compaction.segments.reading.view import open_log
+from compaction.segments.snapshot.seq import LiveSet
 
 
 def n(name: str) -> int:

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import CorruptEntryError
-from compaction.stores.segments.directory import fs
-from compaction.stores.segments.format import codec
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.model import SLOT_BYTES, segment_name
-from compaction.stores.segments.reading.files import read_segments
-from compaction.stores.segments.reading.reader import iter_entries
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.wal.current import WalLimits
-from compaction.stores.segments.writer.flush import NewSegments
+from compaction.segments.directory import fs
+from compaction.segments.format import codec
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.model import SLOT_BYTES, segment_name
+from compaction.segments.reading.files import read_segments
+from compaction.segments.reading.reader import iter_entries
+from compaction.segments.reading.view import open_log
+from compaction.segments.system.log import Log
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.wal.current import WalLimits
+from compaction.segments.writer.flush import NewSegments
 
 SLOT = SLOT_BYTES[2]
 PARTS = (8, 16, 24)
@@ -98,7 +98,7 @@ def test_a_segment_that_becomes_older_while_the_directory_is_read_is_read_again(
             write(tmp_path, 5)
         return found
 
-    monkeypatch.setattr("compaction.stores.segments.reading.files.read_segment", read_and_roll)
+    monkeypatch.setattr("compaction.segments.reading.files.read_segment", read_and_roll)
     found = read_segments(tmp_path).segments
     assert [one.idx.tolist() for one in found] == [[1, 2, 3, 4], [5]]
     assert found[0].length.tolist() == [9, 9, 9, 9]

@@ -10,23 +10,23 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import CorruptSegmentError, LogChangedError, MissingSegmentHeaderError, SourcesChangedError
-from compaction.stores.segments import sweep
-from compaction.stores.segments.commit import commit, fence
-from compaction.stores.segments.format import codec
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.model import segment_name
-from compaction.stores.segments.planning.group_check import GroupCheck, group_ranges
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import LeftAloneReason, plan_log
-from compaction.stores.segments.reading import files
-from compaction.stores.segments.reading.reader import iter_entries, log_fingerprint
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite import kernel
-from compaction.stores.segments.scan.problems import LogErrorReason
-from compaction.stores.segments.scan.sense import SenseSettings, sense_root
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.store import SegmentLogStore
+from compaction.segments import sweep
+from compaction.segments.commit import commit, fence
+from compaction.segments.format import codec
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.model import segment_name
+from compaction.segments.planning.group_check import GroupCheck, group_ranges
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import LeftAloneReason, plan_log
+from compaction.segments.reading import files
+from compaction.segments.reading.reader import iter_entries, log_fingerprint
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting import kernel
+from compaction.segments.scan.problems import LogErrorReason
+from compaction.segments.scan.sense import SenseSettings, sense_root
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.store import SegmentLogStore
 from support.stores.segment_logs import content
 
 LIVE = LiveSet.parse("1,9,17,25,33,41,49,57")

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.stores.segments.format import checksums
-from compaction.stores.segments.format.checksums import ADLER32S, CRC32S, crc32_each
-from compaction.stores.segments.reading.packing import pack, plan_reads
+from compaction.segments.format import checksums
+from compaction.segments.format.checksums import ADLER32S, CRC32S, crc32_each
+from compaction.segments.reading.packing import pack, plan_reads
 
 FILE = bytes(index * 7 % 251 for index in range(600))
 SPANS = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 60)), max_size=25)

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.exceptions import CorruptEntryError, InvalidEntryError, SegmentLogError
-from compaction.stores.segments.format.codec import read_segment
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.generate import Pattern, corrupt_entry, generate_log
-from compaction.stores.segments.model import segment_name
-from compaction.stores.segments.reading import reader
-from compaction.stores.segments.reading.reader import (
+from compaction.segments.format.codec import read_segment
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.generate import Pattern, corrupt_entry, generate_log
+from compaction.segments.model import segment_name
+from compaction.segments.reading import reader
+from compaction.segments.reading.reader import (
     EntryFingerprint,
     SegmentFile,
     fingerprint,
@@ -26,8 +26,8 @@ from compaction.stores.segments.reading.reader import (
     log_fingerprint,
     read_batches,
 )
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.snapshot.directories import newest_snapshot
+from compaction.segments.reading.view import open_log
+from compaction.segments.snapshot.directories import newest_snapshot
 from support.depth import examples
 
 

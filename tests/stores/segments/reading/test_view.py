@@ -19,14 +19,14 @@ from compaction.exceptions import (
     NotALogDirectoryError,
     SegmentNameError,
 )
-from compaction.stores.segments.format.codec import read_segment
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.model import SegmentIndex, segment_name
-from compaction.stores.segments.reading import files as scan
-from compaction.stores.segments.reading.reader import SegmentFile, iter_entries
-from compaction.stores.segments.reading.view import is_log_directory, open_log, scan_log
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments.format.codec import read_segment
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.model import SegmentIndex, segment_name
+from compaction.segments.reading import files as scan
+from compaction.segments.reading.reader import SegmentFile, iter_entries
+from compaction.segments.reading.view import is_log_directory, open_log, scan_log
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
 from support.depth import examples
 
 

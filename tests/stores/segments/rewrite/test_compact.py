@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 from compaction.exceptions import CorruptEntryError, RewriteStoppedError, SourcesChangedError, StaleTokenError
+from compaction.segments.commit import fence
+from compaction.segments.commit.commit import GroupOutcome
+from compaction.segments.commit.records import GroupReceipt, RewrittenGroup
+from compaction.segments.directory import fs
+from compaction.segments.generate import corrupt_entry, generate_log
+from compaction.segments.planning.group_check import GroupCheck
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading import reader
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting import compact
+from compaction.segments.rewriting.compact import compact_groups
 from compaction.stores.pace import Pace
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.commit.commit import GroupOutcome
-from compaction.stores.segments.commit.records import GroupReceipt, RewrittenGroup
-from compaction.stores.segments.directory import fs
-from compaction.stores.segments.generate import corrupt_entry, generate_log
-from compaction.stores.segments.planning.group_check import GroupCheck
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading import reader
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite import compact
-from compaction.stores.segments.rewrite.compact import compact_groups
 from support.stores.segment_logs import content, leftovers
 
 LIMITS = SegmentLimits(max_entries=64)

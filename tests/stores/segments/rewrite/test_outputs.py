@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from compaction.exceptions import SourcesChangedError, VerificationFailedError
-from compaction.stores.segments.commit.records import RewrittenGroup
-from compaction.stores.segments.directory import fs
-from compaction.stores.segments.generate import generate_log
-from compaction.stores.segments.model import HEADER_BYTES, SLOT_BYTES
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.planning.plan import plan_log
-from compaction.stores.segments.reading.buffers import CHUNK_BYTES
-from compaction.stores.segments.reading.reader import EntryBatch
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.rewrite import kernel
-from compaction.stores.segments.rewrite.outputs import partial_file
+from compaction.segments.commit.records import RewrittenGroup
+from compaction.segments.directory import fs
+from compaction.segments.generate import generate_log
+from compaction.segments.model import HEADER_BYTES, SLOT_BYTES
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading.buffers import CHUNK_BYTES
+from compaction.segments.reading.reader import EntryBatch
+from compaction.segments.reading.view import open_log
+from compaction.segments.rewriting import kernel
+from compaction.segments.rewriting.outputs import partial_file
 from support.stores.segment_logs import leftovers
 
 SLOT = SLOT_BYTES[2]

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compaction.stores.segments.generate import generate_log
-from compaction.stores.segments.scan import changes, find, sense
-from compaction.stores.segments.scan.changes import SETTLE_SECONDS, VERIFY_LOOKS, State
-from compaction.stores.segments.scan.sense import SenseCache, SenseResult, SenseSettings, sense_root
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
+from compaction.segments.generate import generate_log
+from compaction.segments.scan import changes, find, sense
+from compaction.segments.scan.changes import SETTLE_SECONDS, VERIFY_LOOKS, State
+from compaction.segments.scan.sense import SenseCache, SenseResult, SenseSettings, sense_root
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
 from support.depth import examples
 
 SETTINGS = SenseSettings()

@@ -19,18 +19,18 @@ from compaction.exceptions import (
     SourcesChangedError,
     VerificationFailedError,
 )
+from compaction.segments.commit import fence
+from compaction.segments.generate import corrupt_entry, generate_log
+from compaction.segments.model import U64Array
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.rewriting import kernel
+from compaction.segments.scan import sense
+from compaction.segments.scan.problems import LogErrorReason
+from compaction.segments.scan.sense import SenseSettings
+from compaction.segments.snapshot.directories import write_snapshot
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.store import SegmentLogStore
 from compaction.stores.pace import Pace
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.generate import corrupt_entry, generate_log
-from compaction.stores.segments.model import U64Array
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.rewrite import kernel
-from compaction.stores.segments.scan import sense
-from compaction.stores.segments.scan.problems import LogErrorReason
-from compaction.stores.segments.scan.sense import SenseSettings
-from compaction.stores.segments.snapshot.directories import write_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.store import SegmentLogStore
 from support.stores.segment_logs import content, leftovers
 
 
@@ -251,7 +251,7 @@ def test_the_kernel_refuses_what_it_must(root: Path) -> None:
 
 def test_an_output_that_does_not_read_back_is_thrown_away(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk swallows a byte between the write and the verification."""
-    from compaction.stores.segments.directory import fs
+    from compaction.segments.directory import fs
 
     sync = fs.sync
 
@@ -273,7 +273,7 @@ def test_an_output_that_says_something_else_of_its_entries_is_thrown_away(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every payload is whole, and one has the term of another entry: only the comparison with the sources sees it."""
-    from compaction.stores.segments.rewrite import outputs
+    from compaction.segments.rewriting import outputs
 
     encode = outputs.encode_records
 
@@ -313,4 +313,4 @@ def test_a_log_on_which_the_code_fails_never_hides_its_siblings(root: Path, monk
     assert [log.path.name for log in result.logs] == ["a", "c"]
     (error,) = result.errors
     assert (error.path.name, error.reason) == ("b", LogErrorReason.LOG_INVALID)
-    assert "an unexpected IndexError at stores/segments/scan/sense.py:" in error.message
+    assert "an unexpected IndexError at segments/scan/sense.py:" in error.message

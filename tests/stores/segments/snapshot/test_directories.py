@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import CompactionError, CorruptIndexesError, CorruptSnapshotError
-from compaction.stores.segments.format import etf
-from compaction.stores.segments.snapshot.data_file import SnapshotOrigin, encode_snapshot, read_snapshot_meta
-from compaction.stores.segments.snapshot.directories import (
+from compaction.segments.format import etf
+from compaction.segments.snapshot.data_file import SnapshotOrigin, encode_snapshot, read_snapshot_meta
+from compaction.segments.snapshot.directories import (
     find_snapshots,
     newest_snapshot,
     parse_snapshot_name,
     snapshot_name,
     write_snapshot,
 )
-from compaction.stores.segments.snapshot.seq import LiveSet, encode_indexes
+from compaction.segments.snapshot.seq import LiveSet, encode_indexes
 
 # snapshot.dat written by Ra 3.1.10: index 1714, term 4, one member, state {fixture_state, 1714}.
 RA_SNAPSHOT = bytes.fromhex(

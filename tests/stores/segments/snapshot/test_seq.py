@@ -14,15 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import CorruptIndexesError, LiveSetSyntaxError, TermFormatError
-from compaction.stores.segments.format import etf
-from compaction.stores.segments.model import MAX_INDEX
-from compaction.stores.segments.snapshot.seq import (
-    LiveSet,
-    decode_indexes,
-    decode_sequence,
-    encode_indexes,
-    encode_sequence,
-)
+from compaction.segments.format import etf
+from compaction.segments.model import MAX_INDEX
+from compaction.segments.snapshot.seq import LiveSet, decode_indexes, decode_sequence, encode_indexes, encode_sequence
 
 # Written by Ra 3.1.10.
 GOLDEN = {

@@ -30,32 +30,32 @@ from compaction.exceptions import (
     StoreIOError,
     UnexpectedLogError,
 )
-from compaction.stores.segments.checking.growth import violations
-from compaction.stores.segments.checking.reading import read_facts
-from compaction.stores.segments.checking.rules import Rule
-from compaction.stores.segments.checking.run import problems_of
-from compaction.stores.segments.commit.fence import FENCE_FILE
-from compaction.stores.segments.directory import fs
-from compaction.stores.segments.directory.listing import regular_segments
-from compaction.stores.segments.directory.lock import LOCK_FILE
-from compaction.stores.segments.following.changes import ChangeKind
-from compaction.stores.segments.following.follower import Follower
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.snapshot.data_file import DATA_FILE
-from compaction.stores.segments.snapshot.directories import INDEXES_FILE, newest_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system import opening, recovery
-from compaction.stores.segments.system import system as system_module
-from compaction.stores.segments.system.cut import CUT_FILE, LogCut, write_cut
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.wal.codec import HEADER, RecordEncoder
-from compaction.stores.segments.wal.current import WalLimits
-from compaction.stores.segments.wal.files import STOP_FILE, read_stop, wal_files, wal_name
-from compaction.stores.segments.wal.reader import read_wal
-from compaction.stores.segments.writer import segments as segment_writer
-from compaction.stores.segments.writer.flush import NewSegments
-from compaction.stores.segments.writer.segments import keep_only
+from compaction.segments.checking.growth import violations
+from compaction.segments.checking.reading import read_facts
+from compaction.segments.checking.rules import Rule
+from compaction.segments.checking.run import problems_of
+from compaction.segments.commit.fence import FENCE_FILE
+from compaction.segments.directory import fs
+from compaction.segments.directory.listing import regular_segments
+from compaction.segments.directory.lock import LOCK_FILE
+from compaction.segments.following.changes import ChangeKind
+from compaction.segments.following.follower import Follower
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.snapshot.data_file import DATA_FILE
+from compaction.segments.snapshot.directories import INDEXES_FILE, newest_snapshot
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system import opening, recovery
+from compaction.segments.system import system as system_module
+from compaction.segments.system.cut import CUT_FILE, LogCut, write_cut
+from compaction.segments.system.log import Log
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.wal.codec import HEADER, RecordEncoder
+from compaction.segments.wal.current import WalLimits
+from compaction.segments.wal.files import STOP_FILE, read_stop, wal_files, wal_name
+from compaction.segments.wal.reader import read_wal
+from compaction.segments.writer import segments as segment_writer
+from compaction.segments.writer.flush import NewSegments
+from compaction.segments.writer.segments import keep_only
 from simulation.logs.steps import SteppedSystem
 from support.stores.log_promises import conforms
 from support.stores.log_systems import WAIT, flush, wal_records

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import InvalidStopError, StoreIOError, WalChangedAfterStopError
-from compaction.stores.segments.directory.lock import LOCK_FILE
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.system import opening
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.wal.codec import HEADER
-from compaction.stores.segments.wal.files import STOP_FILE, WalEnd, read_stop, wal_files
-from compaction.stores.segments.wal.reader import read_wal
+from compaction.segments.directory.lock import LOCK_FILE
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.system import opening
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.wal.codec import HEADER
+from compaction.segments.wal.files import STOP_FILE, WalEnd, read_stop, wal_files
+from compaction.segments.wal.reader import read_wal
 from simulation.logs.steps import SteppedSystem
 from support.stores.log_systems import WAIT, entries, wal_records, write_wal
 

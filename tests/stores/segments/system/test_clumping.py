@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import ClumpRefusedError, VerificationFailedError
-from compaction.stores.segments.clump.moves import Moves, read_moves
-from compaction.stores.segments.clump.plan import ClumpOptions
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.directory.listing import regular_segments
-from compaction.stores.segments.memtable.table import LogEntry, LogPosition
-from compaction.stores.segments.model import segment_name
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.clumping import clump_own_log
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.writer.flush import NewSegments
+from compaction.segments.clump.moves import Moves, read_moves
+from compaction.segments.clump.plan import ClumpOptions
+from compaction.segments.commit import fence
+from compaction.segments.directory.listing import regular_segments
+from compaction.segments.memtable.table import LogEntry, LogPosition
+from compaction.segments.model import segment_name
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.clumping import clump_own_log
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.writer.flush import NewSegments
 
 WAIT = 120.0
 OPTIONS = ClumpOptions(shorter_than=3, min_ranges=2)

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from compaction.exceptions import EntryMissingError, LogChangedError
-from compaction.stores.segments import sweep
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.model import segment_name
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.rewrite.run import CompactionRequest, LogCompaction, compact_log
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system import segments as segments_module
-from compaction.stores.segments.system.changes import SegmentChanges
-from compaction.stores.segments.system.compactions import OwnerCompaction
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.writer.flush import NewSegments
+from compaction.segments import sweep
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.model import segment_name
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.rewriting.run import CompactionRequest, LogCompaction, compact_log
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system import segments as segments_module
+from compaction.segments.system.changes import SegmentChanges
+from compaction.segments.system.compactions import OwnerCompaction
+from compaction.segments.system.log import Log
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.writer.flush import NewSegments
 
 WAIT = 120.0
 LIMITS = SystemLimits(segments=NewSegments(max_count=8), compaction=OwnerCompaction(phase_one=False))

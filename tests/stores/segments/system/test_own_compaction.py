@@ -12,27 +12,27 @@ import pytest
 
 from compaction.api.policy.segment_logs import Ownership
 from compaction.exceptions import LogClosedError, RewriteStoppedError, StoreIOError, WriteRefusedError
-from compaction.stores.segments import sweep
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.directory import fs, lock
-from compaction.stores.segments.directory.listing import regular_segments, segment_links
-from compaction.stores.segments.memtable.table import LogEntry, LogPosition
-from compaction.stores.segments.model import segment_name
-from compaction.stores.segments.planning.due import Due, DueRules
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.rewrite.run import CompactionRequest, compact_log
-from compaction.stores.segments.snapshot.data_file import encode_snapshot
-from compaction.stores.segments.snapshot.directories import LogSnapshot, snapshot_name
-from compaction.stores.segments.snapshot.seq import LiveSet, encode_indexes
-from compaction.stores.segments.system import compactions as compactions_module
-from compaction.stores.segments.system import installs as installs_module
-from compaction.stores.segments.system import log as log_module
-from compaction.stores.segments.system.changes import SegmentChanges
-from compaction.stores.segments.system.compactions import OwnerCompaction
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.phase_one import OWNER
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.writer.flush import NewSegments
+from compaction.segments import sweep
+from compaction.segments.commit import fence
+from compaction.segments.directory import fs, lock
+from compaction.segments.directory.listing import regular_segments, segment_links
+from compaction.segments.memtable.table import LogEntry, LogPosition
+from compaction.segments.model import segment_name
+from compaction.segments.planning.due import Due, DueRules
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.rewriting.run import CompactionRequest, compact_log
+from compaction.segments.snapshot.data_file import encode_snapshot
+from compaction.segments.snapshot.directories import LogSnapshot, snapshot_name
+from compaction.segments.snapshot.seq import LiveSet, encode_indexes
+from compaction.segments.system import compactions as compactions_module
+from compaction.segments.system import installs as installs_module
+from compaction.segments.system import log as log_module
+from compaction.segments.system.changes import SegmentChanges
+from compaction.segments.system.compactions import OwnerCompaction
+from compaction.segments.system.log import Log
+from compaction.segments.system.phase_one import OWNER
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.writer.flush import NewSegments
 
 WAIT = 120.0
 STATE = b"\x83j"

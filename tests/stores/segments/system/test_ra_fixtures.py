@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from compaction.exceptions import LiveSetUnknownError
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.reading.reader import iter_entries
-from compaction.stores.segments.reading.view import LogState, open_log
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.system import LogSystem
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.reading.reader import iter_entries
+from compaction.segments.reading.view import LogState, open_log
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.log import Log
+from compaction.segments.system.system import LogSystem
 from support.stores.segment_logs import append_random_steps, live_set
 
 pytestmark = pytest.mark.fixtures

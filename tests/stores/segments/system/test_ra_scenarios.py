@@ -14,17 +14,17 @@ from random import Random
 import pytest
 
 from compaction.exceptions import CorruptIndexesError, LogClosedError
-from compaction.stores.segments.directory.listing import regular_segments
-from compaction.stores.segments.format.codec import read_segment
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.snapshot.directories import INDEXES_FILE
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.compactions import OwnerCompaction
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.wal.files import wal_files
-from compaction.stores.segments.writer.flush import NewSegments
+from compaction.segments.directory.listing import regular_segments
+from compaction.segments.format.codec import read_segment
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.snapshot.directories import INDEXES_FILE
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.compactions import OwnerCompaction
+from compaction.segments.system.log import Log
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.wal.files import wal_files
+from compaction.segments.writer.flush import NewSegments
 from support.stores.log_systems import wal_records
 
 WAIT = 120.0

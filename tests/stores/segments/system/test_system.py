@@ -24,19 +24,19 @@ from compaction.exceptions import (
     WalFailedError,
     WriteRefusedError,
 )
-from compaction.stores.segments.directory import fs
-from compaction.stores.segments.memtable.seq import Seq
-from compaction.stores.segments.memtable.table import LogEntry, LogPosition
-from compaction.stores.segments.model import segment_name
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.snapshot.directories import INDEXES_FILE, newest_snapshot
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.wal.acceptance import WriterState
-from compaction.stores.segments.wal.current import WalLimits
-from compaction.stores.segments.wal.files import read_stop, read_writers, wal_files
-from compaction.stores.segments.writer.flush import NewSegments
+from compaction.segments.directory import fs
+from compaction.segments.memtable.seq import Seq
+from compaction.segments.memtable.table import LogEntry, LogPosition
+from compaction.segments.model import segment_name
+from compaction.segments.reading.view import open_log
+from compaction.segments.snapshot.directories import INDEXES_FILE, newest_snapshot
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.log import Log
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.wal.acceptance import WriterState
+from compaction.segments.wal.current import WalLimits
+from compaction.segments.wal.files import read_stop, read_writers, wal_files
+from compaction.segments.writer.flush import NewSegments
 from support.stores.log_systems import wal_records
 
 WAIT = 120.0

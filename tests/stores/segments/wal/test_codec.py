@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import DamagedWalError, InvalidEntryError, InvalidWalFormatError
-from compaction.stores.segments.wal.codec import HEADER, RecordEncoder, WalRecord, checksum
-from compaction.stores.segments.wal.files import wal_name
-from compaction.stores.segments.wal.reader import FileBytes, WalReader, find_record, read_wal
+from compaction.segments.wal.codec import HEADER, RecordEncoder, WalRecord, checksum
+from compaction.segments.wal.files import wal_name
+from compaction.segments.wal.reader import FileBytes, WalReader, find_record, read_wal
 
 FILE = "/data/0000000000000001.wal"
 GOLDEN = bytes.fromhex(

@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 
 from compaction.exceptions import CorruptSegmentError, EntryMissingError, SegmentLogError
-from compaction.stores.segments.directory import fs
-from compaction.stores.segments.format.codec import encode_header, read_segment
-from compaction.stores.segments.format.writer import LogWriter
-from compaction.stores.segments.memtable.seq import Seq
-from compaction.stores.segments.memtable.table import LogEntry, MemTable
-from compaction.stores.segments.model import HEADER_BYTES, segment_name, torn_from
-from compaction.stores.segments.reading.reader import iter_entries
-from compaction.stores.segments.reading.view import open_log
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.cut import LogCut
-from compaction.stores.segments.system.row import LogRow
-from compaction.stores.segments.wal.files import WalEnd
-from compaction.stores.segments.wal.write import RolledFile, Written
-from compaction.stores.segments.writer.flush import NewSegments, flush
-from compaction.stores.segments.writer.repair import repair_last
-from compaction.stores.segments.writer.segments import SegmentWriter
+from compaction.segments.directory import fs
+from compaction.segments.format.codec import encode_header, read_segment
+from compaction.segments.format.writer import LogWriter
+from compaction.segments.memtable.seq import Seq
+from compaction.segments.memtable.table import LogEntry, MemTable
+from compaction.segments.model import HEADER_BYTES, segment_name, torn_from
+from compaction.segments.reading.reader import iter_entries
+from compaction.segments.reading.view import open_log
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.cut import LogCut
+from compaction.segments.system.row import LogRow
+from compaction.segments.wal.files import WalEnd
+from compaction.segments.wal.write import RolledFile, Written
+from compaction.segments.writer.flush import NewSegments, flush
+from compaction.segments.writer.repair import repair_last
+from compaction.segments.writer.segments import SegmentWriter
 
 SMALL = NewSegments(max_count=4)
 WAIT = 120.0

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.stores.segments.memtable.seq import Seq
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.row import LogRow
-from compaction.stores.segments.writer.selection import select
+from compaction.segments.memtable.seq import Seq
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.row import LogRow
+from compaction.segments.writer.selection import select
 
 NO_SNAPSHOT = LogRow()
 

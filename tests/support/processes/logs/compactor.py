@@ -11,10 +11,10 @@ from random import Random
 from typing import Final
 
 from compaction.exceptions import LockHeldError, LogChangedError, NotALogDirectoryError, SourcesChangedError
-from compaction.stores.segments import sweep
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.rewrite.run import CompactionRequest, compact_log
-from compaction.stores.segments.scan.sense import SenseSettings, sense_root
+from compaction.segments import sweep
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.rewriting.run import CompactionRequest, compact_log
+from compaction.segments.scan.sense import SenseSettings, sense_root
 
 LIMITS: Final = SegmentLimits(max_entries=48)
 EXPECTED: Final = (SourcesChangedError, LogChangedError, NotALogDirectoryError, LockHeldError)

@@ -7,9 +7,9 @@ from itertools import count
 from random import Random
 from typing import Final
 
-from compaction.stores.segments.install.driver import install_snapshot
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.system import LogSystem
+from compaction.segments.install.driver import install_snapshot
+from compaction.segments.system.log import Log
+from compaction.segments.system.system import LogSystem
 from support.stores.owned_logs import Journal, payload
 
 FOLLOWER: Final = "follower"

@@ -14,15 +14,15 @@ from random import Random
 from typing import Any, Final
 
 from compaction.exceptions import LogClosedError, RewriteStoppedError, SourcesChangedError
-from compaction.stores.segments.memtable.table import LogEntry
-from compaction.stores.segments.planning.due import DueRules
-from compaction.stores.segments.planning.limits import SegmentLimits
-from compaction.stores.segments.snapshot.seq import LiveSet
-from compaction.stores.segments.system.compactions import OwnerCompaction
-from compaction.stores.segments.system.log import Log
-from compaction.stores.segments.system.system import LogSystem, SystemLimits
-from compaction.stores.segments.wal.current import WalLimits
-from compaction.stores.segments.writer.flush import NewSegments
+from compaction.segments.memtable.table import LogEntry
+from compaction.segments.planning.due import DueRules
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.system.compactions import OwnerCompaction
+from compaction.segments.system.log import Log
+from compaction.segments.system.system import LogSystem, SystemLimits
+from compaction.segments.wal.current import WalLimits
+from compaction.segments.writer.flush import NewSegments
 from support.processes.logs.follower import Follower
 from support.stores.owned_logs import Journal, LogModel, entries, payload
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from compaction.exceptions import LogChangedError, NotALogDirectoryError
-from compaction.stores.segments.reading.reader import iter_entries
-from compaction.stores.segments.reading.view import open_log
+from compaction.segments.reading.reader import iter_entries
+from compaction.segments.reading.view import open_log
 from support.processes.logs.follower import FOLLOWER, SOURCE
 from support.stores.owned_logs import JournalReader, payload
 

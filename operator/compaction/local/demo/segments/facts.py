@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from compaction.exceptions import CorruptEntryError, LogChangedError
-from compaction.stores.segments.commit import fence
-from compaction.stores.segments.reading.reader import EntryFingerprint, read_batches
-from compaction.stores.segments.reading.view import open_log
+from compaction.segments.commit import fence
+from compaction.segments.reading.reader import EntryFingerprint, read_batches
+from compaction.segments.reading.view import open_log
 
 ATTEMPTS: Final = 20
 PAUSE_SECONDS: Final = 0.2

@@ -12,8 +12,8 @@ import numpy as np
 
 from compaction.api.names import API_VERSION, POLICY_KIND
 from compaction.local.demo.cluster import NAMESPACE
-from compaction.stores.segments.generate import CorruptedAt, Pattern, corrupt_entry, generate_log
-from compaction.stores.segments.reading.view import open_log
+from compaction.segments.generate import CorruptedAt, Pattern, corrupt_entry, generate_log
+from compaction.segments.reading.view import open_log
 
 POLICY: Final = "logs"
 DAMAGED: Final = "archive"

@@ -1,0 +1,153 @@
+"""How plans, receipts and recoveries of segment logs are shown: columns for tables, objects for json and yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from compaction.api.text.formatting import format_bytes
+from compaction.cli.errors import describe
+from compaction.cli.output import Column, optional, optional_bytes
+from compaction.segments import sweep
+from compaction.segments.commit import recovery
+from compaction.segments.commit.evidence import Stays
+from compaction.segments.planning.plan import LogPlan
+from compaction.segments.reading.view import LogState
+from compaction.segments.rewriting.run import LogCompaction
+
+PLAN_COLUMNS = (
+    Column("segment", "segment"),
+    Column("action", "action"),
+    Column("into", "into", optional),
+    Column("reason", "reason", optional),
+    Column("detail", "detail", optional),
+)
+RECEIPT_COLUMNS = (
+    Column("output", "output"),
+    Column("replaced", "replaced", lambda names: str(len(names)), right=True),
+    Column("entries", "entries", right=True),
+    Column("bytesBefore", "before", optional_bytes, right=True),
+    Column("bytesAfter", "after", optional_bytes, right=True),
+    Column("bytesReclaimed", "reclaimed", optional_bytes, right=True),
+    Column("fingerprintBefore", "content before", lambda text: text[:12]),
+    Column("fingerprintAfter", "content after", lambda text: text[:12]),
+    Column("seconds", "seconds", lambda seconds: f"{seconds:.3f}", right=True),
+)
+NAME_COLUMNS = (
+    Column("segment", "segment"),
+    Column("bytes", "bytes", optional_bytes, right=True),
+    Column("reason", "reason"),
+)
+
+_STAYS = {
+    Stays.CHANGED: "it is no longer the file that the commit read",
+    Stays.NOT_COVERED: "the output does not provably hold what must survive of it",
+    Stays.HIDES_OUTPUT: "a segment below it hides the output",
+}
+
+
+def plan_rows(planned: LogPlan) -> list[dict[str, Any]]:
+    """One row per segment, in name order."""
+    rows: list[dict[str, Any]] = []
+    for group in planned.groups:
+        into = group.sources[0]
+        detail = f"{group.live_entries} entries, {format_bytes(group.live_bytes)} live in the group"
+        rows += [{"segment": name, "action": "rewrite", "into": into, "detail": detail} for name in group.sources]
+        rows += [{"segment": name, "action": "replace", "into": into, "reason": "Dead"} for name in group.carried]
+    rows += [{"segment": u.name, "action": "delete", "reason": u.reason.value} for u in planned.unreferenced]
+    rows += [
+        {"segment": left.name, "action": "keep", "reason": left.reason.value, "detail": left.detail}
+        for left in planned.left_alone
+    ]
+    return sorted(rows, key=lambda row: str(row["segment"]))
+
+
+def plan_object(log: LogState, planned: LogPlan) -> dict[str, Any]:
+    """The whole plan, for machines."""
+    return {
+        "log": str(log.directory),
+        "snapshotIndex": log.snapshot_index,
+        "groups": [
+            {
+                "sources": list(group.sources),
+                "carried": list(group.carried),
+                "liveEntries": group.live_entries,
+                "liveBytes": group.live_bytes,
+                "sourceBytes": group.source_bytes,
+                "outputBytes": group.output_bytes,
+                "reclaimableBytes": group.reclaimable_bytes,
+            }
+            for group in planned.groups
+        ],
+        "unreferenced": [{"segment": u.name, "bytes": u.bytes, "reason": u.reason.value} for u in planned.unreferenced],
+        "leftAlone": [
+            {"segment": left.name, "reason": left.reason.value, "detail": left.detail} for left in planned.left_alone
+        ],
+        "liveEntries": planned.live_entries,
+        "liveBytes": planned.live_bytes,
+        "totalBytes": planned.total_bytes,
+        "debtBytes": planned.debt_bytes,
+        "debtSegments": planned.debt_segments,
+    }
+
+
+def recovery_object(done: recovery.RecoveryReport) -> dict[str, list[Any]]:
+    """What recovery did, by kind."""
+    return {
+        "finished": list(done.finished),
+        "discarded": list(done.discarded),
+        "removed": list(done.removed),
+        "raCompactions": [{"leader": r.leader, "outcome": r.outcome.value} for r in done.ra],
+        "stayed": [{"segment": s.segment, "reason": s.reason.value, "commit": s.commit} for s in done.stayed],
+        "kept": [{"name": k.name, "reason": k.reason} for k in done.kept],
+    }
+
+
+def outlook_words(outlook: Iterable[recovery.RecoveryReport]) -> list[str]:
+    """What a recovery would do, a sentence's end for each half-done commit."""
+    said = []
+    for one in outlook:
+        said += [f"it undoes {group}" for group in one.discarded]
+        stays = f", but {one.stayed[0].segment} stays: {_STAYS[one.stayed[0].reason]}" if one.stayed else ""
+        said += [f"it finishes {group}{stays}" for group in one.finished]
+        said += [f"it keeps {kept.name}: {kept.reason}" for kept in one.kept]
+    return said
+
+
+def compact_object(directory: Path, done: LogCompaction, swept: sweep.SweepReport | None) -> dict[str, Any]:
+    """The outcome of one run: receipts, what was marked, what failed, what was swept."""
+    return {
+        "log": str(directory),
+        "job": done.job,
+        "recovered": recovery_object(done.recovered),
+        "receipts": [
+            {
+                "token": r.token,
+                "output": r.output,
+                "sources": list(r.sources),
+                "replaced": list(r.linked),
+                "entries": r.entries,
+                "bytesBefore": r.bytes_before,
+                "bytesAfter": r.bytes_after,
+                "bytesReclaimed": r.bytes_reclaimed,
+                "fingerprintBefore": r.fingerprint_before,
+                "fingerprintAfter": r.fingerprint_after,
+                "seconds": round(r.seconds, 6),
+            }
+            for r in done.receipts
+        ],
+        "unreferenced": [
+            {"segment": t.name, "bytes": t.bytes, "reason": t.reason.value if t.reason else None} for t in done.marked
+        ],
+        "failures": [describe(failure) for failure in done.failures],
+        "bytesReclaimed": sum(r.bytes_reclaimed for r in done.receipts),
+        "swept": None
+        if swept is None
+        else {
+            "deleted": [item.name for item in swept.deleted],
+            "bytesReclaimed": swept.bytes_reclaimed,
+            "blocked": [{"name": b.name, "reason": b.reason} for b in swept.blocked],
+            "waiting": swept.waiting,
+        },
+    }

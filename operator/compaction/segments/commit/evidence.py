@@ -1,0 +1,260 @@
+"""What recovery may do with a commit that a crash left half-done: decided from every file it would touch, one by one.
+
+Between a crash and the recovery anybody may have acted: the log's owner with a compaction of its own, another
+compactor, a user who restored a directory. So no name is trusted. An intent says which file each name was: inode,
+size, modification time, and a mark of the content. (Not the device: some file systems have another at each mount.)
+
+* The lowest name is the intent's output, and a higher name is the very file that the intent recorded: it is replaced.
+* Something differs but size and mark (a restored directory has new inodes), or nothing is recorded (a lost fence, a
+  commit of the design note's own protocol): a name is replaced only if the output holds, byte for byte, all that must
+  survive of it (`coverage`).
+* The first name that is neither ends the commit there: that file hides the output from its own first index on, so all
+  that lies above it stays, whatever it is.
+* The output of a commit that did not happen is removed only if the log provides what is live in it.
+
+Everything here reads; `recovery` acts on the verdict.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from compaction.exceptions import CorruptSegmentError, SegmentLogError
+from compaction.segments.commit import coverage
+from compaction.segments.commit.records import KnownFile, PendingCommit
+from compaction.segments.directory.listing import regular_identity, regular_segments, status
+from compaction.segments.format import names
+from compaction.segments.format.codec import read_segment
+from compaction.segments.model import FileIdentity, SegmentIndex
+from compaction.segments.reading.view import LogState, open_log
+
+_SHOWN: Final = 3
+
+
+class Stays(StrEnum):
+    """Why a name of a commit is not replaced any more."""
+
+    CHANGED = "Changed"
+    """It is no longer the file that the commit read."""
+    NOT_COVERED = "NotCovered"
+    """No record says which file it was, and the output does not provably hold all that must survive of it."""
+    HIDES_OUTPUT = "HidesOutput"
+    """A segment that is none of the commit's lies below it, and hides the output from there on."""
+
+
+class Likeness(StrEnum):
+    """How a file compares with a recorded one."""
+
+    SAME = "Same"
+    """That very file."""
+    COPY = "Copy"
+    """Another file of the same size with the same index: a restored one."""
+    OTHER = "Other"
+
+
+@dataclass(frozen=True, slots=True)
+class StayingName:
+    """A segment that a commit was to replace, and that stays a file of its own."""
+
+    segment: str
+    reason: Stays
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReplacement:
+    """A name to replace by a link, and the file it must still be right before that."""
+
+    segment: str
+    identity: FileIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class CommitVerdict:
+    """What to do with one half-done commit.
+
+    `committed`: its output is in place. `replace`: names that become links now, ascending. `linked`: all names that are
+    links to the output then. `stays`: names that were to become links and do not. `needed`: why the `.compacting` file
+    must stay; empty when it can go.
+    """
+
+    committed: bool
+    replace: tuple[SegmentReplacement, ...] = ()
+    linked: tuple[str, ...] = ()
+    stays: tuple[StayingName, ...] = ()
+    needed: str = ""
+
+
+@dataclass(slots=True)
+class _Look:
+    """The log's view, opened when a proof needs it; None when it cannot be read, and then `error` says why."""
+
+    directory: Path
+    error: str = ""
+    _state: list[LogState | None] = field(default_factory=list)
+
+    @property
+    def log(self) -> LogState | None:
+        if not self._state:
+            try:
+                self._state.append(open_log(self.directory))
+            except SegmentLogError as error:
+                self.error = str(error)
+                self._state.append(None)
+        return self._state[0]
+
+
+def judge(directory: Path, compacting: str, intent: PendingCommit | None) -> CommitVerdict:
+    """The verdict about the commit whose output is, or was, named `compacting`. OSError passes through."""
+    group = names.parse_compacting(compacting)
+    assert group is not None, f"{compacting} is no .compacting name"
+    lowest, *others = names.group_sources(group)
+    if intent is not None:
+        # The intent also knows the dead segments between the sources.
+        others = list(intent.receipt.linked)
+    look = _Look(directory)
+    output = _output(directory, compacting, lowest, intent)
+    needed = _needed(directory, compacting, lowest, intent, look)
+    if output is Likeness.OTHER:
+        return CommitVerdict(committed=False, needed=needed)
+    known = {source.name: source for source in intent.replaced} if intent is not None else {}
+    walk = _Walk(directory, lowest, known, look, trusted=output is Likeness.SAME)
+    return replace(walk.along(others), needed=needed)
+
+
+def likeness(path: Path, identity: FileIdentity, mark: str) -> Likeness:
+    """How the regular file under `path` compares with a recorded one. `mark` empty: none was recorded."""
+    found = regular_identity(path)
+    if found is None or found.size != identity.size:
+        return Likeness.OTHER
+    if not mark:
+        return Likeness.SAME if found == identity else Likeness.OTHER
+    segment = _parsed(path)
+    if segment is None or segment.mark != mark:
+        return Likeness.OTHER
+    return Likeness.SAME if found == identity else Likeness.COPY
+
+
+def changed_names(directory: Path, intent: PendingCommit) -> list[str]:
+    """Names of a commit that are no longer the files it recorded; the cheap look right before its commit point."""
+    return [source.name for source in intent.replaced if regular_identity(directory / source.name) != source.identity]
+
+
+def _output(directory: Path, compacting: str, lowest: str, intent: PendingCommit | None) -> Likeness:
+    """Whether the file under the lowest name is the commit's output."""
+    candidate, output = status(directory / compacting), status(directory / lowest)
+    if output is None or regular_identity(directory / lowest) is None:
+        return Likeness.OTHER
+    one_file = candidate is not None and os.path.samestat(candidate, output)
+    if intent is None:
+        # The name alone: whether it is true of a higher source, its content says.
+        return Likeness.COPY if one_file else Likeness.OTHER
+    found = likeness(directory / lowest, intent.identity, intent.mark)
+    if found is Likeness.SAME and candidate is not None and not one_file:
+        return Likeness.COPY
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """Up the higher names of a commit that happened. `known`: the recorded files; `trusted`: the output is the very
+    file that was recorded, so that theirs is evidence.
+    """
+
+    directory: Path
+    lowest: str
+    known: Mapping[str, KnownFile]
+    look: _Look
+    trusted: bool
+
+    def along(self, others: Sequence[str]) -> CommitVerdict:
+        """`others`: the names that were to become links."""
+        links: list[SegmentReplacement] = []
+        linked: list[str] = []
+        stays: list[StayingName] = []
+        end: Stays | None = None
+        regular = {n for n in regular_segments(self.directory) if self.lowest < n <= max(others, default=self.lowest)}
+        for name in sorted(regular.union(others)):
+            identity = regular_identity(self.directory / name)
+            if name not in others:
+                end = end or Stays.HIDES_OUTPUT
+            elif identity is not None:
+                end = end or self._why_not(name)
+                if end is None:
+                    links.append(SegmentReplacement(name, identity))
+                    linked.append(name)
+                else:
+                    stays.append(StayingName(name, end))
+            elif _leads_to(self.directory / name, self.lowest):
+                linked.append(name)
+            elif (self.directory / name).is_symlink():
+                end = end or Stays.CHANGED
+        return CommitVerdict(committed=True, replace=tuple(links), linked=tuple(linked), stays=tuple(stays))
+
+    def _why_not(self, name: str) -> Stays | None:
+        """Why a regular file must not be replaced; None when it may."""
+        known = self.known.get(name)
+        found = Likeness.OTHER if known is None else likeness(self.directory / name, known.identity, known.mark)
+        if self.trusted and found is Likeness.SAME:
+            return None
+        if self.look.log is not None and coverage.covers(self.look.log, self.lowest, name):
+            return None
+        return Stays.CHANGED if known is not None and found is Likeness.OTHER else Stays.NOT_COVERED
+
+
+def _leads_to(path: Path, target: str) -> bool:
+    try:
+        return os.path.basename(os.readlink(path)) == target
+    except OSError:
+        return False
+
+
+def _needed(directory: Path, compacting: str, lowest: str, intent: PendingCommit | None, look: _Look) -> str:
+    """Why a file under the `.compacting` name must stay; empty when it can go."""
+    path = directory / compacting
+    candidate, other = status(path), status(directory / lowest)
+    if candidate is None or (other is not None and os.path.samestat(candidate, other)):
+        return ""
+    missing = look.log is not None and look.log.missing
+    if intent is not None and intent.replaced and not missing and not changed_names(directory, intent):
+        return ""
+    return _alone(path, look)
+
+
+def why_partial_needed(directory: Path, name: str) -> str:
+    """Why the output of an attempt that is over must stay all the same; empty when it can go."""
+    return _alone(directory / name, _Look(directory))
+
+
+def _alone(path: Path, look: _Look) -> str:
+    segment, log = _parsed(path), look.log
+    reason = "" if segment is None else why_needed(segment, log, look.error)
+    # A torn copy may be all that is left of what is missing.
+    return reason or (log.entries_missing().reason if log is not None and log.missing else "")
+
+
+def why_needed(segment: SegmentIndex, log: LogState | None, error: str = "") -> str:
+    """Why a file beside the log must not be removed: it alone holds something live, or that is unknown.
+
+    `log` None: it could not be read, as `error` says.
+    """
+    if log is None:
+        return f"cannot determine whether the log provides its content: {error}"
+    missing = coverage.not_provided(log, segment)
+    if not missing.size:
+        return ""
+    shown = ", ".join(str(index) for index in missing[:_SHOWN].tolist())
+    more = f" and {missing.size - _SHOWN} more" if missing.size > _SHOWN else ""
+    return f"it holds entry {shown}{more}, which no segment of the log provides"
+
+
+def _parsed(path: Path) -> SegmentIndex | None:
+    """A segment file; None when there is none of its own under the name, or it is torn."""
+    try:
+        return read_segment(path)
+    except (FileNotFoundError, CorruptSegmentError):
+        return None

@@ -1,0 +1,206 @@
+"""Plain data of rewriting, committing and cleaning up: what travels between tasks, the driver and the fence file.
+
+All of it is immutable, picklable and made of JSON's types. Times are epoch seconds, sizes bytes, names base names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Annotated, TypeVar
+
+from pydantic import FailFast
+
+from compaction.segments.model import FileIdentity
+
+Item = TypeVar("Item")
+# Reading ends at the first bad item: an error for each costs a thousand times the bytes of the item.
+Items = Annotated[tuple[Item, ...], FailFast()]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFile:
+    """A segment file as it was read: whatever else has its name later is another file. `mark`: of its content."""
+
+    name: str
+    identity: FileIdentity
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenGroup:
+    """A group's output, written, synced and read back, but not yet visible to anybody.
+
+    `identities` and `marks` (see `SegmentIndex.mark`) are the sources' as they were read, in order; `identity` and
+    `mark` are the partial file's. `fingerprint_before` is
+    of the live entries as read from the sources, `fingerprint_after` of the same as read back from the partial file.
+    `carried`: dead segments between the sources, with nothing to copy; they become symlinks too.
+    """
+
+    sources: tuple[str, ...]
+    identities: tuple[FileIdentity, ...]
+    partial: str
+    identity: FileIdentity
+    entries: int
+    live_bytes: int
+    bytes_before: int
+    bytes_after: int
+    fingerprint_before: str
+    fingerprint_after: str
+    seconds: float
+    mark: str
+    marks: tuple[str, ...]
+    carried: tuple[str, ...] = ()
+    carried_identities: tuple[FileIdentity, ...] = ()
+    carried_marks: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> dict[str, KnownFile]:
+        """Every file that a commit of the group replaces, by name."""
+        known = (
+            *zip(self.sources, self.identities, self.marks, strict=True),
+            *zip(self.carried, self.carried_identities, self.carried_marks, strict=True),
+        )
+        return {name: KnownFile(name, identity, mark) for name, identity, mark in known}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReceipt:
+    """Proof of one committed group. `output` has replaced the lowest source, the names in `linked` are symlinks to
+    it.
+    """
+
+    job: str
+    token: int
+    holder: str
+    group: str
+    sources: Items[str]
+    output: str
+    linked: Items[str]
+    entries: int
+    live_bytes: int
+    bytes_before: int
+    bytes_after: int
+    fingerprint_before: str
+    fingerprint_after: str
+    seconds: float
+    committed_at: float
+
+    @property
+    def bytes_reclaimed(self) -> int:
+        return self.bytes_before - self.bytes_after
+
+
+class TombstoneKind(StrEnum):
+    """What a name that waits for its deletion is."""
+
+    LINKED = "Linked"
+    """A symlink to the compacted segment: the old name of a source."""
+    UNREFERENCED = "Unreferenced"
+    """A segment in which nothing is live."""
+
+
+class UnreferencedReason(StrEnum):
+    """Why nothing in a segment is needed."""
+
+    NO_LIVE_INDEX = "NoLiveIndex"
+    """All of it is at or below the snapshot, and none of it is live."""
+    OVERWRITTEN = "Overwritten"
+    """Newer segments hide every record."""
+    NO_ENTRIES = "NoEntries"
+    """Only a header, and newer segments exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTombstone:
+    """A name that is deleted once `since` is longer ago than the grace.
+
+    `job`, `token` and `holder`: of the attempt that marked it. `identity`: the file, or the link, that it stands for;
+    None in an older record of a link.
+    """
+
+    name: str
+    kind: TombstoneKind
+    since: float
+    job: str = ""
+    token: int = 0
+    holder: str = ""
+    bytes: int = 0
+    reason: UnreferencedReason | None = None
+    identity: FileIdentity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCommit:
+    """A group commit that was begun: enough to finish it if the process dies after the commit point, and not further
+    than it is still true.
+
+    `identity` and `mark`: of the output. `replaced`: the files that it replaces, the lowest first. Both are empty in
+    the record of an older version: then only content is evidence.
+    """
+
+    group: str
+    partial: str
+    identity: FileIdentity
+    receipt: GroupReceipt
+    mark: str = ""
+    replaced: Items[KnownFile] = ()
+
+    def cut_short(self, linked: Iterable[str]) -> PendingCommit:
+        """The same commit when only `linked` of its higher names became links: what else it names stayed a file."""
+        names = tuple(linked)
+        stayed = set(self.receipt.linked) - set(names)
+        if not stayed:
+            return self
+        kept = sum(source.identity.size for source in self.replaced if source.name in stayed)
+        before = max(0, self.receipt.bytes_before - kept)
+        return replace(self, receipt=replace(self.receipt, linked=names, bytes_before=before))
+
+
+@dataclass(frozen=True, slots=True)
+class JobClaim:
+    """A job's highest token. `unreferenced`: what the job has marked for deletion, kept for its report."""
+
+    token: int
+    holder: str
+    claimed_at: float
+    retired: bool = False
+    unreferenced: Items[SegmentTombstone] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FenceRecord:
+    """The content of a log's fence file.
+
+    `floor`: no token at or below it is ever accepted from a job that is not listed (the jobs forgotten to keep the file
+    small had such tokens).
+    """
+
+    version: int = 1
+    floor: int = 0
+    jobs: Annotated[dict[str, JobClaim], FailFast()] = field(default_factory=dict)
+    receipts: Items[GroupReceipt] = ()
+    intents: Items[PendingCommit] = ()
+    tombstones: Items[SegmentTombstone] = ()
+
+    def high_water(self, job: str) -> int:
+        """The largest token ever accepted for a job; 0 when none was."""
+        claim = self.jobs.get(job)
+        return self.floor if claim is None else claim.token
+
+    def claimed(self, job: str) -> int | None:
+        """The token whose commits are accepted now."""
+        claim = self.jobs.get(job)
+        return None if claim is None or claim.retired else claim.token
+
+    def receipt(self, job: str, group: str) -> GroupReceipt | None:
+        """The receipt of a group that this job has committed, by whichever attempt."""
+        return next((r for r in self.receipts if r.job == job and r.group == group), None)
+
+    def intent(self, group: str) -> PendingCommit | None:
+        """The commit of a group that was begun and has not come to its end."""
+        return next((i for i in self.intents if i.group == group), None)
+
+    def tombstone(self, name: str) -> SegmentTombstone | None:
+        return next((t for t in self.tombstones if t.name == name), None)

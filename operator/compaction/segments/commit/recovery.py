@@ -1,0 +1,304 @@
+"""Settles what a crash left half-done: ours, the design note's, and that of Ra's own compaction.
+
+Rule: only positive evidence about every single file finishes a commit, or removes anything; between the crash and now
+the log's owner, another compactor or a restore may have acted. What is evidence, `evidence` says: of each name that it
+would replace, and of each file that it would remove. Idempotent, and itself safe against a crash at any step.
+
+* A commit whose output is in place is finished up to the first name that is no longer the file it read; that one and
+  everything above it stay. Its receipt then names what was replaced, and the fence's intent becomes that receipt.
+* Otherwise the intent is void, and `a-b-c.compacting` is removed unless it alone holds something live: then it stays,
+  and the log is reported until a user has repaired it.
+* The commit point is made durable before the first source behind it is replaced.
+* Ra's marker `a.compaction_group`: see `ra_recovery`. Markers go first: to Ra, a marker without `.compacting` means
+  "committed", which loses data (docs/design/segment-commit.md#windows-of-the-reference, W1).
+* Every `.link` is removed: only renamed ones ever mattered, and what it is a name of has another one.
+* `n.clump`: see `clump/recovery.py`.
+
+Partial files are not touched unless the caller says so: their attempts may be alive; the sweeper knows which are not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from compaction.api.policy.segment_logs import Ownership
+from compaction.exceptions import NotALogDirectoryError, RecoveryBlockedError
+from compaction.segments.clump import moves
+from compaction.segments.clump import recovery as clump_recovery
+from compaction.segments.commit import fence, replacing
+from compaction.segments.commit.evidence import CommitVerdict, StayingName, Stays, judge, why_partial_needed
+from compaction.segments.commit.ra_recovery import RaRecovery, settle_marker
+from compaction.segments.commit.records import FenceRecord, PendingCommit, SegmentTombstone, TombstoneKind
+from compaction.segments.directory import fs, lock
+from compaction.segments.directory.faults import storage_errors
+from compaction.segments.directory.listing import links_of, status
+from compaction.segments.directory.owner import require_stopped
+from compaction.segments.format import names
+from compaction.segments.reading.view import is_log_directory
+
+TEMPORARIES: Final = frozenset(
+    {fence.TEMPORARY_FILE, lock.TEMPORARY_FILE, moves.TEMPORARY_FILE, clump_recovery.INDEXES_TEMPORARY}
+)
+"""What an interrupted replacement of a small file leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stayed:
+    """A segment that a commit was to replace by a link, and that stays a file of its own. `commit`: its group's key."""
+
+    commit: str
+    segment: str
+    reason: Stays
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A file of a half-done compaction that recovery must not remove, and why: a user has to check it."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What recovery did. `finished` and `discarded`: group keys and `.clump` names; `removed`: names of leftovers.
+
+    `ra`: one entry per marker of Ra's own compaction. `stayed`: segments that finished commits left alone. `kept`: what
+    could not be settled; the log needs recovery still.
+    """
+
+    finished: tuple[str, ...] = ()
+    discarded: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    ra: tuple[RaRecovery, ...] = ()
+    stayed: tuple[Stayed, ...] = ()
+    kept: tuple[Kept, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.finished or self.discarded or self.removed or self.ra)
+
+    def require_settled(self, directory: Path) -> None:
+        """RecoveryBlockedError if something could not be settled: then the log is not compacted further."""
+        for one in self.kept:
+            raise RecoveryBlockedError(str(directory / one.name), one.reason)
+
+
+def is_needed(directory: Path) -> bool:
+    """Whether `recover` would find something to do. False also while a commit of a living process is under way and done
+    before the answer is read: ask again, or just recover."""
+    with storage_errors(directory):
+        if not is_log_directory(directory):
+            return False
+        return names.needs_recovery(os.listdir(directory)) or bool(fence.read(directory).intents)
+
+
+def recover(
+    directory: Path,
+    *,
+    holder: str = "recovery",
+    now: float | None = None,
+    ownership: Ownership = Ownership.DETECT,
+    discard_partials: bool = False,
+    timeout: float = lock.DEFAULT_TIMEOUT,
+) -> RecoveryReport:
+    """Settle everything half-done in a log directory. Repeating is harmless.
+
+    `discard_partials`: outputs of attempts go too, but for one that alone holds something live. An attempt that still
+    runs then fails, and may be repeated.
+
+    Raises:
+        NotALogDirectoryError: nothing here is a log's, whatever it is named; nothing was touched.
+        OwnerRunningError: something is half-done, and the log's owner is not known to be stopped; nothing was touched.
+        LockHeldError, LogNotReadableError, LogNotWritableError, StoreIOError, CorruptFenceError
+        SegmentLogError: a marker of Ra's own compaction was found, and the log's segments or snapshot cannot be read.
+    """
+    require_log(directory)
+    with storage_errors(directory), lock.hold(directory, holder=holder, timeout=timeout) as held:
+        if is_needed(directory):
+            require_stopped(directory, ownership)
+        done = recover_locked(directory, now=now, held=held)
+        return _without_partials(directory, done) if discard_partials else done
+
+
+def _without_partials(directory: Path, done: RecoveryReport) -> RecoveryReport:
+    partials = sorted(filter(names.parse_partial, os.listdir(directory)))
+    kept = {name: reason for name in partials if (reason := why_partial_needed(directory, name))}
+    removed = _remove(directory, [name for name in partials if name not in kept])
+    still = tuple(Kept(name, reason) for name, reason in kept.items())
+    return replace(done, removed=(*done.removed, *removed), kept=(*done.kept, *still))
+
+
+def require_log(directory: Path) -> None:
+    """NotALogDirectoryError before anything is locked or removed in a directory that is no log.
+
+    Whatever a crash leaves, a log keeps segments that are files of their own.
+    """
+    with storage_errors(directory):
+        if not is_log_directory(directory):
+            reason = "it holds no segment file (NNNNNNNNNNNNNNNN.segment)" if directory.is_dir() else "it is none"
+            raise NotALogDirectoryError(str(directory), reason)
+
+
+def recover_locked(directory: Path, *, now: float | None, held: lock.HeldLock) -> RecoveryReport:
+    """As `recover`, for a caller that holds the lock. OSError passes through.
+
+    `held`: asked before each group is settled, and before the fence is replaced. `now`: epoch seconds; None: the file
+    system's clock, asked when the names have been replaced, which may take long.
+    """
+    found = sorted(os.listdir(directory))
+    intents = fence.read(directory).intents
+    if not names.needs_recovery(found) and not intents:
+        # Only temporaries of interrupted replacements can be left: the files themselves are whole.
+        return RecoveryReport(removed=_remove(directory, [n for n in found if n in TEMPORARIES]))
+    settling = _Settling(directory, now, held)
+    ra = tuple(settle_marker(directory, name) for name in found if names.parse_ra_marker(name))
+    for name in _files(directory, found, intents):
+        settling.group(name)
+    for name in found:
+        if names.parse_clump(name):
+            settling.clump(name)
+    leftovers = [n for n in found if names.parse_link(n) or n in TEMPORARIES]
+    return RecoveryReport(
+        finished=tuple(name for name, committed in settling.outcomes.items() if committed),
+        discarded=tuple(name for name, committed in settling.outcomes.items() if not committed),
+        removed=_remove(directory, leftovers),
+        ra=ra,
+        stayed=tuple(settling.stayed),
+        kept=tuple(settling.kept),
+    )
+
+
+def _files(directory: Path, found: Sequence[str], intents: Sequence[PendingCommit]) -> list[str]:
+    """The `.compacting` names to settle, those that only an intent speaks of behind those that are there.
+
+    By file, not by group: one group of one segment may have left our name and that of Ra or of the design note.
+    """
+    files = [name for name in found if names.parse_compacting(name) and status(directory / name) is not None]
+    return files + sorted({names.compacting_name(intent.group) for intent in intents}.difference(files))
+
+
+@dataclass(slots=True)
+class _Settling:
+    """One recovery under way. `outcomes`: True for what was finished, False for what was discarded."""
+
+    directory: Path
+    now: float | None
+    held: lock.HeldLock
+    outcomes: dict[str, bool] = field(default_factory=dict)
+    stayed: list[Stayed] = field(default_factory=list)
+    kept: list[Kept] = field(default_factory=list)
+
+    def group(self, name: str) -> None:
+        """Finish or discard one group, by its `.compacting` file, which may be gone."""
+        self.held.verify()
+        group = names.parse_compacting(name)
+        assert group is not None
+        record = fence.read(self.directory)
+        intent = _intent_of(record, name)
+        verdict = judge(self.directory, name, intent)
+        # Kept, not discarded: the file alone holds something live. A committed one is linked all the same, which loses
+        # nothing.
+        if verdict.needed:
+            self.kept.append(Kept(name, verdict.needed))
+            if not verdict.committed:
+                return
+        if verdict.committed:
+            verdict = _finish_links(self.directory, names.group_sources(group)[0], verdict)
+            self.stayed += [Stayed(group, one.segment, one.reason) for one in verdict.stays]
+        linked_at = self.held.now() if self.now is None else self.now
+        settled = _with_outcome(self.directory, record, intent, verdict, now=linked_at)
+        if settled != record:
+            # What was begun can always be recorded: commits leave this room.
+            fence.write(self.directory, settled, held=self.held, spare=0)
+        if not verdict.needed and fs.unlink_if_present(self.directory / name):
+            fs.sync_directory(self.directory)
+        self.outcomes[group] = verdict.committed or self.outcomes.get(group, False)
+
+    def clump(self, name: str) -> None:
+        """Finish or discard the commit of one segment of re-written entries."""
+        settled = clump_recovery.settle_clump(self.directory, name, held=self.held)
+        if isinstance(settled, str):
+            self.kept.append(Kept(name, settled))
+        else:
+            self.outcomes[name] = settled
+
+
+def _intent_of(record: FenceRecord, compacting: str) -> PendingCommit | None:
+    """By file name: a group of one has another name of Ra's as well, and the intent is of ours."""
+    return next((i for i in record.intents if names.compacting_name(i.group) == compacting), None)
+
+
+def outlook(directory: Path) -> tuple[RecoveryReport, ...]:
+    """What `recover` would find out about each half-done group commit, without a change: one report per commit.
+
+    Raises:
+        LogNotReadableError, StoreIOError, CorruptFenceError
+    """
+    with storage_errors(directory):
+        record, found = fence.read(directory), sorted(os.listdir(directory))
+        reports = []
+        for name in _files(directory, found, record.intents):
+            group = names.parse_compacting(name)
+            assert group is not None
+            verdict = judge(directory, name, _intent_of(record, name))
+            kept = (Kept(name, verdict.needed),) if verdict.needed else ()
+            stayed = tuple(Stayed(group, one.segment, one.reason) for one in verdict.stays)
+            if verdict.committed:
+                reports.append(RecoveryReport(finished=(group,), stayed=stayed, kept=kept))
+            else:
+                reports.append(RecoveryReport(discarded=() if kept else (group,), kept=kept))
+        return tuple(reports)
+
+
+def _finish_links(directory: Path, lowest: str, verdict: CommitVerdict) -> CommitVerdict:
+    """Replace the names of the verdict, in ascending order; the verdict as it came true.
+
+    It ends below the first name that changed since the verdict.
+    """
+    if verdict.replace:
+        # Durable first: after a power cut the lowest name must not be the old file again while these are links to it.
+        fs.sync_file(directory / lowest)
+        fs.sync_directory(directory)
+    for position, one in enumerate(verdict.replace):
+        if not replacing.put_symlink(directory, one.segment, lowest, expected=one.identity):
+            late = [StayingName(left.segment, Stays.CHANGED) for left in verdict.replace[position:]]
+            gone = {left.segment for left in late}
+            linked = tuple(name for name in verdict.linked if name not in gone)
+            verdict = replace(verdict, linked=linked, stays=(*late, *verdict.stays))
+            break
+    fs.sync_directory(directory)
+    return verdict
+
+
+def _with_outcome(
+    directory: Path, record: FenceRecord, intent: PendingCommit | None, verdict: CommitVerdict, *, now: float
+) -> FenceRecord:
+    """The fence after a group is settled: the intent becomes a receipt, or is void; links wait for their deletion.
+
+    Their grace begins now: until now they were files of their own to readers of the log.
+    """
+    links = links_of(directory, verdict.linked)
+    if intent is not None:
+        if not verdict.committed:
+            return fence.without_intent(record, intent.group)
+        return fence.promoted(record, intent.cut_short(verdict.linked), linked_at=now, links=links)
+    if not verdict.committed:
+        return record
+    made = [one.segment for one in verdict.replace if one.segment in verdict.linked]
+    marks = [
+        SegmentTombstone(name=name, kind=TombstoneKind.LINKED, since=now, identity=links.get(name))
+        for name in verdict.linked
+    ]
+    return fence.with_tombstones(fence.without_tombstones(record, made), marks)
+
+
+def _remove(directory: Path, leftovers: list[str]) -> tuple[str, ...]:
+    removed = tuple(name for name in leftovers if fs.unlink_if_present(directory / name))
+    if removed:
+        fs.sync_directory(directory)
+    return removed

@@ -1,0 +1,35 @@
+"""Where the code of segment logs is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from compaction.kinds.doors import Command, Door, Doors
+
+SEGMENT_DOORS: Final = Doors(
+    rooms=(
+        "compaction.segments",
+        "compaction.segments",
+        "compaction.segments.rewriting",
+        "compaction.segments.cli",
+        "compaction.local.demo.segments",
+        "compaction.segments.drill",
+    ),
+    adapter=Door("compaction.segments.adapter:open_adapter"),
+    rewriters={"SegmentRewrite": Door("compaction.segments.rewriting.rewriter:open_rewriter")},
+    tables=Door("compaction.segments.cli.run_tables"),
+    commands=(
+        Command(
+            "segments",
+            "Look into segment logs; plan, compact and recover them.",
+            Door("compaction.segments.cli.commands:group"),
+        ),
+    ),
+    demo=("logs", Door("compaction.local.demo.segments.run:show")),
+    preloaded=(Door("compaction.segments.rewriting.task"),),
+    drill=Command(
+        "fencing",
+        "Let a worker sleep through its lease, and see its commit refused.",
+        Door("compaction.segments.cli.drill:fencing"),
+    ),
+)

@@ -1,0 +1,283 @@
+"""Both sides of an installation, with their reads and writes: bytes in, bytes out, for any transport.
+
+A transport carries whole messages between two members, and may lose, repeat and reorder them:
+
+    sender = SnapshotSender(log, term=5, transfer=1)       receiver = SnapshotReceiver(log, term=5)
+    send(sender.start())                                   send(receiver.receive(message, applied=machine.index))
+    send(sender.receive(message))                          if receiver.installed: load the machine from it
+    send(sender.resend())  # nothing arrived for a while
+
+until `sender.state.is_over`. Neither is for several threads at once (docs/design/segment-install.md#driver).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from compaction.exceptions import (
+    InstallIncompleteError,
+    InstallStoppedError,
+    InvalidInstallError,
+    SegmentLogError,
+    WriteRefusedError,
+)
+from compaction.segments.install import receiver as receiving
+from compaction.segments.install import sender as sending
+from compaction.segments.install.codec import ENTRY_OVERHEAD, MAX_MESSAGE_BYTES, OVERHEAD, decode, encode
+from compaction.segments.install.messages import (
+    Cancel,
+    Chunk,
+    Entries,
+    Installed,
+    Offer,
+    Progress,
+    Refusal,
+    Refused,
+    SentEntry,
+)
+from compaction.segments.install.receiver import Receiver
+from compaction.segments.install.sender import Sender, SendLimits
+from compaction.segments.install.source import SnapshotReplaced, SnapshotSource
+from compaction.segments.snapshot.directories import LogSnapshot
+from compaction.segments.system.installs import Install
+from compaction.segments.system.log import Log
+
+
+class SnapshotSender:
+    """Sends a log's newest snapshot and its live entries to one receiver. A context manager: leaving it closes."""
+
+    def __init__(self, log: Log, *, term: int, transfer: int, limits: SendLimits | None = None) -> None:
+        """`transfer`: larger than all numbers that this receiver was sent in this term; later attempts count on.
+
+        InstallStoppedError: the log has no snapshot. LiveSetUnknownError: what is live is unknown. StoreIOError.
+        """
+        self._log = log
+        self._source = SnapshotSource(log)
+        self.state = Sender(term, transfer, self._source.plan, limits or SendLimits())
+
+    def start(self) -> list[bytes]:
+        """The first message."""
+        return self._run(sending.Start())
+
+    def receive(self, data: bytes) -> list[bytes]:
+        """What is to be sent after a message of the receiver. InstallMessageError: it is damaged and does not count."""
+        message = decode(data)
+        return self._run(message) if isinstance(message, Progress | Installed | Refused) else []
+
+    def resend(self) -> list[bytes]:
+        """What is to be sent when nothing has arrived for a while."""
+        return self._run(sending.Resend())
+
+    def learn_term(self, term: int) -> list[bytes]:
+        """A larger term ends the transfer."""
+        return self._run(sending.NewTerm(term))
+
+    def stop(self) -> list[bytes]:
+        """End the transfer."""
+        return self._run(sending.Stop())
+
+    def close(self) -> None:
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, event: sending.SenderEvent) -> list[bytes]:
+        messages: list[bytes] = []
+        events = deque([event])
+        while events:
+            self.state, outputs = sending.step(self.state, events.popleft())
+            for output in outputs:
+                if isinstance(output, Offer | Cancel):
+                    messages.append(encode(output))
+                elif not events:
+                    # After a read that failed, the others of this step are pointless.
+                    messages += self._read(output, events)
+        return messages
+
+    def _read(self, wanted: sending.ReadEntries | sending.ReadChunk, events: deque[sending.SenderEvent]) -> list[bytes]:
+        term, transfer = self.state.term, wanted.transfer
+        try:
+            if isinstance(wanted, sending.ReadChunk):
+                return [encode(Chunk(term, transfer, wanted.offset, self._source.stream(wanted.offset, wanted.size)))]
+            sent = self._entries(wanted)
+            return [encode(Entries(term, transfer, batch)) for batch in in_messages(sent)]
+        except SnapshotReplaced:
+            events.append(self._reopen())
+        except SegmentLogError as error:
+            events.append(sending.Unreadable(str(error)))
+        return []
+
+    def _entries(self, wanted: sending.ReadEntries) -> list[SentEntry]:
+        found = self._source.entries(wanted.indexes)
+        previous = [wanted.previous, *wanted.indexes[:-1]]
+        return [SentEntry(before, entry) for before, entry in zip(previous, found, strict=True)]
+
+    def _reopen(self) -> sending.SenderEvent:
+        try:
+            source = SnapshotSource(self._log)
+        except SegmentLogError as error:
+            return sending.Unreadable(str(error))
+        self._source.close()
+        self._source = source
+        return sending.Replaced(source.plan)
+
+
+def in_messages(entries: list[SentEntry], *, limit: int = MAX_MESSAGE_BYTES) -> Iterator[tuple[SentEntry, ...]]:
+    """The entries of one message each: together they fit in `limit` bytes.
+
+    InstallStoppedError: one entry alone does not.
+    """
+    batch: list[SentEntry] = []
+    size = OVERHEAD
+    for sent in entries:
+        own = ENTRY_OVERHEAD + len(sent.entry.payload)
+        if OVERHEAD + own > limit:
+            reason = (
+                f"the entry of index {sent.entry.index} needs a message of {OVERHEAD + own} bytes, {limit} are allowed"
+            )
+            raise InstallStoppedError("install message", reason)
+        if batch and size + own > limit:
+            yield tuple(batch)
+            batch, size = [], OVERHEAD
+        batch.append(sent)
+        size += own
+    if batch:
+        yield tuple(batch)
+
+
+class SnapshotReceiver:
+    """Takes snapshots into a log. `installed`: the last one, None before the first; its machine state is to be loaded.
+
+    While a transfer is under way (`is_receiving`) the log takes no other write.
+    """
+
+    def __init__(self, log: Log, *, term: int) -> None:
+        """`term`: the largest one that the owner knows."""
+        self._log = log
+        self._install: Install | None = None
+        self.installed: LogSnapshot | None = None
+        self.state = Receiver(term, None)
+
+    @property
+    def term(self) -> int:
+        """The largest term known. The owner keeps it, as after any message with a larger one."""
+        return self.state.term
+
+    @property
+    def is_receiving(self) -> bool:
+        return self._install is not None
+
+    def receive(self, data: bytes, *, applied: int | None) -> list[bytes]:
+        """What is to be sent after a message of a sender. Waits for the disk when the last one has arrived.
+
+        `applied`: the last index that is known to be part of every member's log and applied here; None: none is.
+        InstallMessageError: the message is damaged, and does not count.
+        """
+        message = decode(data)
+        if not isinstance(message, Offer | Entries | Chunk | Cancel):
+            return []
+        if applied is not None:
+            self._run(receiving.Applied(applied))
+        return self._run(message)
+
+    def learn_term(self, term: int) -> list[bytes]:
+        """A larger term ends the transfer."""
+        return self._run(receiving.TermKnown(term))
+
+    def abort(self) -> list[bytes]:
+        """End the transfer, if one is under way: the log takes writes again."""
+        offer = self.state.offer
+        return [] if offer is None else self._run(Cancel(offer.term, offer.transfer))
+
+    def _run(self, event: receiving.ReceiverEvent) -> list[bytes]:
+        messages: list[bytes] = []
+        events = deque([event])
+        while events:
+            self.state, outputs = receiving.step(self.state, events.popleft())
+            for output in outputs:
+                if isinstance(output, Progress | Installed | Refused):
+                    messages.append(encode(output))
+                elif (follows := self._act(output)) is not None:
+                    events.append(follows)
+                    if isinstance(follows, receiving.ActionFailed):
+                        # What else this step wanted stands on what has failed.
+                        break
+        return messages
+
+    def _act(self, action: receiving.ReceiverAction) -> receiving.ReceiverEvent | None:
+        match action:
+            case receiving.AdoptTerm():
+                return None
+            case receiving.Drop():
+                self._drop()
+                return None
+            case receiving.Begin(offer):
+                transfer = offer.transfer
+            case receiving.Write(transfer=transfer) | receiving.Append(transfer=transfer) | receiving.Finish(transfer):
+                pass
+        try:
+            return self._do(action)
+        except InstallIncompleteError as error:
+            return receiving.ActionFailed(transfer, Refusal.MISSING_ENTRIES, str(error))
+        except InvalidInstallError as error:
+            return receiving.ActionFailed(transfer, Refusal.INVALID, str(error))
+        except SegmentLogError as error:
+            return receiving.ActionFailed(transfer, Refusal.FAILED, str(error))
+
+    def _do(self, action: receiving.ReceiverAction) -> receiving.ReceiverEvent | None:
+        if isinstance(action, receiving.Begin):
+            self._install = self._begin(action.offer)
+            return receiving.Begun(action.offer.transfer, self._install.base)
+        if self._install is None:
+            raise WriteRefusedError(str(self._log.directory), "no snapshot is being installed")
+        match action:
+            case receiving.Write(entries=entries):
+                for previous, entry in entries:
+                    self._install.write(entry, previous)
+            case receiving.Append(data=data):
+                self._install.chunk(data)
+            case receiving.Finish(transfer):
+                self.installed = self._install.finish().result()
+                self._install = None
+                return receiving.Finished(transfer)
+        return None
+
+    def _begin(self, offer: Offer) -> Install:
+        return self._log.begin_install(
+            offer.index,
+            offer.snapshot_term,
+            applied=self.state.applied,
+            indexes_bytes=offer.indexes_bytes,
+            data_bytes=offer.data_bytes,
+        )
+
+    def _drop(self) -> None:
+        """SegmentLogError: the log takes no writes until its system is opened again."""
+        if self._install is not None:
+            self._install.abort()
+            self._install = None
+
+
+def install_snapshot(source: Log, target: Log, *, term: int, transfer: int, applied: int | None) -> LogSnapshot | None:
+    """Install the newest snapshot of one log in another, both in this process; None when the target had applied it.
+
+    `applied`: as in `SnapshotReceiver.receive`. InstallStoppedError says why it did not end well.
+    """
+    receiver = SnapshotReceiver(target, term=term)
+    with SnapshotSender(source, term=term, transfer=transfer) as sender:
+        waiting = deque(sender.start())
+        while waiting:
+            for answer in receiver.receive(waiting.popleft(), applied=applied):
+                waiting += sender.receive(answer)
+        if sender.state.stopped is not None:
+            raise InstallStoppedError(str(source.directory), f"{sender.state.stopped}: {sender.state.detail}")
+    return receiver.installed

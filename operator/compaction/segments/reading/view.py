@@ -1,0 +1,255 @@
+"""The log view: what a reader of many segment files sees (docs/design/segment-files.md#log-view).
+
+Only regular files count; a symlink is an old name of a compacted segment. Newer files hide older ones from their first
+index on. Invariant: `refs` are ascending and disjoint, so every index is read from at most one file.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from compaction.exceptions import (
+    CorruptSnapshotError,
+    DamagedWalError,
+    InvalidWalFormatError,
+    LiveEntriesMissingError,
+    LiveSetUnknownError,
+    SegmentLogError,
+)
+from compaction.segments.model import SEGMENT_NAME, BoolArray, RowArray, SegmentIndex, U64Array
+from compaction.segments.reading.files import read_segments
+from compaction.segments.reading.missing import in_no_segment, missing_error, waiting_in
+from compaction.segments.snapshot.directories import LogSnapshot, SnapshotSearch, find_snapshots
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.wal.files import wal_files
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRef:
+    """A segment and the inclusive range of indexes that is read from it, after newer files limited it."""
+
+    name: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogState:
+    """One reading of a log directory.
+
+    `segments`: regular files in name order (= write order), header-only ones included. `orphans`: names of segments
+    whose every record is hidden by newer files. `links`: symlink name -> target's base name.
+    `snapshot_index` None: no snapshot, so nothing may be dropped. `live` None beside a snapshot: unknown.
+    `unreadable`: paths of files that `scan_log` left out. `missing`: what is live and neither in a segment nor in the
+    write-ahead log, which lies beside the log unless it was looked for in `wal_directory`.
+
+    Memory: 33 bytes per record of every segment (overwritten and dead ones too), so 135 kB per full segment of 4096
+    entries and 660 MB for 20 million entries; beside it the live set (24 bytes per range) and, while one segment is
+    parsed, its index area (at most 2 MiB). Payloads are never held.
+    """
+
+    directory: Path
+    segments: tuple[SegmentIndex, ...]
+    links: dict[str, str]
+    refs: tuple[SegmentRef, ...]
+    orphans: tuple[str, ...]
+    snapshot_index: int | None
+    live: LiveSet | None
+    snapshot: LogSnapshot | None = None
+    rejected_snapshots: tuple[CorruptSnapshotError, ...] = ()
+    unreadable: frozenset[str] = frozenset()
+    missing: LiveSet = field(default_factory=LiveSet.empty)
+    wal_directory: Path | None = None
+    _by_name: dict[str, SegmentIndex] = field(init=False, repr=False)
+    _refs_by_name: dict[str, SegmentRef] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_name", {segment.name: segment for segment in self.segments})
+        object.__setattr__(self, "_refs_by_name", {ref.name: ref for ref in self.refs})
+
+    @property
+    def newest(self) -> str:
+        """The last segment's name: the one the owner appends to."""
+        return self.segments[-1].name
+
+    def segment(self, name: str) -> SegmentIndex:
+        """KeyError when no regular segment has this name."""
+        return self._by_name[name]
+
+    def ref(self, name: str) -> SegmentRef | None:
+        """What is read from a segment; None when nothing is, or there is no such segment."""
+        return self._refs_by_name.get(name)
+
+    def live_unknown(self) -> LiveSetUnknownError:
+        """The error that says why the live set is unknown."""
+        own = self.snapshot is not None and self.snapshot.index == self.snapshot_index
+        return LiveSetUnknownError(str(self.directory), None if own else self.snapshot_index)
+
+    def entries_missing(self) -> LiveEntriesMissingError:
+        """The error that says which live entries are missing."""
+        return missing_error(self.directory, self.missing, self.wal_directory)
+
+    def look_again(self) -> LogState:
+        """The segments as they are now, under the same snapshot and live set; unchanged files are not read again.
+
+        Errors as `read_segments`, and of a file that cannot be parsed now but was not left out before.
+        """
+        files = read_segments(self.directory, known=self._by_name)
+        for error in files.errors:
+            if error.file not in self.unreadable:
+                raise error
+        refs, orphans = limit_refs(files.segments)
+        return replace(self, segments=files.segments, links=files.links, refs=refs, orphans=orphans)
+
+    def readable(self, ref: SegmentRef) -> RowArray:
+        """Positions of the records that a reader gets from this ref, ascending in index and in file order."""
+        segment = self.segment(ref.name)
+        return np.flatnonzero(segment.effective & (segment.idx <= np.uint64(ref.last)))
+
+    def live_mask(self, indexes: U64Array) -> BoolArray:
+        """Which indexes must survive: those above the snapshot, and the live ones at or below it.
+
+        LiveSetUnknownError when there is a snapshot and what is live below it is unknown.
+        """
+        if self.snapshot_index is None:
+            return np.ones(indexes.shape, dtype=np.bool_)
+        if self.live is None:
+            raise self.live_unknown()
+        return (indexes > np.uint64(self.snapshot_index)) | self.live.mask(indexes)
+
+
+@dataclass(frozen=True, slots=True)
+class LogScan:
+    """A log state made from what could be parsed, and the errors of what could not."""
+
+    log: LogState
+    errors: tuple[SegmentLogError, ...]
+
+
+def limit_refs(segments: tuple[SegmentIndex, ...]) -> tuple[tuple[SegmentRef, ...], tuple[str, ...]]:
+    """(refs oldest to newest, orphans in name order) of segments in name order; linear in their number."""
+    refs: list[SegmentRef] = []
+    orphans: list[str] = []
+    for segment in segments:
+        if not segment.count:
+            continue
+        start = segment.first
+        while refs and refs[-1].first >= start:
+            orphans.append(refs.pop().name)
+        if refs and refs[-1].last >= start:
+            refs[-1] = SegmentRef(name=refs[-1].name, first=refs[-1].first, last=start - 1)
+        refs.append(SegmentRef(name=segment.name, first=start, last=segment.last))
+    return tuple(refs), tuple(sorted(orphans))
+
+
+def is_log_directory(path: Path) -> bool:
+    """Whether a directory holds at least one regular file named like a segment."""
+    try:
+        with os.scandir(path) as entries:
+            return any(
+                entry.is_file(follow_symlinks=False) and SEGMENT_NAME.fullmatch(entry.name) is not None
+                for entry in entries
+            )
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def open_log(
+    directory: Path,
+    *,
+    snapshot_index: int | None = None,
+    live: LiveSet | None = None,
+    wal_directory: Path | None = None,
+    skim: bool = False,
+) -> LogState:
+    """Parse every segment's index and the newest snapshot. Explicit values win over the snapshot directory.
+
+    An explicit `snapshot_index` without `live` takes the live set of the directory's snapshot only if that is of the
+    same index. The newest segment may have 0 bytes: its owner has created it and not yet written the header.
+    Live entries that no segment holds are looked for in the write-ahead log; `skim`: only those below the last index
+    that the segments hold, since the others wait there, unless it is not there at all.
+
+    Raises:
+        CorruptSegmentError, SegmentNameError: the first segment file that cannot be parsed.
+        CorruptIndexesError, CorruptSnapshotError: the snapshot directory cannot be read, and no explicit values
+        replace it. NotALogDirectoryError: no segment at all. LogChangedError: it never held still.
+        InvalidWalFormatError, DamagedWalError: live entries may wait in a write-ahead log file that cannot be read.
+    """
+    scan = scan_log(directory, snapshot_index=snapshot_index, live=live, wal_directory=wal_directory, skim=skim)
+    if scan.errors:
+        raise scan.errors[0]
+    return scan.log
+
+
+def scan_log(
+    directory: Path,
+    *,
+    snapshot_index: int | None = None,
+    live: LiveSet | None = None,
+    wal_directory: Path | None = None,
+    skim: bool = False,
+) -> LogScan:
+    """As open_log, but what is corrupt is left out and named in `errors`: for looking, not for deciding.
+
+    NotALogDirectoryError when there is no segment at all.
+    """
+    files = read_segments(directory)
+    errors: list[SegmentLogError] = [*files.errors]
+    try:
+        search = find_snapshots(directory)
+    except CorruptSnapshotError as error:
+        search = SnapshotSearch(newest=None, rejected=())
+        if snapshot_index is None or live is None:
+            errors.append(error)
+    index, members, corrupt = _effective_snapshot(search.newest, snapshot_index, live)
+    if corrupt is not None:
+        errors.append(corrupt)
+    refs, orphans = limit_refs(files.segments)
+    log = LogState(
+        directory=directory,
+        segments=files.segments,
+        links=files.links,
+        refs=refs,
+        orphans=orphans,
+        snapshot_index=index,
+        live=members,
+        snapshot=search.newest,
+        rejected_snapshots=search.rejected,
+        unreadable=frozenset(error.file for error in files.errors),
+        wal_directory=wal_directory,
+    )
+    try:
+        log = _with_missing(log, skim=skim)
+    except (DamagedWalError, InvalidWalFormatError) as error:
+        errors.append(error)
+    return LogScan(log=log, errors=tuple(errors))
+
+
+def _with_missing(log: LogState, *, skim: bool) -> LogState:
+    missing = in_no_segment(log.segments, log.live) if log.live else LiveSet.empty()
+    if missing:
+        real = Path(os.path.realpath(log.directory))
+        system = log.wal_directory or real.parent
+        if skim and log.refs and wal_files(system):
+            missing = missing.clip(0, log.refs[-1].last)
+        if missing:
+            missing = missing.without(waiting_in(system, os.fsencode(real.name)))
+    if missing:
+        # The segment writer may have moved them since the segments were read.
+        missing = in_no_segment(log.look_again().segments, missing)
+    return replace(log, missing=missing)
+
+
+def _effective_snapshot(
+    newest: LogSnapshot | None, snapshot_index: int | None, live: LiveSet | None
+) -> tuple[int | None, LiveSet | None, SegmentLogError | None]:
+    """(snapshot index, live set, error) after explicit values were applied."""
+    if snapshot_index is None:
+        snapshot_index = newest.index if newest else None
+    if live is not None or newest is None or newest.index != snapshot_index:
+        return snapshot_index, live, None
+    return snapshot_index, newest.live, newest.live_error

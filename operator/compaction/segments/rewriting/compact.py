@@ -1,0 +1,191 @@
+"""Compacts many groups of one log in one process: rewrites side by side, commits of what is ready.
+
+The threads spend their time in system calls (reading, writing, syncing), which run beside each other; a thread that
+computes holds the interpreter for a fraction of a millisecond. While they rewrite, the caller's thread commits what is
+ready, several groups together (`commit.commit_groups`): a commit costs six syncs and two writes of the whole fence,
+however many groups it has.
+
+Invariants: at most one commit at a time; one group's failure holds back no other; however it ends, no partial file of
+this attempt stays, and no thread runs on. Memory: `threads` times that of one rewrite (`kernel`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from compaction.api.policy.segment_logs import Ownership
+from compaction.exceptions import RewriteStoppedError, SegmentLogError
+from compaction.segments.commit import commit
+from compaction.segments.commit.commit import GroupOutcome
+from compaction.segments.commit.records import RewrittenGroup
+from compaction.segments.directory import fs
+from compaction.segments.format.names import group_key, partial_name
+from compaction.segments.planning.group_check import GroupCheck
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.reading.buffers import Buffers
+from compaction.segments.rewriting.kernel import rewrite_group
+from compaction.segments.snapshot.seq import LiveSet
+from compaction.stores.pace import Pace
+
+THREADS: Final = 4
+"""More than cores: at any moment most of them wait for the disk."""
+COMMIT_GROUPS: Final = 8
+COMMIT_SECONDS: Final = 1.0
+"""So many groups are committed together, or as many as are ready when the first of them has waited so long: what waits
+is lost with the process, and takes space beside its sources.
+"""
+
+Sources = tuple[str, ...]
+
+
+def compact_groups(
+    directory: Path,
+    *,
+    groups: Sequence[Sources],
+    check: GroupCheck,
+    live: LiveSet,
+    limits: SegmentLimits,
+    job: str,
+    token: int,
+    holder: str,
+    ownership: Ownership = Ownership.DETECT,
+    threads: int = THREADS,
+    bytes_per_second: int | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> tuple[GroupOutcome, ...]:
+    """Rewrite and commit `groups` (of a plan over one reading of the log, `check`), each exactly once per job.
+
+    `bytes_per_second`: what all threads together may read and write, reading back included.
+
+    In the order of `groups`: a receipt, or the error that kept this group from being committed, its own (as of
+    `kernel.rewrite_group`) or that of the commit it was to be part of (as of `commit.commit_groups`).
+
+    Raises:
+        RewriteStoppedError: `should_stop` said so; what was committed has its receipt in the fence.
+    """
+    ended = threading.Event()
+    pace = Pace(
+        should_stop=lambda: ended.is_set() or should_stop(),
+        bytes_per_second=bytes_per_second,
+        what=f"{directory}: the compaction",
+    )
+    attempt = _Attempt(directory, check, live, limits, job, token, holder, ownership, pace, ended)
+    try:
+        with ThreadPoolExecutor(threads, thread_name_prefix="rewrite") as pool:
+            try:
+                attempt.run(pool, groups)
+            finally:
+                ended.set()
+    finally:
+        for sources in groups:
+            with suppress(OSError):
+                fs.unlink_if_present(directory / partial_name(group_key(sources), job=job, token=token))
+    return tuple(attempt.outcomes[sources] for sources in groups)
+
+
+@dataclass(slots=True)
+class _Attempt:
+    directory: Path
+    check: GroupCheck
+    live: LiveSet
+    limits: SegmentLimits
+    job: str
+    token: int
+    holder: str
+    ownership: Ownership
+    pace: Pace
+    """Of all threads."""
+    ended: threading.Event
+    own: threading.local = field(default_factory=threading.local)
+    """Of each thread: its buffers."""
+    outcomes: dict[Sources, GroupOutcome] = field(default_factory=dict)
+
+    def run(self, pool: ThreadPoolExecutor, groups: Sequence[Sources]) -> None:
+        running = {pool.submit(self._rewrite, sources): sources for sources in groups}
+        ready: list[RewrittenGroup] = []
+        due = 0.0
+        while running:
+            done, _ = wait(
+                running, return_when=FIRST_COMPLETED, timeout=max(0.0, due - time.monotonic()) if ready else None
+            )
+            if not ready:
+                due = time.monotonic() + COMMIT_SECONDS
+            ready += self._sort_out(done, running)
+            if ready and (len(ready) >= COMMIT_GROUPS or not running or time.monotonic() >= due):
+                with _kept_open(self.directory, ready, pool):
+                    self._commit(ready)
+                ready = []
+
+    def _rewrite(self, sources: Sources) -> RewrittenGroup:
+        if self.ended.is_set():
+            raise RewriteStoppedError(f"{self.directory}: the compaction was asked to stop")
+        return rewrite_group(
+            self.directory,
+            sources=sources,
+            live=self.live,
+            limits=self.limits,
+            job=self.job,
+            token=self.token,
+            ranges=self.check.ranges(sources),
+            known=self.check.segments,
+            pace=self.pace,
+            buffers=self._buffers(),
+        )
+
+    def _buffers(self) -> Buffers:
+        if not hasattr(self.own, "buffers"):
+            self.own.buffers = Buffers()
+        buffers: Buffers = self.own.buffers
+        return buffers
+
+    def _sort_out(
+        self, done: set[Future[RewrittenGroup]], running: dict[Future[RewrittenGroup], Sources]
+    ) -> list[RewrittenGroup]:
+        ready = []
+        for future in done:
+            sources = running.pop(future)
+            try:
+                ready.append(future.result())
+            except SegmentLogError as error:
+                self.outcomes[sources] = error
+        return ready
+
+    def _commit(self, ready: list[RewrittenGroup]) -> None:
+        try:
+            outcomes = commit.commit_groups(
+                self.directory,
+                job=self.job,
+                token=self.token,
+                groups=ready,
+                holder=self.holder,
+                ownership=self.ownership,
+            )
+        except SegmentLogError as error:
+            outcomes = (error,) * len(ready)
+        self.outcomes.update((group.sources, outcome) for group, outcome in zip(ready, outcomes, strict=True))
+
+
+@contextmanager
+def _kept_open(directory: Path, groups: list[RewrittenGroup], pool: ThreadPoolExecutor) -> Iterator[None]:
+    """Sources stay open while they are replaced, and are closed by the pool.
+
+    The last one to let go of a replaced file frees its blocks: half a millisecond and more, which no caller should wait
+    for under the log's lock.
+    """
+    opened = []
+    for name in (name for group in groups for name in (*group.sources, *group.carried)):
+        with suppress(OSError):
+            opened.append(os.open(directory / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
+    try:
+        yield
+    finally:
+        for fd in opened:
+            pool.submit(os.close, fd)

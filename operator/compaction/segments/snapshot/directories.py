@@ -1,0 +1,246 @@
+"""Snapshot directories of a log: which snapshot counts, and what is live at or below it.
+
+The format: docs/design/segment-snapshots.md.
+
+`<log>/snapshots/<TERM>_<IDX>/{snapshot.dat, indexes}`, TERM and IDX 16 upper-case hexadecimal digits.
+
+A missing `indexes` file means UNKNOWN, never empty: Ra does not write it for an empty set, but a crash between the two
+files leaves the same picture, and taking it for empty loses every live entry
+(docs/design/segment-commit.md#windows-of-the-reference, W2).
+
+The owner deletes its older snapshots whenever it likes, and not at once: a reading that found something missing or torn
+counts only if nothing changed while it was made. Symbolic links are not followed, so nothing outside the log is read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from compaction.exceptions import (
+    CompactionError,
+    CorruptIndexesError,
+    CorruptSnapshotError,
+    LogChangedError,
+)
+from compaction.segments.directory import fs
+from compaction.segments.directory.listing import regular_identity
+from compaction.segments.format import etf
+from compaction.segments.snapshot.data_file import (
+    DATA_FILE,
+    NO_CLUSTER,
+    NO_DIRECTORY,
+    NOT_FOLLOWED,
+    NotAFileError,
+    SnapshotMeta,
+    SnapshotOrigin,
+    encode_snapshot,
+    open_regular,
+    read_snapshot_meta,
+)
+from compaction.segments.snapshot.seq import LiveSet, decode_indexes, encode_indexes
+
+SNAPSHOTS: Final = "snapshots"
+INDEXES_FILE: Final = "indexes"
+_NAME: Final = re.compile(r"([0-9A-F]{16})_([0-9A-F]{16})", re.ASCII)
+# 256 MiB of `indexes` is more than 20 million scattered indexes; the bound keeps memory finite on hostile files.
+MAX_INDEXES_BYTES: Final = 256 << 20
+# An owner completes a snapshot every few seconds at most; a look takes milliseconds.
+LOOKS: Final = 5
+
+_Listing = dict[str, tuple[tuple[int, ...] | None, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class LogSnapshot:
+    """The newest valid snapshot. `live` None: unknown, either missing (`live_error` None) or corrupt (`live_error`)."""
+
+    index: int
+    term: int
+    live: LiveSet | None
+    path: Path
+    live_error: CorruptIndexesError | None = None
+
+    @property
+    def data(self) -> Path:
+        """Its `snapshot.dat`."""
+        return self.path / DATA_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSearch:
+    """The newest valid snapshot, and what was wrong with newer ones."""
+
+    newest: LogSnapshot | None
+    rejected: tuple[CorruptSnapshotError, ...]
+
+
+def snapshot_name(*, term: int, index: int) -> str:
+    """Directory name, term first: names sort by term, then index."""
+    return f"{term:016X}_{index:016X}"
+
+
+def parse_snapshot_name(name: str) -> SnapshotMeta | None:
+    """Term and index in a snapshot directory's name; None for any other name."""
+    match = _NAME.fullmatch(name)
+    return SnapshotMeta(index=int(match[2], 16), term=int(match[1], 16)) if match else None
+
+
+def newest_snapshot(directory: Path) -> LogSnapshot | None:
+    """The newest valid snapshot of the log in `directory`, or None."""
+    return find_snapshots(directory).newest
+
+
+def find_snapshots(directory: Path) -> SnapshotSearch:
+    """Newest (by name) snapshot whose snapshot.dat is valid; newer invalid ones are named in `rejected`.
+
+    Raises:
+        CorruptSnapshotError: `snapshots` is a symbolic link (never followed), or not a directory.
+        LogChangedError: the owner replaced its snapshots at every reading.
+    """
+    root = directory / SNAPSHOTS
+    for _ in range(LOOKS):
+        listing = _list(root)
+        search = _search(root, sorted(listing, reverse=True))
+        # Whole means consistent, even if a newer one was completed meanwhile. Anything else may be a snapshot that its
+        # owner deletes because a newer one exists, or one that it has not finished: then something has changed.
+        whole = search.newest is not None and search.newest.live is not None and not search.rejected
+        if whole or _list(root) == listing:
+            return search
+    raise LogChangedError(str(directory))
+
+
+def _list(root: Path) -> _Listing:
+    """The snapshot directories by name, and what identifies their files; nothing when there is no `snapshots`."""
+    try:
+        fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        if error.errno not in NO_DIRECTORY:
+            raise
+        raise CorruptSnapshotError(str(root), NOT_FOLLOWED if root.is_symlink() else "it is not a directory") from error
+    try:
+        names = [name for name in os.listdir(fd) if _NAME.fullmatch(name)]
+        files = ("", f"/{DATA_FILE}", f"/{INDEXES_FILE}")
+        return {name: tuple(_identity(root, name + file, dir_fd=fd) for file in files) for name in names}
+    finally:
+        os.close(fd)
+
+
+def _identity(root: Path, name: str, *, dir_fd: int) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        error.filename = f"{root}/{name}"
+        raise
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _search(root: Path, names: list[str]) -> SnapshotSearch:
+    """The first valid one of `names`, newest first."""
+    rejected: list[CorruptSnapshotError] = []
+    for name in names:
+        try:
+            snapshot = load_snapshot(root / name)
+        except CorruptSnapshotError as error:
+            rejected.append(error)
+            continue
+        return SnapshotSearch(newest=snapshot, rejected=tuple(rejected))
+    return SnapshotSearch(newest=None, rejected=tuple(rejected))
+
+
+def load_snapshot(path: Path) -> LogSnapshot:
+    """The snapshot in directory `path`. CorruptSnapshotError when snapshot.dat is not valid."""
+    named = parse_snapshot_name(path.name)
+    meta = read_snapshot_meta(path / DATA_FILE)
+    if named != meta:
+        raise CorruptSnapshotError(str(path / DATA_FILE), f"it is of index {meta.index}, term {meta.term}")
+    try:
+        live = _read_live(path / INDEXES_FILE, snapshot_index=meta.index)
+    except CorruptIndexesError as error:
+        return LogSnapshot(index=meta.index, term=meta.term, live=None, path=path, live_error=error)
+    return LogSnapshot(index=meta.index, term=meta.term, live=live, path=path)
+
+
+def _read_live(path: Path, *, snapshot_index: int) -> LiveSet | None:
+    try:
+        with open_regular(path) as file:
+            # Not the bound itself: a read reserves memory for all that it asks for.
+            data = file.read(min(os.fstat(file.fileno()).st_size, MAX_INDEXES_BYTES) + 1)
+    except FileNotFoundError:
+        return None
+    except NotAFileError as error:
+        raise CorruptIndexesError(str(path), error.reason) from error
+    if len(data) > MAX_INDEXES_BYTES:
+        raise CorruptIndexesError(str(path), f"it is larger than {MAX_INDEXES_BYTES} bytes")
+    live = decode_indexes(data, file=str(path))
+    if live and live.largest > snapshot_index:
+        raise CorruptIndexesError(str(path), f"live index {live.largest} is above snapshot index {snapshot_index}")
+    return live
+
+
+def write_snapshot(
+    directory: Path,
+    *,
+    index: int,
+    term: int,
+    live: LiveSet | None,
+    state: bytes | None = None,
+    origin: SnapshotOrigin = NO_CLUSTER,
+    sync: bool = True,
+) -> LogSnapshot:
+    """Write a snapshot of the log in `directory`; `live` None leaves the `indexes` file out (unknown).
+
+    An empty set is written out, because a missing file would not mean empty. Each file and both directories are synced.
+    """
+    if live and live.largest > index:
+        raise CompactionError(f"{directory}: live index {live.largest} is above the snapshot's index {index}")
+    path = directory / SNAPSHOTS / snapshot_name(term=term, index=index)
+    path.mkdir(parents=True, exist_ok=True)
+    # indexes first: a crash in between leaves a directory without snapshot.dat, which no reader takes for a snapshot.
+    if live is not None:
+        _write_file(path / INDEXES_FILE, encode_indexes(live), sync=sync)
+    data = encode_snapshot(index=index, term=term, state=etf.encode([]) if state is None else state, origin=origin)
+    _write_file(path / DATA_FILE, data, sync=sync)
+    if sync:
+        for parent in (path, path.parent, directory):
+            fs.sync_directory(parent)
+    return LogSnapshot(index=index, term=term, live=live, path=path)
+
+
+def _write_file(path: Path, data: bytes, *, sync: bool) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+
+
+def make_durable(directory: Path) -> None:
+    """Make the snapshots of the log in `directory` durable as they are visible now. OSError passes through.
+
+    What is visible its owner may not have synced yet. After a power failure, the entries that a compaction dropped by a
+    snapshot which went with it would be live, and nowhere.
+    """
+    root = directory / SNAPSHOTS
+    try:
+        names = sorted(_list(root))
+    except CorruptSnapshotError:
+        # Nothing goes by it: values that were given won over it.
+        return
+    for name in names:
+        # One that is gone was replaced by a newer one, which its owner synced before.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            for file in (DATA_FILE, INDEXES_FILE):
+                if regular_identity(root / name / file):
+                    fs.sync_file(root / name / file)
+            fs.sync_directory(root / name)
+    if root.is_dir():
+        fs.sync_directory(root)

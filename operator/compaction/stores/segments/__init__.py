@@ -1,1 +1,0 @@
-"""Segment logs: Raft entries in numbered segment files, a snapshot, and the live indexes at or below it."""

@@ -1,1 +1,0 @@
-"""The rewrite of groups of segments into new files, which nothing refers to before their commit."""
