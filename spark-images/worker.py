@@ -11,7 +11,7 @@ import sys
 
 from compaction.cli.main import main
 from compaction.exceptions import EngineStartError
-from compaction.rewrite.spark.properties import DriverCall, worker_options
+from compaction.worker.spark.properties import DriverCall, worker_options
 
 
 def arguments(words: list[str]) -> list[str]:

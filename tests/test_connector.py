@@ -14,8 +14,8 @@ from contextlib import contextmanager
 import aiohttp
 import pytest
 
-from compaction.connector import ClosingConnector
 from compaction.local.cluster.certs import ensure_authority
+from compaction.storage.connector import ClosingConnector
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 ENDLESS = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n{}"

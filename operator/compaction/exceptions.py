@@ -590,7 +590,7 @@ class LaunchUncertainError(LaunchError):
     """The answer to a launch got lost: the worker may have been started."""
 
 
-# --- the worker (rewrite/, cli/cluster/worker.py) ---
+# --- the worker (worker/, cli/cluster/worker.py) ---
 
 
 class LeaseLostError(CompactionError):

@@ -11,7 +11,7 @@ import pytest
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState, PolicyReason, WaitReason
 from compaction.blocks.planning.rules import BlockReason
 from compaction.blocks.reasons import BlockJobReason
-from compaction.planning.candidates import LeftOutReason
+from compaction.core.planning.candidates import LeftOutReason
 from compaction.segments.planning.plan import LeftAloneReason
 from compaction.segments.reasons import SegmentReason
 from compaction.segments.scan.problems import LogErrorReason

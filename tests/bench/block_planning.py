@@ -15,9 +15,9 @@ from bench.harness import Curve, Fact, Race, Side, Workspace, most_seconds, samp
 from compaction.blocks.planning.offers import offer
 from compaction.blocks.planning.queue import BlockQueue
 from compaction.blocks.planning.rules import BlockClass, BlockRules, QueuedBlock
-from compaction.planning.candidates import Candidate, GroupCandidate
-from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
-from compaction.planning.triggers import PlanTrigger
+from compaction.core.planning.candidates import Candidate, GroupCandidate
+from compaction.core.planning.planner import JobInventory, Plan, PlanLimits, Planner
+from compaction.core.planning.triggers import PlanTrigger
 
 RULES = BlockRules()
 NOW = 1_800_000_000.0

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from bench.harness import Fact, Workspace
 from compaction.blocks.fingerprint.verify import read_back
 from compaction.blocks.registration.describe import described
-from compaction.stores.objects.store import open_objects
+from compaction.storage.objects.store import open_objects
 from support.stores.block_shapes import KEY, SHAPES, Arrangement, generate
 
 BATCH_ROWS = 1 << 16

@@ -22,8 +22,8 @@ from compaction.blocks.paths import block_path
 from compaction.blocks.rewriting.job import PART_BYTES
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.local.cache import class_archives
-from compaction.rewrite.spark.session import SparkEngine
-from compaction.rewrite.spark.settings import SparkSettings
+from compaction.worker.spark.session import SparkEngine
+from compaction.worker.spark.settings import SparkSettings
 from support.stores.block_index import block_id
 from support.stores.block_jobs import claim, job_of, run
 from support.stores.block_shapes import Arrangement, generate

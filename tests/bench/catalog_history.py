@@ -31,7 +31,7 @@ from compaction.catalogs.model.entries import VersionedUpdate
 from compaction.catalogs.model.enums import IndexKind
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.model.maps import SharedMap
-from compaction.collecting import no_collection
+from compaction.core.collecting import no_collection
 from support.catalogs.immediate_logs import ListLog
 from support.catalogs.worlds import World, column, table
 

@@ -29,8 +29,8 @@ from compaction.catalogs.participants.reference import system_clock
 from compaction.catalogs.serving.client import AskLimits, ParticipantAddress, ParticipantClient
 from compaction.catalogs.serving.openapi import REPORT_PATH
 from compaction.catalogs.serving.round import ReportRound, StoreRound, ask_all, store_all
-from compaction.connector import ClosingConnector
 from compaction.local.cluster.certs import ensure_authority
+from compaction.storage.connector import ClosingConnector
 
 PROCESS = Path(__file__).parent / "processes" / "participants.py"
 LIMITS = AskLimits()

@@ -18,7 +18,7 @@ from compaction.api.policy.resource import CompactionPolicySpec
 from compaction.segments.generate import generate_log
 from compaction.segments.scan.changes import SETTLE_SECONDS
 from compaction.segments.scan.sense import content_of
-from compaction.stores.adapter import SenseRequest, StoreAdapter, open_store
+from compaction.storage.adapter import SenseRequest, StoreAdapter, open_store
 
 
 def build(root: Path, template: Path, *, logs: int) -> None:

@@ -18,12 +18,12 @@ from bench.sensor import build
 from compaction.api.job.report import ReportOutcome
 from compaction.local.cache import class_archives
 from compaction.local.programs.spark_archive import ensure_archive
-from compaction.rewrite.spark import settings as spark_settings
-from compaction.rewrite.spark.session import SparkEngine
-from compaction.rewrite.spark.settings import SparkSettings
 from compaction.segments.commit import fence
 from compaction.segments.generate import generate_log
 from compaction.segments.rewriting.rewriter import SegmentRewriter
+from compaction.worker.spark import settings as spark_settings
+from compaction.worker.spark.session import SparkEngine
+from compaction.worker.spark.settings import SparkSettings
 from support.processes.worker_ports import FakeLease, assignment, job_spec
 
 SLOTS = 2

@@ -15,7 +15,7 @@ from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.blocks.rewriting.attempt import COMMIT_PATIENCE, BlockAttempt
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.local.servers.postgres import PostgresServer
-from compaction.rewrite.place import objects_place
+from compaction.worker.place import objects_place
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_index import check, empty_postgres

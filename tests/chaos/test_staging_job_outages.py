@@ -14,10 +14,9 @@ from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.resource import CompactionPolicy
+from compaction.core.planning.planner import JobInventory
+from compaction.core.reconcile.planning.creating import planner_of, spec_of
 from compaction.local.servers.postgres import PostgresServer
-from compaction.planning.planner import JobInventory
-from compaction.reconcile.planning.creating import planner_of, spec_of
-from compaction.rewrite.ports import Assignment
 from compaction.staging.adapter import open_adapter
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.branching import Brancher
@@ -26,8 +25,9 @@ from compaction.staging.flows.swapping import seal
 from compaction.staging.flows.writing import Writer
 from compaction.staging.rewriting.rewriter import MetarangeRewriter
 from compaction.staging.store import StagingConnection, StagingStore
-from compaction.stores.adapter import OpenRequest, SenseRequest, StoreAdapter
-from compaction.stores.secrets import GivenSecrets
+from compaction.storage.adapter import OpenRequest, SenseRequest, StoreAdapter
+from compaction.storage.secrets import GivenSecrets
+from compaction.worker.ports import Assignment
 from support.cluster.staging_manifests import staging_area, staging_policy_object
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.processes.worker_ports import FakeLease, ThreadEngine

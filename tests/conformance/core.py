@@ -13,15 +13,15 @@ from typing import Any, Final
 from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.kinds.kind import Kind
-from compaction.kinds.registry import kind_of
-from compaction.planning.planner import JobInventory
-from compaction.planning.reading import HeldJob
-from compaction.reconcile.planning.creating import planner_of, spec_of
-from compaction.rewrite.engine import Engine
-from compaction.rewrite.ports import Assignment
-from compaction.rewrite.runner import RunnerOfAllKinds
-from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter, Swept, open_store
+from compaction.core.kind import Kind
+from compaction.core.planning.planner import JobInventory
+from compaction.core.planning.reading import HeldJob
+from compaction.core.reconcile.planning.creating import planner_of, spec_of
+from compaction.registry import kind_of
+from compaction.storage.adapter import Sensed, SenseRequest, StoreAdapter, Swept, open_store
+from compaction.worker.engine import Engine
+from compaction.worker.ports import Assignment
+from compaction.worker.runner import RunnerOfAllKinds
 from conformance.harness import Harness
 from support.processes.worker_ports import FakeLease
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from compaction.stores.secrets import Secrets
+from compaction.storage.secrets import Secrets
 
 
 class Fault(Enum):

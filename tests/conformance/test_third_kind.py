@@ -21,9 +21,9 @@ import yaml
 from compaction.api.crd.definitions import crd_files
 from compaction.api.job.resource import JobReceipt
 from compaction.api.policy.store import StoreSpec
-from compaction.kinds.registry import all_kinds
 from compaction.local.cluster.control_plane import start_control_plane
 from compaction.local.programs.binaries import Binaries
+from compaction.registry import all_kinds
 from conformance.harnesses.lines import fill
 from conformance.lines.content import content
 from conformance.lines.kind import LINES
@@ -38,7 +38,7 @@ KIND = "conformance.lines.kind:LINES"
 REGISTERED = """
 import sys
 from compaction.cli.main import main
-from compaction.kinds.registry import register
+from compaction.registry import register
 from conformance.lines.kind import LINES
 from conformance.lines.registered import registered
 register(LINES)

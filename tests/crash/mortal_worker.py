@@ -16,8 +16,8 @@ from compaction.blocks.rewriting.attempt import BlockAttempt
 from compaction.blocks.rewriting.job import BlockJob
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.exceptions import ObjectStoreUnavailableError
-from compaction.rewrite.place import objects_place
-from compaction.stores.objects.store import ObjectStorage
+from compaction.storage.objects.store import ObjectStorage
+from compaction.worker.place import objects_place
 from support.faults.index_faults import Death, Fault, Interrupted, When
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_jobs import secrets_of

@@ -23,7 +23,7 @@ from compaction.blocks.index.tables import HOLDERS
 from compaction.blocks.model import SECOND
 from compaction.blocks.store import BlockStore
 from compaction.local.run.this_process import this_process
-from compaction.stores.processes import Holder
+from compaction.storage.processes import Holder
 from support.stores.block_commands import BlockCommands, in_folder
 from support.stores.block_index import check
 from support.stores.block_jobs import orphans

@@ -23,7 +23,7 @@ from compaction.staging.staged.counters import TokenCounters
 from compaction.staging.sweep.objects import reachable, sweep_objects
 from compaction.staging.sweep.tokens import sweep_tokens
 from compaction.staging.tree.storage import RangeStorage
-from compaction.stores.objects.store import ObjectStorage, open_objects
+from compaction.storage.objects.store import ObjectStorage, open_objects
 from support.depth import one_of_each
 from support.faults.staging_faults import KV_CALLS, OBJECT_CALLS, Fate, Killed, When
 from support.stores.staging_repos import DRAFT, SMALL_RANGES, Content, StagingRepo

@@ -10,8 +10,8 @@ from compaction.api.job.resource import CompactionJob, JobReceipt
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.blocks.kind import BLOCKS
 from compaction.cli.cluster.status_view import job_data, policy_data, show_policy
-from compaction.explain.job import explain_job
-from compaction.explain.policy import explain_policy
+from compaction.core.explain.job import explain_job
+from compaction.core.explain.policy import explain_policy
 from support.cluster.explained import NOW, ago, condition
 from support.cluster.manifests import BLOCK_1, BLOCK_2, block_job_object, block_policy_object
 

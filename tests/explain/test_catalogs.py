@@ -12,7 +12,7 @@ from compaction.catalogs.explain.explaining import explain_catalog
 from compaction.catalogs.explain.words import CATALOG_WORDS, CAUSE_WORDS
 from compaction.catalogs.participants.report import Cause
 from compaction.cli.main import COMMANDS
-from compaction.kinds.meaning import Meaning, Names
+from compaction.core.meaning import Meaning, Names
 from support.cluster.explained import NOW, ago, catalog_status, catalog_with, condition, lease_with
 
 NAMES = Names("storage", catalog="orders")

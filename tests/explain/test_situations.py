@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from compaction.api.names import COORDINATOR_LEASE
-from compaction.explain.job import explain_job
-from compaction.explain.policy import explain_policy
+from compaction.core.explain.job import explain_job
+from compaction.core.explain.policy import explain_policy
 from compaction.segments.reasons import SegmentReason
 from compaction.segments.scan.problems import LogErrorReason
 from support.cluster.explained import NOW, ago, attempt, condition, job_with, lease_with, policy_with

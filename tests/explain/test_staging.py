@@ -6,8 +6,8 @@ from typing import Any
 
 from compaction.api.job.resource import CompactionJob
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.explain.job import explain_job
-from compaction.explain.policy import explain_policy
+from compaction.core.explain.job import explain_job
+from compaction.core.explain.policy import explain_policy
 from support.cluster.explained import NOW, ago
 from support.cluster.staging_manifests import staging_job_object, staging_policy_object
 

@@ -12,14 +12,14 @@ from compaction.blocks.kind import BLOCKS
 from compaction.blocks.planning.rules import BlockReason
 from compaction.blocks.reasons import BlockJobReason
 from compaction.cli.main import COMMANDS
-from compaction.explain.job import explain_job
-from compaction.explain.job_words import JOB_WORDS
-from compaction.explain.left_out_words import TARGET_WORDS
-from compaction.explain.policy import explain_policy
-from compaction.explain.policy_words import POLICY_WORDS, WAIT_WORDS
-from compaction.explain.words import job_words, left_out_words, policy_words, wait_words
-from compaction.kinds.meaning import Meaning, Names, meaning_of
-from compaction.planning.candidates import LeftOutReason
+from compaction.core.explain.job import explain_job
+from compaction.core.explain.job_words import JOB_WORDS
+from compaction.core.explain.left_out_words import TARGET_WORDS
+from compaction.core.explain.policy import explain_policy
+from compaction.core.explain.policy_words import POLICY_WORDS, WAIT_WORDS
+from compaction.core.explain.words import job_words, left_out_words, policy_words, wait_words
+from compaction.core.meaning import Meaning, Names, meaning_of
+from compaction.core.planning.candidates import LeftOutReason
 from compaction.segments.kind import SEGMENTS
 from compaction.segments.planning.plan import LeftAloneReason
 from compaction.segments.reasons import SegmentReason

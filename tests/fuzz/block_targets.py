@@ -11,7 +11,7 @@ from compaction.blocks.format.footer import read_footer
 from compaction.blocks.format.metadata import BlockMetadata
 from compaction.blocks.format.thrift import FooterError, decode
 from compaction.blocks.registration.describe import describe
-from compaction.stores.objects.store import open_objects
+from compaction.storage.objects.store import open_objects
 from fuzz.target import Target, refusing
 from support.stores.blocks import PATH, ULID, footer_of, parquet, rows, with_footer
 

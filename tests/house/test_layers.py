@@ -13,7 +13,7 @@ from compaction.cli.main import COMMANDS
 from house.sources import PACKAGE, Module, imports_of
 
 CLUSTER = ("kopf", "kubernetes", "aiohttp", "compaction.kube")
-SPARK = ("pyspark", "py4j", "compaction.rewrite")
+SPARK = ("pyspark", "py4j", "compaction.worker")
 INPUT_OUTPUT = (
     "asyncio", "fcntl", "http", "mmap", "multiprocessing", "os", "pathlib.Path", "shutil", "signal", "socket", "ssl",
     "subprocess", "tempfile", "threading", "urllib", "click", "rich", "requests",
@@ -31,20 +31,22 @@ class Layer:
 
 
 LAYERS = (
-    Layer("compaction.api", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS, "compaction.stores", "compaction.planning")),
-    Layer("compaction.planning", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS, "compaction.kinds")),
-    Layer("compaction.reconcile", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS)),
+    Layer(
+        "compaction.api", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS, "compaction.storage", "compaction.core.planning")
+    ),
+    Layer("compaction.core.planning", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS, "compaction.core")),
+    Layer("compaction.core.reconcile", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS)),
     # What the core may know about a kind of store: decisions from plain data, and dotted names of everything else.
     Layer(
-        "compaction.kinds",
+        "compaction.core",
         (
             *CLUSTER,
             *SPARK,
             *INPUT_OUTPUT,
             *CLOCKS,
-            "compaction.stores",
-            "compaction.reconcile",
-            "compaction.explain",
+            "compaction.storage",
+            "compaction.core.reconcile",
+            "compaction.core.explain",
             "compaction.cli",
             "compaction.local",
         ),
@@ -78,7 +80,7 @@ LAYERS = (
         Layer(f"compaction.segments.install.{module}", (*INPUT_OUTPUT, *CLOCKS))
         for module in ("messages", "codec", "needed", "sender", "receiver")
     ),
-    Layer("compaction.stores", (*CLUSTER, *SPARK, "compaction.reconcile", "compaction.cli", "compaction.local")),
+    Layer("compaction.storage", (*CLUSTER, *SPARK, "compaction.core.reconcile", "compaction.cli", "compaction.local")),
     # A library by itself: of the project it knows the errors only. Model, codec and commands do no input or output, nor
     # does the decision to compact.
     Layer(
@@ -87,13 +89,13 @@ LAYERS = (
             *CLUSTER,
             *SPARK,
             "compaction.api",
-            "compaction.kinds",
-            "compaction.planning",
+            "compaction.core",
+            "compaction.core.planning",
             "compaction.leases",
-            "compaction.stores",
-            "compaction.reconcile",
-            "compaction.explain",
-            "compaction.ingest",
+            "compaction.storage",
+            "compaction.core.reconcile",
+            "compaction.core.explain",
+            "compaction.serving",
             "compaction.cli",
             "compaction.local",
         ),
@@ -101,39 +103,40 @@ LAYERS = (
     Layer("compaction.catalogs.model", (*INPUT_OUTPUT, *CLOCKS, "compaction.catalogs.codec")),
     Layer("compaction.catalogs.codec", (*INPUT_OUTPUT, *CLOCKS, "compaction.catalogs.commands")),
     Layer("compaction.catalogs.compaction", (*INPUT_OUTPUT, *CLOCKS, "compaction.catalogs.codec")),
-    Layer("compaction.rewrite", (*CLUSTER, "compaction.reconcile", "compaction.cli", "compaction.local")),
+    Layer("compaction.worker", (*CLUSTER, "compaction.core.reconcile", "compaction.cli", "compaction.local")),
     Layer(
-        "compaction.explain",
-        (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS, "compaction.stores", "compaction.reconcile", "compaction.cli"),
+        "compaction.core.explain",
+        (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS, "compaction.storage", "compaction.core.reconcile", "compaction.cli"),
     ),
-    Layer("compaction.leases", ("kopf", "pyspark", "compaction.stores", "compaction.rewrite", "compaction.cli")),
+    Layer("compaction.leases", ("kopf", "pyspark", "compaction.storage", "compaction.worker", "compaction.cli")),
     # An edge of its own: HTTP outwards, the block store as a library; who a token belongs to is asked through a port.
     Layer(
-        "compaction.ingest",
+        "compaction.serving",
         (
             "kopf",
             "kubernetes",
             "compaction.kube",
             *SPARK,
-            "compaction.planning",
+            "compaction.core.planning",
             "compaction.leases",
-            "compaction.reconcile",
+            "compaction.core.reconcile",
             "compaction.cli",
             "compaction.local",
         ),
     ),
     # Plays coordinator and worker with their own parts; Spark and the reconciler are no part of fencing.
     Layer(
-        "compaction.segments.drill", ("kopf", "kubernetes", "pyspark", "py4j", "compaction.reconcile", "compaction.cli")
+        "compaction.segments.drill",
+        ("kopf", "kubernetes", "pyspark", "py4j", "compaction.core.reconcile", "compaction.cli"),
     ),
     # For libraries: it knows nothing.
-    Layer("compaction.collecting", (*INPUT_OUTPUT, *CLOCKS, "compaction", *CLUSTER, *SPARK)),
+    Layer("compaction.core.collecting", (*INPUT_OUTPUT, *CLOCKS, "compaction", *CLUSTER, *SPARK)),
     # Of HTTP clients in every room.
-    Layer("compaction.connector", ("kopf", "kubernetes", "compaction", *SPARK)),
+    Layer("compaction.storage.connector", ("kopf", "kubernetes", "compaction", *SPARK)),
     Layer("compaction.exceptions", ("compaction.api", *CLUSTER, *SPARK)),
     # What every boundary says of an exception that nothing expects: it knows the errors only.
     Layer(
-        "compaction.unexpected", (*CLUSTER, *SPARK, *CLOCKS, "compaction.api", "compaction.stores", "compaction.kinds")
+        "compaction.unexpected", (*CLUSTER, *SPARK, *CLOCKS, "compaction.api", "compaction.storage", "compaction.core")
     ),
 )
 
@@ -205,7 +208,7 @@ def test_every_form_of_import_is_seen() -> None:
         "import kopf.on\nfrom kubernetes import client\ndef f():\n    from ..kube import queue\n    from . import x\n"
     )
     names = imports_of(ast.parse(source), package="compaction.segments")
-    assert {"kopf.on", "kubernetes.client", "compaction.stores.kube.queue", "compaction.segments.x"} <= names
+    assert {"kopf.on", "kubernetes.client", "compaction.storage.kube.queue", "compaction.segments.x"} <= names
     assert reaches("kopf.on", CLUSTER)
     assert not reaches("kopfish", CLUSTER)
 

@@ -21,14 +21,14 @@ from pydantic.alias_generators import to_camel
 
 from compaction import exceptions
 from compaction.cli.local.tables import OpenOthers, RunTables
+from compaction.core.commands import SHIPPED
+from compaction.core.doors import Door
+from compaction.core.kind import Kind
 from compaction.exceptions import BlockStoreError, CompactionError, SegmentLogError, StagingStoreError
-from compaction.kinds.commands import SHIPPED
-from compaction.kinds.doors import Door
-from compaction.kinds.kind import Kind
-from compaction.kinds.registry import KINDS
 from compaction.local.demo.stage import Show
-from compaction.rewrite.ports import JobRunner, OpenRewriter
-from compaction.stores.adapter import OpenAdapter, StoreAdapter
+from compaction.registry import KINDS
+from compaction.storage.adapter import OpenAdapter, StoreAdapter
+from compaction.worker.ports import JobRunner, OpenRewriter
 from house.sources import Module, imports_of
 
 ERRORS: dict[str, type[CompactionError]] = {
@@ -43,8 +43,8 @@ UNIONS = frozenset(
         "compaction.api.job.spec",
         "compaction.api.job.status",
         "compaction.exceptions",
-        "compaction.kinds.registry",
-        "compaction.kinds.commands",
+        "compaction.registry",
+        "compaction.core.commands",
     }
 )
 """Where the kinds are put together: the unions of the resources, the flat list of errors, and the registry."""
@@ -241,7 +241,7 @@ def test_a_door_that_leads_elsewhere_is_seen() -> None:
     assert len(lacks(Given(), Asked)) == 2
     assert lacks(lambda: None, OpenAdapter)
     with pytest.raises(ImportError):
-        Door("compaction.kinds.nowhere:open").open()
+        Door("compaction.core.nowhere:open").open()
 
 
 def test_the_command_line_and_the_registry_know_the_same_kinds() -> None:
@@ -250,9 +250,9 @@ def test_the_command_line_and_the_registry_know_the_same_kinds() -> None:
 
 def test_doors_start_nothing(modules: list[Module]) -> None:
     """`compactor --help` reads them: neither models nor anything else of a kind is loaded for it."""
-    light = [one for one in modules if one.name.startswith("compaction.kinds.") and one.name.endswith("doors")]
+    light = [one for one in modules if one.name.startswith("compaction.core.") and one.name.endswith("doors")]
     assert len(light) == len(KINDS) + 1
-    allowed = {"compaction.kinds", "compaction.kinds.doors"}
+    allowed = {"compaction.core", "compaction.core.doors"}
     for one in light:
         ours = {name for name in imports_of(ast.parse(one.text), package="") if name.startswith("compaction.")}
         assert {name for name in ours if not belongs_to(name, allowed)} == set()
@@ -262,7 +262,7 @@ LOADED = """
 import importlib, sys
 for name in {missing}:
     sys.modules[name] = None
-from compaction.kinds.registry import KINDS
+from compaction.registry import KINDS
 for module in {modules}:
     importlib.import_module(module)
 for kind in KINDS:

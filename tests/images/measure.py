@@ -20,8 +20,8 @@ from compaction.local.images.model import Image
 from images.containers import Pod, Unpacked, unpack
 
 START = """
-from compaction.rewrite.spark.session import SparkEngine
-from compaction.rewrite.spark.settings import SparkSettings
+from compaction.worker.spark.session import SparkEngine
+from compaction.worker.spark.settings import SparkSettings
 with SparkEngine(SparkSettings(master="local[2]")) as engine:
     engine.submit(str.upper, "done", tag="one").result()
 """

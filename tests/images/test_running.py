@@ -26,10 +26,10 @@ from compaction.api.names import (
     child_labels,
 )
 from compaction.leases.record import Lease, LeaseRecord
-from compaction.rewrite.worker.loop import WorkerExit
 from compaction.segments.commit import fence
 from compaction.segments.generate import Pattern, generate_log
 from compaction.segments.planning.limits import SegmentLimits
+from compaction.worker.loop import WorkerExit
 from images.containers import Container, Pod, Unpacked
 from support.cluster.control_plane import ControlPlane
 from support.processes.worker_ports import job_spec

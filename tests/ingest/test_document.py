@@ -21,7 +21,7 @@ from compaction.blocks.serving.openapi import document
 from compaction.blocks.serving.server import IngestServer
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.exceptions import DatabaseError, DatabaseUnavailableError, TokenReviewUnavailableError
-from compaction.ingest.service import RequestLimits
+from compaction.serving.service import RequestLimits
 from support.depth import examples
 from support.stores.api_documents import check_routes, check_whole, secured
 from support.stores.block_churn import compact, sweep

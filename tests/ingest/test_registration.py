@@ -24,7 +24,7 @@ from compaction.blocks.paths import block_path
 from compaction.blocks.registration import describe as describe_module
 from compaction.blocks.store import BlockStore
 from compaction.blocks.sweep.orphan_collector import collect_orphans, find_orphans
-from compaction.ingest.service import RequestLimits
+from compaction.serving.service import RequestLimits
 from support.depth import examples
 from support.faults.aged import DAY, Aging
 from support.stores.block_index import NOON, block_id, check

@@ -16,9 +16,9 @@ import pytest
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.exceptions import IngestConfigError
-from compaction.ingest.running import Address, TlsFiles
 from compaction.local.cluster.certs import Authority, ensure_authority
-from compaction.stores.objects.store import Retrying, open_objects
+from compaction.serving.running import Address, TlsFiles
+from compaction.storage.objects.store import Retrying, open_objects
 from support.stores.block_stores import fill, upload
 from support.stores.ingest import gate, serving
 from support.time.waiting import eventually
@@ -55,7 +55,7 @@ def certificate(port: int, context: ssl.SSLContext) -> bytes:
 def test_tls_and_a_new_certificate_without_a_restart(
     store: BlockStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compaction.ingest.running.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("compaction.serving.running.LOOK_SECONDS", 0.05)
     authority = ensure_authority(tmp_path / "authority")
     files = write(authority, tmp_path)
     context = ssl.create_default_context(cafile=str(authority.ca))

@@ -10,12 +10,12 @@ from compaction.api.enums import JobReason, PolicyReason, WaitReason
 from compaction.api.job.resource import CompactionJob, JobReceipt
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.blocks.reasons import BlockJobReason
-from compaction.kinds.fate import FATES, Fate
-from compaction.kinds.kind import Kind, StoreSecrets
-from compaction.kinds.registry import KINDS, any_fate, fate_of, kind_named, kind_of, kind_of_job, register
-from compaction.planning.candidates import Candidate, GroupCandidate, LeftOutReason
-from compaction.planning.planner import JobInventory, PlanLimits, PlannedJob, Planner
-from compaction.planning.triggers import PlanTrigger
+from compaction.core.fate import FATES, Fate
+from compaction.core.kind import Kind, StoreSecrets
+from compaction.core.planning.candidates import Candidate, GroupCandidate, LeftOutReason
+from compaction.core.planning.planner import JobInventory, PlanLimits, PlannedJob, Planner
+from compaction.core.planning.triggers import PlanTrigger
+from compaction.registry import KINDS, any_fate, fate_of, kind_named, kind_of, kind_of_job, register
 from compaction.segments.reasons import SegmentReason
 from support.cluster.manifests import block_job_object, block_policy_object, job_object, policy_object
 from support.cluster.staging_manifests import staging_job_object, staging_policy_object

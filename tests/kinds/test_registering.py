@@ -12,8 +12,8 @@ from dataclasses import replace
 from compaction.api.crd.definitions import crd_files
 from compaction.api.job.resource import CompactionJob
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.kinds.fate import Fate
-from compaction.kinds.registry import all_kinds, fate_of, kind_of, kind_of_job, register
+from compaction.core.fate import Fate
+from compaction.registry import all_kinds, fate_of, kind_of, kind_of_job, register
 from conformance.lines.kind import LINE_STORE, LineKind
 
 

@@ -13,6 +13,10 @@ from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
 from compaction.api.policy.resource import CompactionPolicy
+from compaction.core.reconcile.actions import Decision
+from compaction.core.reconcile.observations import PolicySnapshot
+from compaction.core.reconcile.planning import creating
+from compaction.core.reconcile.policy import reconcile
 from compaction.exceptions import ApiUnavailableError, ConflictError
 from compaction.kube import controller
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, EVENTS, LEASES, ApiClient, Obj
@@ -20,17 +24,13 @@ from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.resources import Resource
 from compaction.kube.informer.queue import LONGEST_STALE_PAUSE, stale_pause
 from compaction.kube.release import OWN_VERSION
-from compaction.reconcile.actions import Decision
-from compaction.reconcile.observations import PolicySnapshot
-from compaction.reconcile.planning import creating
-from compaction.reconcile.policy import reconcile
 from compaction.segments.adapter import SegmentLogsAdapter
 from compaction.segments.commit import fence
 from compaction.segments.directory import lock
 from compaction.segments.generate import corrupt_entry
 from compaction.segments.reading.reader import log_fingerprint
 from compaction.segments.reading.view import open_log
-from compaction.stores.adapter import Sensed, SenseRequest
+from compaction.storage.adapter import Sensed, SenseRequest
 from kube.own_coordinator import Bench, bench
 from support.stores.ra_system import killed, running
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.api.policy.resource import CompactionPolicy
+from compaction.core.reconcile.overlap import Claimant, share_a_store
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.overlaps import Overlaps
-from compaction.reconcile.overlap import Claimant, share_a_store
 from support.cluster.manifests import policy_object
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

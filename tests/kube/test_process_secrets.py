@@ -17,7 +17,7 @@ from compaction.exceptions import LaunchError
 from compaction.kube.launchers.base import PolicyKey, StoreSecrets, WorkerRef, WorkerRequest
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.launchers.process_secrets import REFRESH_SECONDS
-from compaction.stores.secrets import DirectorySecrets, GivenSecrets
+from compaction.storage.secrets import DirectorySecrets, GivenSecrets
 from support.time.waiting import eventually
 
 VALUE = "s3cr3t-value-that-nobody-may-see"
@@ -25,7 +25,7 @@ POLICY = PolicyKey("ns", "p")
 VALUES = {"store": {"secret_access_key": VALUE}, "index": {"url": f"postgresql://me:{VALUE}@db/index"}, "x": {"y": "z"}}
 READS = """
 import sys, time
-from compaction.stores.secrets import DirectorySecrets
+from compaction.storage.secrets import DirectorySecrets
 secrets = DirectorySecrets(sys.argv[sys.argv.index("--secrets-dir") + 1])
 assert "s3cr3t" in secrets.read("store")["secret_access_key"] and "s3cr3t" in secrets.read("index")["url"]
 print("read", flush=True)

@@ -21,10 +21,10 @@ from compaction.exceptions import ConflictError, CorruptEntryError, NotFoundErro
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.leases.record import format_micro_time
-from compaction.rewrite.ports import Assignment
 from compaction.segments.scan.sense import SenseSettings
 from compaction.segments.store import SegmentLogStore
-from compaction.stores.secrets import NO_SECRETS, Secrets
+from compaction.storage.secrets import NO_SECRETS, Secrets
+from compaction.worker.ports import Assignment
 from support.processes.worker_ports import FakeLease, ThreadEngine
 
 

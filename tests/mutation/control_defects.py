@@ -58,7 +58,7 @@ CONTROL_DEFECTS: Final = (
     Defect(
         name="leases: a worker whose lease ran out has it back after a late renewal",
         promise="control-plane.md#5-the-life-of-a-job",
-        file="rewrite/worker/held.py",
+        file="worker/held.py",
         old='                self._lost = f"not renewed for {self.assignment.lease_seconds:g} s"\n',
         new='                return f"not renewed for {self.assignment.lease_seconds:g} s"\n',
         killers=("rewrite/test_held.py",),
@@ -74,7 +74,7 @@ CONTROL_DEFECTS: Final = (
     Defect(
         name="scheduler: a second job starts on a target that one works on",
         promise="control-plane.md#6-who-goes-first",
-        file="planning/scheduler.py",
+        file="core/planning/scheduler.py",
         old="        if job.target in busy:",
         new="        if job.name in busy:",
         killers=("planning/test_scheduler.py",),
@@ -82,7 +82,7 @@ CONTROL_DEFECTS: Final = (
     Defect(
         name="jobs: the report of an attempt that was fenced off counts",
         promise="control-plane.md#1-two-layers-of-safety",
-        file="reconcile/jobs/steps.py",
+        file="core/reconcile/jobs/steps.py",
         old="    if report is None or report.token != token_of(status):",
         new="    if report is None:",
         killers=(
@@ -94,7 +94,7 @@ CONTROL_DEFECTS: Final = (
     Defect(
         name="jobs: one attempt more than maxAttempts",
         promise="control-plane.md#5-the-life-of-a-job",
-        file="reconcile/jobs/job.py",
+        file="core/reconcile/jobs/job.py",
         old="    final = at_once or failures >= max_attempts",
         new="    final = at_once or failures > max_attempts",
         killers=("reconcile/jobs/test_retry.py", "reconcile/test_lifecycle.py"),

@@ -128,7 +128,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="plan: a job does not say from which version of its log it was made",
         promise="control-plane.md#5-the-life-of-a-job",
-        file="planning/planner.py",
+        file="core/planning/planner.py",
         old="        said = [self.owner_uid, candidate.target, candidate.base_version]",
         new="        said = [self.owner_uid, candidate.target]",
         killers=("planning/test_planner.py",),

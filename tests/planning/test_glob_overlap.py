@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.planning.glob_overlap import Selection, overlap
+from compaction.core.planning.glob_overlap import Selection, overlap
 from compaction.segments.scan.globs import compile_globs, matches
 
 NAMES = ("a", "b", "ab", "c1", "[")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.planning.candidates import Candidate, GroupCandidate, LeftOutReason
-from compaction.planning.planner import JobInventory, Plan, PlanLimits, Planner
-from compaction.planning.triggers import PlanTrigger
+from compaction.core.planning.candidates import Candidate, GroupCandidate, LeftOutReason
+from compaction.core.planning.planner import JobInventory, Plan, PlanLimits, Planner
+from compaction.core.planning.triggers import PlanTrigger
 
 LIMIT = 3
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compaction.planning import schedule
-from compaction.planning.schedule import OpenWindow, finished_by, latest_time, next_time, times, window_state
+from compaction.core.planning import schedule
+from compaction.core.planning.schedule import OpenWindow, finished_by, latest_time, next_time, times, window_state
 
 BERLIN = "Europe/Berlin"
 ZONES = (BERLIN, "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Etc/UTC", "Asia/Kathmandu")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from compaction.api.enums import JobState, WaitReason
-from compaction.planning.scheduler import (
+from compaction.core.planning.scheduler import (
     OVERDUE_SECONDS,
     QueuedJob,
     TenantLoad,

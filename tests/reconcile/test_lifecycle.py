@@ -10,10 +10,10 @@ import pytest
 from compaction.api.conditions import get_condition, is_true
 from compaction.api.enums import AttemptOutcome, JobReason, PolicyReason, WaitReason
 from compaction.api.policy.resource import CompactionPolicyStatus
-from compaction.planning.reading import TargetProblem
-from compaction.reconcile.actions import StoreTask
-from compaction.reconcile.memory import ClaimProblem, frozen
-from compaction.reconcile.policy import reconcile
+from compaction.core.planning.reading import TargetProblem
+from compaction.core.reconcile.actions import StoreTask
+from compaction.core.reconcile.memory import ClaimProblem, frozen
+from compaction.core.reconcile.policy import reconcile
 from compaction.segments.reasons import SegmentReason
 from support.cluster.world import GAIN, A, Crash, F, P, PlainCluster, S, U
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from compaction.api.enums import JobState, WorkerTrouble
 from compaction.api.text.times import timestamp_from_epoch
-from compaction.planning.sharing import Grant
-from compaction.reconcile.allowance import Allowance, OperatorLimits
-from compaction.reconcile.policy import reconcile
+from compaction.core.planning.sharing import Grant
+from compaction.core.reconcile.allowance import Allowance, OperatorLimits
+from compaction.core.reconcile.policy import reconcile
 from support.cluster.world import PlainCluster
 
 LIMITS = OperatorLimits(max_workers=4, bytes_per_second=1000)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobState
+from compaction.core.planning.sharing import Grant
+from compaction.core.reconcile import store_work
+from compaction.core.reconcile.actions import RaiseShare
+from compaction.core.reconcile.allowance import NO_ALLOWANCE, Allowance, OperatorLimits
+from compaction.core.reconcile.shared_limits import SharedLimits
 from compaction.exceptions import ApiUnavailableError
-from compaction.planning.sharing import Grant
-from compaction.reconcile import store_work
-from compaction.reconcile.actions import RaiseShare
-from compaction.reconcile.allowance import NO_ALLOWANCE, Allowance, OperatorLimits
-from compaction.reconcile.shared_limits import SharedLimits
 from support.cluster.executed import WorldObjects
 from support.cluster.world import PlainCluster
 from support.depth import seeds

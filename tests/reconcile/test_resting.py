@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from compaction.planning.reading import TargetProblem
-from compaction.planning.sharing import Grant
-from compaction.reconcile.actions import Decision, Rest
-from compaction.reconcile.allowance import Allowance, OperatorLimits
-from compaction.reconcile.status.summary import LAZY_GAP
-from compaction.reconcile.store_work import LONGEST_PAUSE, pause
+from compaction.core.planning.reading import TargetProblem
+from compaction.core.planning.sharing import Grant
+from compaction.core.reconcile.actions import Decision, Rest
+from compaction.core.reconcile.allowance import Allowance, OperatorLimits
+from compaction.core.reconcile.status.summary import LAZY_GAP
+from compaction.core.reconcile.store_work import LONGEST_PAUSE, pause
 from support.cluster.world import PlainCluster
 
 CLOSED = {"schedule": "0 0 1 1 *", "duration": "1m"}

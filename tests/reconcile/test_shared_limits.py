@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.reconcile.allowance import Allowance, LimitDemand, OperatorLimits
-from compaction.reconcile.shared_limits import SETTLING, TURN, SharedLimits
+from compaction.core.reconcile.allowance import Allowance, LimitDemand, OperatorLimits
+from compaction.core.reconcile.shared_limits import SETTLING, TURN, SharedLimits
 from support.depth import examples
 
 Key = tuple[str, str]

@@ -24,7 +24,7 @@ from compaction.blocks.rewriting import examine, task
 from compaction.blocks.rewriting.culprits import Culprit, SourceFault
 from compaction.blocks.rewriting.task import MergeFailure, of_culprit
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.stores.objects.store import ObjectStorage
+from compaction.storage.objects.store import ObjectStorage
 from support.processes.worker_ports import ThreadEngine
 from support.stores.block_index import check
 from support.stores.block_jobs import JOB, MEBIBYTE, assert_tidy, claim, job_of, orphans, paths, run

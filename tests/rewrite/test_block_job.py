@@ -15,10 +15,10 @@ from compaction.blocks.rewriting.job import BlockJob
 from compaction.blocks.rewriting.plan import order_in_words, sort_key
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.exceptions import InvalidAssignmentError, SortKeyError
-from compaction.rewrite.place import objects_place
-from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.segments.rewriting.rewriter import SegmentRewriter
-from compaction.stores.secrets import DirectorySecrets, GivenSecrets, write_secrets
+from compaction.storage.secrets import DirectorySecrets, GivenSecrets, write_secrets
+from compaction.worker.place import objects_place
+from compaction.worker.runner import RunnerOfAllKinds
 from support.cluster.manifests import BLOCK_1, BLOCK_2, block_job_object, block_store
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, small_spec
 from support.stores.block_index import a_block

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import pytest
 
 from compaction.exceptions import RateBudgetError, RewriteStoppedError
-from compaction.rewrite.budget import BudgetClient, RateBudget, budget_of
-from compaction.stores.pace import Pace
+from compaction.storage.pace import Pace
+from compaction.worker.budget import BudgetClient, RateBudget, budget_of
 from support.processes.worker_ports import ThreadEngine
 
 LIMIT = 1 << 20

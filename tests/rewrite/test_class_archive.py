@@ -10,10 +10,10 @@ import pytest
 
 from compaction.local.cache import class_archives
 from compaction.local.programs.spark_archive import ensure_archive
-from compaction.rewrite.spark import class_archive
-from compaction.rewrite.spark.java import Java, find_java
-from compaction.rewrite.spark.session import SparkEngine
-from compaction.rewrite.spark.settings import SparkSettings
+from compaction.worker.spark import class_archive
+from compaction.worker.spark.java import Java, find_java
+from compaction.worker.spark.session import SparkEngine
+from compaction.worker.spark.settings import SparkSettings
 from support.depth import at_depth
 
 JAVA = Java(home=Path("/opt/java"), version=17)

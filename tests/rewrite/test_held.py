@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import JobStoppedError, LeaseLostError
-from compaction.rewrite.worker.held import HeldJobLease
+from compaction.worker.held import HeldJobLease
 from support.processes.worker_ports import assignment, small_spec
 
 DURATION = 15.0

@@ -25,7 +25,6 @@ from compaction.exceptions import (
     MissingSegmentHeaderError,
     TaskFailedError,
 )
-from compaction.rewrite.budget import budget_of
 from compaction.segments.adapter import identity_of
 from compaction.segments.commit import fence, replacing
 from compaction.segments.commit.records import TombstoneKind
@@ -40,6 +39,7 @@ from compaction.segments.reasons import SegmentReason
 from compaction.segments.rewriting.rewriter import SegmentRewriter
 from compaction.segments.rewriting.task import failure_of
 from compaction.segments.snapshot.directories import newest_snapshot, write_snapshot
+from compaction.worker.budget import budget_of
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
 from support.stores.ra_system import killed, stopped
 from support.stores.segment_logs import content, leftovers, regular
@@ -368,7 +368,7 @@ def test_every_task_pays_from_the_budget_of_the_worker(make_log: MakeLog, monkey
 def test_progress_grows_while_a_group_is_copied(
     make_log: MakeLog, engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compaction.rewrite.shares.TELL_SECONDS", 0.0)
+    monkeypatch.setattr("compaction.worker.shares.TELL_SECONDS", 0.0)
     directory = make_log()
     lease = FakeLease()
     report = SegmentRewriter(engine, holder="w").run(assignment(job_spec(directory)), lease)

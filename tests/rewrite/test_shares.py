@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compaction.rewrite import shares
-from compaction.rewrite.shares import Shares, Teller
+from compaction.worker import shares
+from compaction.worker.shares import Shares, Teller
 
 LOOPBACK = "127.0.0.1"
 

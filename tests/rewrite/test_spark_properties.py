@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.exceptions import EngineStartError
-from compaction.rewrite.spark.properties import DriverCall, parse_properties, worker_options
+from compaction.worker.spark.properties import DriverCall, parse_properties, worker_options
 
 # As Spark 4.3 writes it into the ConfigMap of a driver (java.util.Properties.store).
 WRITTEN = """\

@@ -11,11 +11,11 @@ import pytest
 
 from compaction.api.enums import JobReason
 from compaction.exceptions import LeaseLostError
-from compaction.rewrite.tasks import run_tasks
 from compaction.segments.planning.group_check import GroupRanges
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.rewriting import task
 from compaction.segments.snapshot.seq import LiveSet
+from compaction.worker.tasks import run_tasks
 from support.processes.worker_ports import FakeLease, ThreadEngine
 
 

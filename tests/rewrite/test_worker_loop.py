@@ -15,10 +15,10 @@ import pytest
 from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.exceptions import CompactionError, EngineLostError, ExecutorsOutOfMemoryError, PortUnavailableError
-from compaction.rewrite.ports import Assignment, HeldLease
-from compaction.rewrite.worker.events import EndReason, Inbox, JobEnded
-from compaction.rewrite.worker.heartbeat import Heartbeat
-from compaction.rewrite.worker.loop import Worker, WorkerExit
+from compaction.worker.events import EndReason, Inbox, JobEnded
+from compaction.worker.heartbeat import Heartbeat
+from compaction.worker.loop import Worker, WorkerExit
+from compaction.worker.ports import Assignment, HeldLease
 from support.processes.worker_ports import Cluster, wait_until
 from support.processes.worker_ports import small_spec as spec
 

@@ -26,9 +26,9 @@ from compaction.api.names import (
     child_labels,
 )
 from compaction.leases.record import Lease, LeaseRecord
-from compaction.rewrite.worker.loop import WorkerExit
 from compaction.segments.commit import fence
 from compaction.segments.planning.limits import SegmentLimits
+from compaction.worker.loop import WorkerExit
 from support.cluster.by_kubectl import Cluster
 from support.cluster.control_plane import ControlPlane
 from support.processes import light_worker

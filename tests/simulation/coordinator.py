@@ -24,7 +24,7 @@ from compaction.kube.replica.probes import LoopHeartbeat
 from compaction.kube.replica.runtime import Runtime
 from compaction.kube.replica.term import StopRequest, Term, TermSettings
 from compaction.leases.election import Election, ElectionSettings, ElectionState
-from compaction.stores.adapter import open_store
+from compaction.storage.adapter import open_store
 from simulation.network import client_of
 from simulation.processes import Process
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from compaction.core.reconcile.allowance import Allowance
+from compaction.core.reconcile.jobs import job, steps
+from compaction.core.reconcile.jobs.steps import JobStep
+from compaction.core.reconcile.status import waits
+from compaction.core.reconcile.workers import assigning, raising
 from compaction.kube.client.api import ApiClient
 from compaction.kube.executor import assign
 from compaction.leases.election import Election
 from compaction.leases.observer import LeaseObserver
-from compaction.reconcile.allowance import Allowance
-from compaction.reconcile.jobs import job, steps
-from compaction.reconcile.jobs.steps import JobStep
-from compaction.reconcile.status import waits
-from compaction.reconcile.workers import assigning, raising
 from compaction.segments import sweep
 from compaction.segments.commit import evidence, fence, replacing
 from compaction.segments.commit.evidence import Likeness

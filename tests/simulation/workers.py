@@ -19,14 +19,14 @@ from compaction.api.job.report import JobReport
 from compaction.exceptions import CompactionError, EngineLostError, LaunchError
 from compaction.kube.assignments import KubeLeasePort, WorkerIdentity
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
-from compaction.rewrite import budget
-from compaction.rewrite.budget import BudgetClient, Granted, RateBudget
-from compaction.rewrite.ports import LeasePort
-from compaction.rewrite.worker.events import EndReason, JobEnded
-from compaction.rewrite.worker.held import HeldJobLease
-from compaction.rewrite.worker.keeper import LeaseKeeper
-from compaction.rewrite.worker.loop import Worker
 from compaction.segments.rewriting.rewriter import SegmentRewriter
+from compaction.worker import budget
+from compaction.worker.budget import BudgetClient, Granted, RateBudget
+from compaction.worker.events import EndReason, JobEnded
+from compaction.worker.held import HeldJobLease
+from compaction.worker.keeper import LeaseKeeper
+from compaction.worker.loop import Worker
+from compaction.worker.ports import LeasePort
 from simulation.invariants import Invariant
 from simulation.network import client_of
 from simulation.processes import Inbox, Process, block_on, give_way

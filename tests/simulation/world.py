@@ -28,10 +28,10 @@ import structlog
 from compaction.api.policy import paths
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.api.text.times import format_timestamp, timestamp_from_epoch
-from compaction.kinds.registry import kind_named
+from compaction.core.reconcile.allowance import OperatorLimits
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica.term import StopRequest
-from compaction.reconcile.allowance import OperatorLimits
+from compaction.registry import kind_named
 from compaction.segments.format.names import job_key
 from compaction.segments.generate import corrupt_entry, generate_log
 from simulation.api_server import ApiServer, Change, Obj

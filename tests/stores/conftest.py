@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.stores.objects.store import ObjectStorage, open_objects
+from compaction.storage.objects.store import ObjectStorage, open_objects
 from support.faults.fault_proxy import FaultProxy
 from support.programs import needs
 from support.stores.s3 import S3

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from compaction.api.policy.values import CaBundle
 from compaction.exceptions import SecretError, SecretForbiddenError, SecretMissingError, SecretsNotFoundError
 from compaction.local.cluster.certs import ensure_authority
-from compaction.stores.secrets import (
+from compaction.storage.secrets import (
     LARGEST,
     DirectorySecrets,
     GivenSecrets,

@@ -14,13 +14,13 @@ import pytest
 
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.spec import CompactionPolicySpec
-from compaction.planning.reading import ScanResult
+from compaction.core.planning.reading import ScanResult
 from compaction.segments.generate import generate_log
 from compaction.segments.reading.view import open_log
 from compaction.segments.scan.changes import SETTLE_SECONDS
 from compaction.segments.snapshot.directories import write_snapshot
 from compaction.segments.snapshot.seq import LiveSet
-from compaction.stores.adapter import SenseRequest, StoreAdapter, open_store
+from compaction.storage.adapter import SenseRequest, StoreAdapter, open_store
 
 FIRST, LAST = "0000000000000001.segment", "0000000000000006.segment"
 

@@ -35,6 +35,7 @@ from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep.cleaner import BlockCleaner
 from compaction.blocks.waiting import WaitingBlocks
 from compaction.blocks.work import tenant_of_target
+from compaction.core.planning.reading import Conflict, HeldJob, ScanResult, TargetProblem, UnofferedDebt
 from compaction.exceptions import (
     BlockStoreError,
     DatabaseUnavailableError,
@@ -45,12 +46,11 @@ from compaction.exceptions import (
     StorageError,
     UnknownBlockError,
 )
-from compaction.planning.reading import Conflict, HeldJob, ScanResult, TargetProblem, UnofferedDebt
-from compaction.stores.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
-from compaction.stores.opened import KeptOpen
-from compaction.stores.processes import ThisProcess
-from compaction.stores.secrets import Secrets, reason_of
-from compaction.stores.unreachable import explaining
+from compaction.storage.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
+from compaction.storage.opened import KeptOpen
+from compaction.storage.processes import ThisProcess
+from compaction.storage.secrets import Secrets, reason_of
+from compaction.storage.unreachable import explaining
 
 log = structlog.get_logger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compaction.api.policy.block_store import BlockStoreReference
 from compaction.blocks.store import BlockStoreConnection
-from compaction.stores.secrets import Secrets, options_and_authorities, require, value_of
+from compaction.storage.secrets import Secrets, options_and_authorities, require, value_of
 
 
 def connection_of(reference: BlockStoreReference, secrets: Secrets) -> BlockStoreConnection:

@@ -16,7 +16,7 @@ from compaction.blocks.index.schema import ensure_schema
 from compaction.blocks.index.tables import HEAD, METADATA
 from compaction.blocks.owners import IDENTITY_PATH, FolderOwners
 from compaction.exceptions import IndexMismatchError, ObjectExistsError, ObjectMissingError
-from compaction.stores.objects.store import ObjectStorage
+from compaction.storage.objects.store import ObjectStorage
 
 _LONGEST: Final = 100
 _AFTER: Final = "-after-"

@@ -21,12 +21,12 @@ from compaction.blocks.doors import BLOCK_DOORS
 from compaction.blocks.measures import LIVE, READS, READS_AFTER, WINDOWS
 from compaction.blocks.reasons import FATES
 from compaction.blocks.work import format_merge, work_of
-from compaction.kinds.kind import Kind, Measure, Nouns, StoreSecrets, Words, Work
-from compaction.planning.candidates import Candidate
-from compaction.planning.parts import Parts
-from compaction.planning.paths import plain_path
-from compaction.planning.planner import PlannedJob
-from compaction.planning.reading import ScanResult
+from compaction.core.kind import Kind, Measure, Nouns, StoreSecrets, Words, Work
+from compaction.core.planning.candidates import Candidate
+from compaction.core.planning.parts import Parts
+from compaction.core.planning.paths import plain_path
+from compaction.core.planning.planner import PlannedJob
+from compaction.core.planning.reading import ScanResult
 
 if TYPE_CHECKING:
     from compaction.api.policy.resource import (  # it needs cronsim, which the worker does not have

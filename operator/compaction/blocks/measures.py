@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from compaction.planning.candidates import Candidate
-from compaction.planning.reading import UnofferedDebt
+from compaction.core.planning.candidates import Candidate
+from compaction.core.planning.reading import UnofferedDebt
 
 LIVE: Final = "liveBlocks"
 WINDOWS: Final = "windows"

@@ -26,8 +26,8 @@ from compaction.exceptions import (
     ObjectMissingError,
     ObjectPathError,
 )
-from compaction.stores.objects.paths import check_path
-from compaction.stores.objects.store import ObjectInfo, ObjectStorage
+from compaction.storage.objects.paths import check_path
+from compaction.storage.objects.store import ObjectInfo, ObjectStorage
 
 ASKED_AT_ONCE: Final = 8
 MOST_KNOWN: Final = 100_000

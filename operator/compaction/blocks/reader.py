@@ -41,7 +41,7 @@ from compaction.exceptions import (
     StorageError,
     UnsuitableBlockError,
 )
-from compaction.stores.objects.store import ObjectStorage
+from compaction.storage.objects.store import ObjectStorage
 from compaction.unexpected import lack_of
 
 BATCH_ROWS: Final = 1 << 16

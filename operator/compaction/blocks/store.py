@@ -25,10 +25,10 @@ from compaction.blocks.index.replacing import BlockReplacement, Replaced
 from compaction.blocks.model import SECOND, Block
 from compaction.blocks.owners import FolderOwners
 from compaction.exceptions import BlockStoreError, ForeignFileError, StorageError
-from compaction.stores.database.engine import DEFAULT_PATIENCE
-from compaction.stores.objects.store import ObjectStorage, open_objects
-from compaction.stores.processes import Holder
-from compaction.stores.unreachable import StoreAddress
+from compaction.storage.database.engine import DEFAULT_PATIENCE
+from compaction.storage.objects.store import ObjectStorage, open_objects
+from compaction.storage.processes import Holder
+from compaction.storage.unreachable import StoreAddress
 
 DESCRIBED_AT_ONCE: Final = 8
 """Footers that are read beside one another when many blocks are registered."""

@@ -18,7 +18,7 @@ from compaction.blocks.planning.apart import kept_apart
 from compaction.blocks.planning.queue import BlockQueue
 from compaction.blocks.planning.rules import NO_ROWS, BlockRules, QueuedBlock
 from compaction.blocks.schema.classing import BlockClasses, LookUp
-from compaction.planning.reading import HeldJob
+from compaction.core.planning.reading import HeldJob
 
 
 class WaitingBlocks:

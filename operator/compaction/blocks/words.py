@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from compaction.blocks.reasons import BlockJobReason
-from compaction.kinds.meaning import Meaning
+from compaction.core.meaning import Meaning
 
 _EDIT: Final = "kubectl edit cpol {policy} {n}"
 _PARKED: Final = "A retry would fail in the same way, so the job stays parked."

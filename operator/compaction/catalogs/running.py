@@ -30,10 +30,10 @@ from compaction.catalogs.operator.http_participants import HttpParticipants
 from compaction.catalogs.operator.ports import Credentials
 from compaction.catalogs.operator.working import CatalogWork, RoundState
 from compaction.catalogs.serving.client import ParticipantAddress
+from compaction.core.reconcile.observations import Moment
 from compaction.kube.informer.cache import ObjectKey
 from compaction.local.run.objects import NAMESPACE, OWNER
-from compaction.reconcile.observations import Moment
-from compaction.stores.secrets import Secrets
+from compaction.storage.secrets import Secrets
 
 REREAD_SECONDS: Final = 1.0
 """How often the file is asked for again."""

@@ -59,7 +59,7 @@ from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEA
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.release import OWN_VERSION
 from compaction.leases.record import Lease, LeaseRecord
-from compaction.rewrite.ports import Assignment, JobOffer, LeasePort
+from compaction.worker.ports import Assignment, JobOffer, LeasePort
 
 log = structlog.get_logger(__name__)
 

@@ -21,6 +21,12 @@ from compaction.api.enums import PolicyReason
 from compaction.api.job.resource import CompactionJob
 from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus
 from compaction.api.policy.standing import conditions_for
+from compaction.core.reconcile import store_work
+from compaction.core.reconcile.actions import Decision
+from compaction.core.reconcile.allowance import NO_LIMITS, OperatorLimits
+from compaction.core.reconcile.observations import Moment, PolicySnapshot
+from compaction.core.reconcile.policy import reconcile
+from compaction.core.reconcile.status.announcing import of_standing
 from compaction.exceptions import CompactionError
 from compaction.kube.client.resources import COMPACTION_POLICIES, LEASES, Obj, Resource
 from compaction.kube.executor.api import ApiObjects
@@ -48,13 +54,7 @@ from compaction.kube.sensing.resting import Resting, Seen
 from compaction.kube.sensing.store_tasks import PolicyState, StoreTasks, close
 from compaction.kube.sharing import Sharing
 from compaction.leases.observer import LeaseObserver
-from compaction.reconcile import store_work
-from compaction.reconcile.actions import Decision
-from compaction.reconcile.allowance import NO_LIMITS, OperatorLimits
-from compaction.reconcile.observations import Moment, PolicySnapshot
-from compaction.reconcile.policy import reconcile
-from compaction.reconcile.status.announcing import of_standing
-from compaction.stores.adapter import StoreAdapter, open_store
+from compaction.storage.adapter import StoreAdapter, open_store
 
 log = structlog.get_logger(__name__)
 

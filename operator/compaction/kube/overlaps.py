@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from compaction.api.policy.resource import CompactionPolicy
+from compaction.core.reconcile.overlap import Claimant, older_owner, said, share_a_store
 from compaction.kube.informer.cache import ObjectKey
-from compaction.reconcile.overlap import Claimant, older_owner, said, share_a_store
 
 
 class Overlaps:

@@ -8,13 +8,13 @@ from dataclasses import asdict
 from typing import Final
 
 from compaction.api.policy.resource import CompactionPolicy
+from compaction.core.reconcile.allowance import NO_ALLOWANCE, Allowance, LimitDemand, OperatorLimits
+from compaction.core.reconcile.observations import Moment
+from compaction.core.reconcile.shared_limits import SharedLimits, waited_for_worker
 from compaction.kube.gather import is_worker
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.replica.runtime import Runtime
-from compaction.reconcile.allowance import NO_ALLOWANCE, Allowance, LimitDemand, OperatorLimits
-from compaction.reconcile.observations import Moment
-from compaction.reconcile.shared_limits import SharedLimits, waited_for_worker
 
 SHARE_OUT: Final = 0.2
 """Seconds between two sharings: what they cost does not grow with what happens in between."""

@@ -23,5 +23,5 @@ def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
 
 
 def class_archives() -> Path:
-    """The directory for archives of Spark's classes (rewrite/spark/class_archive)."""
+    """The directory for archives of Spark's classes (worker/spark/class_archive)."""
     return cache_directory() / "spark"

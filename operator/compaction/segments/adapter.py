@@ -15,6 +15,9 @@ from compaction.api.enums import PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.segment_logs import Ownership, SegmentLogsSpec
 from compaction.api.text.safe import INT64_MAX
+from compaction.core.planning.candidates import Candidate, GroupCandidate, LeftAlonePart, ObsoleteSource
+from compaction.core.planning.planner import LeftOut
+from compaction.core.planning.reading import ScanResult, TargetProblem
 from compaction.exceptions import (
     ClaimRefusal,
     ClaimRefusedError,
@@ -26,14 +29,6 @@ from compaction.exceptions import (
     SegmentLogError,
     StaleTokenError,
 )
-from compaction.planning.candidates import (
-    Candidate,
-    GroupCandidate,
-    LeftAlonePart,
-    ObsoleteSource,
-)
-from compaction.planning.planner import LeftOut
-from compaction.planning.reading import ScanResult, TargetProblem
 from compaction.segments.directory.faults import fault_of
 from compaction.segments.kind import MISSING, tenant_of
 from compaction.segments.model import FileIdentity
@@ -42,7 +37,7 @@ from compaction.segments.reasons import SegmentReason
 from compaction.segments.scan.problems import LogError, LogErrorReason
 from compaction.segments.scan.sense import LogDebt, SenseResult, SenseSettings
 from compaction.segments.store import SegmentLogStore
-from compaction.stores.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
+from compaction.storage.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
 
 
 class SegmentLogsAdapter:

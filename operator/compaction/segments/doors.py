@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from compaction.kinds.doors import Command, Door, Doors
+from compaction.core.doors import Command, Door, Doors
 
 SEGMENT_DOORS: Final = Doors(
     rooms=(

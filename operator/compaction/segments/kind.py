@@ -17,13 +17,13 @@ from compaction.api.policy.segment_logs import (
 )
 from compaction.api.policy.store import StoreSpec
 from compaction.api.text.formatting import format_bytes, plural
-from compaction.kinds.kind import Alarm, Kind, Measure, Nouns, ReasonMessage, StoreVolume, Words, Work
-from compaction.planning.candidates import Candidate
-from compaction.planning.glob_overlap import Selection, overlap
-from compaction.planning.parts import Parts
-from compaction.planning.paths import first_below, plain_path, relative_to
-from compaction.planning.planner import PlannedJob
-from compaction.planning.reading import ScanResult
+from compaction.core.kind import Alarm, Kind, Measure, Nouns, ReasonMessage, StoreVolume, Words, Work
+from compaction.core.planning.candidates import Candidate
+from compaction.core.planning.glob_overlap import Selection, overlap
+from compaction.core.planning.parts import Parts
+from compaction.core.planning.paths import first_below, plain_path, relative_to
+from compaction.core.planning.planner import PlannedJob
+from compaction.core.planning.reading import ScanResult
 from compaction.segments import words
 from compaction.segments.doors import SEGMENT_DOORS
 from compaction.segments.reasons import FATES, SegmentReason

@@ -30,7 +30,7 @@ from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
 from compaction.segments.scan.sense import SenseCache, SenseResult, SenseSettings, sense_root
 from compaction.segments.snapshot.seq import LiveSet
-from compaction.stores.pace import UNLIMITED, Pace
+from compaction.storage.pace import UNLIMITED, Pace
 
 
 @dataclass(frozen=True, slots=True)

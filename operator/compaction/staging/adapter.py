@@ -15,13 +15,13 @@ from typing import Final
 from compaction.api.enums import PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.staging_area import StagingAreaSpec
+from compaction.core.planning.reading import HeldJob, ScanResult, TargetProblem
 from compaction.exceptions import (
     InvalidAssignmentError,
     StagingStoreError,
     StorageError,
     UnknownRefError,
 )
-from compaction.planning.reading import HeldJob, ScanResult, TargetProblem
 from compaction.staging.answers import claiming, left_out, unreadable
 from compaction.staging.behind import furthest_behind
 from compaction.staging.compaction.claims import claim, high_water_of, retire
@@ -35,10 +35,10 @@ from compaction.staging.store import OpenedRepository, StagingConnection
 from compaction.staging.sweep.objects import sweep_objects
 from compaction.staging.sweep.tokens import journal_rows, next_due, note_unused, sweep_tokens
 from compaction.staging.work import branch_of_target, target_name
-from compaction.stores.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
-from compaction.stores.opened import KeptOpen
-from compaction.stores.secrets import Secrets
-from compaction.stores.unreachable import explaining
+from compaction.storage.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
+from compaction.storage.opened import KeptOpen
+from compaction.storage.secrets import Secrets
+from compaction.storage.unreachable import explaining
 
 PATIENCE: Final = 10.0
 """Seconds for which a scan or a claim waits for a database that is away: the next one is not far."""

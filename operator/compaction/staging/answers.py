@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from compaction.api.enums import PolicyReason
+from compaction.core.planning.planner import LeftOut
+from compaction.core.planning.reading import ScanResult, TargetProblem
 from compaction.exceptions import (
     ClaimRefusal,
     ClaimRefusedError,
@@ -24,11 +26,9 @@ from compaction.exceptions import (
     UnknownRefError,
     WorkOutdatedError,
 )
-from compaction.planning.planner import LeftOut
-from compaction.planning.reading import ScanResult, TargetProblem
 from compaction.staging.reasons import StagingReason
-from compaction.stores.adapter import Sensed, SenseRequest
-from compaction.stores.secrets import reason_of
+from compaction.storage.adapter import Sensed, SenseRequest
+from compaction.storage.secrets import reason_of
 
 _REASONS: Final[tuple[tuple[type[CompactionError], str], ...]] = (
     (ObjectStoreUnavailableError, PolicyReason.STORE_UNREACHABLE),

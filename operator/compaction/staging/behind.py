@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compaction.api.policy.status import MAX_BEHIND
-from compaction.planning.reading import TargetMeasures
+from compaction.core.planning.reading import TargetMeasures
 from compaction.staging.measures import (
     SEALED_TOKENS,
     SEALED_TOKENS_AFTER,

@@ -15,11 +15,11 @@ from compaction.api.policy.staging_area import (
 )
 from compaction.api.policy.store import StoreSpec
 from compaction.api.text.formatting import format_bytes, plural
-from compaction.kinds.kind import Kind, Measure, Nouns, StoreSecrets, Words, Work
-from compaction.planning.candidates import Candidate
-from compaction.planning.parts import Parts
-from compaction.planning.planner import PlannedJob
-from compaction.planning.reading import ScanResult
+from compaction.core.kind import Kind, Measure, Nouns, StoreSecrets, Words, Work
+from compaction.core.planning.candidates import Candidate
+from compaction.core.planning.parts import Parts
+from compaction.core.planning.planner import PlannedJob
+from compaction.core.planning.reading import ScanResult
 from compaction.staging import measures, words
 from compaction.staging.doors import STAGING_DOORS
 from compaction.staging.listing_cost import listing_costs

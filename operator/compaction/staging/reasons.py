@@ -7,7 +7,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from compaction.kinds.fate import Fate
+from compaction.core.fate import Fate
 
 
 class StagingReason(StrEnum):

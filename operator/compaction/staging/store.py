@@ -19,9 +19,9 @@ from compaction.staging.kv.tables import TABLE
 from compaction.staging.refs.repositories import Repositories, Repository
 from compaction.staging.staged.counters import TokenCounters
 from compaction.staging.tree.storage import RangeStorage
-from compaction.stores.database.engine import DEFAULT_PATIENCE
-from compaction.stores.objects.store import open_objects
-from compaction.stores.unreachable import StoreAddress
+from compaction.storage.database.engine import DEFAULT_PATIENCE
+from compaction.storage.objects.store import open_objects
+from compaction.storage.unreachable import StoreAddress
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from compaction.api.policy.standing import PolicyStanding
-from compaction.kinds.kind import PolicyWord
-from compaction.kinds.meaning import Meaning
+from compaction.core.kind import PolicyWord
+from compaction.core.meaning import Meaning
 from compaction.staging.reasons import StagingReason
 
 _EDIT: Final = "kubectl edit cpol {policy} {n}"

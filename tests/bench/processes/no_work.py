@@ -25,11 +25,11 @@ from compaction.kube.controller import PolicyController
 from compaction.kube.launchers.base import WorkerRequest
 from compaction.kube.launchers.process import ProcessLauncher, worker_command
 from compaction.kube.replica.operator import OperatorConfig, run_operator
-from compaction.rewrite.ports import Assignment, HeldLease
-from compaction.rewrite.worker.events import Inbox
-from compaction.rewrite.worker.heartbeat import Heartbeat
-from compaction.rewrite.worker.loop import Worker
 from compaction.segments.snapshot.directories import SNAPSHOTS
+from compaction.worker.events import Inbox
+from compaction.worker.heartbeat import Heartbeat
+from compaction.worker.loop import Worker
+from compaction.worker.ports import Assignment, HeldLease
 
 
 def operator(kubeconfig: Path, namespace: str, state_dir: Path) -> int:

@@ -19,8 +19,8 @@ from compaction.catalogs.compaction.round import Answer, Unanswered
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.operator.working import save
 from compaction.catalogs.participants.consistency import contradictions
+from compaction.core.reconcile.observations import Moment
 from compaction.exceptions import MinimumAheadError
-from compaction.reconcile.observations import Moment
 
 if TYPE_CHECKING:
     from catalogs.simulation.world import World

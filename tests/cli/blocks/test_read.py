@@ -12,7 +12,7 @@ from compaction.blocks.cli import verify as blocks_verify
 from compaction.blocks.index.quarantine import Fault
 from compaction.blocks.model import Block
 from compaction.blocks.registration.foreign import assigned_id
-from compaction.stores.objects.store import ObjectStorage
+from compaction.storage.objects.store import ObjectStorage
 from support.stores.block_commands import BlockCommands, block
 from support.stores.blocks import parquet, rows
 

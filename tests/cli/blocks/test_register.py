@@ -12,7 +12,7 @@ from compaction.blocks.cli import register as register_command
 from compaction.blocks.format.footer import BlockFooter
 from compaction.blocks.index.claims import claim
 from compaction.blocks.registration.describe import Described
-from compaction.stores.objects.store import ObjectStorage
+from compaction.storage.objects.store import ObjectStorage
 from support.stores.block_commands import BlockCommands, block, in_folder
 from support.stores.blocks import parquet, rows
 

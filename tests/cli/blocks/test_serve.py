@@ -15,7 +15,7 @@ import pytest
 from compaction.blocks.serving.server import IngestServer
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.cli.main import main
-from compaction.stores.secrets import write_secrets
+from compaction.storage.secrets import write_secrets
 from support.stores.block_index import check
 from support.stores.block_stores import content, upload
 from support.stores.ingest import SECRET, Endpoint

@@ -16,7 +16,7 @@ import yaml
 from compaction.api.catalog.reasons import Reason
 from compaction.api.catalog.standing import CatalogReason
 from compaction.catalogs.explain.words import CATALOG_WORDS
-from compaction.kinds.meaning import Names
+from compaction.core.meaning import Names
 from support.cluster.by_kubectl import Cluster
 from support.cluster.catalog_manifests import catalog_object
 from support.cluster.command_users import User, columns_of

@@ -20,7 +20,7 @@ from compaction.api.names import ANNOTATION_APPROVE, ANNOTATION_RELEASE, ANNOTAT
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.cluster.access import models
 from compaction.cli.main import COMMANDS
-from compaction.explain.left_out_words import TARGET_WORDS
+from compaction.core.explain.left_out_words import TARGET_WORDS
 from compaction.local.servers.versitygw import free_port
 from support.cluster.by_kubectl import Cluster
 from support.cluster.command_users import User, columns_of

@@ -10,7 +10,7 @@ from compaction.api.metadata import OwnerReference
 from compaction.api.names import API_VERSION, POLICY_KIND
 from compaction.cli.cluster.retry import what_follows
 from compaction.cli.cluster.status_view import fleet_row, policy_data, show_policy
-from compaction.explain.coordination import Coordination, Leadership
+from compaction.core.explain.coordination import Coordination, Leadership
 from support.cluster.explained import NOW, ago, condition, job_with, policy_with
 
 

@@ -17,7 +17,7 @@ from compaction.cli.main import main
 from compaction.staging.flows.reading import Reader
 from compaction.staging.serving.server import StagingServer
 from compaction.staging.store import StagingConnection, StagingStore
-from compaction.stores.secrets import write_secrets
+from compaction.storage.secrets import write_secrets
 from support.stores.ingest import SECRET, Answer, Endpoint
 from support.stores.ingest_process import serving_process
 

@@ -13,7 +13,7 @@ from compaction.blocks.paths import block_path
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep import orphan_collector
 from compaction.blocks.work import tenant_of_target
-from compaction.stores.secrets import Secrets
+from compaction.storage.secrets import Secrets
 from conformance.harness import Calls, Fault, Strike
 from crash.mortal_worker import Mortal
 from support.depth import each_call, one_of_each

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from compaction.stores.secrets import NO_SECRETS, Secrets
+from compaction.storage.secrets import NO_SECRETS, Secrets
 from conformance.harness import Fault, Strike
 from conformance.harnesses.segments import strikes_of_files, struck_files
 from conformance.lines import files, record

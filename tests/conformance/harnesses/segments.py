@@ -12,7 +12,7 @@ from compaction.segments.commit import fence
 from compaction.segments.format.codec import read_segment
 from compaction.segments.generate import corrupt_entry
 from compaction.segments.reading.view import open_log
-from compaction.stores.secrets import NO_SECRETS, Secrets
+from compaction.storage.secrets import NO_SECRETS, Secrets
 from conformance.harness import Fault, Strike
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath, deaths, points
 from support.stores.segment_logs import VARIED_LIMITS, content, leftovers, varied_log

@@ -9,7 +9,6 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from compaction.exceptions import DatabaseUnavailableError, ObjectStoreUnavailableError
-from compaction.rewrite.place import ObjectsPlace
 from compaction.staging import adapter
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.branching import Brancher
@@ -20,8 +19,9 @@ from compaction.staging.store import StagingConnection, StagingStore
 from compaction.staging.sweep.objects import reachable
 from compaction.staging.sweep.tokens import journal_rows
 from compaction.staging.tree.storage import RangeStorage
-from compaction.stores.objects.store import ObjectStorage
-from compaction.stores.secrets import GivenSecrets, Secrets
+from compaction.storage.objects.store import ObjectStorage
+from compaction.storage.secrets import GivenSecrets, Secrets
+from compaction.worker.place import ObjectsPlace
 from conformance.harness import Calls, Fault, Strike
 from support.depth import one_of_each
 from support.faults.staging_faults import KV_CALLS, OBJECT_CALLS, Fate, Killed, When

@@ -18,14 +18,14 @@ from compaction.api.job.resource import CompactionJobSpec, JobParameters, JobRec
 from compaction.api.members import JobMember, SourcesModel, StoreMember, StoreModel
 from compaction.api.policy.store import StoreSpec
 from compaction.api.text.formatting import plural
-from compaction.kinds.doors import Door, Doors
-from compaction.kinds.kind import Kind, Measure, Nouns, Words, Work
-from compaction.kinds.meaning import Meaning
-from compaction.planning.candidates import Candidate
-from compaction.planning.parts import Parts
-from compaction.planning.paths import relative_to
-from compaction.planning.planner import PlannedJob
-from compaction.planning.reading import ScanResult
+from compaction.core.doors import Door, Doors
+from compaction.core.kind import Kind, Measure, Nouns, Words, Work
+from compaction.core.meaning import Meaning
+from compaction.core.planning.candidates import Candidate
+from compaction.core.planning.parts import Parts
+from compaction.core.planning.paths import relative_to
+from compaction.core.planning.planner import PlannedJob
+from compaction.core.planning.reading import ScanResult
 
 if TYPE_CHECKING:
     from compaction.api.policy.resource import CompactionPolicyStatus

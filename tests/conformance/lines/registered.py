@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from compaction import registry
 from compaction.api import extend
 from compaction.api.job.resource import CompactionJob
 from compaction.api.job.spec import CompactionJobSpec, JobParameters, JobSources
 from compaction.api.policy.store import STORES, StoreSpec
-from compaction.kinds import registry
 from conformance.lines.kind import LINES
 
 

@@ -11,11 +11,11 @@ from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.job.resource import JobReceipt, SkippedSource
 from compaction.exceptions import CompactionError, StaleTokenError
-from compaction.rewrite.attempt import RewriteAttempt
-from compaction.rewrite.engine import Engine
-from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
-from compaction.rewrite.tasks import run_tasks
-from compaction.stores.secrets import Secrets
+from compaction.storage.secrets import Secrets
+from compaction.worker.attempt import RewriteAttempt
+from compaction.worker.engine import Engine
+from compaction.worker.ports import Assignment, HeldLease, JobRunner
+from compaction.worker.tasks import run_tasks
 from conformance.lines import files, record
 from conformance.lines.adapter import identity_of
 from conformance.lines.content import Merged, MergeTask, merge

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from compaction.api.text.formatting import plural
 from compaction.cli.output import Column
+from compaction.core.planning.debt import total_debt
+from compaction.core.planning.planner import LeftOut, Plan, PlannedJob
+from compaction.core.planning.reading import ScanResult
 from compaction.local.run.job import LocalJob, RunResult
-from compaction.planning.debt import total_debt
-from compaction.planning.planner import LeftOut, Plan, PlannedJob
-from compaction.planning.reading import ScanResult
 
 Data = dict[str, Any]
 PLANNED: Final = (Column("name", "Job"), Column("target", "Directory"), Column("files", "Files", right=True))

@@ -26,8 +26,8 @@ from compaction.catalogs.serving.client import AskLimits, ParticipantAddress, Pa
 from compaction.catalogs.serving.messages import ReportMessage
 from compaction.catalogs.serving.round import ReportRound, ask_all, store_all
 from compaction.exceptions import ParticipantConfigError, ParticipantError, ParticipantFailure
-from compaction.ingest.running import Address, TlsFiles
 from compaction.local.cluster.certs import ensure_authority
+from compaction.serving.running import Address, TlsFiles
 from support.catalogs.endpoints import (
     Script,
     answer,

@@ -20,10 +20,10 @@ from compaction.catalogs.serving.openapi import document
 from compaction.catalogs.serving.server import ParticipantServer
 from compaction.catalogs.serving.serving import serve
 from compaction.exceptions import CatalogError, TokenReviewUnavailableError
-from compaction.ingest.access import Gate
-from compaction.ingest.refusals import Refused
-from compaction.ingest.service import RequestLimits
-from compaction.ingest.shared_secrets import SharedSecret
+from compaction.serving.access import Gate
+from compaction.serving.refusals import Refused
+from compaction.serving.service import RequestLimits
+from compaction.serving.shared_secrets import SharedSecret
 from support.catalogs.endpoints import participant, ready
 from support.catalogs.participants import REPORT
 from support.depth import examples

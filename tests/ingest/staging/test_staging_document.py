@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from compaction.exceptions import CorruptMessageError, DatabaseUnavailableError
-from compaction.ingest.service import RequestLimits
+from compaction.serving.service import RequestLimits
 from compaction.staging.serving.messages import StagingProblem
 from compaction.staging.serving.openapi import STAGING_API, StagingName
 from compaction.staging.serving.repositories import OpenRepositories

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from compaction.exceptions import CorruptMessageError, DatabaseUnavailableError, TooManyTriesError
-from compaction.ingest.service import RequestLimits
+from compaction.serving.service import RequestLimits
 from compaction.staging.flows.reading import Reader
 from compaction.staging.format.framing import frame_value, split_value
 from compaction.staging.format.identity import entry_identity

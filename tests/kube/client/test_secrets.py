@@ -19,7 +19,7 @@ from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection, load_connection
 from compaction.kube.client.secrets import KEPT_SECONDS, NamespaceSecrets, may_not_read, secret_values
 from compaction.kube.client.transport import ApiCall
-from compaction.stores.secrets import reason_of, value_of
+from compaction.storage.secrets import reason_of, value_of
 from support.faults.tcp_proxy import Network, TcpProxy
 
 VALUE = "s3cr3t-value-that-nobody-may-see"

@@ -13,6 +13,9 @@ from compaction.api.enums import WaitReason
 from compaction.api.job.resource import CompactionJob, CompactionJobSpec, CompactionJobStatus
 from compaction.blocks.claims.refused import claiming as of_blocks
 from compaction.blocks.index.refusals import IndexRefusal
+from compaction.core.reconcile.actions import AssignJob
+from compaction.core.reconcile.jobs.claims import Refused
+from compaction.core.reconcile.observations import Identity
 from compaction.exceptions import (
     BlockClaimError,
     ClaimRefusal,
@@ -29,11 +32,8 @@ from compaction.exceptions import (
     TokenExhaustedError,
 )
 from compaction.kube.executor.assign import claim
-from compaction.reconcile.actions import AssignJob
-from compaction.reconcile.jobs.claims import Refused
-from compaction.reconcile.observations import Identity
 from compaction.segments.adapter import claiming as of_logs
-from compaction.stores.adapter import StoreAdapter
+from compaction.storage.adapter import StoreAdapter
 from support.cluster.manifests import block_job_object
 
 SPEC = CompactionJob.from_object(block_job_object(level=1)).spec

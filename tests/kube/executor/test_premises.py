@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from compaction.api.names import ANNOTATION_BYTES_PER_SECOND, COMPONENT_JOB, child_labels
+from compaction.core.reconcile.actions import Premise, RaiseShare
+from compaction.core.reconcile.observations import Identity
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.resources import LEASES, Obj
 from compaction.kube.executor.api import ApiObjects
 from compaction.kube.informer.cache import ObjectKey
 from compaction.leases.record import Lease, LeaseRecord
-from compaction.reconcile.actions import Premise, RaiseShare
-from compaction.reconcile.observations import Identity
 from kube.executor.quiet_runtime import quiet_runtime
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

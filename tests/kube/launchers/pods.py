@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.kinds.registry import kind_of
 from compaction.kube.executor.workers import pod_request
 from compaction.kube.launchers.base import PolicyKey, WorkerRequest
 from compaction.kube.launchers.baseline import BASELINE, PodAllowance
+from compaction.registry import kind_of
 from support.cluster.manifests import policy_object
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

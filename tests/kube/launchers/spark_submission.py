@@ -14,8 +14,8 @@ import pyspark
 
 from compaction.kube.client.resources import Obj
 from compaction.local.cache import class_archives
-from compaction.rewrite.spark.class_archive import options_to_use
-from compaction.rewrite.spark.java import find_java
+from compaction.worker.spark.class_archive import options_to_use
+from compaction.worker.spark.java import find_java
 from kube.launchers.kubeflow import released_operator
 from support.cluster.control_plane import ControlPlane
 

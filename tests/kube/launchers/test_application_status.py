@@ -12,7 +12,7 @@ from compaction.kube.launchers.apache import observe_apache
 from compaction.kube.launchers.base import WorkerPhase
 from compaction.kube.launchers.kubeflow import observe_kubeflow
 from compaction.kube.launchers.pod_status import Sighting
-from compaction.rewrite.worker.loop import WorkerExit
+from compaction.worker.loop import WorkerExit
 from kube.launchers.pods import NOW, of_spark, pod_object, terminated, waiting
 
 PENDING, RUNNING, SUCCEEDED, FAILED, LOST = (

@@ -6,7 +6,7 @@ import pytest
 
 from compaction.kube.launchers.last_words import LONGEST, ending_of, last_words
 from compaction.kube.launchers.pod_status import Sighting, observe_pod
-from compaction.rewrite.worker.loop import WorkerExit
+from compaction.worker.loop import WorkerExit
 from kube.launchers.pods import NOW, pod_object, terminated
 
 JAVA = """\
@@ -23,7 +23,7 @@ KEYS = "[compaction.cli.cluster.worker] policy=ns/logs worker=logs-w-1"
 TEXT_END = f"2026-11-21T10:02:11.005478Z [info     ] worker ends: the API server does not answer {KEYS}\n"
 JSON_END = '{"message": "worker ends: the API server does not answer", "level": "info", "code": 66}\n'
 PYTHON = """\
-2026-11-21T10:02:11.005478Z [info     ] spark is up  [compaction.rewrite.spark.session] master=local[2]
+2026-11-21T10:02:11.005478Z [info     ] spark is up  [compaction.worker.spark.session] master=local[2]
 Traceback (most recent call last):
   File "/opt/worker.py", line 7, in run
     raise ValueError("no such field")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compaction.api.enums import JobReason
+from compaction.core.planning.reading import TargetProblem
+from compaction.core.reconcile.actions import Decision
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.metrics.measure import CleanupState, measure
 from compaction.kube.metrics.registry import Metrics
-from compaction.planning.reading import TargetProblem
-from compaction.reconcile.actions import Decision
 from support.cluster.block_world import SIZE, PlainBlockCluster
 from support.cluster.world import PlainCluster
 

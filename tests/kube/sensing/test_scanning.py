@@ -8,9 +8,9 @@ from typing import cast
 import structlog.testing
 
 from compaction.api.enums import PolicyReason
+from compaction.core.planning.reading import ScanResult
 from compaction.kube.sensing.scanning import scan, sweep
-from compaction.planning.reading import ScanResult
-from compaction.stores.adapter import SWEEP_AGAIN, Sensed, SenseRequest, StoreAdapter, Swept
+from compaction.storage.adapter import SWEEP_AGAIN, Sensed, SenseRequest, StoreAdapter, Swept
 
 
 class Broken:

@@ -15,7 +15,7 @@ import pytest
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.sensing.store_tasks import STORE_TASKS
 from compaction.segments.adapter import SegmentLogsAdapter
-from compaction.stores.adapter import Sensed, SenseRequest, Swept
+from compaction.storage.adapter import Sensed, SenseRequest, Swept
 from kube.own_coordinator import Bench, bench
 
 pytestmark = pytest.mark.apiserver

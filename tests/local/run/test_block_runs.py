@@ -28,9 +28,9 @@ from compaction.local.run.once import LocalRun
 from compaction.local.run.thread_engine import ThreadEngine
 from compaction.local.run.watch import LocalWatch
 from compaction.local.servers.postgres import PostgresServer
-from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
-from compaction.rewrite.runner import RunnerOfAllKinds
-from compaction.stores.adapter import open_store
+from compaction.storage.adapter import open_store
+from compaction.worker.ports import Assignment, HeldLease, JobRunner
+from compaction.worker.runner import RunnerOfAllKinds
 from support.stores.block_commands import BlockCommands, block, in_folder, policy_file
 from support.stores.s3 import S3
 from support.time.waiting import eventually

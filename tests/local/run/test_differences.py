@@ -22,13 +22,13 @@ from compaction.exceptions import EngineLostError, EngineStartError, PlanNotAppr
 from compaction.local.run.job import RunResult
 from compaction.local.run.once import LocalRun, at_once
 from compaction.local.run.thread_engine import ThreadEngine
-from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
-from compaction.rewrite.runner import RunnerOfAllKinds
 from compaction.segments.commit import fence
 from compaction.segments.directory import lock
 from compaction.segments.generate import Pattern, generate_log
-from compaction.stores.adapter import open_store
-from compaction.stores.secrets import NO_SECRETS, Secrets
+from compaction.storage.adapter import open_store
+from compaction.storage.secrets import NO_SECRETS, Secrets
+from compaction.worker.ports import Assignment, HeldLease, JobRunner
+from compaction.worker.runner import RunnerOfAllKinds
 from support.stores.block_commands import BlockCommands, in_folder, policy_file
 from support.stores.segment_logs import content
 

@@ -23,13 +23,13 @@ from compaction.cli.main import main
 from compaction.exceptions import InvalidManifestError, PlanNotApprovedError, RootUnreadableError
 from compaction.local.run.job import RunResult
 from compaction.local.run.once import LocalRun
-from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.segments.commit import fence
 from compaction.segments.format.codec import read_segment
 from compaction.segments.generate import Pattern, corrupt_entry, generate_log
 from compaction.segments.rewriting.rewriter import SegmentRewriter
 from compaction.segments.snapshot.directories import newest_snapshot
-from compaction.stores.adapter import open_store
+from compaction.storage.adapter import open_store
+from compaction.worker.ports import Assignment, HeldLease, JobRunner
 from support.processes.worker_ports import ThreadEngine, wait_until
 from support.stores.segment_logs import content, leftovers, regular
 

@@ -11,10 +11,10 @@ import pytest
 from compaction.api.enums import JobState
 from compaction.api.job.resource import CompactionJob, CompactionJobSpec
 from compaction.api.metadata import ObjectMeta
+from compaction.core.planning.planner import PlannedJob
+from compaction.core.planning.reading import ScanResult, TargetProblem
+from compaction.core.reconcile.memory import ClaimProblem, Memory, PlanMemory, Unmade, frozen
 from compaction.local.run.settled import RunState
-from compaction.planning.planner import PlannedJob
-from compaction.planning.reading import ScanResult, TargetProblem
-from compaction.reconcile.memory import ClaimProblem, Memory, PlanMemory, Unmade, frozen
 
 SCAN = ScanResult(number=3, generation=1, started=50.0, ended=51.0, wall=0.0)
 PLANNED = Memory(planning=PlanMemory(reading=3))

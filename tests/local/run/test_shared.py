@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from compaction.api.job.resource import CompactionJobSpec
+from compaction.core.planning.candidates import Candidate, GroupCandidate
+from compaction.core.planning.reading import HeldJob, ScanResult
 from compaction.exceptions import ClaimRefusal, ClaimRefusedError, CompactionError
 from compaction.local.run.shared import SharedStore
-from compaction.planning.candidates import Candidate, GroupCandidate
-from compaction.planning.reading import HeldJob, ScanResult
-from compaction.stores.adapter import Sensed, SenseRequest, Swept
+from compaction.storage.adapter import Sensed, SenseRequest, Swept
 
 THEIRS = HeldJob("b", 0, ("b1", "b2"))
 REQUEST = SenseRequest(1, 1, 0.0, jobs={"mine": HeldJob("a", 0, ("a1",))})

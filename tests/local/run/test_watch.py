@@ -26,10 +26,10 @@ from compaction.exceptions import EngineLostError, EngineStartError
 from compaction.local.run.news import PLAN_PENDING, News
 from compaction.local.run.once import look
 from compaction.local.run.watch import LocalWatch
-from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.segments.generate import Pattern, corrupt_entry, generate_log
 from compaction.segments.rewriting.rewriter import SegmentRewriter
-from compaction.stores.adapter import StoreAdapter, open_store
+from compaction.storage.adapter import StoreAdapter, open_store
+from compaction.worker.ports import Assignment, HeldLease, JobRunner
 from support.cluster.command_users import exit_code
 from support.processes.worker_ports import ThreadEngine
 from support.stores.segment_logs import content, leftovers

@@ -16,7 +16,7 @@ from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.manager.history import START as NO_VERSIONS
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.participants.report import Cause
-from compaction.reconcile.observations import Moment
+from compaction.core.reconcile.observations import Moment
 from support.catalogs.rounds import report
 from support.cluster.catalog_coordinator import HISTORY, START, CatalogCoordinator, kinds
 

@@ -10,10 +10,10 @@ from compaction.api.conditions import get_condition
 from compaction.api.enums import AttemptOutcome, JobReason, JobState, WaitReason
 from compaction.api.job.report import JobReport
 from compaction.api.job.resource import AttemptStatus, CompactionJobStatus
-from compaction.reconcile.jobs.job import LONGEST_BACKOFF, not_before, reported
-from compaction.reconcile.memory import ClaimProblem, WorkerMemory, frozen
-from compaction.reconcile.observations import Moment
-from compaction.reconcile.policy import reconcile
+from compaction.core.reconcile.jobs.job import LONGEST_BACKOFF, not_before, reported
+from compaction.core.reconcile.memory import ClaimProblem, WorkerMemory, frozen
+from compaction.core.reconcile.observations import Moment
+from compaction.core.reconcile.policy import reconcile
 from support.cluster.world import PlainCluster
 
 NOW = Moment(1_800_000_000.0, 50.0)

@@ -18,10 +18,10 @@ from compaction.api.enums import JobReason, JobState
 from compaction.api.job.report import JobReport
 from compaction.api.job.resource import CompactionJob
 from compaction.api.names import ANNOTATION_RETRY
-from compaction.planning.transitions import TRANSITIONS, JobEvent, next_state
-from compaction.reconcile.jobs import job as job_life
-from compaction.reconcile.jobs.steps import GoneWorker, JobRefusal, StepRules, take_step
-from compaction.reconcile.observations import Identity, JobLease, JobView, Moment
+from compaction.core.planning.transitions import TRANSITIONS, JobEvent, next_state
+from compaction.core.reconcile.jobs import job as job_life
+from compaction.core.reconcile.jobs.steps import GoneWorker, JobRefusal, StepRules, take_step
+from compaction.core.reconcile.observations import Identity, JobLease, JobView, Moment
 from support.cluster.world import A, Crash, F, P, PlainCluster, S, SimLease, U
 
 Edge = tuple[JobState, JobEvent]

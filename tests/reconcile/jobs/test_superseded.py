@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from compaction.api.enums import JobReason, JobState
+from compaction.core.reconcile.policy import reconcile
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.metrics.measure import SUPERSEDED, measure
 from compaction.kube.metrics.registry import Metrics
-from compaction.reconcile.policy import reconcile
 from support.cluster.world import F, PlainCluster
 
 POLICY = ObjectKey("ns", "logs")

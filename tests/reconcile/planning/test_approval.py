@@ -12,8 +12,8 @@ from compaction.api.enums import PlanApproval
 from compaction.api.names import LABEL_PLAN
 from compaction.api.policy.resource import CompactionPolicy, PlanStatus
 from compaction.api.text.times import timestamp_from_epoch
-from compaction.reconcile.planning import approval, creating
-from compaction.reconcile.planning.creating import CREATED_AT_ONCE
+from compaction.core.reconcile.planning import approval, creating
+from compaction.core.reconcile.planning.creating import CREATED_AT_ONCE
 from support.cluster.world import Crash, PlainCluster
 
 

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from compaction.reconcile.planning import creating
-from compaction.reconcile.policy import reconcile
+from compaction.core.reconcile.planning import creating
+from compaction.core.reconcile.policy import reconcile
 from support.cluster.world import PlainCluster
 
 

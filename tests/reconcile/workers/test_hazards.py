@@ -8,7 +8,7 @@ import pytest
 
 from compaction.api.enums import JobReason, JobState, PolicyReason, WaitReason, WorkerEnding, WorkerState, WorkerTrouble
 from compaction.api.job.report import ReportOutcome
-from compaction.reconcile.workers.launching import LAUNCH_TIMEOUT, STUCK_AFTER
+from compaction.core.reconcile.workers.launching import LAUNCH_TIMEOUT, STUCK_AFTER
 from support.cluster.world import PlainCluster, SimWorker
 
 GIB = 1 << 30

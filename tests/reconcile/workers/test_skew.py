@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from compaction.api.conditions import get_condition, is_true
 from compaction.api.enums import ConditionType, JobState
+from compaction.core.reconcile.actions import Decision
+from compaction.core.reconcile.observations import PolicySnapshot
+from compaction.core.reconcile.policy import reconcile
+from compaction.core.reconcile.workers.skew import announced, skew_of, skewed
 from compaction.kube.gather import LONGEST_VERSION, worker_lease
 from compaction.leases.observer import LeaseObserver
-from compaction.reconcile.actions import Decision
-from compaction.reconcile.observations import PolicySnapshot
-from compaction.reconcile.policy import reconcile
-from compaction.reconcile.workers.skew import announced, skew_of, skewed
 from support.cluster.world import PlainCluster
 
 SKEW = ConditionType.WORKER_VERSION_SKEW

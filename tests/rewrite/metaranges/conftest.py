@@ -7,7 +7,7 @@ import pytest
 
 from compaction.staging.kv.sql import open_key_value_store
 from compaction.staging.tree.storage import RangeStorage
-from compaction.stores.objects.store import open_objects
+from compaction.storage.objects.store import open_objects
 from support.stores.staging_repos import SMALL_RANGES, StagingRepo
 
 

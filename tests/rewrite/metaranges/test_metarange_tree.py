@@ -16,7 +16,6 @@ from compaction.exceptions import (
     UnexpectedRangeError,
     WorkerShortageError,
 )
-from compaction.rewrite.place import ObjectsPlace
 from compaction.staging.changes import TOMBSTONE
 from compaction.staging.compaction.rewriting import rewrite
 from compaction.staging.compaction.spool import ChangesSpool, decode_changes, encode_changes
@@ -28,6 +27,7 @@ from compaction.staging.rewriting.tree import TreeWriter, WrittenTree
 from compaction.staging.tree.applying import PartResult
 from compaction.staging.tree.storage import RangeStorage
 from compaction.staging.tree.stretches import Part
+from compaction.worker.place import ObjectsPlace
 from support.depth import seeds
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.staging_repos import Content, StagingRepo, framed

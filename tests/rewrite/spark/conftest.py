@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compaction.local.cache import class_archives
-from compaction.rewrite.spark.session import SparkEngine
-from compaction.rewrite.spark.settings import SparkSettings
+from compaction.worker.spark.session import SparkEngine
+from compaction.worker.spark.settings import SparkSettings
 
 
 @pytest.fixture(scope="package")

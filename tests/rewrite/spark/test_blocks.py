@@ -19,12 +19,12 @@ from compaction.blocks.merge.settings import MergeInput, MergeSettings
 from compaction.blocks.rewriting.culprits import SourceFault
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.exceptions import LeaseLostError
-from compaction.rewrite.runner import RunnerOfAllKinds
-from compaction.rewrite.spark.session import SparkEngine
-from compaction.rewrite.worker.events import Inbox
-from compaction.rewrite.worker.heartbeat import Heartbeat
-from compaction.rewrite.worker.loop import Worker, WorkerExit
-from compaction.stores.secrets import DirectorySecrets, write_secrets
+from compaction.storage.secrets import DirectorySecrets, write_secrets
+from compaction.worker.events import Inbox
+from compaction.worker.heartbeat import Heartbeat
+from compaction.worker.loop import Worker, WorkerExit
+from compaction.worker.runner import RunnerOfAllKinds
+from compaction.worker.spark.session import SparkEngine
 from support.cluster.manifests import block_job_object
 from support.processes.worker_ports import Cluster, FakeLease
 from support.programs import needs

@@ -18,16 +18,16 @@ import pytest
 from compaction.api.enums import JobReason
 from compaction.api.job.report import ReportOutcome
 from compaction.exceptions import JavaError, LeaseLostError, TaskCancelledError, TaskFailedError
-from compaction.rewrite.scratch import PREFIX, scratch_directory
-from compaction.rewrite.spark.java import find_java
-from compaction.rewrite.spark.session import SparkEngine
-from compaction.rewrite.worker.events import Inbox
-from compaction.rewrite.worker.heartbeat import Heartbeat
-from compaction.rewrite.worker.loop import Worker, WorkerExit
 from compaction.segments.commit import fence
 from compaction.segments.generate import Pattern
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.rewriting.rewriter import SegmentRewriter
+from compaction.worker.events import Inbox
+from compaction.worker.heartbeat import Heartbeat
+from compaction.worker.loop import Worker, WorkerExit
+from compaction.worker.scratch import PREFIX, scratch_directory
+from compaction.worker.spark.java import find_java
+from compaction.worker.spark.session import SparkEngine
 from support.depth import at_depth
 from support.processes.family import command_line, descendants, still_alive
 from support.processes.worker_ports import Cluster, FakeLease, assignment, job_spec
@@ -48,8 +48,8 @@ import structlog
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from compaction.local.cache import class_archives
-from compaction.rewrite.spark.session import SparkEngine
-from compaction.rewrite.spark.settings import SparkSettings
+from compaction.worker.spark.session import SparkEngine
+from compaction.worker.spark.settings import SparkSettings
 with SparkEngine(SparkSettings(master="local[2]", scratch_parent=Path.cwd(), archives=class_archives())) as engine:
 {textwrap.indent(body, "    ")}
 """
@@ -235,8 +235,8 @@ SegmentRewriter(engine, holder="doomed").run(assignment(spec), Announcing())
 def test_master_that_is_no_master_is_a_clear_error(tmp_path: Path) -> None:
     program = f"""
 from pathlib import Path
-from compaction.rewrite.spark.session import SparkEngine
-from compaction.rewrite.spark.settings import SparkSettings
+from compaction.worker.spark.session import SparkEngine
+from compaction.worker.spark.settings import SparkSettings
 from compaction.exceptions import EngineStartError
 try:
     SparkEngine(SparkSettings(master="lokal", log_file=Path({str(tmp_path / "log")!r}))).start()

@@ -23,10 +23,10 @@ from compaction.blocks.schema import book
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep import cleaner
 from compaction.blocks.sweep.cleaning import Cleaned
+from compaction.core.planning.reading import HeldJob
 from compaction.exceptions import ClaimRefusedError
-from compaction.planning.reading import HeldJob
-from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter, open_store
-from compaction.stores.secrets import GivenSecrets
+from compaction.storage.adapter import Sensed, SenseRequest, StoreAdapter, open_store
+from compaction.storage.secrets import GivenSecrets
 from support.stores.block_index import block_id
 from support.stores.block_stores import fill, fill_units
 

@@ -28,7 +28,7 @@ from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep.cleaning import sweep
 from compaction.blocks.sweep.orphan_collector import collect_orphans, find_orphans
 from compaction.exceptions import ForeignFileError, ObjectAccessError
-from compaction.stores.objects.store import ObjectInfo, ObjectStorage, open_objects
+from compaction.storage.objects.store import ObjectInfo, ObjectStorage, open_objects
 from support.faults.aged import Aging
 from support.stores.block_histories import compact
 from support.stores.block_index import NOON, block_id

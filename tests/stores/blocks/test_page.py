@@ -17,7 +17,7 @@ from compaction.blocks.index.tables import METADATA, BlockState, IndexJobState, 
 from compaction.blocks.model import RowFingerprint
 from compaction.blocks.paths import MAX_SHARD, MAX_TENANT
 from compaction.blocks.rewriting.plan import MOST_PARTS
-from compaction.stores.objects.paths import MAX_PATH
+from compaction.storage.objects.paths import MAX_PATH
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "block-stores.md").read_text()

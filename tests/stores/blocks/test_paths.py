@@ -18,7 +18,7 @@ from compaction.blocks.paths import (
     unescape_tenant,
 )
 from compaction.exceptions import InvalidTenantError
-from compaction.stores.objects.paths import check_path
+from compaction.storage.objects.paths import check_path
 
 ULID = "01JD0000000000000000000000"
 TENANTS = st.text(min_size=1, max_size=20).filter(lambda tenant: printable(tenant) == tenant)

@@ -17,8 +17,8 @@ from compaction.exceptions import (
     ObjectMissingError,
     ObjectStoreUnavailableError,
 )
-from compaction.stores.objects.store import Retrying, open_objects
-from compaction.stores.unreachable import explaining
+from compaction.storage.objects.store import Retrying, open_objects
+from compaction.storage.unreachable import explaining
 
 PASSWORD = "hunter2"
 ENDPOINT = f"http://key:{PASSWORD}@127.0.0.1:9/{PASSWORD}"

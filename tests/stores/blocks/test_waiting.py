@@ -21,8 +21,8 @@ from compaction.blocks.planning.rules import BlockRules, LevelRule
 from compaction.blocks.schema.classes import schema_of_text, schema_text
 from compaction.blocks.schema.classing import LookUp
 from compaction.blocks.waiting import WaitingBlocks
+from compaction.core.planning.reading import HeldJob
 from compaction.exceptions import ObjectStoreUnavailableError
-from compaction.planning.reading import HeldJob
 from support.depth import seeds
 from support.stores.block_index import NOON, SECOND, a_block, block_id
 

@@ -26,7 +26,7 @@ from compaction.exceptions import (
 from compaction.local.cluster.certs import Authority, ensure_authority
 from compaction.local.servers.postgres import PostgresServer
 from compaction.staging.kv.sql import KeyValueDatabase
-from compaction.stores.database.engine import Database
+from compaction.storage.database.engine import Database
 
 
 def ask(connection: Connection) -> int:

@@ -23,8 +23,8 @@ from compaction.exceptions import (
     ObjectStoreUrlError,
     ObjectTruncatedError,
 )
-from compaction.stores.objects.errors import Store, translate
-from compaction.stores.objects.store import ObjectStorage, Retrying, open_objects
+from compaction.storage.objects.errors import Store, translate
+from compaction.storage.objects.store import ObjectStorage, Retrying, open_objects
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.stores.s3 import QUICK, S3
 

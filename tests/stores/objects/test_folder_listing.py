@@ -10,8 +10,8 @@ import pytest
 from obstore.store import LocalStore
 
 from compaction.exceptions import ObjectAccessError
-from compaction.stores.objects import folder_listing
-from compaction.stores.objects.store import ObjectInfo, ObjectStorage, open_objects
+from compaction.storage.objects import folder_listing
+from compaction.storage.objects.store import ObjectInfo, ObjectStorage, open_objects
 
 
 @pytest.fixture

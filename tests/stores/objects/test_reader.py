@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.stores.objects.reader import ObjectReader
+from compaction.storage.objects.reader import ObjectReader
 
 DATA = bytes(range(251)) * 4
 

@@ -29,8 +29,8 @@ from compaction.exceptions import (
 )
 from compaction.local.cluster.certs import ensure_authority
 from compaction.local.servers.versitygw import free_port, start_versitygw
-from compaction.stores.objects import store as objects_module
-from compaction.stores.objects.store import NEAR_BYTES, ObjectStorage, Retrying, coalesce, open_objects
+from compaction.storage.objects import store as objects_module
+from compaction.storage.objects.store import NEAR_BYTES, ObjectStorage, Retrying, coalesce, open_objects
 
 DATA = bytes(range(256)) * 40
 
@@ -219,7 +219,7 @@ def test_other_urls_say_what_is_possible(url: str) -> None:
 
 
 NO_AUTHORITIES = """
-from compaction.stores.objects.store import open_objects
+from compaction.storage.objects.store import open_objects
 from compaction.exceptions import ObjectStoreUrlError
 try:
     open_objects("s3://b/p", options={"endpoint": "http://127.0.0.1:1", "allow_http": "true"})

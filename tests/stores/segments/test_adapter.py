@@ -9,10 +9,10 @@ import pytest
 
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.spec import CompactionPolicySpec
+from compaction.core.planning.candidates import LeftOutReason
+from compaction.core.planning.planner import LeftOut
+from compaction.core.planning.triggers import PlanTrigger, TargetHistory, reason_not_due
 from compaction.exceptions import ClaimRefusedError
-from compaction.planning.candidates import LeftOutReason
-from compaction.planning.planner import LeftOut
-from compaction.planning.triggers import PlanTrigger, TargetHistory, reason_not_due
 from compaction.segments.commit import fence
 from compaction.segments.commit.records import GroupReceipt
 from compaction.segments.directory import lock
@@ -25,7 +25,7 @@ from compaction.segments.rewriting.compact import compact_groups
 from compaction.segments.snapshot.directories import write_snapshot
 from compaction.segments.snapshot.seq import LiveSet
 from compaction.segments.store import SegmentLogStore
-from compaction.stores.adapter import SenseRequest, open_store
+from compaction.storage.adapter import SenseRequest, open_store
 from support.stores.ra_system import killed, running, stopped
 
 

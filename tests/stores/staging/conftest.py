@@ -10,7 +10,7 @@ import pytest
 
 from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.tree.storage import RangeStorage
-from compaction.stores.objects.store import open_objects
+from compaction.storage.objects.store import open_objects
 from support.programs import needs
 from support.stores.s3 import S3
 from support.stores.staging_repos import SMALL_RANGES, StagingRepo

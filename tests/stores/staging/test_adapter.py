@@ -11,11 +11,11 @@ import pytest
 
 from compaction.api.enums import PolicyReason
 from compaction.api.policy.resource import CompactionPolicy
+from compaction.core.planning.planner import JobInventory
+from compaction.core.planning.reading import HeldJob, ScanResult
+from compaction.core.reconcile.planning.creating import planner_of, spec_of
 from compaction.exceptions import ClaimRefusal, ClaimRefusedError
-from compaction.kinds.registry import kind_of
-from compaction.planning.planner import JobInventory
-from compaction.planning.reading import HeldJob, ScanResult
-from compaction.reconcile.planning.creating import planner_of, spec_of
+from compaction.registry import kind_of
 from compaction.staging import adapter as module
 from compaction.staging.adapter import STRAY_SECONDS, StagingAdapter
 from compaction.staging.flows.branching import Brancher
@@ -26,8 +26,8 @@ from compaction.staging.refs.records import RepositoryRecord
 from compaction.staging.sensor import REST_SECONDS, BranchSensor, selected
 from compaction.staging.staged.counters import PARTITION, TokenCounters
 from compaction.staging.store import StagingConnection, StagingStore
-from compaction.stores.adapter import OpenRequest, SenseRequest
-from compaction.stores.secrets import GivenSecrets
+from compaction.storage.adapter import OpenRequest, SenseRequest
+from compaction.storage.secrets import GivenSecrets
 from support.cluster.staging_manifests import staging_area, staging_policy_object
 from support.stores.key_values import rows_of
 from support.stores.staging_repos import framed

@@ -17,7 +17,7 @@ from compaction.catalogs.serving.client import AskLimits, ParticipantAddress, Pa
 from compaction.catalogs.serving.messages import ReportMessage
 from compaction.catalogs.serving.openapi import DOCUMENT_PATH
 from compaction.catalogs.serving.server import ParticipantServer
-from compaction.ingest.access import Gate
+from compaction.serving.access import Gate
 from support.stores.ingest import SECRET, Endpoint, gate, serving
 
 

@@ -11,10 +11,10 @@ from compaction.blocks.planning.ids import output_id
 from compaction.blocks.planning.offers import offer
 from compaction.blocks.planning.queue import BlockQueue
 from compaction.blocks.planning.rules import BlockClass, BlockRules, LevelRule, QueuedBlock
-from compaction.planning.reading import ScanResult
-from compaction.reconcile import store_work
-from compaction.reconcile.actions import RunStoreTask, StoreTask
-from compaction.reconcile.memory import frozen
+from compaction.core.planning.reading import ScanResult
+from compaction.core.reconcile import store_work
+from compaction.core.reconcile.actions import RunStoreTask, StoreTask
+from compaction.core.reconcile.memory import frozen
 from support.cluster.manifests import block_store
 from support.cluster.world import Log, PlainCluster
 

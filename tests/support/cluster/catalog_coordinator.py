@@ -16,7 +16,7 @@ from compaction.catalogs.compaction.observations import CatalogSnapshot, Deliver
 from compaction.catalogs.compaction.round import Answer, Unanswered
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.hybrid import hybrid
-from compaction.reconcile.observations import Moment
+from compaction.core.reconcile.observations import Moment
 from support.catalogs.rounds import report, timeline
 from support.cluster.catalog_manifests import catalog_object
 

@@ -11,9 +11,7 @@ from compaction.api.job.resource import CompactionJob, CompactionJobSpec, Compac
 from compaction.api.names import API_VERSION, LABEL_PLAN, POLICY_KIND
 from compaction.api.policy.resource import CompactionPolicyStatus
 from compaction.api.text.times import format_timestamp, timestamp_from_epoch
-from compaction.exceptions import ApiUnavailableError, LaunchError, StaleTokenError
-from compaction.kube.executor.executor import Executor
-from compaction.reconcile.actions import (
+from compaction.core.reconcile.actions import (
     Announce,
     AssignJob,
     CreateJob,
@@ -23,9 +21,11 @@ from compaction.reconcile.actions import (
     RaiseShare,
     StopWorker,
 )
-from compaction.reconcile.memory import Memory
-from compaction.reconcile.observations import Identity, Moment
-from compaction.stores.adapter import StoreAdapter
+from compaction.core.reconcile.memory import Memory
+from compaction.core.reconcile.observations import Identity, Moment
+from compaction.exceptions import ApiUnavailableError, LaunchError, StaleTokenError
+from compaction.kube.executor.executor import Executor
+from compaction.storage.adapter import StoreAdapter
 
 if TYPE_CHECKING:
     from support.cluster.world import PlainCluster

@@ -17,13 +17,13 @@ from compaction.api.job.resource import CompactionJob, CompactionJobStatus
 from compaction.api.names import GROUP
 from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus
 from compaction.api.text.times import format_timestamp, timestamp_from_epoch
-from compaction.planning.candidates import Candidate, GroupCandidate, ObsoleteSource
-from compaction.planning.reading import ScanResult, TargetProblem
-from compaction.reconcile import store_work
-from compaction.reconcile.actions import Decision, RunStoreTask, StoreTask
-from compaction.reconcile.allowance import Allowance
-from compaction.reconcile.memory import Memory, frozen
-from compaction.reconcile.observations import (
+from compaction.core.planning.candidates import Candidate, GroupCandidate, ObsoleteSource
+from compaction.core.planning.reading import ScanResult, TargetProblem
+from compaction.core.reconcile import store_work
+from compaction.core.reconcile.actions import Decision, RunStoreTask, StoreTask
+from compaction.core.reconcile.allowance import Allowance
+from compaction.core.reconcile.memory import Memory, frozen
+from compaction.core.reconcile.observations import (
     Identity,
     JobLease,
     JobView,
@@ -32,7 +32,7 @@ from compaction.reconcile.observations import (
     WorkerLease,
     WorkerProcess,
 )
-from compaction.reconcile.policy import reconcile
+from compaction.core.reconcile.policy import reconcile
 from compaction.segments.kind import MISSING
 from support.cluster.executed import Crash, carry_out
 

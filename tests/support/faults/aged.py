@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import obstore
 import pytest
 
-from compaction.stores.objects.store import ObjectStorage
+from compaction.storage.objects.store import ObjectStorage
 from support.depth import each_call
 from support.faults.index_faults import Death, When
 

@@ -24,8 +24,8 @@ from support.time import skewed_clock
 
 def register_kind(name: str) -> None:
     """The kind in a module becomes known to this process."""
-    from compaction.kinds.doors import Door
-    from compaction.kinds.registry import register
+    from compaction.core.doors import Door
+    from compaction.registry import register
 
     register(Door(name).open())
 

@@ -23,10 +23,10 @@ from compaction.exceptions import (
     TaskCancelledError,
     WorkerLeaseGoneError,
 )
-from compaction.rewrite.ports import Assignment, JobOffer, LeasePort
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.plan import plan_log
 from compaction.segments.reading.view import open_log
+from compaction.worker.ports import Assignment, JobOffer, LeasePort
 from support.time.waiting import PATIENCE_SECONDS, eventually
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from compaction.ingest.service import HttpService
+from compaction.serving.service import HttpService
 
 
 def check_routes(server: HttpService, document: dict[str, Any]) -> None:

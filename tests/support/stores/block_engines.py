@@ -23,7 +23,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compaction.rewrite.spark.settings import PYTHON_ENVIRONMENT
+from compaction.worker.spark.settings import PYTHON_ENVIRONMENT
 
 TESTS = Path(__file__).resolve().parents[2]
 KEY = ("service", "timestamp")

@@ -16,9 +16,9 @@ from compaction.blocks.rewriting.rewriter import BlockRewriter
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep import orphan_collector
 from compaction.blocks.sweep.cleaning import sweep
-from compaction.rewrite.engine import Engine
-from compaction.rewrite.ports import HeldLease
-from compaction.stores.secrets import GivenSecrets
+from compaction.storage.secrets import GivenSecrets
+from compaction.worker.engine import Engine
+from compaction.worker.ports import HeldLease
 from support.processes.worker_ports import FakeLease
 
 JOB = "job-1"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.ingest.service import HttpService
+from compaction.serving.service import HttpService
 from support.stores.ingest import Endpoint
 
 

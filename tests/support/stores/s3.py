@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compaction.local.servers.versitygw import S3Gateway, free_port, start_versitygw
-from compaction.stores.objects.store import ObjectStorage, Retrying, open_objects
+from compaction.storage.objects.store import ObjectStorage, Retrying, open_objects
 
 QUICK = Retrying(tries=4, base=0.01, cap=0.05)
 

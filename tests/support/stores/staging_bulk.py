@@ -16,7 +16,6 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from compaction.rewrite.place import ObjectsPlace
 from compaction.staging.compaction.claims import claim, swap_base
 from compaction.staging.compaction.work import BranchWork, work_on
 from compaction.staging.flows.area import Area
@@ -28,6 +27,7 @@ from compaction.staging.refs.records import BranchRecord
 from compaction.staging.rewriting.tree import TreeWriter, WrittenTree
 from compaction.staging.staged.tokens import new_token
 from compaction.staging.store import StagingConnection, StagingStore
+from compaction.worker.place import ObjectsPlace
 from support.processes.worker_ports import FakeLease
 
 NAME: Final = "bench"

@@ -14,7 +14,7 @@ from compaction.staging.format.columns import RecordColumns
 from compaction.staging.format.framing import frame_value, split_value
 from compaction.staging.format.ranges import RangeInfo, write_ranges
 from compaction.staging.tree.storage import RangeStorage
-from compaction.stores.objects.store import open_objects
+from compaction.storage.objects.store import open_objects
 from support.stores.plain_tables import PlainTableWriter
 from support.stores.staging_tables import Record, digits
 

@@ -11,7 +11,7 @@ from compaction.blocks.index.claims import JobRecord
 from compaction.blocks.index.holders import renew, sign_out
 from compaction.blocks.store import BlockStore
 from compaction.exceptions import BlockStoreError, StorageError
-from compaction.stores.processes import Holder, ThisProcess
+from compaction.storage.processes import Holder, ThisProcess
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Final
 from compaction.blocks.index.claims import JobRecord
 from compaction.blocks.index.holders import HolderRecord
 from compaction.blocks.model import SECOND
-from compaction.stores.processes import ThisProcess
+from compaction.storage.processes import ThisProcess
 
 STRAY_CLAIM: Final = 3600 * SECOND
 """Microseconds after which the claim of a job that gives no sign of life is taken for a leftover."""

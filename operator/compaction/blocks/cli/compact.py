@@ -29,10 +29,10 @@ from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.run.once import WORKER, LocalRun
 from compaction.local.run.this_process import this_process
 from compaction.local.run.thread_engine import ThreadEngine
-from compaction.rewrite.ports import JobRunner
-from compaction.rewrite.runner import RunnerOfAllKinds
-from compaction.stores.adapter import open_store
-from compaction.stores.secrets import Secrets
+from compaction.storage.adapter import open_store
+from compaction.storage.secrets import Secrets
+from compaction.worker.ports import JobRunner
+from compaction.worker.runner import RunnerOfAllKinds
 
 
 @click.command()

@@ -27,7 +27,7 @@ from compaction.cli.errors import EXIT_DATA_ERROR, report
 from compaction.cli.output import OutputFormat, emit, output_option, print_pairs
 from compaction.exceptions import BlockFormatError, ObjectError, UnknownBlockError
 from compaction.local.run.this_process import this_process
-from compaction.stores.objects.store import ObjectStorage
+from compaction.storage.objects.store import ObjectStorage
 
 _SHOWN_COLUMNS = 40
 _SHOWN_TEXT = 120

@@ -18,8 +18,8 @@ from compaction.blocks.index.claims import JobRecord
 from compaction.blocks.model import SECOND
 from compaction.blocks.store import BlockStore
 from compaction.blocks.work import target_name
-from compaction.planning.reading import HeldJob
-from compaction.stores.processes import ThisProcess
+from compaction.core.planning.reading import HeldJob
+from compaction.storage.processes import ThisProcess
 
 _STATES: Final = {
     Sign.DEAD: "{process} claimed it and has ended",

@@ -32,8 +32,8 @@ from compaction.cli.places import (
     refuse_password,
 )
 from compaction.exceptions import NoBlockStoreError, ObjectPathError
-from compaction.stores.objects.store import ObjectStorage, open_objects
-from compaction.stores.unreachable import explaining
+from compaction.storage.objects.store import ObjectStorage, open_objects
+from compaction.storage.unreachable import explaining
 
 if TYPE_CHECKING:
     from compaction.api.policy.resource import CompactionPolicy

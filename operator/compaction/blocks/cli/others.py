@@ -10,9 +10,9 @@ from compaction.blocks.cli.open_jobs import OpenJobs
 from compaction.blocks.connecting import connection_of
 from compaction.blocks.store import BlockStore
 from compaction.cli.places import PATIENCE
-from compaction.stores.processes import ThisProcess
-from compaction.stores.secrets import Secrets
-from compaction.stores.unreachable import explaining
+from compaction.storage.processes import ThisProcess
+from compaction.storage.secrets import Secrets
+from compaction.storage.unreachable import explaining
 
 
 @contextmanager

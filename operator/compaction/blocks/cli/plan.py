@@ -18,7 +18,7 @@ from compaction.cli.output import OutputFormat, output_option
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.run.once import WORKER, look
 from compaction.local.run.this_process import this_process
-from compaction.stores.adapter import open_store
+from compaction.storage.adapter import open_store
 
 
 @click.command()

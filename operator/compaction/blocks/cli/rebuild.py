@@ -21,7 +21,7 @@ from compaction.cli.errors import EXIT_DATA_ERROR
 from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.cli.places import PATIENCE
 from compaction.exceptions import NoBlockStoreError
-from compaction.stores.objects.store import open_objects
+from compaction.storage.objects.store import open_objects
 
 SHOWN: Final = 20
 

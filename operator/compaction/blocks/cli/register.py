@@ -40,7 +40,7 @@ from compaction.exceptions import (
     UnknownOutputError,
     UnsuitableBlockError,
 )
-from compaction.stores.objects.store import ObjectInfo
+from compaction.storage.objects.store import ObjectInfo
 from compaction.unexpected import defect, lack_of
 
 AT_ONCE: Final = 1000

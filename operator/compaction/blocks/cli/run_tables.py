@@ -18,10 +18,10 @@ from compaction.blocks.model import SECOND
 from compaction.blocks.planning.rules import BlockReason
 from compaction.blocks.work import format_merge, work_of
 from compaction.cli.output import Column, optional, optional_bytes, print_table
+from compaction.core.planning.candidates import LeftOutReason
+from compaction.core.planning.planner import LeftOut, Plan, PlannedJob
+from compaction.core.planning.reading import ScanResult
 from compaction.local.run.job import LocalJob, RunResult
-from compaction.planning.candidates import LeftOutReason
-from compaction.planning.planner import LeftOut, Plan, PlannedJob
-from compaction.planning.reading import ScanResult
 
 PLANNED: Final = (
     Column("name", "Job"),

@@ -30,7 +30,7 @@ from compaction.exceptions import (
     UnknownBlockError,
     UnsupportedColumnError,
 )
-from compaction.stores.objects.store import ObjectStorage
+from compaction.storage.objects.store import ObjectStorage
 from compaction.unexpected import defect, lack_of
 
 EQUAL, REPLACED, DIFFERENT, UNREADABLE = "equal", "replaced meanwhile", "DIFFERENT", "UNREADABLE"

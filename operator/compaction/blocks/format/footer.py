@@ -23,7 +23,7 @@ from compaction.blocks.format.logical import LeafMeaning, leaf_meanings, placed,
 from compaction.blocks.format.thrift import ENCRYPTION_ALGORITHM, FooterError, Struct, decode
 from compaction.blocks.schema.ids import schema_id
 from compaction.exceptions import BlockFormatError, CorruptBlockError, ObjectError, UnsuitableBlockError
-from compaction.stores.objects.store import ObjectInfo, ObjectStorage
+from compaction.storage.objects.store import ObjectInfo, ObjectStorage
 from compaction.unexpected import lack_of
 
 ENCRYPTED: Final = b"PARE"

@@ -34,7 +34,7 @@ from compaction.blocks.index.tables import (
 )
 from compaction.blocks.model import Block, BlockKey
 from compaction.exceptions import BlockClaimError, StaleTokenError
-from compaction.stores.processes import Holder
+from compaction.storage.processes import Holder
 
 MOST_SOURCES: Final = 10_000
 _HOLDER: Final = tuple(HOLDERS.c[name] for name in ("host", "place", "pid", "started", "lease"))

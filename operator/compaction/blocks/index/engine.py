@@ -16,7 +16,7 @@ from sqlalchemy import Connection, select, update
 
 from compaction.blocks.index.tables import HEAD
 from compaction.exceptions import DatabaseSchemaError
-from compaction.stores.database.engine import Database
+from compaction.storage.database.engine import Database
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from sqlalchemy import (
 
 from compaction.blocks.index.engine import IndexChange, IndexDatabase
 from compaction.blocks.index.tables import HOLDERS, JOBS, IndexJobState
-from compaction.stores.processes import Holder
+from compaction.storage.processes import Holder
 
 _MICROSECONDS: Final = {
     "sqlite": literal_column("CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)", BigInteger),

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from compaction.blocks.planning.queue import BlockQueue
 from compaction.blocks.planning.rules import QueuedBlock
 from compaction.blocks.work import target_name
-from compaction.planning.candidates import LEAST_MERGED, Candidate, GroupCandidate, LeftOutReason
-from compaction.planning.collector import collector_paused
-from compaction.planning.planner import LeftOut
+from compaction.core.planning.candidates import LEAST_MERGED, Candidate, GroupCandidate, LeftOutReason
+from compaction.core.planning.collector import collector_paused
+from compaction.core.planning.planner import LeftOut
 
 
 @dataclass(frozen=True, slots=True)

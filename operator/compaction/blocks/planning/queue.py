@@ -27,7 +27,7 @@ from types import MappingProxyType
 from compaction.blocks.planning.batches import NEVER, BlockBatch, Cutter, Group
 from compaction.blocks.planning.order import ReadyLines
 from compaction.blocks.planning.rules import BlockClass, BlockReason, BlockRules, QueuedBlock
-from compaction.planning.collector import collector_paused
+from compaction.core.planning.collector import collector_paused
 
 _NO_JOBS: Mapping[tuple[int, str], int] = MappingProxyType({})
 

@@ -29,7 +29,7 @@ from compaction.exceptions import (
     ObjectTruncatedError,
     StorageError,
 )
-from compaction.stores.objects.store import ObjectStorage
+from compaction.storage.objects.store import ObjectStorage
 from compaction.unexpected import defect, lack_of
 
 READ_AT_ONCE: Final = 8

@@ -38,7 +38,7 @@ from compaction.blocks.paths import parse_block_path
 from compaction.blocks.rebuild.found import FoundBlock, Lake, Unsaid, describe_found, places, read_found, survey
 from compaction.blocks.rebuild.lineage import decide
 from compaction.exceptions import InvalidBlockError
-from compaction.stores.objects.store import ObjectStorage
+from compaction.storage.objects.store import ObjectStorage
 
 PAGE: Final = 256
 """Blocks between two reports of progress, and in one change of the index."""

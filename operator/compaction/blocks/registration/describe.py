@@ -49,8 +49,8 @@ from compaction.exceptions import (
     UnsuitableBlockError,
     UnsupportedColumnError,
 )
-from compaction.stores.objects.reader import ObjectReader
-from compaction.stores.objects.store import ObjectStorage
+from compaction.storage.objects.reader import ObjectReader
+from compaction.storage.objects.store import ObjectStorage
 from compaction.unexpected import lack_of
 
 BATCH_ROWS: Final = 1 << 16

@@ -22,7 +22,7 @@ from compaction.blocks.index.registering import KnownPath
 from compaction.blocks.model import SECOND
 from compaction.blocks.paths import SUFFIX, ULID_TEXT, parse_block_path
 from compaction.exceptions import UnsuitableBlockError
-from compaction.stores.objects.store import ObjectInfo
+from compaction.storage.objects.store import ObjectInfo
 
 OWN_FOLDER: Final = "_compaction/"
 """What lies here is ours, and no block."""

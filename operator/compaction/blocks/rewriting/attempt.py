@@ -47,9 +47,9 @@ from compaction.exceptions import (
     StaleTokenError,
     StorageError,
 )
-from compaction.rewrite.attempt import RewriteAttempt
-from compaction.rewrite.place import ObjectsPlace
-from compaction.rewrite.tasks import LOOK_SECONDS
+from compaction.worker.attempt import RewriteAttempt
+from compaction.worker.place import ObjectsPlace
+from compaction.worker.tasks import LOOK_SECONDS
 
 log = structlog.get_logger(__name__)
 

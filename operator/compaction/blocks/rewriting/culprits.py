@@ -22,7 +22,7 @@ from compaction.exceptions import (
     StorageError,
     UnreadableBlockError,
 )
-from compaction.stores.objects.store import ObjectStorage
+from compaction.storage.objects.store import ObjectStorage
 from compaction.unexpected import defect, lack_of
 
 

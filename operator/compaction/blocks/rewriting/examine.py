@@ -16,12 +16,12 @@ from compaction.blocks.model import Block
 from compaction.blocks.rewriting.culprits import Culprit, broken, foreign, read_source_footer
 from compaction.blocks.rewriting.task import MergeFailure, failure_of, of_culprit, opener
 from compaction.exceptions import BlockStoreError, CompactionError, StorageError
-from compaction.rewrite.engine import Engine
-from compaction.rewrite.place import ObjectsPlace
-from compaction.rewrite.ports import HeldLease
-from compaction.rewrite.tasks import run_tasks
-from compaction.stores.pace import SharedBucket, limited
+from compaction.storage.pace import SharedBucket, limited
 from compaction.unexpected import lack_of
+from compaction.worker.engine import Engine
+from compaction.worker.place import ObjectsPlace
+from compaction.worker.ports import HeldLease
+from compaction.worker.tasks import run_tasks
 
 
 @dataclass(frozen=True, slots=True)

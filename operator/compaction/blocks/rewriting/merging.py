@@ -32,13 +32,13 @@ from compaction.blocks.rewriting.task import (
     run_merge,
 )
 from compaction.exceptions import BlockStoreError, BlockVerificationError, StorageError
-from compaction.rewrite.engine import Engine
-from compaction.rewrite.place import ObjectsPlace
-from compaction.rewrite.ports import HeldLease
-from compaction.rewrite.shares import Shares
-from compaction.rewrite.tasks import run_tasks
-from compaction.stores.objects.store import ObjectInfo
-from compaction.stores.pace import SharedBucket
+from compaction.storage.objects.store import ObjectInfo
+from compaction.storage.pace import SharedBucket
+from compaction.worker.engine import Engine
+from compaction.worker.place import ObjectsPlace
+from compaction.worker.ports import HeldLease
+from compaction.worker.shares import Shares
+from compaction.worker.tasks import run_tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from compaction.stores.pace import Pace
+from compaction.storage.pace import Pace
 
 
 class PacedFile(io.FileIO):

@@ -18,8 +18,8 @@ from compaction.blocks.planning.ids import output_id
 from compaction.blocks.rewriting.job import BlockJob
 from compaction.blocks.rewriting.merging import BlockMerge
 from compaction.exceptions import SortKeyError
-from compaction.rewrite.place import ObjectsPlace
-from compaction.stores.pace import SharedBucket
+from compaction.storage.pace import SharedBucket
+from compaction.worker.place import ObjectsPlace
 
 MOST_PARTS: Final = 64
 _LONGEST_NAME: Final = 40

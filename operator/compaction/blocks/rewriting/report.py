@@ -21,7 +21,7 @@ from compaction.blocks.reasons import BlockJobReason
 from compaction.blocks.rewriting.culprits import Culprit
 from compaction.blocks.rewriting.task import MergeFailure
 from compaction.blocks.work import format_merge
-from compaction.rewrite.verdict import verdict
+from compaction.worker.verdict import verdict
 
 _WORST_FIRST: Final = (
     JobReason.STALE_TOKEN,

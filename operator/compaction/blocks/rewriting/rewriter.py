@@ -13,12 +13,12 @@ from compaction.blocks.rewriting.report import failed
 from compaction.blocks.rewriting.task import failure_of
 from compaction.blocks.store import BlockStore
 from compaction.exceptions import BlockStoreError, StorageError
-from compaction.rewrite.engine import Engine
-from compaction.rewrite.place import objects_place
-from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
-from compaction.stores.database.engine import DEFAULT_PATIENCE
-from compaction.stores.secrets import Secrets
-from compaction.stores.unreachable import explaining
+from compaction.storage.database.engine import DEFAULT_PATIENCE
+from compaction.storage.secrets import Secrets
+from compaction.storage.unreachable import explaining
+from compaction.worker.engine import Engine
+from compaction.worker.place import objects_place
+from compaction.worker.ports import Assignment, HeldLease, JobRunner
 
 
 class BlockRewriter:

@@ -25,12 +25,12 @@ from compaction.blocks.rewriting.job import BlockJob
 from compaction.blocks.rewriting.merging import BlockMerge, merge_blocks
 from compaction.blocks.rewriting.plan import Source, plan_merge
 from compaction.blocks.rewriting.task import MergedPart, MergeFailure, of_culprit
-from compaction.rewrite.engine import Engine
-from compaction.rewrite.place import ObjectsPlace
-from compaction.rewrite.ports import HeldLease
-from compaction.rewrite.progress import Progress
-from compaction.stores.objects.store import ObjectStorage
-from compaction.stores.pace import SharedBucket
+from compaction.storage.objects.store import ObjectStorage
+from compaction.storage.pace import SharedBucket
+from compaction.worker.engine import Engine
+from compaction.worker.place import ObjectsPlace
+from compaction.worker.ports import HeldLease
+from compaction.worker.progress import Progress
 
 log = structlog.get_logger(__name__)
 

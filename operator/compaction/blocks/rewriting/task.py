@@ -40,11 +40,11 @@ from compaction.exceptions import (
     StorageError,
     UnreadableBlockError,
 )
-from compaction.rewrite.place import ObjectsPlace
-from compaction.rewrite.shares import Teller
-from compaction.stores.objects.store import ObjectInfo, ObjectStorage
-from compaction.stores.pace import UNLIMITED, Pace, SharedBucket, limited
+from compaction.storage.objects.store import ObjectInfo, ObjectStorage
+from compaction.storage.pace import UNLIMITED, Pace, SharedBucket, limited
 from compaction.unexpected import defect
+from compaction.worker.place import ObjectsPlace
+from compaction.worker.shares import Teller
 
 
 @dataclass(frozen=True, slots=True)

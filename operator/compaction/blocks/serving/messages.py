@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJso
 from compaction.blocks.index.rows import MAX_INTEGER, MAX_LEVEL, text_problem
 from compaction.blocks.model import Block
 from compaction.blocks.paths import MAX_SHARD
-from compaction.ingest.wire import Wire
-from compaction.stores.objects.paths import MAX_PATH
+from compaction.serving.wire import Wire
+from compaction.storage.objects.paths import MAX_PATH
 
 MOST_BLOCKS: Final = 1000
 """Of one request and of one page."""

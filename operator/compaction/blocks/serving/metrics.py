@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter
 
 from compaction.blocks.serving.messages import BlockResult
-from compaction.ingest.metrics import RequestMetrics
+from compaction.serving.metrics import RequestMetrics
 
 
 class IngestMetrics(RequestMetrics):

@@ -15,7 +15,7 @@ from compaction.blocks.serving.messages import (
     RegisterAnswer,
     RegisterRequest,
 )
-from compaction.ingest.openapi import ALWAYS, OF_BODIES, OPEN, Api, Operation
+from compaction.serving.openapi import ALWAYS, OF_BODIES, OPEN, Api, Operation
 
 
 class Name(StrEnum):

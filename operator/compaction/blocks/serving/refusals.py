@@ -8,7 +8,7 @@ from typing import Final
 
 from compaction.blocks.serving.messages import BlockResult, Problem, ProblemAnswer
 from compaction.exceptions import BlockStoreError, SnapshotExpiredError
-from compaction.ingest.refusals import Refusals
+from compaction.serving.refusals import Refusals
 
 
 def _answer(code: StrEnum, message: str, *, blocks: tuple[BlockResult, ...] | None = None) -> ProblemAnswer:

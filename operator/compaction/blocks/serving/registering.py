@@ -32,7 +32,7 @@ from compaction.exceptions import (
     UnexpectedBlockError,
     UnsuitableBlockError,
 )
-from compaction.ingest.access import Principal
+from compaction.serving.access import Principal
 from compaction.unexpected import defect, lack_of
 
 _PROBLEMS: Final[tuple[tuple[type[CompactionError], Problem], ...]] = (

@@ -29,8 +29,8 @@ from compaction.blocks.serving.refusals import REFUSALS
 from compaction.blocks.serving.registering import register
 from compaction.blocks.store import BlockStore
 from compaction.exceptions import NotAllowedError
-from compaction.ingest.access import Gate, Principal
-from compaction.ingest.service import HttpService, KnownHandler, RequestLimits, answered
+from compaction.serving.access import Gate, Principal
+from compaction.serving.service import HttpService, KnownHandler, RequestLimits, answered
 
 log = structlog.get_logger(__name__)
 

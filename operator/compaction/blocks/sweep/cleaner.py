@@ -17,7 +17,7 @@ from compaction.blocks.store import BlockStore
 from compaction.blocks.sweep.cleaning import expire_all, housekeeping, sweep
 from compaction.blocks.sweep.orphan_collector import collect_orphans
 from compaction.exceptions import BlockStoreError, StorageError
-from compaction.stores.adapter import SWEEP_AGAIN
+from compaction.storage.adapter import SWEEP_AGAIN
 
 EXPIRY_EVERY: Final = 60.0
 """Seconds between looks for expired blocks: one query, when nothing has expired."""

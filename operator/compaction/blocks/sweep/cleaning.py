@@ -30,7 +30,7 @@ from compaction.blocks.model import SECOND
 from compaction.blocks.owners import FolderOwners
 from compaction.blocks.sweep.survivors import without_survivors
 from compaction.exceptions import ObjectError
-from compaction.stores.objects.store import ObjectStorage
+from compaction.storage.objects.store import ObjectStorage
 
 AT_ONCE: Final = 10_000
 """Blocks that one call deletes or expires at most: it is to end within minutes, and is simply called again."""

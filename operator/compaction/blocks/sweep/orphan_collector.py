@@ -36,8 +36,8 @@ from compaction.blocks.model import SECOND
 from compaction.blocks.owners import IDENTITY_PATH, FolderOwners
 from compaction.blocks.paths import parse_block_path
 from compaction.exceptions import BlockFormatError, ObjectMissingError
-from compaction.stores.objects.paths import is_staged
-from compaction.stores.objects.store import ObjectInfo, ObjectStorage
+from compaction.storage.objects.paths import is_staged
+from compaction.storage.objects.store import ObjectInfo, ObjectStorage
 
 SAFETY_AGE: Final = 86_400 * SECOND
 """Microseconds; a day is more than any writer needs to register what it has uploaded."""

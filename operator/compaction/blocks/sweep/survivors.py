@@ -16,7 +16,7 @@ from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.index.tables import TombstoneReason
 from compaction.blocks.index.tombstones import BlockTombstone, Successor, successors
 from compaction.exceptions import ObjectError, ObjectMissingError
-from compaction.stores.objects.store import ObjectStorage
+from compaction.storage.objects.store import ObjectStorage
 
 HEADS_AT_ONCE: Final = 8
 

@@ -24,7 +24,7 @@ from compaction.cli.cluster.viewing import (
     time_text,
 )
 from compaction.cli.output import Column, optional, optional_bytes, print_pairs, print_table
-from compaction.explain.coordination import MISSING, UNKNOWN, Coordination, Leadership
+from compaction.core.explain.coordination import MISSING, UNKNOWN, Coordination, Leadership
 
 
 def catalog_data(catalog: CatalogCompaction, now: datetime, coordinator: Coordination = UNKNOWN) -> Data:

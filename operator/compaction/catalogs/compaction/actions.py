@@ -11,8 +11,8 @@ from compaction.api.catalog.spec import CatalogCompactionSpec
 from compaction.api.catalog.status import CatalogCompactionStatus
 from compaction.catalogs.compaction.memory import CatalogMemory
 from compaction.catalogs.model.catalog import Catalog
-from compaction.reconcile.actions import Announce
-from compaction.reconcile.observations import Identity
+from compaction.core.reconcile.actions import Announce
+from compaction.core.reconcile.observations import Identity
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from compaction.catalogs.compaction.observations import CatalogSnapshot
 from compaction.catalogs.compaction.steps import step
 from compaction.catalogs.compaction.summary import after_step, hybrid_time, next_run, with_round
 from compaction.catalogs.compaction.triggers import next_in, triggered
-from compaction.reconcile.actions import Announce
-from compaction.reconcile.status.announcing import of_standing
+from compaction.core.reconcile.actions import Announce
+from compaction.core.reconcile.status.announcing import of_standing
 
 Outcoming: TypeAlias = tuple[str, str, bool]
 """Reason and message that a round ended with, and whether they have stood since before it."""

@@ -13,7 +13,7 @@ from compaction.catalogs.compaction.round import Answer, Unanswered
 from compaction.catalogs.compaction.work import Work
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.manager.history import History
-from compaction.reconcile.observations import Identity, Moment
+from compaction.core.reconcile.observations import Identity, Moment
 
 
 @dataclass(frozen=True, slots=True)

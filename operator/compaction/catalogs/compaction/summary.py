@@ -25,7 +25,7 @@ from compaction.catalogs.compaction.steps import Step, round_milliseconds
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.hybrid import MINIMUM, hybrid, physical
 from compaction.catalogs.participants.report import UNDEFINED
-from compaction.reconcile.observations import Moment
+from compaction.core.reconcile.observations import Moment
 
 
 def after_step(before: CatalogCompactionStatus, found: Step, now: Moment) -> CatalogCompactionStatus:

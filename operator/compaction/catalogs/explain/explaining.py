@@ -22,10 +22,10 @@ from compaction.api.text.formatting import format_bytes, plural
 from compaction.api.text.times import format_timestamp
 from compaction.catalogs.explain.words import CATALOG_WORDS, CAUSE_WORDS
 from compaction.catalogs.participants.report import Cause
-from compaction.explain.coordination import coordination
-from compaction.explain.coordinator import tell_coordinator
-from compaction.explain.explanation import Explanation, ExplanationBuilder
-from compaction.kinds.meaning import Names, meaning_of
+from compaction.core.explain.coordination import coordination
+from compaction.core.explain.coordinator import tell_coordinator
+from compaction.core.explain.explanation import Explanation, ExplanationBuilder
+from compaction.core.meaning import Names, meaning_of
 from compaction.leases.record import Lease
 
 _UNKNOWN: Final = "Unknown"

@@ -8,7 +8,7 @@ from typing import Final
 from compaction.api.catalog.reasons import Reason
 from compaction.api.catalog.standing import CatalogReason
 from compaction.catalogs.participants.report import Cause
-from compaction.kinds.meaning import Meaning
+from compaction.core.meaning import Meaning
 
 _EDIT: Final = "kubectl edit ccat {catalog} {n}"
 _AGAIN: Final = "The next round asks every participant again."

@@ -23,7 +23,7 @@ from compaction.catalogs.manager.timers import ClockWaits, ThreadTimer, Timer
 from compaction.catalogs.manager.trimming import trimmed
 from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
-from compaction.collecting import no_collection
+from compaction.core.collecting import no_collection
 from compaction.exceptions import CatalogClosedError, CatalogStoppedError
 
 LOGGER: Final = logging.getLogger(__name__)

@@ -30,6 +30,9 @@ from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.operator.finding import ClusterPlaces
 from compaction.catalogs.operator.ports import Logs, Participants
 from compaction.catalogs.operator.working import CatalogWork, RoundState, work_of
+from compaction.core.reconcile.actions import Announce
+from compaction.core.reconcile.observations import Moment
+from compaction.core.reconcile.status.announcing import of_standing
 from compaction.exceptions import ConflictError, NotFoundError
 from compaction.kube.client.own_tokens import AccountName, OwnTokens
 from compaction.kube.client.resources import CATALOG_COMPACTIONS, Obj, Resource
@@ -38,9 +41,6 @@ from compaction.kube.gather import ParsedObjects, identity
 from compaction.kube.informer.cache import CacheChange, CatalogKey, Delta, key_of
 from compaction.kube.informer.queue import AGAIN
 from compaction.kube.replica.runtime import Runtime
-from compaction.reconcile.actions import Announce
-from compaction.reconcile.observations import Moment
-from compaction.reconcile.status.announcing import of_standing
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.log.port import UpdateLog
 from compaction.catalogs.operator.ports import Credentials, Secret
 from compaction.exceptions import SecretError, SecretMissingError
-from compaction.ingest.running import is_loopback
+from compaction.serving.running import is_loopback
 
 _CALL: Final = 3
 """Requests that one call may take, of the time of one each: there are as many members, as a rule."""

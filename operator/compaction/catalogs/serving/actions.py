@@ -14,7 +14,7 @@ from pydantic import Field
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.catalogs.participants.report import UNDEFINED, Role
 from compaction.catalogs.serving.messages import Id, OptionalTime, Time
-from compaction.ingest.wire import Wire
+from compaction.serving.wire import Wire
 
 
 class Nothing(Wire):

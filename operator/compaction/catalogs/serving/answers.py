@@ -9,7 +9,7 @@ from pydantic_core import from_json
 from compaction.api.text.safe import cut, printable
 from compaction.catalogs.serving.messages import VERSION, ParticipantProblem, ParticipantProblemMessage
 from compaction.exceptions import ParticipantError, ParticipantFailure
-from compaction.ingest.openapi import JSON
+from compaction.serving.openapi import JSON
 
 MOST_PROBLEM_BYTES = 4096
 _LONGEST_DETAIL = 300

@@ -27,9 +27,9 @@ from compaction.catalogs.participants.report import Report
 from compaction.catalogs.serving import answers
 from compaction.catalogs.serving.messages import MOST_REPORT_BYTES, MinimumMessage, ReportMessage, StoredMessage
 from compaction.catalogs.serving.openapi import MINIMUM_PATH, REPORT_PATH
-from compaction.connector import ClosingConnector
 from compaction.exceptions import ParticipantConfigError, ParticipantError, ParticipantFailure
-from compaction.ingest.running import is_loopback
+from compaction.serving.running import is_loopback
+from compaction.storage.connector import ClosingConnector
 
 _LARGE: Final = 256 << 10
 """Bytes from which on a report is parsed in a thread: the loop has other participants to serve."""

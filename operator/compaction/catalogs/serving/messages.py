@@ -21,7 +21,7 @@ from compaction.catalogs.participants.report import (
     Report,
     Role,
 )
-from compaction.ingest.wire import Wire
+from compaction.serving.wire import Wire
 
 VERSION: Final = 1
 MOST_REPORT_BYTES: Final = 4 << 20

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from compaction.catalogs.serving.actions import ACTIONS, DoneMessage
 from compaction.catalogs.serving.messages import MinimumMessage, ParticipantProblemMessage, ReportMessage, StoredMessage
-from compaction.ingest.openapi import ALWAYS, JSON, OF_BODIES, OPEN, Api, OpenName, Operation
+from compaction.serving.openapi import ALWAYS, JSON, OF_BODIES, OPEN, Api, OpenName, Operation
 
 DOCUMENT_PATH: Final = "/v1/openapi.json"
 REPORT_PATH: Final = "/v1/report"

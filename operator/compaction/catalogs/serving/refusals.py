@@ -8,7 +8,7 @@ from typing import Final
 
 from compaction.catalogs.serving.messages import ParticipantProblem, ParticipantProblemMessage
 from compaction.exceptions import CatalogError, MinimumAheadError, ParticipantStateError, StaleCoordinatorError
-from compaction.ingest.refusals import Refusals
+from compaction.serving.refusals import Refusals
 
 
 def _answer(code: StrEnum, message: str) -> ParticipantProblemMessage:

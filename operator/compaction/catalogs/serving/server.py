@@ -25,9 +25,9 @@ from compaction.catalogs.serving.messages import (
 from compaction.catalogs.serving.openapi import ADMIN_API, PARTICIPANT_API, ParticipantName
 from compaction.catalogs.serving.refusals import REFUSALS
 from compaction.exceptions import StaleCoordinatorError
-from compaction.ingest.access import Gate, Principal
-from compaction.ingest.metrics import RequestMetrics
-from compaction.ingest.service import HttpService, KnownHandler, RequestLimits, answered
+from compaction.serving.access import Gate, Principal
+from compaction.serving.metrics import RequestMetrics
+from compaction.serving.service import HttpService, KnownHandler, RequestLimits, answered
 
 log = structlog.get_logger(__name__)
 REPORT, MINIMUM, ADMIN = "report", "minimum", "admin"

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from compaction.catalogs.participants.participant import Participant
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.catalogs.serving.server import ParticipantServer
-from compaction.ingest.access import Gate
-from compaction.ingest.running import Address
-from compaction.ingest.running import serve as serve_until
+from compaction.serving.access import Gate
+from compaction.serving.running import Address
+from compaction.serving.running import serve as serve_until
 
 
 class _Thread:

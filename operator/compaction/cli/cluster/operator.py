@@ -16,6 +16,7 @@ from compaction.cli.cluster.flags import kubeconfig_option, namespace_option
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import errors_as_exit_code
 from compaction.cli.quantities import BytesParameter
+from compaction.core.reconcile.allowance import OperatorLimits
 from compaction.kube.client.config import runs_in_a_pod
 from compaction.kube.client.own_tokens import AccountName
 from compaction.kube.client.secrets import NamespaceSecrets
@@ -26,7 +27,6 @@ from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.logging import LogFormat
 from compaction.kube.replica.operator import OperatorConfig, default_state_dir, run_operator
 from compaction.leases.election import ElectionSettings, make_identity
-from compaction.reconcile.allowance import OperatorLimits
 
 
 class Account(click.ParamType[AccountName]):

@@ -20,9 +20,9 @@ from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options
 from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.cluster.status_view import is_current, job_data, show_jobs, sorted_jobs
 from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, output_option, print_table
-from compaction.explain.words import left_out_words
-from compaction.kinds.meaning import meaning_of
-from compaction.kinds.registry import kind_of
+from compaction.core.explain.words import left_out_words
+from compaction.core.meaning import meaning_of
+from compaction.registry import kind_of
 
 _WORK: Final = (
     Column("job", "Job"),

@@ -20,8 +20,8 @@ from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options, n
 from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.output import Column, OutputFormat, emit, optional, output_option, print_table
 from compaction.exceptions import ClusterCommandError
-from compaction.kinds.registry import kind_of
 from compaction.kube.client.api import COMPACTION_POLICIES
+from compaction.registry import kind_of
 
 RELEASE_ALL: Final = "all"
 _NAMESPACE: Final = Column("namespace", "Namespace")

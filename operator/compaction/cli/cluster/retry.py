@@ -17,10 +17,10 @@ from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options
 from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.errors import EXIT_DATA_ERROR, report
+from compaction.core.reconcile.jobs.futile import futile
 from compaction.exceptions import ClusterCommandError
 from compaction.kube.client.api import COMPACTION_JOBS
 from compaction.leases.record import format_micro_time
-from compaction.reconcile.jobs.futile import futile
 
 _NOT_PARKED: Final = {
     JobState.UNASSIGNED: "it waits for its first attempt",

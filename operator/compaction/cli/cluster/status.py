@@ -29,8 +29,8 @@ from compaction.cli.cluster.object_names import ObjectKind, kind_and_name
 from compaction.cli.cluster.status_view import fleet_columns, fleet_row, job_data, policy_data, show_policy, sorted_jobs
 from compaction.cli.cluster.viewing import Data
 from compaction.cli.output import Column, OutputFormat, TableStream, emit, output_option, print_table
+from compaction.core.explain.coordination import Coordination, coordination
 from compaction.exceptions import ApiUnavailableError, GoneError
-from compaction.explain.coordination import Coordination, coordination
 
 RECONNECT_SECONDS: Final = 2.0
 CoordinatorOf = Callable[[str], Coordination]

@@ -24,10 +24,10 @@ from compaction.cli.cluster.viewing import (
     time_text,
 )
 from compaction.cli.output import Column, optional, optional_bytes, print_pairs, print_table
-from compaction.explain.coordination import MISSING, UNKNOWN, Coordination, Leadership
-from compaction.explain.job import progress_percent
-from compaction.kinds.registry import kind_of
+from compaction.core.explain.coordination import MISSING, UNKNOWN, Coordination, Leadership
+from compaction.core.explain.job import progress_percent
 from compaction.leases.record import Lease
+from compaction.registry import kind_of
 
 
 def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordination = UNKNOWN) -> Data:

@@ -13,7 +13,7 @@ from compaction.api.policy.resource import CompactionPolicy, CompactionPolicySta
 from compaction.api.text.formatting import format_age
 from compaction.api.text.times import format_timestamp
 from compaction.cli.output import Column
-from compaction.explain.coordination import Coordination
+from compaction.core.explain.coordination import Coordination
 
 Data = dict[str, Any]
 NAMESPACE: Final = Column("namespace", "Namespace")

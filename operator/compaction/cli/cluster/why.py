@@ -19,10 +19,10 @@ from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options
 from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.cluster.object_names import ObjectKind, kind_and_name
 from compaction.cli.output import OutputFormat, emit, output_option
+from compaction.core.explain.explanation import Explanation
+from compaction.core.explain.job import explain_job
+from compaction.core.explain.policy import explain_policy
 from compaction.exceptions import ClusterCommandError
-from compaction.explain.explanation import Explanation
-from compaction.explain.job import explain_job
-from compaction.explain.policy import explain_policy
 
 HEADINGS: Final = {"state": "State", "debt": "Debt", "next": "Next", "actions": "Actions"}
 MIN_WIDTH: Final = 60

@@ -22,13 +22,13 @@ from compaction.kube.client.config import load_connection, own_server
 from compaction.kube.launchers.spark_conf import IN_CLUSTER_MASTER
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.cache import class_archives
-from compaction.rewrite.runner import RunnerOfAllKinds
-from compaction.rewrite.spark.session import SparkEngine
-from compaction.rewrite.spark.settings import SparkSettings
-from compaction.rewrite.worker.events import EndReason, Inbox, JobEnded
-from compaction.rewrite.worker.heartbeat import Heartbeat
-from compaction.rewrite.worker.loop import EXIT_WORDS, LAST_WORDS, Worker
-from compaction.stores.secrets import MOUNTED_AT, DirectorySecrets
+from compaction.storage.secrets import MOUNTED_AT, DirectorySecrets
+from compaction.worker.events import EndReason, Inbox, JobEnded
+from compaction.worker.heartbeat import Heartbeat
+from compaction.worker.loop import EXIT_WORDS, LAST_WORDS, Worker
+from compaction.worker.runner import RunnerOfAllKinds
+from compaction.worker.spark.session import SparkEngine
+from compaction.worker.spark.settings import SparkSettings
 
 log = structlog.get_logger(__name__)
 

@@ -16,7 +16,7 @@ from compaction.local.cluster import lifecycle
 from compaction.local.cluster.state import default_state_dir
 from compaction.local.node.start import start_node, stop_node
 from compaction.local.programs.binaries import find_binaries
-from compaction.rewrite.spark.java import find_java
+from compaction.worker.spark.java import find_java
 
 STATE_DIR = click.option(
     "--state-dir",

@@ -12,8 +12,8 @@ from rich.console import Console
 
 from compaction.cli.cluster.flags import kubeconfig_option
 from compaction.cli.errors import end_interrupted
-from compaction.kinds.commands import SHIPPED
-from compaction.kinds.doors import Door
+from compaction.core.commands import SHIPPED
+from compaction.core.doors import Door
 from compaction.local.demo.stage import Show, Stage
 
 PLAIN_WIDTH = 160

@@ -15,8 +15,8 @@ from compaction.api.names import ANNOTATION_APPROVE
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.errors import report
 from compaction.exceptions import CompactionError, InvalidManifestError
-from compaction.kinds.registry import kind_of
-from compaction.stores.secrets import DirectorySecrets, GivenSecrets
+from compaction.registry import kind_of
+from compaction.storage.secrets import DirectorySecrets, GivenSecrets
 
 
 class PolicyFile:

@@ -26,13 +26,13 @@ from compaction.cli.local.tables import NoOthers, OpenOthers, Others
 from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.progress_bar import ProgressBar
 from compaction.exceptions import CompactionError, InvalidManifestError
-from compaction.kinds.registry import kind_of
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.run.once import WORKER, LocalRun, look
 from compaction.local.run.this_process import this_process
-from compaction.stores.adapter import open_store
-from compaction.stores.processes import ThisProcess
-from compaction.stores.secrets import Secrets
+from compaction.registry import kind_of
+from compaction.storage.adapter import open_store
+from compaction.storage.processes import ThisProcess
+from compaction.storage.secrets import Secrets
 
 
 @click.command("run")

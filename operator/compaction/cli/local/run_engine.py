@@ -12,11 +12,11 @@ from compaction.cli.progress_bar import ProgressBar
 from compaction.exceptions import EngineLostError, EngineStartError
 from compaction.local.cache import class_archives
 from compaction.local.run.once import WORKER
-from compaction.rewrite.ports import JobRunner
-from compaction.rewrite.runner import RunnerOfAllKinds
-from compaction.rewrite.spark.session import SparkEngine
-from compaction.rewrite.spark.settings import SparkSettings
-from compaction.stores.secrets import NO_SECRETS, Secrets
+from compaction.storage.secrets import NO_SECRETS, Secrets
+from compaction.worker.ports import JobRunner
+from compaction.worker.runner import RunnerOfAllKinds
+from compaction.worker.spark.session import SparkEngine
+from compaction.worker.spark.settings import SparkSettings
 
 
 @contextmanager

@@ -14,11 +14,11 @@ from compaction.api.enums import JobReason
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.local.tables import RunTables
 from compaction.cli.output import Column, OutputFormat, emit, print_table
-from compaction.kinds.registry import kind_of
+from compaction.core.planning.planner import Plan
+from compaction.core.planning.reading import ScanResult, TargetProblem
 from compaction.local.run.job import RunResult
 from compaction.local.run.once import not_approved
-from compaction.planning.planner import Plan
-from compaction.planning.reading import ScanResult, TargetProblem
+from compaction.registry import kind_of
 
 _PROBLEMS: Final = (Column("target", "Target"), Column("reason", "Problem"), Column("message", "Message"))
 

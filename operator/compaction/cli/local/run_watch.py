@@ -21,12 +21,12 @@ from compaction.cli.local.policy_file import PolicyFile
 from compaction.cli.local.run_engine import spark
 from compaction.cli.output import OutputFormat, emit, print_pairs
 from compaction.cli.progress_bar import ProgressBar
-from compaction.kinds.registry import kind_of
 from compaction.local.run.news import PLAN_PENDING, News
 from compaction.local.run.once import WORKER
 from compaction.local.run.watch import LocalWatch
-from compaction.stores.adapter import open_store
-from compaction.stores.processes import ThisProcess
+from compaction.registry import kind_of
+from compaction.storage.adapter import open_store
+from compaction.storage.processes import ThisProcess
 
 LOCK_TIMEOUT: Final = 30.0
 """Seconds that a local run waits for a lock of the store: there is nothing else it could do meanwhile."""

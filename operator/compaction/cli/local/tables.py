@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.output import Column
+from compaction.core.planning.planner import LeftOut, Plan, PlannedJob
+from compaction.core.planning.reading import HeldJob, ScanResult
 from compaction.local.run.job import LocalJob, RunResult
-from compaction.planning.planner import LeftOut, Plan, PlannedJob
-from compaction.planning.reading import HeldJob, ScanResult
-from compaction.stores.processes import ThisProcess
-from compaction.stores.secrets import Secrets
+from compaction.storage.processes import ThisProcess
+from compaction.storage.secrets import Secrets
 
 Data = dict[str, Any]
 

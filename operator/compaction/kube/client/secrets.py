@@ -27,7 +27,7 @@ from compaction.exceptions import SecretForbiddenError as Forbidden
 from compaction.exceptions import SecretsNotFoundError as NotFound
 from compaction.kube.client.api import DEFAULT_DEADLINE, ApiClient
 from compaction.kube.client.resources import CONFIG_MAPS, SECRETS, Obj, Resource
-from compaction.stores.secrets import check_name, text_of
+from compaction.storage.secrets import check_name, text_of
 
 KEPT_SECONDS: Final = 10.0
 """Longer than a scan takes to open a store, shorter than a user waits for a changed password."""

@@ -27,9 +27,9 @@ from typing import Any, Final
 import aiohttp
 
 from compaction import exceptions as errors
-from compaction.connector import ClosingConnector
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.resources import Obj
+from compaction.storage.connector import ClosingConnector
 
 MAX_RETRIES: Final = 4
 TRANSPORT_ERRORS: Final = (aiohttp.ClientError, ConnectionError)

@@ -25,6 +25,9 @@ from compaction.api.names import (
     child_labels,
 )
 from compaction.api.policy.resource import CompactionPolicyStatus
+from compaction.core.reconcile.actions import Announce, AssignJob, CreateJob, Premise, RaiseShare
+from compaction.core.reconcile.jobs.claims import Refused
+from compaction.core.reconcile.observations import Identity, Moment
 from compaction.exceptions import (
     AlreadyExistsError,
     ApiUnavailableError,
@@ -37,9 +40,6 @@ from compaction.kube.executor.events import EventType
 from compaction.kube.informer.cache import Delta, ObjectKey, policy_of_lease
 from compaction.kube.replica.runtime import Runtime
 from compaction.leases.record import Lease, LeaseRecord
-from compaction.reconcile.actions import Announce, AssignJob, CreateJob, Premise, RaiseShare
-from compaction.reconcile.jobs.claims import Refused
-from compaction.reconcile.observations import Identity, Moment
 
 log = structlog.get_logger(__name__)
 

@@ -13,15 +13,15 @@ from typing import Any
 import structlog
 
 from compaction.api.enums import WaitReason
+from compaction.core.reconcile.actions import AssignJob
+from compaction.core.reconcile.jobs.claims import Refused
+from compaction.core.reconcile.jobs.job import assigned, token_of
+from compaction.core.reconcile.observations import Moment
 from compaction.exceptions import ClaimRefusal, ClaimRefusedError, CompactionError, StaleTokenError
 from compaction.kube.executor.outcome import ExecutionResult
 from compaction.kube.executor.ports import PolicyObjects
 from compaction.leases.tokens import next_token
-from compaction.reconcile.actions import AssignJob
-from compaction.reconcile.jobs.claims import Refused
-from compaction.reconcile.jobs.job import assigned, token_of
-from compaction.reconcile.observations import Moment
-from compaction.stores.adapter import StoreAdapter
+from compaction.storage.adapter import StoreAdapter
 
 log = structlog.get_logger(__name__)
 

@@ -20,11 +20,7 @@ import structlog
 from compaction.api.enums import AttemptOutcome
 from compaction.api.job.resource import CompactionJobStatus
 from compaction.api.job.status import AttemptStatus
-from compaction.exceptions import ApiError, CompactionError, LaunchError, LaunchUncertainError
-from compaction.kube.executor.assign import AssignmentSteps
-from compaction.kube.executor.outcome import ExecutionResult
-from compaction.kube.executor.ports import PolicyObjects, PolicyWorkers
-from compaction.reconcile.actions import (
+from compaction.core.reconcile.actions import (
     Announce,
     AssignJob,
     CreateJob,
@@ -37,8 +33,12 @@ from compaction.reconcile.actions import (
     StopWorker,
     WritePolicyStatus,
 )
-from compaction.reconcile.observations import Moment
-from compaction.stores.adapter import StoreAdapter
+from compaction.core.reconcile.observations import Moment
+from compaction.exceptions import ApiError, CompactionError, LaunchError, LaunchUncertainError
+from compaction.kube.executor.assign import AssignmentSteps
+from compaction.kube.executor.outcome import ExecutionResult
+from compaction.kube.executor.ports import PolicyObjects, PolicyWorkers
+from compaction.storage.adapter import StoreAdapter
 
 log = structlog.get_logger(__name__)
 

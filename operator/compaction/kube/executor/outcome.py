@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from compaction.reconcile.jobs.claims import Refused, learned
-from compaction.reconcile.memory import Memory
-from compaction.reconcile.workers.fleet import launch_failed
+from compaction.core.reconcile.jobs.claims import Refused, learned
+from compaction.core.reconcile.memory import Memory
+from compaction.core.reconcile.workers.fleet import launch_failed
 
 
 @dataclass(slots=True)

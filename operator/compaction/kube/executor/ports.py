@@ -14,9 +14,17 @@ from typing import Protocol
 
 from compaction.api.job.resource import CompactionJobStatus
 from compaction.api.policy.resource import CompactionPolicyStatus
-from compaction.reconcile.actions import Announce, AssignJob, CreateJob, LaunchWorker, Premise, RaiseShare, StopWorker
-from compaction.reconcile.jobs.claims import Refused
-from compaction.reconcile.observations import Identity, Moment
+from compaction.core.reconcile.actions import (
+    Announce,
+    AssignJob,
+    CreateJob,
+    LaunchWorker,
+    Premise,
+    RaiseShare,
+    StopWorker,
+)
+from compaction.core.reconcile.jobs.claims import Refused
+from compaction.core.reconcile.observations import Identity, Moment
 
 
 class PolicyObjects(Protocol):

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.kinds.registry import kind_of
+from compaction.core.reconcile.actions import LaunchWorker, StopWorker
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.launchers.base import PodRequest, PolicyKey, WorkerRef, WorkerRequest
 from compaction.kube.replica.runtime import Runtime
-from compaction.reconcile.actions import LaunchWorker, StopWorker
+from compaction.registry import kind_of
 
 log = structlog.get_logger(__name__)
 

@@ -10,7 +10,6 @@ from typing import Any
 import aiohttp
 import kopf
 
-from compaction.connector import ClosingConnector
 from compaction.exceptions import ConnectionConfigError
 from compaction.kube.client.api import Obj
 from compaction.kube.client.config import ApiConnection
@@ -19,6 +18,7 @@ from compaction.kube.informer.cache import CacheChange, Delta, ObjectCache, Obje
 from compaction.kube.informer.queue import WorkQueue
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica.runtime import Controller
+from compaction.storage.connector import ClosingConnector
 
 
 class Feed:

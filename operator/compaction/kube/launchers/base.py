@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.policy.workers import WorkersSpec
-from compaction.kinds.kind import NO_SECRETS, StoreSecrets, StoreVolume
+from compaction.core.kind import NO_SECRETS, StoreSecrets, StoreVolume
 from compaction.kube.launchers.baseline import BASELINE, PodAllowance
 
 

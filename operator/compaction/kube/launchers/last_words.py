@@ -12,7 +12,7 @@ import signal
 from typing import Final
 
 from compaction.api.text.safe import cut, printable, redacted
-from compaction.rewrite.worker.loop import EXIT_WORDS, LAST_WORDS
+from compaction.worker.loop import EXIT_WORDS, LAST_WORDS
 
 LONGEST: Final = 300
 """Characters of a log in a message."""

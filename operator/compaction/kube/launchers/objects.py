@@ -28,6 +28,7 @@ from compaction.api.names import (
     MANAGED_BY,
     POLICY_KIND,
 )
+from compaction.core.reconcile.workers.launching import PATIENT
 from compaction.exceptions import (
     AlreadyExistsError,
     ApiError,
@@ -49,7 +50,6 @@ from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, Worke
 from compaction.kube.launchers.baseline import BASELINE, PodAllowance, secrets_in
 from compaction.kube.launchers.choice import KINDS, Availability
 from compaction.kube.launchers.pod_status import Sighting, owner_of, with_executors
-from compaction.reconcile.workers.launching import PATIENT
 
 _OF_WORKERS: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 SELECTOR: Final = f"{_OF_WORKERS},{LABEL_COMPONENT}={COMPONENT_WORKER}"

@@ -26,7 +26,7 @@ from compaction.kube.launchers.last_words import bounded, ending_of, last_words
 from compaction.kube.launchers.pods import QUEUE_LABEL
 from compaction.kube.launchers.spark_conf import UI_PORT
 from compaction.kube.launchers.templates import EXECUTOR_CONTAINER
-from compaction.rewrite.worker.loop import WorkerExit
+from compaction.worker.loop import WorkerExit
 
 _IMAGE: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",

@@ -25,7 +25,7 @@ from compaction.kube.client.resources import Obj
 from compaction.kube.launchers.base import PodRequest, WorkerRequest
 from compaction.kube.launchers.baseline import check_pod
 from compaction.kube.launchers.templates import with_user_template
-from compaction.stores.secrets import MOUNTED_AT
+from compaction.storage.secrets import MOUNTED_AT
 
 SCRATCH: Final = {"tmp": "/tmp", "work-dir": "/opt/spark/work-dir"}
 """Where a worker writes: volumes by name, and the paths at which they are mounted."""

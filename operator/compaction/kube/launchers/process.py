@@ -40,7 +40,7 @@ from compaction.kube.launchers.process_secrets import (
     refresh,
     remove_unheld,
 )
-from compaction.stores.secrets import Secrets
+from compaction.storage.secrets import Secrets
 
 #: What a worker inherits from the operator's environment; everything else is passed on purpose, or not at all.
 PASSED_ENVIRONMENT: Final = (

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 import structlog
 
 from compaction.exceptions import LaunchError, SecretError
-from compaction.rewrite.scratch import hold, remove_abandoned
-from compaction.stores.secrets import DirectorySecrets, Secrets, write_secrets
+from compaction.storage.secrets import DirectorySecrets, Secrets, write_secrets
+from compaction.worker.scratch import hold, remove_abandoned
 
 SUFFIX: Final = "secrets"
 REFRESH_SECONDS: Final = 15.0

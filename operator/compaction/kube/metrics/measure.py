@@ -9,12 +9,12 @@ from typing import Final
 from compaction.api.enums import Approval, AttemptOutcome, JobReason, JobState
 from compaction.api.job.superseded import is_superseded
 from compaction.api.policy.resource import CompactionPolicy
+from compaction.core.planning.debt import debt_of
+from compaction.core.reconcile.actions import Decision
+from compaction.core.reconcile.observations import PolicySnapshot, ScanResult
+from compaction.core.reconcile.workers.skew import skewed
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.metrics.registry import Metrics
-from compaction.planning.debt import debt_of
-from compaction.reconcile.actions import Decision
-from compaction.reconcile.observations import PolicySnapshot, ScanResult
-from compaction.reconcile.workers.skew import skewed
 
 SUPERSEDED: Final = "Superseded"
 """Parked jobs that are kept for the record only, in `compaction_jobs`."""

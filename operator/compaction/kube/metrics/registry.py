@@ -14,10 +14,10 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from compaction.catalogs.operator.metrics import CatalogMetrics
-from compaction.kinds.registry import all_kinds
 from compaction.kube.client.transport import ApiCall
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.metrics.conditions import ConditionMetrics
+from compaction.registry import all_kinds
 
 _POLICY = ("namespace", "policy")
 _WORK = (1, 2, 5, 10, 30, 60, 120, 300, 900, 3600)

@@ -23,7 +23,6 @@ from compaction.exceptions import (
     NotFoundError,
     TooManyRequestsError,
 )
-from compaction.kinds.registry import kind_of
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.resources import (
     ACCESS_REVIEWS,
@@ -36,6 +35,7 @@ from compaction.kube.client.resources import (
     Resource,
 )
 from compaction.kube.client.secrets import may_not_read, resource_of
+from compaction.registry import kind_of
 
 
 @dataclass(frozen=True, slots=True)

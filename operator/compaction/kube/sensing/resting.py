@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from compaction.core.planning.reading import ScanResult
+from compaction.core.reconcile.actions import Rest
+from compaction.core.reconcile.allowance import Allowance
+from compaction.core.reconcile.memory import Memory
+from compaction.core.reconcile.store_work import pause
 from compaction.kube.client.resources import Obj
 from compaction.kube.informer.cache import ObjectCache, ObjectKey
 from compaction.kube.launchers.base import WorkerObservation
-from compaction.planning.reading import ScanResult
-from compaction.reconcile.actions import Rest
-from compaction.reconcile.allowance import Allowance
-from compaction.reconcile.memory import Memory
-from compaction.reconcile.store_work import pause
 
 
 @dataclass(frozen=True, slots=True)

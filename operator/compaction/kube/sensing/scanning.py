@@ -14,9 +14,9 @@ import structlog
 
 from compaction.api.enums import PolicyReason
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.planning.reading import ScanResult, TargetProblem
-from compaction.reconcile.actions import RunStoreTask
-from compaction.stores.adapter import SWEEP_AGAIN, Sensed, SenseRequest, StoreAdapter, Swept
+from compaction.core.planning.reading import ScanResult, TargetProblem
+from compaction.core.reconcile.actions import RunStoreTask
+from compaction.storage.adapter import SWEEP_AGAIN, Sensed, SenseRequest, StoreAdapter, Swept
 
 log = structlog.get_logger(__name__)
 

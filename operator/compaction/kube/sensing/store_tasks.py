@@ -11,17 +11,17 @@ import structlog
 
 from compaction.api.names import POLICY_KIND
 from compaction.api.policy.resource import CompactionPolicy
+from compaction.core.reconcile import store_work
+from compaction.core.reconcile.actions import RunStoreTask, StoreTask
+from compaction.core.reconcile.memory import Memory
+from compaction.core.reconcile.observations import ScanResult
 from compaction.kube.client.secrets import NamespaceSecrets
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.metrics.measure import CleanupState
 from compaction.kube.replica.runtime import Runtime
 from compaction.kube.sensing.resting import Resting
 from compaction.kube.sensing.scanning import NOT_SWEPT, request_of, scan, sweep
-from compaction.reconcile import store_work
-from compaction.reconcile.actions import RunStoreTask, StoreTask
-from compaction.reconcile.memory import Memory
-from compaction.reconcile.observations import ScanResult
-from compaction.stores.adapter import Sensed, StoreAdapter, Swept
+from compaction.storage.adapter import Sensed, StoreAdapter, Swept
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from compaction.api.job.resource import CompactionJob
 from compaction.local.demo.cluster import DemoCluster, DemoObservation
 from compaction.local.demo.replicas import Replicas, leftover_workers
 from compaction.local.processes.process import wait_gone
-from compaction.stores.objects.store import ObjectStorage
+from compaction.storage.objects.store import ObjectStorage
 
 GONE_SECONDS: Final = 10.0
 AFTER_JOBS: Final = 4

@@ -28,7 +28,7 @@ from compaction.local.demo.cluster import NAMESPACE, DemoCluster, DemoObservatio
 from compaction.local.demo.replicas import Replicas, start_replicas, stop_replicas
 from compaction.local.demo.servers import stop_servers
 from compaction.local.programs.binaries import ensure_binaries
-from compaction.rewrite.spark.java import find_java
+from compaction.worker.spark.java import find_java
 
 MARK: Final = ".compaction-demo"
 LOOK_SECONDS: Final = 1.0

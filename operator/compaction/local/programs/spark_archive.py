@@ -1,6 +1,6 @@
 """`python -m compaction.local.programs.spark_archive`: the archive of Spark's classes, once, at set-up.
 
-What is in it: rewrite/spark/class_archive.
+What is in it: worker/spark/class_archive.
 
 Appears complete or not at all. Whatever is missing for it is said, and is no failure: Spark starts without as well.
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from compaction.exceptions import EngineStartError, JavaError
 from compaction.local.cache import class_archives
-from compaction.rewrite.spark.class_archive import WRITING_SECONDS, archive_path, options_to_write
-from compaction.rewrite.spark.java import find_java
-from compaction.rewrite.spark.session import SparkEngine
-from compaction.rewrite.spark.settings import SparkSettings
+from compaction.worker.spark.class_archive import WRITING_SECONDS, archive_path, options_to_write
+from compaction.worker.spark.java import find_java
+from compaction.worker.spark.session import SparkEngine
+from compaction.worker.spark.settings import SparkSettings
 
 
 def ensure_archive(directory: Path, *, report: Callable[[str], None] = print) -> Path:

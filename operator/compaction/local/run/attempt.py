@@ -15,7 +15,7 @@ from compaction.exceptions import (
     JobStoppedError,
     StaleTokenError,
 )
-from compaction.rewrite.ports import Assignment, JobRunner
+from compaction.worker.ports import Assignment, JobRunner
 
 log = structlog.get_logger(__name__)
 

@@ -1,6 +1,6 @@
 """One policy compacted in this process: the coordinator's own decisions, and the executor that carries them out.
 
-The reconciler of the operator (reconcile/policy.py) decides: when the store is scanned, what is planned, which plan
+The reconciler of the operator (core/reconcile/policy.py) decides: when the store is scanned, what is planned, which plan
 waits for approval, which job may start and at what speed, what is parked, split or quarantined, when replaced data is
 deleted. Here its decisions meet objects in memory instead of an API server, and threads over one engine instead of
 workers. What is lost with the process is its memory (cooldowns, parked jobs, totals), never data: claims and deletions
@@ -26,24 +26,24 @@ import structlog
 
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.api.text.formatting import plural
+from compaction.core.planning.reading import ScanResult
+from compaction.core.reconcile import store_work
+from compaction.core.reconcile.actions import Announce, Decision, RunStoreTask, StoreTask
+from compaction.core.reconcile.jobs.job import is_finished
+from compaction.core.reconcile.memory import Memory
+from compaction.core.reconcile.observations import JobLease, Moment
+from compaction.core.reconcile.policy import reconcile
+from compaction.core.reconcile.status.announcing import RECOVERED
 from compaction.exceptions import CompactionError, EngineLostError, JobStoppedError
-from compaction.kinds.registry import kind_of
 from compaction.kube.executor.executor import Executor
 from compaction.kube.sensing.scanning import request_of, scan, sweep
 from compaction.local.run.attempt import LocalLease
 from compaction.local.run.news import News, of_event, of_status
 from compaction.local.run.objects import LocalObjects
 from compaction.local.run.workers import AttemptEnded, AttemptProgress, Inbox, LocalWorkers
-from compaction.planning.reading import ScanResult
-from compaction.reconcile import store_work
-from compaction.reconcile.actions import Announce, Decision, RunStoreTask, StoreTask
-from compaction.reconcile.jobs.job import is_finished
-from compaction.reconcile.memory import Memory
-from compaction.reconcile.observations import JobLease, Moment
-from compaction.reconcile.policy import reconcile
-from compaction.reconcile.status.announcing import RECOVERED
-from compaction.rewrite.ports import Assignment, JobRunner
-from compaction.stores.adapter import StoreAdapter, Swept
+from compaction.registry import kind_of
+from compaction.storage.adapter import StoreAdapter, Swept
+from compaction.worker.ports import Assignment, JobRunner
 
 log = structlog.get_logger(__name__)
 

@@ -9,15 +9,15 @@ from typing import Final
 from compaction.api.enums import JobReason, JobState, PlanApproval, WaitReason
 from compaction.api.job.resource import CompactionJob, CompactionJobStatus
 from compaction.api.policy.resource import PlanStatus, QuarantinedSource
-from compaction.planning.candidates import LeftOutReason
-from compaction.planning.parts import Parts
-from compaction.planning.planner import LeftOut
-from compaction.planning.reading import ScanResult
-from compaction.reconcile.jobs.job import is_finished, refused
-from compaction.reconcile.jobs.parts import parts_of
-from compaction.reconcile.memory import ClaimProblem
-from compaction.reconcile.observations import Moment
-from compaction.stores.adapter import Swept
+from compaction.core.planning.candidates import LeftOutReason
+from compaction.core.planning.parts import Parts
+from compaction.core.planning.planner import LeftOut
+from compaction.core.planning.reading import ScanResult
+from compaction.core.reconcile.jobs.job import is_finished, refused
+from compaction.core.reconcile.jobs.parts import parts_of
+from compaction.core.reconcile.memory import ClaimProblem
+from compaction.core.reconcile.observations import Moment
+from compaction.storage.adapter import Swept
 
 _LOST: Final = frozenset({JobReason.STALE_TOKEN, JobReason.SOURCES_CHANGED, WaitReason.TARGET_BUSY})
 _GONE: Final = "some of its sources are not in the store any more"

@@ -9,7 +9,7 @@ from compaction.api.conditions import get_condition, is_true
 from compaction.api.enums import ConditionType, PlanApproval
 from compaction.api.policy.resource import CompactionPolicyStatus
 from compaction.api.text.formatting import format_work, plural
-from compaction.reconcile.actions import Announce
+from compaction.core.reconcile.actions import Announce
 
 PLAN_PENDING: Final = "PlanPending"
 """News of a plan that waits for approval; the message begins with its hash."""

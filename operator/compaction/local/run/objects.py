@@ -18,11 +18,10 @@ from compaction.api.metadata import ObjectMeta, OwnerReference
 from compaction.api.names import API_VERSION, LABEL_PLAN, POLICY_KIND
 from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus
 from compaction.api.text.times import to_timestamp
-from compaction.local.run.workers import LocalWorker
-from compaction.planning.reading import ScanResult
-from compaction.reconcile.actions import Announce, AssignJob, CreateJob, Premise, RaiseShare
-from compaction.reconcile.memory import Memory
-from compaction.reconcile.observations import (
+from compaction.core.planning.reading import ScanResult
+from compaction.core.reconcile.actions import Announce, AssignJob, CreateJob, Premise, RaiseShare
+from compaction.core.reconcile.memory import Memory
+from compaction.core.reconcile.observations import (
     Identity,
     JobLease,
     JobView,
@@ -31,6 +30,7 @@ from compaction.reconcile.observations import (
     WorkerLease,
     WorkerProcess,
 )
+from compaction.local.run.workers import LocalWorker
 
 OWNER: Final = "compactor-run"
 """Stands where a policy's uid stands in a cluster: names of jobs are the same in every run."""

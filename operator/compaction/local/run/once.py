@@ -21,20 +21,20 @@ from compaction.api.job.resource import CompactionJob
 from compaction.api.policy.resource import CompactionPolicy, PlanStatus
 from compaction.api.policy.spec import TriggerSpec
 from compaction.api.text.values import Duration
+from compaction.core.planning.planner import Plan
+from compaction.core.planning.reading import HeldJob, ScanResult
+from compaction.core.reconcile.jobs.job import is_finished
+from compaction.core.reconcile.observations import Moment
+from compaction.core.reconcile.planning.replan import plan_of
 from compaction.exceptions import PlanNotApprovedError, RootUnreadableError
-from compaction.kinds.registry import kind_of
 from compaction.local.run.coordinator import LONGEST_WAIT, LocalCoordinator
 from compaction.local.run.job import RunResult, ended
 from compaction.local.run.objects import LocalObjects
 from compaction.local.run.settled import RunState
 from compaction.local.run.shared import SharedStore
-from compaction.planning.planner import Plan
-from compaction.planning.reading import HeldJob, ScanResult
-from compaction.reconcile.jobs.job import is_finished
-from compaction.reconcile.observations import Moment
-from compaction.reconcile.planning.replan import plan_of
-from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
-from compaction.stores.adapter import SenseRequest, StoreAdapter
+from compaction.registry import kind_of
+from compaction.storage.adapter import SenseRequest, StoreAdapter
+from compaction.worker.ports import Assignment, HeldLease, JobRunner
 
 WORKER: Final = "local"
 _SELDOM: Final = Duration("24h")

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from compaction.api.enums import JobState
 from compaction.api.job.resource import CompactionJob
-from compaction.planning.reading import ScanResult
-from compaction.reconcile import store_work
-from compaction.reconcile.actions import StoreTask
-from compaction.reconcile.jobs.job import is_finished
-from compaction.reconcile.memory import Memory
+from compaction.core.planning.reading import ScanResult
+from compaction.core.reconcile import store_work
+from compaction.core.reconcile.actions import StoreTask
+from compaction.core.reconcile.jobs.job import is_finished
+from compaction.core.reconcile.memory import Memory
 
 
 @dataclass(frozen=True, slots=True)

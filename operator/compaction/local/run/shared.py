@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from compaction.api.enums import JobReason, PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
+from compaction.core.planning.candidates import LeftOutReason
+from compaction.core.planning.planner import LeftOut
+from compaction.core.planning.reading import HeldJob, ScanResult, TargetProblem, UnofferedDebt
 from compaction.exceptions import ClaimRefusal, ClaimRefusedError, CompactionError
-from compaction.planning.candidates import LeftOutReason
-from compaction.planning.planner import LeftOut
-from compaction.planning.reading import HeldJob, ScanResult, TargetProblem, UnofferedDebt
-from compaction.stores.adapter import Sensed, SenseRequest, StoreAdapter, Swept
+from compaction.storage.adapter import Sensed, SenseRequest, StoreAdapter, Swept
 
 Others = Callable[[], Mapping[str, HeldJob]]
 

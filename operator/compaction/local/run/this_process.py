@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 from compaction.local.processes.process import start_mark
-from compaction.stores.processes import LEASE, Holder, ThisProcess
+from compaction.storage.processes import LEASE, Holder, ThisProcess
 
 
 def this_process() -> ThisProcess:

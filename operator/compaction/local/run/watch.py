@@ -12,8 +12,8 @@ from compaction.api.policy.resource import CompactionPolicy
 from compaction.local.run.coordinator import LocalCoordinator
 from compaction.local.run.news import News
 from compaction.local.run.objects import LocalObjects
-from compaction.rewrite.ports import JobRunner
-from compaction.stores.adapter import StoreAdapter
+from compaction.storage.adapter import StoreAdapter
+from compaction.worker.ports import JobRunner
 
 REREAD_SECONDS: Final = 1.0
 """How often the policy is asked for again."""

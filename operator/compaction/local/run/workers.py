@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from compaction.api.job.report import JobReport
 from compaction.api.text.formatting import plural
+from compaction.core.reconcile.actions import LaunchWorker, StopWorker
 from compaction.exceptions import CompactionError, EngineLostError, LaunchError
 from compaction.local.run.attempt import LocalLease, attempt
-from compaction.reconcile.actions import LaunchWorker, StopWorker
-from compaction.rewrite.ports import Assignment, JobRunner
+from compaction.worker.ports import Assignment, JobRunner
 
 
 @dataclass(frozen=True, slots=True)

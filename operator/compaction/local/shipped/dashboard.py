@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from compaction.kinds.registry import all_kinds
 from compaction.local.shipped.catalog_panels import CATALOGS
 from compaction.local.shipped.panel import Panel
+from compaction.registry import all_kinds
 
 COLUMNS, WIDTH, HEIGHT = 24, 8, 8
 OF_POLICY = 'namespace=~"$namespace", policy=~"$policy"'

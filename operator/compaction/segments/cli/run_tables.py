@@ -10,10 +10,10 @@ import click
 
 from compaction.api.text.formatting import format_bytes, plural
 from compaction.cli.output import Column, optional, optional_bytes, print_table
+from compaction.core.planning.debt import total_debt
+from compaction.core.planning.planner import LeftOut, Plan, PlannedJob
+from compaction.core.planning.reading import ScanResult
 from compaction.local.run.job import LocalJob, RunResult
-from compaction.planning.debt import total_debt
-from compaction.planning.planner import LeftOut, Plan, PlannedJob
-from compaction.planning.reading import ScanResult
 from compaction.segments.kind import SEGMENTS
 
 PLANNED: Final = (

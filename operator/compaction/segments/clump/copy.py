@@ -31,7 +31,7 @@ from compaction.segments.reading.reader import picked_batches
 from compaction.segments.reading.view import LogState, open_log
 from compaction.segments.rewriting.outputs import Copied, full_head, partial_file, read_back
 from compaction.segments.snapshot.seq import LiveSet
-from compaction.stores.pace import UNLIMITED, Pace, SharedBucket
+from compaction.storage.pace import UNLIMITED, Pace, SharedBucket
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from compaction.segments.reading.reader import EntryBatch, EntryFingerprint, Seg
 from compaction.segments.reading.view import LogState, open_log
 from compaction.segments.snapshot.directories import newest_snapshot
 from compaction.segments.snapshot.seq import LiveSet
-from compaction.stores.pace import UNLIMITED, Pace
+from compaction.storage.pace import UNLIMITED, Pace
 
 PORTION_BYTES: Final = 4 << 20
 """Payload bytes after which a portion is handed to the owner; one read (4 MiB, or the largest payload) comes on top."""

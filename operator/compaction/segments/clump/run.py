@@ -40,7 +40,7 @@ from compaction.segments.directory.owner import (
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.reading.view import LogState, open_log
 from compaction.segments.snapshot.data_file import read_origin
-from compaction.stores.pace import Pace
+from compaction.storage.pace import Pace
 
 _CHUNK: Final = 1 << 20
 

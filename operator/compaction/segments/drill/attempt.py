@@ -29,11 +29,11 @@ from compaction.api.job.resource import CompactionJobSpec
 from compaction.exceptions import CompactionError, JobStoppedError, LeaseLostError, PortUnavailableError
 from compaction.kube.assignments import WorkerIdentity, lease_port
 from compaction.kube.client.config import load_connection
-from compaction.rewrite.ports import Assignment, LeasePort
-from compaction.rewrite.worker.held import HeldJobLease
-from compaction.rewrite.worker.patience import Patience
 from compaction.segments.drill.messages import LineKind, Order
 from compaction.segments.rewriting.rewriter import SegmentRewriter
+from compaction.worker.held import HeldJobLease
+from compaction.worker.patience import Patience
+from compaction.worker.ports import Assignment, LeasePort
 
 
 class InlineEngine:

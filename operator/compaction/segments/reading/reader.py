@@ -25,7 +25,7 @@ from compaction.segments.model import FileIdentity, RowArray, SegmentIndex, U32A
 from compaction.segments.reading.buffers import CHUNK_BYTES, Buffers
 from compaction.segments.reading.packing import Reads, pack, plan_reads
 from compaction.segments.reading.view import LogState
-from compaction.stores.pace import UNLIMITED, Pace
+from compaction.storage.pace import UNLIMITED, Pace
 
 # Dead bytes worth reading along rather than starting another read.
 GAP_BYTES: Final = 16 << 10

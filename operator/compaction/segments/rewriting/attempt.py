@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from compaction.exceptions import CompactionError, SegmentLogError
-from compaction.rewrite.attempt import RewriteAttempt
 from compaction.segments.rewriting.job import SegmentJob
 from compaction.segments.rewriting.task import GroupFailure, failure_of
 from compaction.segments.store import SegmentLogStore
+from compaction.worker.attempt import RewriteAttempt
 
 
 @dataclass(slots=True, kw_only=True)

@@ -24,9 +24,6 @@ from compaction.api.job.resource import JobReceipt
 from compaction.api.policy.segment_logs import MAX_GROUPS_PER_JOB
 from compaction.api.text.times import timestamp_from_epoch
 from compaction.exceptions import CompactionError, SegmentLogError, SourcesChangedError
-from compaction.rewrite.progress import Progress
-from compaction.rewrite.shares import Shares
-from compaction.rewrite.tasks import run_tasks
 from compaction.segments.clump.commit import commit_clumps
 from compaction.segments.clump.copy import ClumpTask, CopiedClump, copy_clumps
 from compaction.segments.clump.moves import MoveReceipt
@@ -40,6 +37,9 @@ from compaction.segments.rewriting.attempt import SegmentLogAttempt
 from compaction.segments.rewriting.receipt import fold
 from compaction.segments.rewriting.report import as_count, identities_of, report_of
 from compaction.segments.rewriting.task import GroupFailure, failure_of, pace_of
+from compaction.worker.progress import Progress
+from compaction.worker.shares import Shares
+from compaction.worker.tasks import run_tasks
 
 log = structlog.get_logger(__name__)
 

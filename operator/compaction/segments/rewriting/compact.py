@@ -33,7 +33,7 @@ from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.reading.buffers import Buffers
 from compaction.segments.rewriting.kernel import rewrite_group
 from compaction.segments.snapshot.seq import LiveSet
-from compaction.stores.pace import Pace
+from compaction.storage.pace import Pace
 
 THREADS: Final = 4
 """More than cores: at any moment most of them wait for the disk."""

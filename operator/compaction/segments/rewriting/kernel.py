@@ -43,7 +43,7 @@ from compaction.segments.reading.reader import picked_batches
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting.outputs import Copied, full_head, partial_file, read_back
 from compaction.segments.snapshot.seq import LiveSet
-from compaction.stores.pace import UNLIMITED, Pace
+from compaction.storage.pace import UNLIMITED, Pace
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,7 +27,7 @@ from compaction.segments.format.codec import CURRENT_VERSION, encode_header, enc
 from compaction.segments.model import FileIdentity, SegmentIndex, U32Array, U64Array, data_start
 from compaction.segments.reading.buffers import Buffers
 from compaction.segments.reading.reader import EntryBatch, EntryFingerprint
-from compaction.stores.pace import Pace
+from compaction.storage.pace import Pace
 
 
 @contextmanager

@@ -11,10 +11,10 @@ from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.job.resource import JobReceipt, SkippedSource
 from compaction.api.text.safe import INT64_MAX
-from compaction.rewrite.verdict import verdict
 from compaction.segments.model import SEGMENT_NAME, FileIdentity
 from compaction.segments.reasons import SegmentReason
 from compaction.segments.rewriting.task import GroupFailure
+from compaction.worker.verdict import verdict
 
 _WORST_FIRST = (
     JobReason.STALE_TOKEN,

@@ -22,11 +22,6 @@ import structlog
 from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport
 from compaction.exceptions import SegmentLogError
-from compaction.rewrite.engine import Engine
-from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
-from compaction.rewrite.progress import Progress
-from compaction.rewrite.shares import Shares
-from compaction.rewrite.tasks import run_tasks
 from compaction.segments.commit import fence
 from compaction.segments.commit.records import GroupReceipt, RewrittenGroup, SegmentTombstone
 from compaction.segments.directory import fs
@@ -43,7 +38,12 @@ from compaction.segments.rewriting.task import GroupFailure, GroupResult, GroupT
 from compaction.segments.scan.sense import SenseSettings
 from compaction.segments.snapshot.seq import LiveSet
 from compaction.segments.store import PreparedJob, SegmentLogStore
-from compaction.stores.secrets import Secrets
+from compaction.storage.secrets import Secrets
+from compaction.worker.engine import Engine
+from compaction.worker.ports import Assignment, HeldLease, JobRunner
+from compaction.worker.progress import Progress
+from compaction.worker.shares import Shares
+from compaction.worker.tasks import run_tasks
 
 log = structlog.get_logger(__name__)
 

@@ -34,7 +34,6 @@ from compaction.exceptions import (
     StaleTokenError,
     VerificationFailedError,
 )
-from compaction.rewrite.shares import Teller
 from compaction.segments.commit import fence
 from compaction.segments.commit.records import RewrittenGroup
 from compaction.segments.directory.faults import storage_error
@@ -43,8 +42,9 @@ from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.reasons import SegmentReason
 from compaction.segments.rewriting.kernel import rewrite_group
 from compaction.segments.snapshot.seq import LiveSet
-from compaction.stores.pace import Pace, SharedBucket
+from compaction.storage.pace import Pace, SharedBucket
 from compaction.unexpected import defect
+from compaction.worker.shares import Teller
 
 FENCE_LOOK_SECONDS = 1.0
 """How often a running task looks whether its attempt has been replaced."""

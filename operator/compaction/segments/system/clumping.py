@@ -23,7 +23,7 @@ from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.system.log import Log
 from compaction.segments.system.phase_one import OWNER
 from compaction.segments.system.system import LogSystem
-from compaction.stores.pace import Pace
+from compaction.storage.pace import Pace
 
 _FLUSH_SECONDS: Final = 600.0
 """For everything that waits before the copies, and the copies, to be in segments."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from compaction.collecting import no_collection
+from compaction.core.collecting import no_collection
 from compaction.segments.memtable.seq import Seq
 from compaction.segments.memtable.table import MemTable
 from compaction.segments.memtable.tables import MemTables

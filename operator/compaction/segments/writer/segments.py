@@ -9,7 +9,7 @@ from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 
-from compaction.collecting import no_collection
+from compaction.core.collecting import no_collection
 from compaction.exceptions import FlushFailedError, SegmentLogError
 from compaction.segments.directory import fs
 from compaction.segments.directory.access import inherit_access

@@ -36,7 +36,7 @@ from compaction.staging.cli.pairs import PairParameter
 from compaction.staging.flows.area import Area
 from compaction.staging.kv.tables import TABLE
 from compaction.staging.store import StagingConnection, StagingStore
-from compaction.stores.unreachable import explaining
+from compaction.storage.unreachable import explaining
 
 if TYPE_CHECKING:
     from compaction.api.policy.staging_area import StagingAreaSpec

@@ -16,7 +16,7 @@ from compaction.exceptions import PredicateFailedError
 from compaction.staging.kv.arguments import check_key, check_row, partition_bytes
 from compaction.staging.kv.port import Expected, Pair, Presence
 from compaction.staging.kv.tables import TABLE, KeyValueTable
-from compaction.stores.database.engine import DEFAULT_PATIENCE, Database
+from compaction.storage.database.engine import DEFAULT_PATIENCE, Database
 
 T = TypeVar("T")
 

@@ -14,6 +14,8 @@ from dataclasses import replace
 from compaction.api.enums import PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.staging_area import LakeFsMergeSpec, StagingAreaSpec
+from compaction.core.planning.planner import LeftOut
+from compaction.core.planning.reading import HeldJob, ScanResult, TargetProblem
 from compaction.exceptions import (
     ClaimRefusal,
     ClaimRefusedError,
@@ -21,8 +23,6 @@ from compaction.exceptions import (
     StagingStoreError,
     StorageError,
 )
-from compaction.planning.planner import LeftOut
-from compaction.planning.reading import HeldJob, ScanResult, TargetProblem
 from compaction.staging.answers import claiming, left_out, unreadable
 from compaction.staging.behind import furthest_behind
 from compaction.staging.connecting import connection_of, work_of
@@ -37,10 +37,10 @@ from compaction.staging.reasons import StagingReason
 from compaction.staging.sensor import candidate_of, next_change
 from compaction.staging.store import StagingConnection
 from compaction.staging.work import branch_of_target, target_name
-from compaction.stores.adapter import SWEEP_AGAIN, Sensed, SenseRequest, Swept
-from compaction.stores.opened import KeptOpen
-from compaction.stores.secrets import Secrets
-from compaction.stores.unreachable import explaining
+from compaction.storage.adapter import SWEEP_AGAIN, Sensed, SenseRequest, Swept
+from compaction.storage.opened import KeptOpen
+from compaction.storage.secrets import Secrets
+from compaction.storage.unreachable import explaining
 
 RESTED = 1.0
 """Seconds until the next scan when a branch has come to rest meanwhile."""

@@ -31,7 +31,7 @@ from compaction.staging.refs.records import RepositoryRecord
 from compaction.staging.refs.repositories import Repositories
 from compaction.staging.staged.tokens import StagedTokens
 from compaction.staging.tree.storage import RangeStorage
-from compaction.stores.objects.store import open_objects
+from compaction.storage.objects.store import open_objects
 
 _ACTIVE: Final = 0
 _LAYOUT: Final = text(

@@ -27,8 +27,6 @@ from compaction.exceptions import (
     TooManyTriesError,
     WorkOutdatedError,
 )
-from compaction.rewrite.place import ObjectsPlace
-from compaction.rewrite.tasks import LOOK_SECONDS
 from compaction.staging.compaction.claims import swap_base
 from compaction.staging.damage import identity_of
 from compaction.staging.flows.area import Area
@@ -36,6 +34,8 @@ from compaction.staging.flows.receipts import receipt_of as kept_receipt_of
 from compaction.staging.rewriting.branch_attempt import BranchAttempt
 from compaction.staging.rewriting.report import receipt_from, receipt_of
 from compaction.staging.rewriting.tree import TreeWriter, WrittenTree
+from compaction.worker.place import ObjectsPlace
+from compaction.worker.tasks import LOOK_SECONDS
 
 log = structlog.get_logger(__name__)
 

@@ -11,10 +11,10 @@ from typing import ClassVar
 from compaction.api.job.report import JobReport
 from compaction.api.job.resource import JobReceipt
 from compaction.exceptions import CompactionError, StagingStoreError, StaleTokenError, StorageError
-from compaction.rewrite.attempt import RewriteAttempt
 from compaction.staging.damage import damaged_source
 from compaction.staging.rewriting.job import MetarangeJob
 from compaction.staging.rewriting.report import RewriteFailure, failed, succeeded
+from compaction.worker.attempt import RewriteAttempt
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from compaction.api.job.resource import JobReceipt, MeasureChange
 from compaction.api.policy.staging_area import LakeFsMergeSpec
 from compaction.api.text.times import timestamp_from_epoch
 from compaction.exceptions import WorkOutdatedError
-from compaction.rewrite.tasks import LOOK_SECONDS
 from compaction.staging.damage import identity_of
 from compaction.staging.lakefs.claims import MergeWarrant, read_claim, record_of
 from compaction.staging.lakefs.merging import MergeEnd, MergeOutcome, merge_branch
@@ -26,6 +25,7 @@ from compaction.staging.measures import SEALED_TOKENS, STAGED_WRITES
 from compaction.staging.reasons import StagingReason
 from compaction.staging.rewriting.branch_attempt import BranchAttempt
 from compaction.staging.rewriting.report import RewriteFailure, receipt_from
+from compaction.worker.tasks import LOOK_SECONDS
 
 log = structlog.get_logger(__name__)
 

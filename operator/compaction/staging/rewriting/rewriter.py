@@ -10,9 +10,6 @@ from dataclasses import replace
 from compaction.api.job.report import JobReport
 from compaction.api.policy.staging_area import LakeFsMergeSpec
 from compaction.exceptions import StagingStoreError, StorageError
-from compaction.rewrite.engine import Engine
-from compaction.rewrite.place import objects_place
-from compaction.rewrite.ports import Assignment, HeldLease, JobRunner
 from compaction.staging.connecting import connection_of
 from compaction.staging.lakefs.repository import open_live_repository
 from compaction.staging.reasons import StagingReason
@@ -21,9 +18,12 @@ from compaction.staging.rewriting.job import MetarangeJob
 from compaction.staging.rewriting.lakefs import TokenMergeAttempt
 from compaction.staging.rewriting.report import RewriteFailure, failed
 from compaction.staging.store import StagingConnection, StagingStore
-from compaction.stores.database.engine import DEFAULT_PATIENCE
-from compaction.stores.secrets import Secrets
-from compaction.stores.unreachable import explaining
+from compaction.storage.database.engine import DEFAULT_PATIENCE
+from compaction.storage.secrets import Secrets
+from compaction.storage.unreachable import explaining
+from compaction.worker.engine import Engine
+from compaction.worker.place import objects_place
+from compaction.worker.ports import Assignment, HeldLease, JobRunner
 
 
 class MetarangeRewriter:

@@ -20,8 +20,6 @@ from compaction.exceptions import (
     UnexpectedRangeError,
     WorkerShortageError,
 )
-from compaction.rewrite.place import ObjectsPlace
-from compaction.rewrite.shares import Teller
 from compaction.staging.compaction.rewriting import shown_over
 from compaction.staging.compaction.spool import decode_changes
 from compaction.staging.format.breaks import BreakRule
@@ -31,8 +29,10 @@ from compaction.staging.tree.applying import PartResult, read_back, write_part
 from compaction.staging.tree.fingerprint import fingerprint
 from compaction.staging.tree.storage import RangeStorage
 from compaction.staging.tree.stretches import Part
-from compaction.stores.pace import SharedBucket, limited
+from compaction.storage.pace import SharedBucket, limited
 from compaction.unexpected import defect
+from compaction.worker.place import ObjectsPlace
+from compaction.worker.shares import Teller
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from compaction.exceptions import CorruptRangeError, MissingRangeError, RewriteProofError, WorkerShortageError
-from compaction.rewrite.engine import Engine
-from compaction.rewrite.place import ObjectsPlace
-from compaction.rewrite.ports import HeldLease
-from compaction.rewrite.progress import Progress
-from compaction.rewrite.shares import Shares
-from compaction.rewrite.tasks import run_tasks
 from compaction.staging.compaction.rewriting import base_view, staged_changes
 from compaction.staging.compaction.spool import ChangesSpool
 from compaction.staging.compaction.work import BranchWork
@@ -23,7 +17,13 @@ from compaction.staging.format.ranges import RangeInfo, TableKind
 from compaction.staging.rewriting.task import PartTask, WrittenPart, write_proved
 from compaction.staging.tree.applying import ChangeCounts
 from compaction.staging.tree.stretches import PART_BYTES, Part, plan_parts
-from compaction.stores.pace import SharedBucket, limited
+from compaction.storage.pace import SharedBucket, limited
+from compaction.worker.engine import Engine
+from compaction.worker.place import ObjectsPlace
+from compaction.worker.ports import HeldLease
+from compaction.worker.progress import Progress
+from compaction.worker.shares import Shares
+from compaction.worker.tasks import run_tasks
 
 PLANNING_SHARE: Final = 10
 """Percent of a job's progress that reading the changes is."""

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from compaction.ingest.wire import Wire
+from compaction.serving.wire import Wire
 from compaction.staging.flows.writing import MOST_DELETED
 from compaction.staging.kv.port import MAX_KEY_BYTES
 

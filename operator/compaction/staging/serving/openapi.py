@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from compaction.ingest.openapi import ALWAYS, OF_BODIES, OPEN, Api, Operation
+from compaction.serving.openapi import ALWAYS, OF_BODIES, OPEN, Api, Operation
 from compaction.staging.serving.messages import (
     MOST_CHANGES,
     ChangedAnswer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
-from compaction.ingest.wire import Wire
+from compaction.serving.wire import Wire
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.committing import Committer, Draft
 from compaction.staging.flows.reading import Difference, Listed, Reader

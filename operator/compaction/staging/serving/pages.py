@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from compaction.ingest.wire import Wire
+from compaction.serving.wire import Wire
 from compaction.staging.flows.reading import MOST_LISTED
 from compaction.staging.kv.port import MAX_KEY_BYTES
 from compaction.staging.serving.messages import LONGEST_BASE64, Base64, ShownEntry, bytes_of

@@ -21,7 +21,7 @@ from compaction.exceptions import (
     TooManyTriesError,
     UnknownRefError,
 )
-from compaction.ingest.refusals import Refusals
+from compaction.serving.refusals import Refusals
 from compaction.staging.serving.messages import StagingProblem, StagingProblemAnswer
 
 

@@ -13,11 +13,11 @@ from aiohttp import web
 from prometheus_client import Counter
 from pydantic import ValidationError
 
-from compaction.ingest.access import Gate, Principal
-from compaction.ingest.metrics import RequestMetrics
-from compaction.ingest.openapi import LINES
-from compaction.ingest.service import HttpService, KnownHandler, RequestLimits, answered
-from compaction.ingest.wire import Wire
+from compaction.serving.access import Gate, Principal
+from compaction.serving.metrics import RequestMetrics
+from compaction.serving.openapi import LINES
+from compaction.serving.service import HttpService, KnownHandler, RequestLimits, answered
+from compaction.serving.wire import Wire
 from compaction.staging.flows.area import Area
 from compaction.staging.serving import operations
 from compaction.staging.serving.batches import BatchLineError, Change, changes_in

@@ -30,8 +30,8 @@ from compaction.staging.format.ranges import (
 )
 from compaction.staging.format.table_reader import BATCH_BYTES, TAIL_BYTES, TableReader
 from compaction.staging.tree.caching import RecentlyUsed
-from compaction.stores.objects.store import ObjectInfo, ObjectStorage
-from compaction.stores.pace import UNLIMITED, Pace
+from compaction.storage.objects.store import ObjectInfo, ObjectStorage
+from compaction.storage.pace import UNLIMITED, Pace
 
 CACHE_BYTES: Final = 64 << 20
 """Ends of tables that are kept, and as much again of lists of ranges."""

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from compaction.exceptions import TaskFailedError
-from compaction.rewrite.spark.session import SparkEngine
-from compaction.rewrite.spark.settings import SparkSettings
+from compaction.worker.spark.session import SparkEngine
+from compaction.worker.spark.settings import SparkSettings
 
 
 def work_for_ever(busy: str) -> None:

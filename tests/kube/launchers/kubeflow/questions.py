@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from compaction.core.reconcile.workers.fleet import worker_names
 from compaction.kube.launchers.kubeflow import WRITTEN_CONF, kubeflow_application
-from compaction.reconcile.workers.fleet import worker_names
 from kube.launchers.kubeflow.recorded import UID, Question, Submission
 from kube.launchers.pods import FULL, request_of
 

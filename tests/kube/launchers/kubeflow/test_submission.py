@@ -27,7 +27,7 @@ from compaction.kube.launchers.applications import driver_of
 from compaction.kube.launchers.kubeflow import observe_kubeflow
 from compaction.kube.launchers.pod_status import Sighting
 from compaction.kube.launchers.templates import DRIVER_CONTAINER
-from compaction.rewrite.spark.properties import parse_properties
+from compaction.worker.spark.properties import parse_properties
 from conftest import delete_namespace
 from kube.launchers.kubeflow.questions import BESIDE, NAME, NAMESPACE
 from kube.launchers.kubeflow.questions import submitted as submitted_as

@@ -13,7 +13,7 @@ from compaction.blocks.index.holders import HolderRecord
 from compaction.blocks.index.tables import IndexJobState
 from compaction.blocks.model import SECOND, BlockKey
 from compaction.exceptions import DatabaseUnavailableError
-from compaction.stores.processes import Holder, ThisProcess
+from compaction.storage.processes import Holder, ThisProcess
 
 RUNNING = {12: "boot:100", 13: "boot:200"}
 LEASE = 60 * SECOND

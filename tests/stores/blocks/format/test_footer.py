@@ -27,7 +27,7 @@ from compaction.exceptions import (
     UnsuitableBlockError,
     UnsupportedColumnError,
 )
-from compaction.stores.objects.store import ObjectStorage, open_objects
+from compaction.storage.objects.store import ObjectStorage, open_objects
 from support.depth import examples
 from support.stores.blocks import PATH, footer_of, parquet, rows, with_footer
 
@@ -280,7 +280,7 @@ PARSE = """
 import resource, sys
 from compaction.exceptions import BlockFormatError
 from compaction.blocks.format.footer import read_footer
-from compaction.stores.objects.store import open_objects
+from compaction.storage.objects.store import open_objects
 objects = open_objects(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

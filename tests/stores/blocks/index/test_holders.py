@@ -14,7 +14,7 @@ from compaction.blocks.index.refusals import IndexRefusal
 from compaction.blocks.index.registering import register
 from compaction.blocks.index.tables import HOLDERS, IndexJobState
 from compaction.exceptions import BlockClaimError, StaleTokenError
-from compaction.stores.processes import Holder
+from compaction.storage.processes import Holder
 from support.stores.block_index import NOON, SECOND, block_id, blocks_of, check
 
 ONE = Holder("one", "host-a", "boot pid:[1]", 12, "boot:100", 60 * SECOND)

@@ -15,7 +15,7 @@ from compaction.blocks.merge.dictionaries import SteadyDictionaries, coded_texts
 from compaction.blocks.merge.kernel import merge
 from compaction.blocks.merge.settings import MergeSettings
 from compaction.blocks.registration.describe import describe
-from compaction.stores.objects.store import open_objects
+from compaction.storage.objects.store import open_objects
 from support.stores.block_rows import block, parquet
 from support.stores.blocks import PATH
 

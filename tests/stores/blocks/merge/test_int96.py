@@ -34,7 +34,7 @@ from compaction.blocks.registration.describe import describe
 from compaction.blocks.schema.classes import classes_of
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.exceptions import SchemaConflictError, SortKeyError, UnreadableBlockError, UnsuitableBlockError
-from compaction.stores.objects.store import open_objects
+from compaction.storage.objects.store import open_objects
 from support.depth import examples
 from support.stores.blocks import PATH
 

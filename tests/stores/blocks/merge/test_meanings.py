@@ -31,7 +31,7 @@ from compaction.exceptions import (
     SortKeyError,
     UnsuitableBlockError,
 )
-from compaction.stores.objects.store import open_objects
+from compaction.storage.objects.store import open_objects
 from support.stores.logical_types import (
     COLUMNS,
     KEY,

@@ -6,12 +6,12 @@ from compaction.api.policy.resource import CompactionPolicyStatus
 from compaction.blocks.conflicts import SchemaConflict
 from compaction.blocks.kind import BLOCKS
 from compaction.blocks.measures import READS_AFTER, measures_of, read_amplification
-from compaction.planning.candidates import Candidate, GroupCandidate
-from compaction.planning.debt import TenantDebt, debt_of, total_debt
-from compaction.planning.planner import JobInventory, PlanLimits, Planner
-from compaction.planning.reading import Conflict, ScanResult, UnofferedDebt
-from compaction.planning.triggers import PlanTrigger
-from compaction.reconcile.status.figures import store_figures
+from compaction.core.planning.candidates import Candidate, GroupCandidate
+from compaction.core.planning.debt import TenantDebt, debt_of, total_debt
+from compaction.core.planning.planner import JobInventory, PlanLimits, Planner
+from compaction.core.planning.reading import Conflict, ScanResult, UnofferedDebt
+from compaction.core.planning.triggers import PlanTrigger
+from compaction.core.reconcile.status.figures import store_figures
 
 NOW = 1000.0
 

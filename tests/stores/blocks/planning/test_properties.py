@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from compaction.blocks.planning.offers import offer
 from compaction.blocks.planning.queue import BlockQueue
 from compaction.blocks.planning.rules import BlockClass, BlockReason, BlockRules, LevelRule, QueuedBlock
-from compaction.planning.candidates import Candidate
+from compaction.core.planning.candidates import Candidate
 from stores.blocks.planning.queues import expected, found
 from support.depth import examples
 

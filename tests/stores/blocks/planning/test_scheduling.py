@@ -17,10 +17,10 @@ from compaction.blocks.planning.offers import offer
 from compaction.blocks.planning.queue import BlockQueue
 from compaction.blocks.planning.rules import BlockClass, BlockReason, QueuedBlock
 from compaction.blocks.work import BlockWork, work_of
-from compaction.planning.candidates import LeftOutReason
-from compaction.planning.planner import JobInventory, Plan, PlanLimits, PlannedJob, Planner
-from compaction.planning.scheduler import QueuedJob, TenantLoad, WorkerSlots, assign
-from compaction.planning.triggers import PlanTrigger, TargetHistory
+from compaction.core.planning.candidates import LeftOutReason
+from compaction.core.planning.planner import JobInventory, Plan, PlanLimits, PlannedJob, Planner
+from compaction.core.planning.scheduler import QueuedJob, TenantLoad, WorkerSlots, assign
+from compaction.core.planning.triggers import PlanTrigger, TargetHistory
 from house.sources import ROOT
 from stores.blocks.planning.queues import block, queue_of, rules_of
 

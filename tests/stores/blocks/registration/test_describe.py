@@ -17,7 +17,7 @@ from compaction.blocks.format.metadata import BlockMetadata
 from compaction.blocks.model import Block, RowFingerprint
 from compaction.blocks.registration.describe import describe
 from compaction.exceptions import CorruptBlockError, ObjectStoreUnavailableError, UnsuitableBlockError
-from compaction.stores.objects.store import ObjectStorage, open_objects
+from compaction.storage.objects.store import ObjectStorage, open_objects
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.stores.blocks import PATH, footer_of, parquet, rows
 from support.stores.blocks import ULID as ID

@@ -11,7 +11,7 @@ from compaction.blocks.index.registering import KnownPath
 from compaction.blocks.index.tables import BlockState
 from compaction.blocks.registration.foreign import assigned_id, known_files, lost_columns, refuse_lost_columns
 from compaction.exceptions import UnsuitableBlockError
-from compaction.stores.objects.store import ObjectInfo
+from compaction.storage.objects.store import ObjectInfo
 from support.stores.block_index import a_block
 
 DAY = 86_400_000_000

@@ -14,7 +14,7 @@ from compaction.blocks.fingerprint.rows import fingerprint
 from compaction.blocks.format.metadata import BlockMetadata
 from compaction.blocks.registration.describe import described
 from compaction.blocks.registration.order import FoundOrder, OrderCheck, OrderSource
-from compaction.stores.objects.store import ObjectStorage, open_objects
+from compaction.storage.objects.store import ObjectStorage, open_objects
 from support.stores.block_rows import order_of
 from support.stores.blocks import PATH, parquet, rows
 from support.stores.parquet_types import TYPES

@@ -21,7 +21,7 @@ from compaction.segments.commit import fence
 from compaction.segments.generate import corrupt_entry
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.reading.view import open_log
-from compaction.stores.pace import UNLIMITED, Pace
+from compaction.storage.pace import UNLIMITED, Pace
 from support.stores.log_owner import KeyValueOwner
 
 JOB = "online"

@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from compaction.api.policy.resource import CompactionPolicySpec
+from compaction.core.planning.reading import ScanResult, TargetProblem
 from compaction.exceptions import CompactionError, NotALogDirectoryError
-from compaction.planning.reading import ScanResult, TargetProblem
 from compaction.segments.generate import generate_log
 from compaction.segments.model import segment_name
 from compaction.segments.scan.problems import LogErrorReason
@@ -24,7 +24,7 @@ from compaction.segments.scan.sense import SenseResult, SenseSettings, sense_roo
 from compaction.segments.snapshot.directories import SNAPSHOTS, find_snapshots, write_snapshot
 from compaction.segments.snapshot.seq import LiveSet
 from compaction.segments.store import SegmentLogStore
-from compaction.stores.adapter import SenseRequest, open_store
+from compaction.storage.adapter import SenseRequest, open_store
 from fuzz.crowd import ALLOWED_KIB, memory_of_a_look
 from stores.unprivileged import as_nobody
 from support.cluster.world import PlainCluster

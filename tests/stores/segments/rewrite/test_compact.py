@@ -24,7 +24,7 @@ from compaction.segments.reading import reader
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import compact
 from compaction.segments.rewriting.compact import compact_groups
-from compaction.stores.pace import Pace
+from compaction.storage.pace import Pace
 from support.stores.segment_logs import content, leftovers
 
 LIMITS = SegmentLimits(max_entries=64)

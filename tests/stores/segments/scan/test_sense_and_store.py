@@ -30,7 +30,7 @@ from compaction.segments.scan.sense import SenseSettings
 from compaction.segments.snapshot.directories import write_snapshot
 from compaction.segments.snapshot.seq import LiveSet
 from compaction.segments.store import SegmentLogStore
-from compaction.stores.pace import Pace
+from compaction.storage.pace import Pace
 from support.stores.segment_logs import content, leftovers
 
 

@@ -19,7 +19,7 @@ from compaction.staging.staged.tokens import new_token
 from compaction.staging.sweep.objects import sweep_objects
 from compaction.staging.sweep.tokens import sweep_tokens
 from compaction.staging.tree.storage import RangeStorage
-from compaction.stores.objects.store import open_objects
+from compaction.storage.objects.store import open_objects
 from support.depth import examples
 from support.stores.staging_repos import DRAFT, SMALL_RANGES, StagingRepo, differences
 

@@ -14,13 +14,12 @@ from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.api.policy.staging_area import MAX_TOKENS_PER_JOB
+from compaction.core.fate import Fate
+from compaction.core.planning.planner import JobInventory
+from compaction.core.planning.reading import HeldJob, ScanResult
+from compaction.core.reconcile.planning.creating import planner_of, spec_of
 from compaction.exceptions import ClaimRefusal, ClaimRefusedError, JobStoppedError
-from compaction.kinds.fate import Fate
-from compaction.kinds.registry import fate_of
-from compaction.planning.planner import JobInventory
-from compaction.planning.reading import HeldJob, ScanResult
-from compaction.reconcile.planning.creating import planner_of, spec_of
-from compaction.rewrite.ports import Assignment
+from compaction.registry import fate_of
 from compaction.staging.adapter import open_adapter
 from compaction.staging.kind import STAGING
 from compaction.staging.kv.sql import SqlKeyValueStore
@@ -35,8 +34,9 @@ from compaction.staging.rewriting.job import MetarangeJob
 from compaction.staging.rewriting.lakefs import TokenMergeAttempt
 from compaction.staging.rewriting.rewriter import MetarangeRewriter
 from compaction.staging.tree.storage import RangeStorage
-from compaction.stores.adapter import OpenRequest, Sensed, SenseRequest, StoreAdapter
-from compaction.stores.secrets import GivenSecrets
+from compaction.storage.adapter import OpenRequest, Sensed, SenseRequest, StoreAdapter
+from compaction.storage.secrets import GivenSecrets
+from compaction.worker.ports import Assignment
 from stores.staging.lakefs.conftest import QuietClock, WatchedStore
 from support.cluster.staging_manifests import staging_area, staging_policy_object
 from support.processes.worker_ports import FakeLease, ThreadEngine

@@ -16,7 +16,7 @@ from compaction.staging.lakefs.repository import open_live_repository
 from compaction.staging.lakefs.settings import MergeSettings
 from compaction.staging.lakefs.undoing import check_undo
 from compaction.staging.tree.storage import RangeStorage
-from compaction.stores.objects.store import open_objects
+from compaction.storage.objects.store import open_objects
 from support.cluster.rendered import ROOT
 from support.stores.lakefs_server import LakeFsServer
 from support.stores.staging_repos import SMALL_RANGES, TestClock

@@ -24,7 +24,7 @@ from compaction.staging.tree.diffing import diff
 from compaction.staging.tree.merging import merge
 from compaction.staging.tree.storage import RangeStorage
 from compaction.staging.tree.stretches import Part, plan_parts
-from compaction.stores.objects.store import ObjectStorage
+from compaction.storage.objects.store import ObjectStorage
 from support.depth import examples
 from support.stores.staging_tables import numbered
 from support.stores.staging_trees import (

@@ -12,7 +12,7 @@ from compaction.api.policy.resource import CompactionPolicy
 from compaction.blocks import connecting
 from compaction.blocks.store import BlockStoreConnection
 from compaction.cli.local.policy_file import PolicyFile
-from compaction.stores.secrets import GivenSecrets
+from compaction.storage.secrets import GivenSecrets
 
 
 def secrets_of_connection(connection: BlockStoreConnection, store: BlockStoreReference) -> GivenSecrets:

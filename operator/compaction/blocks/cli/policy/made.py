@@ -16,7 +16,7 @@ from compaction.api.text.values import Duration
 from compaction.blocks.cli.options import StorePlace
 from compaction.blocks.cli.policy.file import secrets_of_connection
 from compaction.exceptions import InvalidManifestError
-from compaction.stores.secrets import Secrets
+from compaction.storage.secrets import Secrets
 
 POLICY: Final = "blocks"
 INDEX_SECRET: Final = "index"

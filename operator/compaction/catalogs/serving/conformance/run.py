@@ -13,7 +13,7 @@ from compaction.catalogs.serving.client import ParticipantAddress
 from compaction.catalogs.serving.conformance.behavior import BEHAVIOR_CHECKS
 from compaction.catalogs.serving.conformance.checks import PROTOCOL_CHECKS
 from compaction.catalogs.serving.conformance.probe import BrokenRuleError, Probe, ProbeSettings
-from compaction.connector import ClosingConnector
+from compaction.storage.connector import ClosingConnector
 
 
 class CheckOutcome(StrEnum):

@@ -17,7 +17,7 @@ from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.lakefs.repository import LiveRepository, open_live_repository
 from compaction.staging.lakefs.settings import MergeSettings
 from compaction.staging.tree.storage import RangeStorage
-from compaction.stores.objects.store import open_objects
+from compaction.storage.objects.store import open_objects
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _DEFAULTS: Final = MergeSettings()

@@ -1,0 +1,119 @@
+"""How far behind a store is, and until when: sums over candidates, measured speed, time of arrival."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from compaction.core.planning.candidates import Candidate
+from compaction.core.planning.reading import ScanResult, UnofferedDebt
+
+RECENT_JOBS = 20
+"""Speed is measured over so many of the newest receipts."""
+LEAST_SECONDS = 0.5
+"""Jobs shorter than this together say nothing about speed."""
+LEAST_JOB_SECONDS = 0.1
+"""What a job takes at least, however small: to be assigned, reported, and written down."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelDebt:
+    """Debt of one level: so many `sources` would be gone or rewritten."""
+
+    level: int
+    bytes: int
+    sources: int
+
+
+@dataclass(frozen=True, slots=True)
+class TenantDebt:
+    """Debt of one tenant."""
+
+    tenant: str
+    bytes: int
+    sources: int
+
+
+@dataclass(frozen=True, slots=True)
+class Debt:
+    """Debt of a policy. `targets` counts those that have any; `oldest_at` is epoch seconds; `tenants` have the most
+    first. `copy_bytes` are to be copied to work it off.
+    """
+
+    bytes: int = 0
+    sources: int = 0
+    targets: int = 0
+    levels: tuple[LevelDebt, ...] = ()
+    oldest_at: float | None = None
+    copy_bytes: int = 0
+    tenants: tuple[TenantDebt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedWork:
+    """A finished job: bytes it was estimated to copy, seconds from assignment to end (what it costs to hand a job out
+    and to hear of its end included: for many small logs that is most of it), when it ended (epoch).
+    """
+
+    cost_bytes: int
+    seconds: float
+    finished_at: float
+
+
+def debt_of(reading: ScanResult) -> Debt:
+    """The debt that a scan found, by level and tenant."""
+    return total_debt(reading.candidates, reading.beyond)
+
+
+def total_debt(candidates: Iterable[Candidate], beyond: Iterable[UnofferedDebt] = ()) -> Debt:
+    """The debt of all candidates together, and of what is due and not offered for its number."""
+    levels: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    tenants: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    targets = copy = 0
+    oldest: float | None = None
+    for one in candidates:
+        if one.is_empty:
+            continue
+        targets += 1
+        copy += sum(group.copy_bytes for group in one.groups)
+        _add(levels[one.level], tenants[one.tenant], one.debt_bytes, one.debt_sources)
+        if one.oldest_debt_at is not None:
+            oldest = one.oldest_debt_at if oldest is None else min(oldest, one.oldest_debt_at)
+    for more in beyond:
+        targets += more.targets
+        copy += more.bytes
+        _add(levels[more.level], tenants[more.tenant], more.bytes, more.sources)
+    ranked = sorted(tenants.items(), key=lambda item: (-item[1][1], -item[1][0], item[0]))
+    return Debt(
+        bytes=sum(row[0] for row in levels.values()),
+        sources=sum(row[1] for row in levels.values()),
+        targets=targets,
+        levels=tuple(LevelDebt(level, *row) for level, row in sorted(levels.items())),
+        oldest_at=oldest,
+        copy_bytes=copy,
+        tenants=tuple(TenantDebt(tenant, *row) for tenant, row in ranked if tenant),
+    )
+
+
+def _add(level: list[int], tenant: list[int], size: int, sources: int) -> None:
+    for into in (level, tenant):
+        into[0] += size
+        into[1] += sources
+
+
+def bytes_per_second(work: Iterable[FinishedWork]) -> float | None:
+    """Bytes copied per second of one job, over the newest jobs; None when nothing was measured yet."""
+    newest = sorted(work, key=lambda w: w.finished_at)[-RECENT_JOBS:]
+    seconds = sum(max(LEAST_JOB_SECONDS, one.seconds) for one in newest)
+    copied = sum(one.cost_bytes for one in newest)
+    return copied / seconds if seconds >= LEAST_SECONDS and copied > 0 else None
+
+
+def eta_seconds(remaining_bytes: int, speed: float | None, *, parallel: int) -> float | None:
+    """Seconds until `remaining_bytes` are copied by `parallel` jobs at once; 0 for none left, None when unknown."""
+    if remaining_bytes <= 0:
+        return 0.0
+    if speed is None or parallel <= 0:
+        return None
+    return remaining_bytes / (speed * parallel)

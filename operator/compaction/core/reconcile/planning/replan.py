@@ -1,0 +1,291 @@
+"""When a policy plans, and on what: the planner's inputs from the picture, its outputs as actions.
+
+A plan is made once per reading of the store (and once per change of the spec): between two readings nothing new is
+known. A schedule leaves only the readings that it asks for; approval leaves only the plan that was approved.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from compaction.api.enums import Approval, JobState
+from compaction.api.names import LABEL_PLAN
+from compaction.api.policy.resource import CompactionPolicy
+from compaction.core.planning.candidates import Candidate, LeftOutReason
+from compaction.core.planning.planner import JobInventory, LeftOut, Plan
+from compaction.core.planning.scheduler import eviction_order
+from compaction.core.planning.triggers import PlanTrigger, TargetHistory, cooldown_left, split_due
+from compaction.core.reconcile.jobs.counting import by_job, deletable
+from compaction.core.reconcile.jobs.job import is_finished
+from compaction.core.reconcile.jobs.parts import parts_of
+from compaction.core.reconcile.jobs.remainder import is_parked, may_split
+from compaction.core.reconcile.jobs.steps import JobStep
+from compaction.core.reconcile.memory import Memory, frozen
+from compaction.core.reconcile.observations import Moment, PolicySnapshot, ScanResult
+from compaction.core.reconcile.planning import approval, resuming
+from compaction.core.reconcile.planning.approval import is_pending
+from compaction.core.reconcile.planning.creating import planner_of, trigger_of
+from compaction.core.reconcile.teardown import owner_uid
+from compaction.core.reconcile.timing import Timing, approved_hash
+
+
+def plan_again(
+    snapshot: PolicySnapshot,
+    policy: CompactionPolicy,
+    steps: Sequence[JobStep],
+    memory: Memory,
+    clock: Timing,
+    *,
+    owed: frozenset[str] = frozenset(),
+) -> tuple[Plan | None, Memory]:
+    """A new plan to be carried out, when there is something new to plan from, and the memory of having planned.
+
+    With a schedule a plan is made at its times only, and between them for what the last one still owes to the targets
+    `owed`; with approval: Manual it is only shown until a user approves it.
+    """
+    reading, now = snapshot.reading, snapshot.now
+    if reading is None or not _is_new(reading, policy, memory) or _is_being_created(policy, memory):
+        return None, memory
+    sought = resuming.sought(policy, steps, memory)
+    if sought:
+        found = _plan(reading, policy, resuming.others(steps, approved_hash(policy)), memory, now, whatever_waits=True)
+        gone_on = resuming.go_on(snapshot, policy, steps, memory, sought, found)
+        if gone_on is not None:
+            return None, gone_on
+    before = memory.planning.plan or policy.status.plan
+    if policy.spec.trigger.schedule is not None and clock.due is None and not is_pending(before):
+        owing = tuple(candidate for candidate in reading.candidates if candidate.target in owed)
+        if not owing:
+            return None, memory
+        reading = replace(reading, candidates=owing)
+    reading = _as_shown(reading, policy, memory)
+    planning = replace(
+        memory.planning,
+        pending=(),
+        reading=reading.number,
+        jobs=snapshot.job_versions,
+        generation=policy.metadata.generation,
+        scheduled_for=clock.due if clock.due is not None else memory.planning.scheduled_for,
+    )
+    finished = frozen({target: at for target, at in memory.finished.items() if at >= reading.started})
+    memory = replace(memory, planning=planning, finished=finished)
+    plan = _approved(reading, policy, steps, memory, now)
+    if plan is None:
+        plan = _plan(reading, policy, steps, memory, now)
+        if policy.spec.approval is Approval.MANUAL and plan.jobs:
+            shown = approval.pending(before, plan, now, policy=policy)
+            waiting = tuple(job for job in plan.jobs if any(group.divisible for group in job.groups))
+            return None, replace(memory, planning=replace(planning, plan=shown, pending=waiting))
+    shown = approval.carried_out(before, plan, now, policy=policy, manual=policy.spec.approval is Approval.MANUAL)
+    exists = {step.name for step in steps}
+    news = any(job.name not in exists for job in plan.jobs)
+    if not news:
+        return None, replace(memory, planning=replace(planning, plan=shown))
+    return plan, replace(memory, planning=replace(planning, plan=shown, jobs=None))
+
+
+def plan_of(reading: ScanResult, policy: CompactionPolicy, now: Moment) -> Plan:
+    """The plan of a store without jobs, to look into: the first one that `plan_again` would make of this scan."""
+    return _plan(reading, policy, (), Memory(), now)
+
+
+def _as_shown(reading: ScanResult, policy: CompactionPolicy, memory: Memory) -> ScanResult:
+    """The scan without the targets that became due after the plan that waits for approval was made, while all of that
+    plan can still be done. Sources arrive all the time: else it would be another plan after every review.
+    They are in the next plan.
+    """
+    if policy.spec.approval is not Approval.MANUAL or memory.planning.generation != policy.metadata.generation:
+        return reading
+    targets = {one.target: one for one in reading.candidates}
+    shown = [
+        (targets.get(job.target), {name for group in job.groups for name in group.sources})
+        for job in memory.planning.pending
+    ]
+    if not shown or any(one is None or one.sources != names for one, names in shown):
+        return reading
+    return replace(reading, candidates=tuple(one for one, _ in shown if one is not None))
+
+
+def _is_new(reading: ScanResult, policy: CompactionPolicy, memory: Memory) -> bool:
+    """True for a good look with this spec, later than what asked for one, that nothing was planned from."""
+    generation = policy.metadata.generation
+    if reading.generation != generation or reading.problem is not None or reading.started < memory.store.look_wanted:
+        return False
+    return memory.planning.reading != reading.number or memory.planning.generation != generation
+
+
+def _is_being_created(policy: CompactionPolicy, memory: Memory) -> bool:
+    """True while jobs of the approved plan are still to be created, which takes several decisions when it is large.
+
+    A newer plan would be another one once the first of them has run, and the rest would wait to be approved again.
+    """
+    unmade = memory.planning.unmade
+    return (
+        bool(unmade.jobs)
+        and unmade.plan == approved_hash(policy)
+        and memory.planning.generation == policy.metadata.generation
+    )
+
+
+def _approved(
+    reading: ScanResult, policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory, now: Moment
+) -> Plan | None:
+    """The plan that was approved, if the world is still the one it was made for.
+
+    Its jobs that exist already and were never tried are planned along: so a coordinator that died while it created
+    them is followed by one that creates the rest of them, and of no other plan.
+    """
+    wanted = approved_hash(policy)
+    if not wanted:
+        return None
+    others = [step for step in steps if not _is_untouched(step, wanted)]
+    plan = _plan(reading, policy, others, memory, now)
+    return plan if plan.hash == wanted else None
+
+
+def _is_untouched(step: JobStep, plan: str) -> bool:
+    made_for = step.view.job.metadata.labels.get(LABEL_PLAN)
+    return made_for == plan and step.state is JobState.UNASSIGNED and not step.status.attempts
+
+
+def _plan(
+    reading: ScanResult,
+    policy: CompactionPolicy,
+    steps: Sequence[JobStep],
+    memory: Memory,
+    now: Moment,
+    *,
+    whatever_waits: bool = False,
+) -> Plan:
+    """A plan beside these jobs; with `whatever_waits` a full queue leaves nothing out."""
+    planner = planner_of(policy, owner_uid=policy.metadata.uid)
+    if whatever_waits:
+        planner = replace(planner, limits=replace(planner.limits, max_jobs_queued=sys.maxsize))
+    inventory = _inventory(policy, steps, memory, split_records(steps, reading))
+    candidates, held = _apart(reading.candidates, steps)
+    return planner.plan(
+        candidates, _history(steps, memory), inventory, now=now.wall, left_out=(*reading.left_out, *held)
+    )
+
+
+def _apart(
+    candidates: Sequence[Candidate], steps: Iterable[JobStep]
+) -> tuple[Sequence[Candidate], tuple[LeftOut, ...]]:
+    """The candidates without those that have a source of an unfinished job of another target, where sources are in no
+    two jobs: a job that the scan did not know of yet, or one made by hand. Whatever raced, nothing is planned twice.
+    """
+    target_of: dict[str, str] = {}
+    for step in steps:
+        if not is_finished(step.status) and (parts := parts_of(step.view.job)).divisible:
+            target_of |= dict.fromkeys(parts.sources, step.target)
+    if not target_of:
+        return candidates, ()
+    taken = {
+        one.target for one in candidates if any(target_of.get(name, one.target) != one.target for name in one.sources)
+    }
+    row = LeftOut(LeftOutReason.JOB_UNFINISHED, len(taken), min(taken, default=""))
+    return [one for one in candidates if one.target not in taken], (row,) if taken else ()
+
+
+def unplanned(reading: ScanResult | None, policy: CompactionPolicy, steps: Sequence[JobStep]) -> tuple[Candidate, ...]:
+    """What would be planned if a plan were made now; nothing without a schedule: one is made at each scan."""
+    if reading is None or policy.spec.trigger.schedule is None:
+        return ()
+    busy = {step.target for step in steps if not is_finished(step.status)}
+    due, _ = split_due(reading.candidates, trigger_of(policy), {}, now=0.0)
+    parked: dict[str, list[JobStep]] = {}
+    for step in steps:
+        if step.state is JobState.FAULTY:
+            parked.setdefault(step.target, []).append(step)
+    return tuple(one for one in due if one.target not in busy and not is_parked(one, parked))
+
+
+def _history(steps: Iterable[JobStep], memory: Memory) -> dict[str, TargetHistory]:
+    history = {target: TargetHistory(finished_monotonic=at) for target, at in memory.finished.items()}
+    for step in steps:
+        known = history.get(step.target, TargetHistory())
+        ended = step.status.finished_at.timestamp() if step.status.finished_at is not None else None
+        history[step.target] = TargetHistory(
+            finished_at=max((at for at in (known.finished_at, ended) if at is not None), default=None),
+            finished_monotonic=known.finished_monotonic,
+            has_unfinished_job=known.has_unfinished_job or not is_finished(step.status),
+        )
+    return history
+
+
+def _inventory(
+    policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory, records: frozenset[str]
+) -> JobInventory:
+    faulty = [step for step in steps if step.state is JobState.FAULTY]
+    persisted = by_job(policy.status.counted)
+    order = eviction_order(
+        [
+            (
+                step.name,
+                step.status.finished_at.timestamp() if step.status.finished_at else 0.0,
+                step.view.lease is not None,
+            )
+            for step in faulty
+            if not step.changed and deletable(step, persisted) and step.name not in records
+        ]
+    )
+    return JobInventory(
+        names=frozenset(step.name for step in steps),
+        faulty=frozenset(step.name for step in faulty),
+        splittable=frozenset(step.name for step in faulty if may_split(step)),
+        parked=_parked_sources(faulty),
+        evictable=order,
+        queue_size=sum(step.state is not JobState.SUCCEEDED and step.name not in records for step in steps),
+        recently_evicted=frozenset(memory.planning.evicted or ()),
+    )
+
+
+def _parked_sources(faulty: Iterable[JobStep]) -> dict[str, list[tuple[str, ...]]]:
+    targets: dict[str, list[tuple[str, ...]]] = {}
+    for step in faulty:
+        parts = parts_of(step.view.job)
+        if parts.divisible and owner_uid(step.view.job):
+            targets.setdefault(step.target, []).extend(parts.groups)
+    return targets
+
+
+def split_records(steps: Iterable[JobStep], reading: ScanResult | None) -> frozenset[str]:
+    """Faulty jobs that are the only record of a split: without one, its parts would be planned as a whole again.
+
+    Such a job is needed as long as a plan could make it again from what the store offers, and while that is not known.
+    It takes no room in the queue: its work is planned in halves.
+    """
+    candidates = {one.target: one for one in reading.candidates} if reading is not None else {}
+    needed = set()
+    for step in steps:
+        if step.state is not JobState.FAULTY or not owner_uid(step.view.job):
+            continue
+        parts = parts_of(step.view.job)
+        if not parts.may_be_halved or not may_split(step):
+            continue
+        candidate = candidates.get(step.target)
+        unknown = (
+            reading is None or reading.problem is not None or (candidate is None and step.target in reading.targets)
+        )
+        if unknown or (candidate is not None and parts.is_offered(candidate)):
+            needed.add(step.name)
+    return frozenset(needed)
+
+
+def cooling(steps: Iterable[JobStep], cooldown: float, *, now: Moment) -> frozenset[str]:
+    """Jobs that must be kept because the cooldown of their target is measured from their end."""
+    if cooldown <= 0:
+        return frozenset()
+    trigger = PlanTrigger(cooldown=cooldown)
+    newest: dict[str, tuple[float, str]] = {}
+    for step in steps:
+        if step.status.finished_at is not None:
+            entry = (step.status.finished_at.timestamp(), step.name)
+            newest[step.target] = max(entry, newest.get(step.target, entry))
+    return frozenset(
+        name
+        for ended, name in newest.values()
+        if cooldown_left(trigger, TargetHistory(finished_at=ended), now=now.wall) > 0
+    )

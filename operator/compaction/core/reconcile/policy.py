@@ -1,0 +1,348 @@
+"""The reconcile of one policy: a picture in, a decision out. No I/O, no clock but the one passed in.
+
+Order: what happened to the jobs; which workers live; which jobs go to whom; whether another worker is started; what is
+planned again; what may be forgotten; when the store is scanned; and the status that says all this. The decision is a
+function of the picture alone, so a restart at any moment continues where the last coordinator was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from compaction.api.enums import JobState
+from compaction.api.job.resource import CompactionJob
+from compaction.api.policy.resource import (
+    CompactionPolicy,
+    CompactionPolicyStatus,
+    QuarantinedSource,
+    WaitCount,
+)
+from compaction.api.text.safe import mark_of
+from compaction.core.planning.planner import Plan
+from compaction.core.reconcile import resting, store_work
+from compaction.core.reconcile.actions import (
+    Announce,
+    AssignJob,
+    Decision,
+    DeleteJob,
+    DeleteLease,
+    EndAttempt,
+    WritePolicyStatus,
+)
+from compaction.core.reconcile.jobs import counting, evictions, remainder
+from compaction.core.reconcile.jobs.futile import futile
+from compaction.core.reconcile.jobs.job import is_finished, token_of
+from compaction.core.reconcile.jobs.refusals import Refusals, with_waits
+from compaction.core.reconcile.jobs.steps import JobStep, StepRules, take_step
+from compaction.core.reconcile.memory import frozen
+from compaction.core.reconcile.observations import Identity, PolicySnapshot
+from compaction.core.reconcile.planning import creating, quarantine, replan
+from compaction.core.reconcile.planning.quarantine import Release
+from compaction.core.reconcile.status import announcing, summary, waits
+from compaction.core.reconcile.teardown import orphaned, tear_down
+from compaction.core.reconcile.timing import noted, pending_release, release_look, timing
+from compaction.core.reconcile.workers import fleet, launching, pod_memory, raising, worker_statuses
+from compaction.core.reconcile.workers.assigning import Assigner, AssignmentResult, soonest
+from compaction.core.reconcile.workers.skew import skew_of
+from compaction.registry import kind_of
+
+
+def reconcile(snapshot: PolicySnapshot) -> Decision:
+    """Decide what to do for a policy and everything of it."""
+    if snapshot.policy is None or snapshot.policy.metadata.is_deleting:
+        return tear_down(snapshot)
+    return _Reconcile(snapshot, snapshot.policy).decide()
+
+
+class _Reconcile:
+    """One run. Methods return parts of the decision and change nothing but `steps` and `memory` of the run."""
+
+    def __init__(self, snapshot: PolicySnapshot, policy: CompactionPolicy) -> None:
+        workers = fleet.corrected(snapshot.memory.workers, policy.metadata.generation)
+        self.snapshot = replace(snapshot, memory=replace(snapshot.memory, workers=workers))
+        self.policy = policy
+        self.now = snapshot.now
+        self.uid = policy.metadata.uid
+        self.clock = timing(policy, self.snapshot.memory, self.now)
+        planning = evictions.known(self.snapshot.memory.planning, policy.status, self.now)
+        memory = replace(self.snapshot.memory, planning=planning)
+        self.memory = noted(policy, memory, self.clock, self.now)
+        self.kind = kind_of(policy.spec.store)
+        self.release = Release(pending_release(policy), alone=self.kind.immutable_sources)
+        self.refusals = Refusals(self.snapshot, policy)
+
+    def decide(self) -> Decision:
+        """The whole decision."""
+        steps, useless = self._steps()
+        workers = self._workers(steps)
+        assigned = Assigner(self.snapshot, self.policy, self.memory, clock=self.clock).assign(steps, workers)
+        self.memory = assigned.memory
+        steps = with_waits(steps, self.memory, self.now)
+        quarantined = self._quarantined(steps)
+        planned, deletions = self._plan(steps, quarantined)
+        totals = counting.count(self._totals(), steps)
+        history = self._history(steps, deletions)
+        existing = {step.name for step in steps}
+        before, planning = self.snapshot.memory.planning, self.memory.planning
+        created, planning = creating.creations(planned, self.policy, existing=existing, before=before, memory=planning)
+        self.memory = replace(self.memory, planning=planning)
+        raises, assigned, self.memory = raising.raised(
+            assigned, steps, self.memory, jobs_to_come=bool(created), now=self.now.monotonic
+        )
+        store_tasks, self.memory = store_work.start(
+            self.snapshot,
+            self.policy,
+            self.memory,
+            steps=steps,
+            quarantined=quarantined,
+            created=created,
+            release=self.release,
+        )
+        waiting = self._waits({**assigned.waits, **waits.of_new_jobs(self.memory.planning.unmade.jobs)}, steps)
+        after = self._status(steps, assigned, workers, totals, quarantined, waiting)
+        write, gap = self._status_write(after)
+        taken = {action.job.name for action in assigned.actions}
+        seconds = (assigned.seconds, workers.next_look, gap, _next_expiry(steps), self.clock.next_change(self.now.wall))
+        decision = Decision(
+            memory=self.memory,
+            end_attempts=tuple(_ends(steps, taken)),
+            stop_workers=workers.stops,
+            forget_workers=workers.forgets,
+            delete_leases=workers.delete_leases
+            + tuple(DeleteLease(lease.identity) for lease in self.snapshot.stray_leases),
+            delete_jobs=(*useless, *deletions, *history),
+            assignments=assigned.actions,
+            raises=raises,
+            create_jobs=created,
+            launches=assigned.launches,
+            store_tasks=store_tasks,
+            policy_status=write,
+            events=(*workers.events, *self._events(steps, planned)),
+            demand=assigned.demand,
+            requeue_after=soonest(*seconds, store_work.next_task(self.snapshot, self.policy, self.memory)),
+        )
+        look = store_work.look_of(self.policy, self.memory, steps=steps, quarantined=quarantined)
+        return replace(
+            decision,
+            rest=resting.rest_of(self.snapshot, self.policy, decision, steps=steps, look=look, seconds=seconds),
+        )
+
+    def _workers(self, steps: tuple[JobStep, ...]) -> fleet.Fleet:
+        """The state of the fleet, and what it teaches."""
+        workers = fleet.survey(
+            self.snapshot,
+            owner_uid=self.uid,
+            held=Counter(s.status.worker or "" for s in steps if s.state is JobState.IN_PROGRESS),
+            max_slots=self.policy.spec.workers.slots,
+            settings=fleet.settings_of(self.policy.spec),
+        )
+        learned = pod_memory.learned(self.snapshot, self.policy, workers.memory)
+        raised = pod_memory.announced(self.policy, workers.memory, learned)
+        self.memory = replace(self.memory, workers=learned)
+        return replace(workers, events=(*workers.events, *raised))
+
+    # -- jobs ---------------------------------------------------------------------------------------------------------
+
+    def _steps(self) -> tuple[tuple[JobStep, ...], tuple[DeleteJob, ...]]:
+        """The jobs after their steps, without those that go: of a former policy, or of sources that are gone."""
+        orphans = [deletion for view in self.snapshot.jobs if (deletion := orphaned(view, self.uid)) is not None]
+        gone = {deletion.job.uid for deletion in orphans}
+        rules = StepRules(
+            max_attempts=self.policy.spec.limits.max_attempts,
+            gone=fleet.gone_workers(self.snapshot).get,
+            refuse=self.refusals.refuse,
+            released=self._is_released,
+            futile=self._futile,
+        )
+        views = [view for view in self.snapshot.jobs if view.job.metadata.uid not in gone]
+        steps = tuple(take_step(view, rules, self.now) for view in views if not view.job.metadata.is_deleting)
+        self._remember(steps)
+        obsolete = self.refusals.obsolete(steps)
+        names = {deletion.job.name for deletion in obsolete}
+        return tuple(step for step in steps if step.name not in names), (*orphans, *obsolete)
+
+    def _futile(self, job: CompactionJob) -> str | None:
+        """Why a retry of a parked job would change nothing; None until a scan tells."""
+        refusal = self.refusals.refuse(job)
+        if refusal is not None:
+            return refusal.message
+        reading, ended = self.refusals.reading, self.memory.finished.get(job.spec.target)
+        if reading is not None and ended is not None and reading.started <= ended:
+            reading = None
+        return futile(job, self.policy.status.quarantined, reading)
+
+    def _remember(self, steps: Iterable[JobStep]) -> None:
+        """Targets whose job has just ended: what was read of them before is outdated."""
+        ended = {step.target: self.now.monotonic for step in steps if step.finished_now}
+        if ended:
+            self.memory = replace(self.memory, finished=frozen({**self.memory.finished, **ended}))
+
+    # -- planning and forgetting --------------------------------------------------------------------------------------
+
+    def _plan(
+        self, steps: tuple[JobStep, ...], quarantined: Sequence[QuarantinedSource]
+    ) -> tuple[Plan | None, tuple[DeleteJob, ...]]:
+        if self.snapshot.held_by:
+            return None, ()
+        owed = remainder.owed(steps, quarantined, since=self.clock.anchor)
+        planned, self.memory = replan.plan_again(self.snapshot, self.policy, steps, self.memory, self.clock, owed=owed)
+        if planned is None:
+            return None, ()
+        by_name = {step.name: step for step in steps}
+        deletions = [by_name[name].deletion("evicted from a full queue") for name in planned.evict]
+        self._evicted(planned.evict)
+        return planned, tuple(deletions)
+
+    def _evicted(self, names: Iterable[str]) -> None:
+        """Jobs that are given up now."""
+        self.memory = replace(self.memory, planning=evictions.added(self.memory.planning, names, self.now))
+
+    def _waits(self, of_jobs: waits.Waits, steps: tuple[JobStep, ...]) -> tuple[WaitCount, ...]:
+        plan = self.memory.planning.plan or self.policy.status.plan
+        unplanned = replan.unplanned(self.snapshot.reading, self.policy, steps)
+        of_plans = waits.of_plans(self.policy, plan, self.clock, unplanned=unplanned)
+        rows, self.memory = waits.aged(of_jobs, of_plans, self.policy, self.memory, self.now)
+        return rows
+
+    def _history(self, steps: tuple[JobStep, ...], deletions: tuple[DeleteJob, ...]) -> tuple[DeleteJob, ...]:
+        spec = self.policy.spec
+        deleted = {deletion.job.name for deletion in deletions}
+        surplus = counting.beyond_history(
+            steps,
+            succeeded_limit=spec.successful_jobs_history_limit,
+            failed_limit=spec.failed_jobs_history_limit,
+            keep=replan.cooling(steps, float(spec.trigger.cooldown), now=self.now)
+            | replan.split_records(steps, self.snapshot.reading),
+        )
+        persisted = counting.by_job(self.policy.status.counted)
+        forgotten = [s for s in surplus if s.name not in deleted and counting.deletable(s, persisted) and not s.changed]
+        self._evicted([s.name for s in forgotten if s.state is JobState.FAULTY])
+        outlived = self.refusals.outlived(steps) - deleted - {step.name for step in forgotten}
+        done = [s for s in steps if s.name in outlived and counting.deletable(s, persisted) and not s.changed]
+        return (
+            *(step.deletion("beyond the history limit") for step in forgotten),
+            *(step.deletion("its sources are not in the store any more") for step in done),
+        )
+
+    def _totals(self) -> counting.Totals:
+        before = self.policy.status
+        return counting.Totals(before.counted, before.succeeded, before.bytes_reclaimed)
+
+    def _quarantined(self, steps: Iterable[JobStep]) -> tuple[QuarantinedSource, ...]:
+        """Damage found by jobs that are not in the totals yet: so a crash between the two writes loses none."""
+        known = {(entry.job, entry.uid, entry.token) for entry in self.policy.status.counted}
+        found = [
+            (step.target, source)
+            for step in counting.finished_order(steps)
+            if (step.name, step.view.identity.uid, token_of(step.status)) not in known
+            for source in step.status.skipped
+        ]
+        # A release is about what is listed: a job it has reopened may have found the same damage again by now.
+        kept = [one for one in self.policy.status.quarantined if not self.release.names(one.target, one.source)]
+        return quarantine.updated(kept, found=found, reading=self.snapshot.reading, now=self.now)
+
+    def _is_released(self, job: CompactionJob) -> bool:
+        """Whether the quarantine of one of its sources ends now. Where a source keeps its name when it is repaired, a
+        plan would give the same name to the same job, so the parked one is tried again.
+        """
+        places = {(job.spec.target, skipped.source) for skipped in job.status.skipped}
+        if any(self.release.names(*place) for place in places):
+            return True
+        status, reading = self.policy.status, self.snapshot.reading
+        return self.kind.immutable_sources and not places.isdisjoint(quarantine.repaired(status.quarantined, reading))
+
+    def _released(self, steps: Iterable[JobStep]) -> str:
+        """The release that is done: not before the last of the jobs concerned was seen to be tried again."""
+        waiting = any(is_finished(step.view.job.status) and self._is_released(step.view.job) for step in steps)
+        before = self.policy.status.released
+        value = self.release.value
+        return mark_of(value) if value and not waiting else before
+
+    def _events(self, steps: Iterable[JobStep], planned: Plan | None) -> list[Announce]:
+        """What the jobs and the policy have to say. A release is judged when it is first seen: what it lifts is gone
+        from the status before it is done.
+        """
+        found = announcing.of_jobs(steps) + announcing.of_plan(planned)
+        if (
+            self.release.value
+            and release_look(self.release.value) in self.memory.store.looks - self.snapshot.memory.store.looks
+        ):
+            found += announcing.of_release(self.release, self.policy.status, steps)
+        return found
+
+    # -- status -------------------------------------------------------------------------------------------------------
+
+    def _status(
+        self,
+        steps: tuple[JobStep, ...],
+        assigned: AssignmentResult,
+        workers: fleet.Fleet,
+        totals: counting.Totals,
+        quarantined: tuple[QuarantinedSource, ...],
+        waiting: tuple[WaitCount, ...],
+    ) -> CompactionPolicyStatus:
+        """The status as it should stand when all this is carried out."""
+        return summary.assemble(
+            summary.Facts(
+                policy=self.policy,
+                steps=_as_assigned(steps, assigned.likely),
+                reading=self.snapshot.reading,
+                memory=self.memory,
+                now=self.now,
+                totals=totals,
+                quarantined=quarantined,
+                created=len(self.memory.planning.unmade.jobs),
+                workers=workers.live,
+                worker_statuses=worker_statuses.statuses(self.snapshot),
+                stuck=launching.stuck(workers.trouble),
+                raised=pod_memory.raised(self.policy, self.memory.workers),
+                waits=waiting,
+                clock=self.clock,
+                granted=assigned.granted,
+                released=self._released(steps),
+                skew=skew_of(self.snapshot),
+                held_by=self.snapshot.held_by,
+            )
+        )
+
+    def _status_write(self, after: CompactionPolicyStatus) -> tuple[WritePolicyStatus | None, float | None]:
+        gap = summary.write_gap(self.policy.status, after)
+        if gap is None:
+            return None, None
+        left = self.memory.status_written_at + gap - self.now.monotonic
+        if left > 0:
+            return None, left
+        self.memory = replace(self.memory, status_written_at=self.now.monotonic)
+        meta = self.policy.metadata
+        events = tuple(announcing.of_policy(self.policy.status, after))
+        return WritePolicyStatus(Identity(meta.name, meta.uid, meta.resource_version), after, events), None
+
+
+def _next_expiry(steps: Iterable[JobStep]) -> float | None:
+    left = [
+        max(0.05, step.lease.duration - step.lease.silence)
+        for step in steps
+        if step.state is JobState.IN_PROGRESS and step.lease is not None
+    ]
+    return min(left, default=None)
+
+
+def _ends(steps: Iterable[JobStep], taken: set[str]) -> Iterable[EndAttempt]:
+    """The writes of all steps but those that an assignment carries along (one write instead of two)."""
+    for step in steps:
+        action = step.action()
+        if action is not None and step.name not in taken:
+            yield action
+
+
+def _as_assigned(steps: tuple[JobStep, ...], actions: tuple[AssignJob, ...]) -> tuple[JobStep, ...]:
+    """The steps as the status should count them once the assignments are carried out."""
+    taken = {action.job.name for action in actions}
+    return tuple(
+        replace(step, status=step.status.model_copy(update={"state": JobState.IN_PROGRESS}))
+        if step.name in taken
+        else step
+        for step in steps
+    )

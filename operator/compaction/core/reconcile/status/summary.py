@@ -1,0 +1,330 @@
+"""A policy's status, assembled: conditions as kstatus reads them, debt, plan, counts, totals, and what is waited for.
+
+Everything here is computed from one picture; nothing is written when nothing changed. Changes a person waits for are
+written soon, numbers that only drift are written at most every `SLOW_GAP` seconds (no hot loop;
+docs/design/invariants.md, 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from compaction.api.conditions import Conditions, get_condition, reason_since
+from compaction.api.enums import ConditionType, JobReason, JobState, PlanApproval, PolicyReason, WaitReason
+from compaction.api.job.superseded import is_superseded
+from compaction.api.policy.plan_status import WaitCount, WaitStatus
+from compaction.api.policy.resource import (
+    CompactionPolicy,
+    CompactionPolicyStatus,
+    QuarantinedSource,
+    TargetError,
+)
+from compaction.api.policy.standing import conditions_for
+from compaction.api.policy.status import WorkerStatus
+from compaction.api.text.formatting import format_bytes, plural
+from compaction.api.text.times import timestamp_from_epoch
+from compaction.core.planning.debt import Debt, debt_of
+from compaction.core.planning.reading import TargetProblem
+from compaction.core.reconcile.jobs import evictions
+from compaction.core.reconcile.jobs.counting import Totals
+from compaction.core.reconcile.jobs.steps import JobStep
+from compaction.core.reconcile.memory import Memory
+from compaction.core.reconcile.observations import Moment, ScanResult
+from compaction.core.reconcile.status.eta import eta
+from compaction.core.reconcile.status.figures import store_figures
+from compaction.core.reconcile.status.waits import for_window
+from compaction.core.reconcile.timing import Timing
+from compaction.core.reconcile.workers.pod_memory import Raised
+from compaction.core.reconcile.workers.skew import with_skew
+from compaction.registry import kind_of, policy_standing
+
+SOON_GAP: Final = 0.5
+SLOW_GAP: Final = 10.0
+LAZY_GAP: Final = 300.0
+"""When nothing but the time of the last scan has changed."""
+STALLED_AFTER_LAUNCHES: Final = 3
+"""After so many failed launches in a row a user has to act."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the status is assembled from. `waits` are the rows of status.waits, jobs first; `created` counts the jobs
+    that are being created; `granted` are the bytes per second of the running jobs; `stuck` says why a worker cannot
+    start; `raised` is the memory that pods get, when that is more than the spec says; `skew` tells of workers of
+    another version, `held_by` of an older policy over the same store.
+    """
+
+    policy: CompactionPolicy
+    steps: tuple[JobStep, ...]
+    reading: ScanResult | None
+    memory: Memory
+    now: Moment
+    totals: Totals
+    quarantined: tuple[QuarantinedSource, ...]
+    created: int
+    workers: int
+    worker_statuses: tuple[WorkerStatus, ...]
+    stuck: str
+    raised: Raised
+    waits: tuple[WaitCount, ...]
+    clock: Timing
+    granted: int | None
+    released: str
+    skew: str = ""
+    held_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    active: int
+    queued: int
+    faulty: int
+
+
+def assemble(facts: Facts) -> CompactionPolicyStatus:
+    """The status as it should stand now."""
+    before = facts.policy.status
+    counts = _count(facts)
+    plan = facts.memory.planning.plan or before.plan
+    debt = debt_of(facts.reading) if facts.reading is not None else None
+    finished = [s.status.finished_at for s in facts.steps if s.state is JobState.SUCCEEDED and s.status.finished_at]
+    known_success = [before.last_success_time] if before.last_success_time is not None else []
+    conditions = _conditions(facts, counts, debt)
+    changes: dict[str, Any] = {
+        "observed_generation": facts.policy.metadata.generation,
+        "conditions": with_skew(
+            conditions,
+            facts.skew,
+            observed_generation=facts.policy.metadata.generation,
+            now=facts.now.time,
+        ),
+        "reason_since": reason_since(before.conditions, conditions, known=before.reason_since, now=facts.now.time),
+        "store": facts.policy.spec.store.name,
+        "plan": plan,
+        "approved": plan.hash if plan is not None and plan.approval is PlanApproval.APPROVED else before.approved,
+        "active": counts.active,
+        "queued": counts.queued,
+        "faulty": counts.faulty,
+        "succeeded": facts.totals.succeeded,
+        "workers": facts.workers,
+        "worker_statuses": facts.worker_statuses,
+        "driver_memory_bytes": facts.raised.driver,
+        "executor_memory_bytes": facts.raised.executor,
+        "last_success_time": max([*finished, *known_success], default=None),
+        "bytes_reclaimed": facts.totals.bytes_reclaimed,
+        "counted": facts.totals.counted,
+        "evicted": evictions.rows(facts.memory.planning),
+        "quarantined": facts.quarantined,
+        "waiting": _waiting(facts, counts),
+        "waits": facts.waits,
+        "last_schedule_time": _time(facts.memory.planning.scheduled_for if facts.clock.anchor is not None else None),
+        "next_schedule_time": _time(facts.clock.upcoming),
+        "next_window_time": _time(facts.clock.window.opens_at),
+        "granted_bytes_per_second": facts.granted,
+        "released": facts.released,
+    }
+    if facts.reading is not None and debt is not None:
+        changes |= _from_reading(facts, facts.reading, debt)
+    return CompactionPolicyStatus.model_validate({**dict(before), **changes})
+
+
+def _count(facts: Facts) -> _Counts:
+    states = [step.state for step in facts.steps]
+    superseded = sum(is_superseded(step.view.job, facts.quarantined, status=step.status) for step in facts.steps)
+    return _Counts(
+        active=states.count(JobState.IN_PROGRESS),
+        queued=states.count(JobState.UNASSIGNED) + states.count(JobState.ABANDONED) + facts.created,
+        faulty=states.count(JobState.FAULTY) - superseded,
+    )
+
+
+def last_reason(step: JobStep) -> str:
+    """Why the job's last attempt ended."""
+    return step.status.attempts[-1].reason if step.status.attempts else ""
+
+
+def _time(moment: float | None) -> datetime | None:
+    return timestamp_from_epoch(moment) if moment is not None else None
+
+
+def _from_reading(facts: Facts, reading: ScanResult, debt: Debt) -> dict[str, Any]:
+    problems = [reading.problem] if reading.problem is not None else []
+    return {
+        **(store_figures(debt, reading, kind_of(facts.policy.spec.store)) if reading.problem is None else {}),
+        "oldest_debt_at": timestamp_from_epoch(debt.oldest_at) if debt.oldest_at is not None else None,
+        "eta_seconds": eta(facts.policy, facts.steps, debt, facts.clock, facts.now),
+        "last_sense_time": timestamp_from_epoch(reading.wall),
+        "target_errors": tuple(
+            TargetError(target=one.target, reason=one.reason, message=one.message)
+            for one in (*problems, *reading.problems)
+        ),
+    }
+
+
+def _waiting(facts: Facts, counts: _Counts) -> WaitStatus | None:
+    """The reason most jobs wait for, and since when the one that waits longest does (for whatever reason); when no job
+    waits, what the next plan waits for.
+    """
+    if not facts.waits:
+        return None
+    first = facts.waits[0]
+    since = min((facts.memory.waits or {}).values(), default=first.since) if counts.queued else first.since
+    return WaitStatus(reason=first.reason, message=first.message, since=since)
+
+
+def _conditions(facts: Facts, counts: _Counts, debt: Debt | None) -> Conditions:
+    reason, message = _stalled(facts, counts) or _going_on(facts, counts, debt)
+    before = facts.policy.status
+    if facts.reading is None and reason == PolicyReason.SENSING and _is_known(facts.policy):
+        return before.conditions  # a new coordinator: what the last one said holds until the first look has ended
+    return conditions_for(
+        before.conditions,
+        reason=reason,
+        message=message,
+        observed_generation=facts.policy.metadata.generation,
+        now=facts.now.time,
+        standing=policy_standing(reason),
+    )
+
+
+def _is_known(policy: CompactionPolicy) -> bool:
+    """Whether the status says how the policy stands with this spec."""
+    known = get_condition(policy.status.conditions, ConditionType.READY) is not None
+    return known and policy.status.observed_generation == policy.metadata.generation
+
+
+def _going_on(facts: Facts, counts: _Counts, debt: Debt | None) -> tuple[str, str]:
+    """What the policy does, when nothing keeps it from that: the spec is carried out, jobs first, then what is left."""
+    reading, location = facts.reading, facts.policy.spec.store.location
+    if reading is None or reading.generation != facts.policy.metadata.generation:
+        return PolicyReason.SENSING, f"{location} has not been scanned with this spec yet"
+    if facts.policy.spec.suspend:
+        if counts.active:
+            running = plural(counts.active, "job still runs", "jobs still run")
+            return PolicyReason.SUSPENDING, f"{running} and no other one starts; {_waiting_count(counts)}"
+        return PolicyReason.SUSPENDED, f"no job runs, {_waiting_count(counts)}; set spec.suspend to false to go on"
+    if counts.queued and not counts.active and not facts.clock.window.is_open:
+        queued = plural(counts.queued, "job waits", "jobs wait")
+        return PolicyReason.OUTSIDE_WINDOW, f"{queued}: {for_window(facts.clock)}"
+    if counts.active or counts.queued:
+        bytes_left = format_bytes(debt.bytes if debt is not None else 0)
+        gain = kind_of(facts.policy.spec.store).nouns.gain
+        running = plural(counts.active, "job runs", "jobs run")
+        return PolicyReason.COMPACTING, f"{running}, {_waiting_count(counts)}; {bytes_left} {gain}"
+    if any(at >= reading.started for at in facts.memory.finished.values()):
+        return PolicyReason.COMPACTING, f"jobs have finished since the last scan of {location}; scanning again"
+    return _settled(facts, debt)
+
+
+def _waiting_count(counts: _Counts) -> str:
+    return plural(counts.queued, "waits", "wait")
+
+
+def _stalled(facts: Facts, counts: _Counts) -> tuple[str, str] | None:
+    """What a person has to act on, if anything does not go on by itself: whatever else goes on meanwhile, because under
+    steady load something always does.
+    """
+    reading = facts.reading
+    if facts.held_by:
+        return PolicyReason.STORE_OVERLAPS, facts.held_by
+    if reading is not None and reading.problem is not None:
+        return reading.problem.reason, reading.problem.message
+    if facts.stuck and counts.queued and not facts.workers:
+        return PolicyReason.LAUNCH_FAILED, facts.stuck
+    if facts.memory.workers.failures >= STALLED_AFTER_LAUNCHES and counts.queued:
+        return PolicyReason.LAUNCH_FAILED, f"no worker could be started: {facts.memory.workers.error}"
+    if reading is not None and reading.problems:
+        return _unreadable(facts, reading.problems)
+    if facts.quarantined:
+        return PolicyReason.SOURCES_QUARANTINED, _in_quarantine(facts)
+    stuck = [step for step in facts.steps if step.state is JobState.FAULTY and not _explained(step)]
+    if stuck:
+        whose = plural(len(stuck), "job has used up its attempts", "jobs have used up their attempts")
+        message = f"{whose}, first {stuck[0].name}: {last_reason(stuck[0])}; fix the "
+        return (
+            PolicyReason.JOBS_FAULTY,
+            f"{message}cause, then retry, raise limits.maxAttempts, or delete what is not needed",
+        )
+    return None
+
+
+def _unreadable(facts: Facts, problems: Sequence[TargetProblem]) -> tuple[str, str]:
+    """Of targets that could not be planned: when all have one reason that the kind has words for, that one."""
+    kind, first, count = kind_of(facts.policy.spec.store), problems[0], len(problems)
+    if first.reason in kind.words.policies and all(one.reason == first.reason for one in problems):
+        more = f" ({count} {kind.nouns.targets} in all)" if count > 1 else ""
+        return first.reason, f"{first.message}{more}"
+    more = f" ({count} {kind.nouns.targets} in all, see status.targetErrors)" if count > 1 else ""
+    return PolicyReason.SOURCES_UNREADABLE, f"{first.reason}: {first.message}{more}"
+
+
+def _in_quarantine(facts: Facts) -> str:
+    nouns, newest = kind_of(facts.policy.spec.store).nouns, facts.quarantined[-1]
+    count, path = len(facts.quarantined), f"{newest.target}/{newest.source}"
+    which = f"{'newest ' if count > 1 else ''}{path}"
+    cause = newest.message.removeprefix(f"{path}: ") or newest.reason
+    remedy = nouns.ends_quarantine[0].upper() + nouns.ends_quarantine[1:]
+    damaged = plural(count, f"damaged {nouns.damaged or nouns.source}")
+    return f"{damaged} quarantined: {which} ({cause}). {remedy} to end its quarantine."
+
+
+def _explained(step: JobStep) -> bool:
+    """Faulty jobs that need no action: replanned, or their culprit is in quarantine."""
+    return last_reason(step) in (JobReason.SOURCES_CHANGED, JobReason.SOURCE_CORRUPT) or not step.status.attempts
+
+
+def _settled(facts: Facts, debt: Debt | None) -> tuple[str, str]:
+    store, scan = facts.policy.spec.store, facts.reading
+    kind = kind_of(store)
+    if scan is not None and (nothing := kind.nothing_found(store, scan)) is not None:
+        return nothing.reason, nothing.message
+    approval = next((row for row in facts.waits if row.reason == WaitReason.APPROVAL_PENDING), None)
+    if approval is not None:
+        return PolicyReason.APPROVAL_PENDING, approval.message
+    awaited = next((row for row in facts.waits if row.reason == WaitReason.AWAITING_SCHEDULE), None)
+    if awaited is not None:
+        return PolicyReason.AWAITING_SCHEDULE, awaited.message
+    left = f", {format_bytes(debt.bytes)} of debt is not due yet" if debt is not None and debt.bytes else ""
+    found = kind.scanned(scan) if scan is not None else "nothing"
+    return PolicyReason.SCHEDULED, f"{found} scanned, nothing is due{left}"
+
+
+def write_gap(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> float | None:
+    """Seconds that must have passed since the last write for this one; None when nothing changed."""
+    if before == after:
+        return None
+    if {one.job for one in after.evicted} - {one.job for one in before.evicted}:
+        return 0.0  # the jobs are being deleted: this is all that is left of them
+    if _unmade(after) and not _unmade(before):
+        return 0.0  # the jobs of the approved plan are created once this is written
+    if _urgent(before) != _urgent(after):
+        return SOON_GAP
+    looked = before.model_copy(update={"last_sense_time": after.last_sense_time})
+    return LAZY_GAP if looked == after else SLOW_GAP
+
+
+def _unmade(status: CompactionPolicyStatus) -> str:
+    return status.plan.unmade if status.plan is not None else ""
+
+
+def _urgent(status: CompactionPolicyStatus) -> tuple[Any, ...]:
+    return (
+        status.observed_generation,
+        tuple((one.type, one.status, one.reason) for one in status.conditions),
+        status.plan.hash if status.plan is not None else "",
+        status.active,
+        status.queued,
+        status.faulty,
+        status.counted,
+        status.succeeded,
+        status.bytes_reclaimed,
+        status.quarantined,
+        status.waiting.reason if status.waiting is not None else "",
+        status.plan.approval if status.plan is not None else None,
+        status.last_schedule_time,
+        status.released,
+        tuple((one.target, one.reason) for one in status.target_errors),
+    )

@@ -1,0 +1,142 @@
+"""One form of every refusal: a status, a word that programs decide by, and a sentence.
+
+Of errors in the store, its database or the review of tokens a caller learns that they passed or may pass; where and
+what is in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Any, Final
+
+import structlog
+from aiohttp import web
+from pydantic import ValidationError
+
+from compaction.api.text.safe import cut, printable
+from compaction.exceptions import (
+    CompactionError,
+    DatabaseSchemaError,
+    DatabaseUnavailableError,
+    NotAllowedError,
+    NotAuthenticatedError,
+    ObjectAccessError,
+    ObjectRefusedError,
+    ObjectStoreUnavailableError,
+    StorageError,
+    TokenReviewUnavailableError,
+)
+from compaction.serving.openapi import JSON
+from compaction.serving.wire import Wire
+
+log = structlog.get_logger(__name__)
+
+
+class Refused(StrEnum):
+    """The words of refusals that every endpoint has; its own list has them too."""
+
+    BAD_REQUEST = "BadRequest"
+    UNAUTHENTICATED = "Unauthenticated"
+    FORBIDDEN = "Forbidden"
+    NOT_FOUND = "NotFound"
+    METHOD_NOT_ALLOWED = "MethodNotAllowed"
+    TOO_LARGE = "TooLarge"
+    TOO_SLOW = "TooSlow"
+    UNSUPPORTED_MEDIA_TYPE = "UnsupportedMediaType"
+    BUSY = "Busy"
+    UNAVAILABLE = "Unavailable"
+    FAILED = "Failed"
+
+
+Theirs = Mapping[type[CompactionError], tuple[HTTPStatus, StrEnum]]
+PASSING: Final = (
+    TokenReviewUnavailableError,
+    DatabaseUnavailableError,
+    DatabaseSchemaError,
+    ObjectStoreUnavailableError,
+    ObjectAccessError,
+    ObjectRefusedError,
+)
+_THEIRS: Final[Theirs] = {
+    NotAuthenticatedError: (HTTPStatus.UNAUTHORIZED, Refused.UNAUTHENTICATED),
+    NotAllowedError: (HTTPStatus.FORBIDDEN, Refused.FORBIDDEN),
+}
+_HANDLED: Final = (NotAuthenticatedError, NotAllowedError, TokenReviewUnavailableError, StorageError)
+_FAILED_HERE: Final = "it failed here: the log of the service says why"
+_HTTP: Final[Mapping[int, Refused]] = {
+    HTTPStatus.BAD_REQUEST: Refused.BAD_REQUEST,
+    HTTPStatus.NOT_FOUND: Refused.NOT_FOUND,
+    HTTPStatus.METHOD_NOT_ALLOWED: Refused.METHOD_NOT_ALLOWED,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: Refused.TOO_LARGE,
+}
+_HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
+    HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": "Bearer"},
+    HTTPStatus.SERVICE_UNAVAILABLE: {"Retry-After": "2"},
+}
+_SHOWN_ERRORS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """The refusals of one endpoint.
+
+    answer: the model of a refusal, from word, sentence and details. base: of the errors of its store. theirs: errors
+    that the caller can fix, whose text says how. away: what is said of errors that pass; `passing`: more of those.
+    """
+
+    answer: Callable[..., Wire]
+    base: type[CompactionError]
+    theirs: Theirs
+    away: str
+    passing: tuple[type[CompactionError], ...] = ()
+    document: str = "/openapi.json"
+
+    @property
+    def handled(self) -> tuple[type[CompactionError], ...]:
+        """Errors that `of_error` turns into answers."""
+        return (*_HANDLED, self.base)
+
+    def refusal(self, status: HTTPStatus, code: StrEnum, message: str, **details: Any) -> web.Response:
+        """An answer that says no."""
+        body = self.answer(code, message, **details).to_json()
+        return web.Response(status=status, body=body, content_type=JSON, headers=_HEADERS.get(status))
+
+    def of_error(self, error: CompactionError, *, operation: str) -> web.Response:
+        """The answer for one of `handled`."""
+        if found := (_THEIRS.get(type(error)) or self.theirs.get(type(error))):
+            return self.refusal(*found, printable(cut(str(error), 1000)))
+        if isinstance(error, (*PASSING, *self.passing)):
+            log.warning("a request has to be repeated", operation=operation, error=str(error))
+            return self.refusal(HTTPStatus.SERVICE_UNAVAILABLE, Refused.UNAVAILABLE, self.away)
+        log.error("a request failed", operation=operation, error=str(error))
+        return self.unexpected()
+
+    def unexpected(self) -> web.Response:
+        """The answer for a defect; what it is says the log alone."""
+        return self.refusal(HTTPStatus.INTERNAL_SERVER_ERROR, Refused.FAILED, _FAILED_HERE)
+
+    def of_http(self, error: web.HTTPException) -> web.Response:
+        """The answer for what aiohttp itself refuses."""
+        status = HTTPStatus(error.status)
+        answer = self.refusal(status, _HTTP.get(status, Refused.FAILED), f"{status.phrase}: see {self.document}")
+        if "Allow" in error.headers:
+            answer.headers["Allow"] = error.headers["Allow"]
+        return answer
+
+    def malformed(self, error: ValidationError, *, where: str = "") -> web.Response:
+        """What is wrong with a request, without what was sent."""
+        return self.bad(where + _wrong(error))
+
+    def bad(self, message: str) -> web.Response:
+        """A request that makes no sense."""
+        return self.refusal(HTTPStatus.BAD_REQUEST, Refused.BAD_REQUEST, message)
+
+
+def _wrong(error: ValidationError) -> str:
+    found = error.errors(include_input=False, include_url=False, include_context=False)
+    lines = [": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"]))) for one in found[:_SHOWN_ERRORS]]
+    more = f" (and {len(found) - _SHOWN_ERRORS} more)" if len(found) > _SHOWN_ERRORS else ""
+    return printable(cut("; ".join(lines), 1000)) + more

@@ -1,0 +1,183 @@
+"""An endpoint as an aiohttp application: routes, limits, and one form of every refusal.
+
+Order of a request: a place among those under way, who is asking, the body (bounded in bytes and seconds), then the
+store in a thread. Before the caller is authenticated, neither the body nor the store is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from http import HTTPStatus
+from importlib.metadata import version
+from typing import TypeVar
+from urllib.parse import unquote_to_bytes
+
+import structlog
+from aiohttp import web
+from prometheus_client.exposition import choose_encoder
+from pydantic import ValidationError
+
+from compaction.api.text.safe import cut, printable
+from compaction.serving.access import Gate, Principal
+from compaction.serving.metrics import RequestMetrics
+from compaction.serving.openapi import JSON, Api, OpenName
+from compaction.serving.refusals import Refusals, Refused
+from compaction.serving.wire import Wire
+
+T = TypeVar("T")
+Query = TypeVar("Query", bound=Wire)
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+KnownHandler = Callable[[web.Request, Principal], Awaitable[web.StreamResponse]]
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """What one server takes upon itself. `threads`: requests that work in the store at a time; `in_flight`: requests
+    under way altogether.
+    """
+
+    body_bytes: int = 1 << 20
+    body_seconds: float = 30.0
+    in_flight: int = 64
+    threads: int = 8
+
+
+class HttpService:
+    """One endpoint, for one event loop. `close` when the application has ended."""
+
+    def __init__(
+        self, gate: Gate, api: Api, refusals: Refusals, *, limits: RequestLimits, metrics: RequestMetrics
+    ) -> None:
+        self._gate, self._api, self.refusals, self.limits = gate, api, refusals, limits
+        self._metrics = metrics
+        self._requests = ThreadPoolExecutor(limits.threads, thread_name_prefix="requests")
+        self._under_way = 0
+        self._document = json.dumps(api.document(version("compaction-operator"))).encode()
+        self.ready = False
+
+    def known_handlers(self) -> Mapping[StrEnum, KnownHandler]:
+        """What answers the operations that are not open."""
+        return {}
+
+    def application(self) -> web.Application:
+        """What to serve."""
+        app = web.Application(client_max_size=self.limits.body_bytes, middlewares=[self._answered])
+        handlers: dict[StrEnum, Handler] = {
+            OpenName.DOCUMENT: self._openapi,
+            OpenName.HEALTH: self._health,
+            OpenName.READY: self._readiness,
+            OpenName.METRICS: self._exposed,
+        }
+        handlers |= {name: partial(self._known, found) for name, found in self.known_handlers().items()}
+        for operation in self._api.operations:
+            app.router.add_route(operation.method, operation.path, handlers[operation.name], name=operation.name.value)
+        app.on_response_prepare.append(_anonymous)
+        return app
+
+    def close(self) -> None:
+        """Wait for the threads; the store stays open."""
+        self._requests.shutdown()
+
+    # -- around every request -----------------------------------------------------------------------------------------
+
+    @web.middleware
+    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        began, name = time.perf_counter(), _operation(request)
+        self._metrics.running.inc()
+        try:
+            answer = await handler(request)
+        except web.HTTPException as error:
+            answer = self.refusals.of_http(error)
+        except self.refusals.handled as error:
+            answer = self.refusals.of_error(error, operation=name)
+        except Exception:  # the boundary of a request: whatever it was, the caller gets the answer that is documented
+            log.exception("a request failed unexpectedly", operation=name)
+            answer = self.refusals.unexpected()
+        finally:
+            self._metrics.running.dec()
+        self._metrics.requests.labels(name, str(answer.status)).inc()
+        self._metrics.seconds.labels(name).observe(time.perf_counter() - began)
+        return answer
+
+    async def _known(self, handler: KnownHandler, request: web.Request) -> web.StreamResponse:
+        if self._under_way >= self.limits.in_flight:
+            message = "too many requests are under way: try again"
+            return self.refusals.refusal(HTTPStatus.SERVICE_UNAVAILABLE, Refused.BUSY, message)
+        self._under_way += 1
+        try:
+            return await handler(request, await self._gate.enter(request.headers.get("Authorization")))
+        finally:
+            self._under_way -= 1
+
+    # -- what handlers use --------------------------------------------------------------------------------------------
+
+    async def body_of(self, request: web.Request, *, kind: str = JSON) -> bytes | web.Response:
+        """The body, or the answer that refuses it."""
+        if request.content_type != kind or request.headers.get("Content-Encoding", "identity") != "identity":
+            why = f"the body is {kind}, not compressed, and Content-Type says so"
+            return self.refusals.refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, Refused.UNSUPPORTED_MEDIA_TYPE, why)
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                return await request.read()
+        except TimeoutError:
+            message = "the body did not arrive in time"
+            return self.refusals.refusal(HTTPStatus.REQUEST_TIMEOUT, Refused.TOO_SLOW, message)
+
+    def query_of(self, request: web.Request, model: type[Query]) -> Query | web.Response:
+        """The query, or the answer that refuses it."""
+        try:
+            unquote_to_bytes(request.rel_url.raw_query_string).decode()
+        except UnicodeDecodeError:
+            # What cannot be decoded would be taken for the text of its escapes.
+            return self.refusals.bad("the query is not UTF-8")
+        given = request.query
+        if twice := next((name for name in given if len(given.getall(name)) > 1), None):
+            return self.refusals.bad(f"{printable(cut(twice, 100))} is given twice")
+        try:
+            return model.model_validate(dict(given), by_name=False, by_alias=True)
+        except ValidationError as error:
+            return self.refusals.malformed(error)
+
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """Work in the store."""
+        return await asyncio.get_running_loop().run_in_executor(self._requests, call)
+
+    # -- open to every caller -----------------------------------------------------------------------------------------
+
+    async def _openapi(self, _: web.Request) -> web.StreamResponse:
+        return web.Response(body=self._document, content_type=JSON)
+
+    async def _health(self, _: web.Request) -> web.StreamResponse:
+        return web.Response(text="ok\n")
+
+    async def _readiness(self, _: web.Request) -> web.StreamResponse:
+        if self.ready:
+            return web.Response(text="ok\n")
+        return web.Response(text="starting or stopping\n", status=HTTPStatus.SERVICE_UNAVAILABLE)
+
+    async def _exposed(self, request: web.Request) -> web.StreamResponse:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(self._metrics.registry), headers={"Content-Type": content_type})
+
+
+def answered(body: Wire, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
+    """An answer that says yes."""
+    return web.Response(status=status, body=body.to_json(), content_type=JSON)
+
+
+def _operation(request: web.Request) -> str:
+    """Its name, for metrics; never a path, which anybody may invent."""
+    return str(request.match_info.route.name or "none")
+
+
+async def _anonymous(_: web.Request, response: web.StreamResponse) -> None:
+    """The response does not disclose program and version."""
+    response.headers["Server"] = "compaction"

@@ -1,0 +1,147 @@
+"""What the worker needs from the outside, as narrow Protocols.
+
+The loop, the heartbeat and the rewrite know nothing of Kubernetes: they see assignments, leases and reports through
+these ports. `kube/assignments.py` implements them on Lease objects; the tests implement them in memory.
+
+Invariants every implementation keeps:
+
+* A call either took effect and returns, or raises. `PortUnavailableError` means *unknown*: the write may have happened
+  (a reply can be lost), so every call may be repeated.
+* A job's lease is only ever touched with the token it was assigned with. Another holder, another token or a missing
+  lease is `LeaseLostError`, at once and for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from compaction.api.job.report import JobReport
+from compaction.api.job.resource import CompactionJobSpec
+from compaction.storage.secrets import Secrets
+from compaction.worker.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class JobOffer:
+    """A job lease that names this worker as its holder."""
+
+    job_name: str
+    token: int
+    lease_seconds: float
+    bytes_per_second: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One attempt of one job: what to do (`spec`), the fencing token it must be committed with, and how many bytes per
+    second all of its tasks together may read and write at first (None: as many as they can, to the end).
+    """
+
+    job_name: str
+    namespace: str
+    token: int
+    lease_seconds: float
+    spec: CompactionJobSpec
+    bytes_per_second: int | None = None
+
+
+class LeasePort(Protocol):
+    """The worker's side of the lease protocol. Asynchronous: it lives on the heartbeat's own event loop."""
+
+    async def announce(self, *, slots: int) -> None:
+        """Create the worker's own lease: from now on jobs may be assigned to it. Repeating is harmless."""
+
+    async def renew_worker(self, *, slots: int) -> None:
+        """Renew the worker's own lease and the number of jobs it is ready to hold (0 = it is leaving).
+
+        Raises:
+            WorkerLeaseGoneError: the lease was deleted, or belongs to another holder.
+            StopRequestedError: the coordinator asks this worker to stop.
+            PortUnavailableError: no answer, or none that says anything.
+        """
+
+    async def leave(self) -> None:
+        """Delete the worker's own lease. Repeating is harmless."""
+
+    async def offers(self, *, wait: bool) -> Sequence[JobOffer]:
+        """All job leases that name this worker. With `wait`: once something changed since the last call, or a poll is
+        due (at once on the first call); without: now.
+
+        Raises:
+            PortUnavailableError: as above.
+        """
+
+    async def fetch(self, offer: JobOffer) -> Assignment:
+        """Read the job of an offer.
+
+        Raises:
+            LeaseLostError: the job is gone.
+            InvalidAssignmentError: the job cannot be understood by this worker.
+            PortUnavailableError: as above.
+        """
+
+    async def renew_job(self, job_name: str, token: int, *, progress: int) -> int | None:
+        """Renew a job's lease and say how far the job is (percent). Returns the bytes per second that the lease grants
+        by now; None when it names none.
+
+        Raises:
+            LeaseLostError: other holder, other token, or no lease.
+            PortUnavailableError: as above.
+        """
+
+    async def report(self, job_name: str, report: JobReport) -> None:
+        """Leave the last word about an attempt on its lease. Repeating the same report is harmless.
+
+        Raises:
+            LeaseLostError, PortUnavailableError: as for `renew_job`.
+        """
+
+
+class HeldLease(Protocol):
+    """What a running job may ask about its lease (thread safe, never blocks)."""
+
+    @property
+    def token(self) -> int:
+        """The fencing token of this attempt."""
+
+    @property
+    def bytes_per_second(self) -> int | None:
+        """What all tasks of the job together may read and write now; a renewal may raise it. None: no limit, ever."""
+
+    def should_stop(self) -> bool:
+        """True when the lease is lost, its deadline has passed unrenewed, or the worker is asked to stop."""
+
+    def ensure_held(self) -> None:
+        """Called just before a commit.
+
+        Raises:
+            LeaseLostError: the lease is lost, or can no longer be assumed.
+            JobStoppedError: the worker is asked to stop.
+        """
+
+    def set_progress(self, percent: int) -> None:
+        """How far the job is (0 to 100); travels with the next renewal."""
+
+
+class JobRunner(Protocol):
+    """Runs one assignment to its end."""
+
+    def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
+        """Do the job and return the report, also for data errors and for an attempt that the store has fenced off.
+
+        Raises:
+            InvalidAssignmentError: the job makes no sense to this worker.
+            LeaseLostError: stopped before a commit because the lease is lost.
+            JobStoppedError: stopped before a commit because the worker was asked to stop.
+            EngineLostError: the engine under the worker (Spark) is gone; the worker cannot go on.
+            ExecutorsOutOfMemoryError: the executors have too little memory for it; the worker cannot go on either.
+        """
+
+
+class OpenRewriter(Protocol):
+    """A door of `Doors.rewriters`: the runner of one type of job."""
+
+    def __call__(self, engine: Engine, *, holder: str, secrets: Secrets) -> JobRunner:
+        """The runner. `holder`: name of the worker, as it appears in receipts and locks."""
