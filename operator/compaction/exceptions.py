@@ -105,7 +105,7 @@ class SecretError(StorageError):
 
     @staticmethod
     def shown(name: str) -> tuple[str, str]:
-        """Noun and name of what is read as a Secret (`stores.secrets`)."""
+        """Noun and name of what is read as a Secret (`storage.secrets`)."""
         config_map = name.removeprefix(CONFIG_MAP)
         return ("Secret", name) if config_map == name else ("ConfigMap", config_map)
 

@@ -6,11 +6,12 @@ import ast
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from compaction.cli.main import COMMANDS
-from house.sources import PACKAGE, Module, imports_of
+from house.sources import PACKAGE, ROOT, Module, imports_of
 
 CLUSTER = ("kopf", "kubernetes", "aiohttp", "compaction.kube")
 SPARK = ("pyspark", "py4j", "compaction.worker")
@@ -30,29 +31,39 @@ class Layer:
     allowed: tuple[str, ...] = ()
 
 
+WINGS = ("compaction.segments", "compaction.blocks", "compaction.staging", "compaction.catalogs")
+PURE = (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS)
+SERVICE = (
+    "compaction.core.planning",
+    "compaction.core.reconcile",
+    "compaction.core.explain",
+    "compaction.leases",
+    "compaction.cli",
+    "compaction.local",
+)
+"""What runs policies: a library of a wing knows nothing of it."""
+LIBRARY = (*CLUSTER, *SPARK, "compaction.core.reconcile", "compaction.cli", "compaction.local")
+
+# What import-linter says better stands in pyproject.toml: which libraries only one part imports, and that wings do not
+# know each other (`test_walls_stand`).
 LAYERS = (
-    Layer(
-        "compaction.api", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS, "compaction.storage", "compaction.core.planning")
-    ),
-    Layer("compaction.core.planning", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS, "compaction.core")),
-    Layer("compaction.core.reconcile", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.api", (*PURE, *WINGS, "compaction.storage", "compaction.core.planning")),
+    Layer("compaction.core", (*PURE, *WINGS, "compaction.storage", "compaction.cli", "compaction.local")),
+    Layer("compaction.core.planning", ("compaction.registry", "compaction.core.reconcile", "compaction.core.explain")),
+    Layer("compaction.core.explain", ("compaction.core.reconcile",)),
+    Layer("compaction.core.collecting", ("compaction",)),
     # What the core may know about a kind of store: decisions from plain data, and dotted names of everything else.
-    Layer(
-        "compaction.core",
-        (
-            *CLUSTER,
-            *SPARK,
-            *INPUT_OUTPUT,
-            *CLOCKS,
-            "compaction.storage",
-            "compaction.core.reconcile",
-            "compaction.core.explain",
-            "compaction.cli",
-            "compaction.local",
-        ),
+    *(
+        Layer(
+            f"compaction.{wing}.{module}",
+            (*PURE, "compaction.storage", *SERVICE),
+            allowed=("compaction.core.planning",),
+        )
+        for wing in ("segments", "blocks", "staging")
+        for module in ("kind", "doors", "reasons", "words")
     ),
     # The rules by which blocks are planned: the store's own, and as pure as those of all stores.
-    Layer("compaction.blocks.planning", (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.blocks.planning", PURE),
     # What a write-ahead log takes, what its records are, what is in memory, what is flushed: decisions from plain data.
     Layer("compaction.segments.memtable", (*INPUT_OUTPUT, *CLOCKS)),
     Layer("compaction.segments.wal.codec", (*INPUT_OUTPUT, *CLOCKS)),
@@ -61,8 +72,8 @@ LAYERS = (
     Layer("compaction.segments.system.row", (*INPUT_OUTPUT, *CLOCKS)),
     # What the rules of an owner are, and whether facts keep them; what changed between two listings. Paths are names.
     *(
-        Layer(f"compaction.segments.{room}", (*INPUT_OUTPUT, *CLOCKS), allowed=("pathlib.Path",))
-        for room in (
+        Layer(f"compaction.segments.{module}", (*INPUT_OUTPUT, *CLOCKS), allowed=("pathlib.Path",))
+        for module in (
             "checking.rules",
             "checking.facts",
             "checking.segments",
@@ -80,64 +91,52 @@ LAYERS = (
         Layer(f"compaction.segments.install.{module}", (*INPUT_OUTPUT, *CLOCKS))
         for module in ("messages", "codec", "needed", "sender", "receiver")
     ),
-    Layer("compaction.storage", (*CLUSTER, *SPARK, "compaction.core.reconcile", "compaction.cli", "compaction.local")),
-    # A library by itself: of the project it knows the errors only. Model, codec and commands do no input or output, nor
-    # does the decision to compact.
+    # Plays coordinator and worker with their own parts; Spark and the reconciler are no part of fencing.
+    Layer("compaction.segments.drill", ("pyspark", "py4j", "compaction.core.reconcile", "compaction.cli")),
+    # A wing is a library, but for its rewriting, its endpoint, its commands and what the operator does with it.
+    *(
+        Layer(f"compaction.{wing}.{library}", LIBRARY)
+        for wing, libraries in {
+            "segments": ("adapter", "commit", "format", "planning", "reading", "scan", "system", "wal", "writer"),
+            "blocks": ("adapter", "format", "index", "merge", "registration", "rebuild", "sweep"),
+            "staging": ("adapter", "flows", "format", "kv", "lakefs", "refs", "staged", "sweep", "tree"),
+        }.items()
+        for library in libraries
+    ),
+    *(
+        Layer(f"compaction.catalogs.{library}", (*LIBRARY, *SERVICE, "compaction.storage", "compaction.serving"))
+        for library in ("model", "codec", "commands", "manager", "participants", "replay")
+    ),
     Layer(
-        "compaction.catalogs",
-        (
-            *CLUSTER,
-            *SPARK,
-            "compaction.api",
-            "compaction.core",
-            "compaction.core.planning",
-            "compaction.leases",
-            "compaction.storage",
-            "compaction.core.reconcile",
-            "compaction.core.explain",
-            "compaction.serving",
-            "compaction.cli",
-            "compaction.local",
-        ),
+        "compaction.catalogs.log",
+        (*LIBRARY, *SERVICE, "compaction.storage", "compaction.serving"),
+        allowed=("compaction.storage.connector",),
     ),
     Layer("compaction.catalogs.model", (*INPUT_OUTPUT, *CLOCKS, "compaction.catalogs.codec")),
     Layer("compaction.catalogs.codec", (*INPUT_OUTPUT, *CLOCKS, "compaction.catalogs.commands")),
-    Layer("compaction.catalogs.compaction", (*INPUT_OUTPUT, *CLOCKS, "compaction.catalogs.codec")),
-    Layer("compaction.worker", (*CLUSTER, "compaction.core.reconcile", "compaction.cli", "compaction.local")),
-    Layer(
-        "compaction.core.explain",
-        (*CLUSTER, *SPARK, *INPUT_OUTPUT, *CLOCKS, "compaction.storage", "compaction.core.reconcile", "compaction.cli"),
+    Layer("compaction.catalogs.compaction", (*PURE, "compaction.catalogs.codec")),
+    *(
+        Layer(
+            f"compaction.{wing}.rewriting",
+            (*CLUSTER, "compaction.core.reconcile", "compaction.cli", "compaction.local"),
+        )
+        for wing in ("segments", "blocks", "staging")
     ),
-    Layer("compaction.leases", ("kopf", "pyspark", "compaction.storage", "compaction.worker", "compaction.cli")),
-    # An edge of its own: HTTP outwards, the block store as a library; who a token belongs to is asked through a port.
-    Layer(
-        "compaction.serving",
-        (
-            "kopf",
-            "kubernetes",
-            "compaction.kube",
-            *SPARK,
-            "compaction.core.planning",
-            "compaction.leases",
-            "compaction.core.reconcile",
-            "compaction.cli",
-            "compaction.local",
-        ),
+    Layer("compaction.storage", (*LIBRARY, *WINGS), allowed=("aiohttp",)),
+    Layer("compaction.worker", (*CLUSTER, *WINGS, "compaction.core.reconcile", "compaction.cli", "compaction.local")),
+    Layer("compaction.leases", ("kopf", *SPARK, *WINGS, "compaction.storage", "compaction.cli")),
+    # An edge of its own: HTTP outwards, a store as a library; who a token belongs to is asked through a port.
+    Layer("compaction.serving", ("kopf", "kubernetes", "compaction.kube", *SPARK, *WINGS, *SERVICE)),
+    *(
+        Layer(f"compaction.{wing}.serving", ("kopf", "kubernetes", "compaction.kube", *SPARK, *SERVICE))
+        for wing in ("blocks", "staging", "catalogs")
     ),
-    # Plays coordinator and worker with their own parts; Spark and the reconciler are no part of fencing.
-    Layer(
-        "compaction.segments.drill",
-        ("kopf", "kubernetes", "pyspark", "py4j", "compaction.core.reconcile", "compaction.cli"),
-    ),
-    # For libraries: it knows nothing.
-    Layer("compaction.core.collecting", (*INPUT_OUTPUT, *CLOCKS, "compaction", *CLUSTER, *SPARK)),
-    # Of HTTP clients in every room.
-    Layer("compaction.storage.connector", ("kopf", "kubernetes", "compaction", *SPARK)),
+    # The one place that knows all kinds, and the doors of them for what must start at once.
+    Layer("compaction.registry", (*PURE, "compaction.storage", "compaction.core.reconcile", "compaction.cli")),
+    Layer("compaction.wings", (*PURE, "compaction.storage", "compaction.api", "compaction.cli")),
     Layer("compaction.exceptions", ("compaction.api", *CLUSTER, *SPARK)),
     # What every boundary says of an exception that nothing expects: it knows the errors only.
-    Layer(
-        "compaction.unexpected", (*CLUSTER, *SPARK, *CLOCKS, "compaction.api", "compaction.storage", "compaction.core")
-    ),
+    Layer("compaction.unexpected", (*CLUSTER, *SPARK, *CLOCKS, *WINGS, "compaction.api", "compaction.storage")),
 )
 
 
@@ -165,27 +164,25 @@ def test_no_room_is_forgotten(modules: list[Module]) -> None:
     assert rooms - free == {".".join(layer.room.split(".")[:2]) for layer in LAYERS}
 
 
-OF_CATALOGS = (
-    "compaction.catalogs",
-    "compaction.api.catalog",
-    "compaction.catalogs.compaction",
-    "compaction.catalogs.operator",
-    "compaction.catalogs.operator.metrics",
-    "compaction.catalogs.serving",
-    "compaction.catalogs.explain.explaining",
-    "compaction.catalogs.explain.words",
-    "compaction.catalogs.running",
-    "compaction.local.demo.catalog",
-    "compaction.local.servers.etcd",
-    "compaction.catalogs.cli",
-    "compaction.catalogs.cli.run_catalogs",
+COMPOSED = (
+    "compaction.registry",
+    "compaction.wings",
+    # Commands for a cluster or a file, which show policies and catalogs side by side, and start the operator of both.
+    "compaction.cli.main",
+    "compaction.cli.cluster",
+    "compaction.cli.local.run",
+    "compaction.kube.metrics.registry",
+    # Demonstrations and servers of tests.
+    "compaction.local.demo",
+    "compaction.local.servers",
 )
+"""Where wings are put together; all else is of one wing, or of all."""
 
 
-def test_what_runs_policies_imports_nothing_of_catalogs(modules: list[Module]) -> None:
-    users = {m.name for m in modules if any(reaches(name, ("compaction.catalogs",)) for name in m.imports)}
-    assert {name for name in users if not reaches(name, OF_CATALOGS)} == set()
-    assert {room for room in OF_CATALOGS if not any(reaches(name, (room,)) for name in users)} == set()
+def test_wings_are_put_together_in_few_places(modules: list[Module]) -> None:
+    users = {m.name for m in modules if any(reaches(name, WINGS) for name in m.imports)}
+    assert {name for name in users if not reaches(name, (*WINGS, *COMPOSED))} == set()
+    assert {room for room in COMPOSED if not any(reaches(name, (room,)) for name in users)} <= {"compaction.cli.main"}
 
 
 EXAMPLE = "replicated_kv"
@@ -207,8 +204,8 @@ def test_every_form_of_import_is_seen() -> None:
     source = (
         "import kopf.on\nfrom kubernetes import client\ndef f():\n    from ..kube import queue\n    from . import x\n"
     )
-    names = imports_of(ast.parse(source), package="compaction.segments")
-    assert {"kopf.on", "kubernetes.client", "compaction.storage.kube.queue", "compaction.segments.x"} <= names
+    names = imports_of(ast.parse(source), package="compaction.segments.wal")
+    assert {"kopf.on", "kubernetes.client", "compaction.segments.kube.queue", "compaction.segments.wal.x"} <= names
     assert reaches("kopf.on", CLUSTER)
     assert not reaches("kopfish", CLUSTER)
 
@@ -229,11 +226,11 @@ LIGHT = "import sys, compaction.{module}; sys.exit(str(found) if (found := {heav
     "module",
     [
         "cli.main",
-        "cli.segments.commands",
-        "cli.blocks.listing",
-        "cli.blocks.plan",
+        "segments.cli.commands",
+        "blocks.cli.listing",
+        "blocks.cli.plan",
         "cli.cluster.crds",
-        "planning.scheduler",
+        "core.planning.scheduler",
         "api.policy.resource",
     ],
 )
@@ -253,3 +250,11 @@ def test_control_plane_programs_need_the_standard_library_only() -> None:
     source = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r}); import compaction.local.programs.binaries"
     answer = subprocess.run([sys.executable, "-I", "-S", "-c", source], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
+
+
+def test_walls_stand() -> None:
+    """What import-linter finds by pyproject.toml: which libraries one part imports alone, and that wings are apart."""
+    linter = Path(sys.executable).with_name("lint-imports")
+    answer = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stdout
+    assert ", 0 broken." in answer.stdout

@@ -21,13 +21,13 @@ from pydantic.alias_generators import to_camel
 
 from compaction import exceptions
 from compaction.cli.local.tables import OpenOthers, RunTables
-from compaction.core.commands import SHIPPED
 from compaction.core.doors import Door
 from compaction.core.kind import Kind
 from compaction.exceptions import BlockStoreError, CompactionError, SegmentLogError, StagingStoreError
 from compaction.local.demo.stage import Show
 from compaction.registry import KINDS
 from compaction.storage.adapter import OpenAdapter, StoreAdapter
+from compaction.wings import SHIPPED
 from compaction.worker.ports import JobRunner, OpenRewriter
 from house.sources import Module, imports_of
 
@@ -44,7 +44,7 @@ UNIONS = frozenset(
         "compaction.api.job.status",
         "compaction.exceptions",
         "compaction.registry",
-        "compaction.core.commands",
+        "compaction.wings",
     }
 )
 """Where the kinds are put together: the unions of the resources, the flat list of errors, and the registry."""
@@ -55,12 +55,18 @@ def api_module(kind: Kind) -> str:
     return kind.member.model.__module__
 
 
+def rooms_of(kind: Kind) -> list[str]:
+    """The kind's wing, and the package of its demonstration."""
+    demo = [kind.doors.demo[1].name.rpartition(".")[0]] if kind.doors.demo is not None else []
+    return [type(kind).__module__.rpartition(".")[0], *demo]
+
+
 def belongs_to(name: str, rooms: Iterable[str]) -> bool:
     return any(name == room or name.startswith(f"{room}.") for room in rooms)
 
 
 def core(modules: Iterable[Module]) -> list[Module]:
-    rooms = [room for kind in KINDS for room in (*kind.doors.rooms, api_module(kind))]
+    rooms = [room for kind in KINDS for room in (*rooms_of(kind), api_module(kind))]
     return [one for one in modules if not belongs_to(one.name, rooms) and one.name not in UNIONS]
 
 
@@ -131,7 +137,7 @@ def found_in(text: str, kind: Kind) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_nothing_outside_of_a_kind_names_it(modules: list[Module], kind: Kind) -> None:
-    """Zero exceptions. A module that needs one asks the kind instead (`kinds.registry`)."""
+    """Zero exceptions. A module that needs one asks the kind instead (`registry`)."""
     inhabitants = core(modules)
     assert len(inhabitants) > 150, "the rule would check nothing"
     wrong = [f"{one.name}:{where}" for one in inhabitants for where in found_in(one.text, kind)]
@@ -141,7 +147,7 @@ def test_nothing_outside_of_a_kind_names_it(modules: list[Module], kind: Kind) -
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_nothing_outside_of_a_kind_imports_its_rooms(modules: list[Module], kind: Kind) -> None:
     """Neither the core nor another kind."""
-    rooms = (*kind.doors.rooms, api_module(kind))
+    rooms = (*rooms_of(kind), api_module(kind))
     strangers = [one for one in modules if not belongs_to(one.name, rooms) and one.name not in UNIONS]
     wrong = [
         f"{one.name} imports {name}" for one in strangers for name in sorted(one.imports) if belongs_to(name, rooms)
@@ -176,10 +182,9 @@ def test_what_is_like_a_name_of_a_kind_is_none() -> None:
 
 
 def test_every_room_of_a_kind_exists(modules: list[Module]) -> None:
-    missing = [
-        room for kind in KINDS for room in kind.doors.rooms if not any(belongs_to(one.name, (room,)) for one in modules)
-    ]
-    assert missing == []
+    rooms = [room for kind in KINDS for room in rooms_of(kind)]
+    assert [room for room in rooms if not any(belongs_to(one.name, (room,)) for one in modules)] == []
+    assert len(set(rooms)) == 2 * len(KINDS)
 
 
 # --- doors ----------------------------------------------------------------------------------------------------------
@@ -250,7 +255,7 @@ def test_the_command_line_and_the_registry_know_the_same_kinds() -> None:
 
 def test_doors_start_nothing(modules: list[Module]) -> None:
     """`compactor --help` reads them: neither models nor anything else of a kind is loaded for it."""
-    light = [one for one in modules if one.name.startswith("compaction.core.") and one.name.endswith("doors")]
+    light = [one for one in modules if one.name.endswith(".doors")]
     assert len(light) == len(KINDS) + 1
     allowed = {"compaction.core", "compaction.core.doors"}
     for one in light:

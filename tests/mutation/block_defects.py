@@ -8,7 +8,7 @@ from mutation.defect import Defect
 
 _GUARANTEES: Final = "block-stores.md#guarantees"
 _DELETION: Final = "block-stores.md#deletion-retention-orphans"
-_INDEX: Final = "blocks/index"
+_INDEX: Final = "stores/blocks/index"
 
 BLOCK_DEFECTS: Final = (
     Defect(

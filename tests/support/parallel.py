@@ -30,7 +30,7 @@ _SCRATCH = pytest.StashKey[Path]()
 # Each of these takes minutes: the first half waits for servers and clocks, the second half computes. Workers take a
 # file of each in turn, so that the cores are busy while others wait, and what is short fills the gaps at the end.
 WAITING = ("local/demo", "e2e", "chaos", "manifests", "local", "drill", "kube", "cli", "examples")
-COMPUTING = ("simulation", "conformance", "crash", "blocks", "rewrite", "bench", "fuzz", "contract")
+COMPUTING = ("simulation", "conformance", "crash", "stores/blocks", "rewrite", "bench", "fuzz", "contract")
 
 # Files that share a Spark application, or an API server to which another test adds what takes it long; and those that
 # read all modules of the package.

@@ -1,7 +1,7 @@
 """Another kind of store in the unions of the resources, at run time.
 
 The two kinds that ship are members of the unions by their text. A kind that lives elsewhere (the tests have one) is
-added before anything is read: by `kinds.registry.register`, which calls `add_member`.
+added before anything is read: by `registry.register`, which calls `add_member`.
 """
 
 from __future__ import annotations

@@ -293,7 +293,7 @@ class BlockStoreAdapter:
 
 
 def open_adapter(request: OpenRequest) -> StoreAdapter:
-    """See `stores.adapter.OpenAdapter`."""
+    """See `storage.adapter.OpenAdapter`."""
     spec, limits = request.spec.store.block_store, request.spec.limits
     assert spec is not None, "the kind is chosen by this member"
     return BlockStoreAdapter(

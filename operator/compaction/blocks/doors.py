@@ -7,14 +7,6 @@ from typing import Final
 from compaction.core.doors import Command, Door, Doors
 
 BLOCK_DOORS: Final = Doors(
-    rooms=(
-        "compaction.blocks",
-        "compaction.blocks",
-        "compaction.blocks.rewriting",
-        "compaction.blocks.cli",
-        "compaction.local.demo.blocks",
-        "compaction.blocks.serving",
-    ),
     adapter=Door("compaction.blocks.adapter:open_adapter"),
     rewriters={"BlockRewrite": Door("compaction.blocks.rewriting.rewriter:open_rewriter")},
     tables=Door("compaction.blocks.cli.run_tables"),

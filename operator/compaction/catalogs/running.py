@@ -41,7 +41,7 @@ REREAD_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class FilePlaces:
-    """Implements `kube.catalogs.ports.Places`: participants by their addresses, Secrets of the file or a directory."""
+    """Implements `catalogs.operator.ports.Places`: participants by their addresses, Secrets of a file or a directory."""
 
     secrets: Secrets
 

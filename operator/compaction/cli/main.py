@@ -21,8 +21,8 @@ from compaction.api.text.safe import printable
 from compaction.cli.cluster.flags import cluster_flags, remember
 from compaction.cli.errors import EXIT_DATA_ERROR, EXIT_INTERRUPTED, describe
 from compaction.cli.lazy import LazyGroup, pause_collector
-from compaction.core.commands import commands
 from compaction.exceptions import CompactionError
+from compaction.wings import commands
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("compaction.cli.cluster.status:command", "Show debt, waits, progress and cost of policies."),

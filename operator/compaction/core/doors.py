@@ -41,9 +41,8 @@ class Command:
 class Doors:
     """The doors of one kind.
 
-    rooms: the packages that belong to the kind. Nothing outside of them, of `kinds` and of `tests` imports them.
-    adapter: `stores.adapter.OpenAdapter`.
-    rewriters: `rewrite.ports.OpenRewriter` by the name of the type of job.
+    adapter: `storage.adapter.OpenAdapter`.
+    rewriters: `worker.ports.OpenRewriter` by the name of the type of job.
     tables: `cli.local.tables.RunTables`, what `compactor run` shows.
     open_jobs: `cli.local.tables.OpenOthers`; None for a kind whose claims say themselves who has them.
     commands: of the command line.
@@ -53,7 +52,6 @@ class Doors:
         job of a worker, whatever its kind.
     """
 
-    rooms: tuple[str, ...]
     adapter: Door
     rewriters: dict[str, Door]
     tables: Door

@@ -1,8 +1,8 @@
 """What a reason means to a person: a sentence, what the operator does next, and what a user can do.
 
-The reasons themselves are closed sets elsewhere (api/enums.py, core/planning/candidates.py, the stores); here each gets its
-words, and tests/explain checks that none is without. docs/resources.md is the dictionary, these are the sentences of
-`kubectl compaction why`.
+The reasons themselves are closed sets elsewhere (api/enums.py, core/planning/candidates.py, the wings); here each gets
+its words, and tests/explain checks that none is without. docs/resources.md is the dictionary, these are the sentences
+of `kubectl compaction why`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The worker's side of the lease protocol, on Lease objects (implements `rewrite.ports.LeasePort`).
+"""The worker's side of the lease protocol, on Lease objects (implements `worker.ports.LeasePort`).
 
 * The worker's own Lease announces it; it owns nothing else.
 * Job Leases are made by the coordinator. The worker finds those that name it, renews them, and leaves its report on
@@ -97,7 +97,7 @@ def lease_port(
 
 @dataclass(slots=True)
 class KubeLeasePort:
-    """See `rewrite.ports.LeasePort`. One event loop, one caller per Lease at a time."""
+    """See `worker.ports.LeasePort`. One event loop, one caller per Lease at a time."""
 
     client: ApiClient
     identity: WorkerIdentity

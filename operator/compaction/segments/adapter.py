@@ -252,7 +252,7 @@ class SegmentLogsAdapter:
 
 
 def open_adapter(request: OpenRequest) -> StoreAdapter:
-    """See `stores.adapter.OpenAdapter`."""
+    """See `storage.adapter.OpenAdapter`."""
     spec = request.spec.store.segment_logs
     assert spec is not None, "the kind is chosen by this member"
     return SegmentLogsAdapter(

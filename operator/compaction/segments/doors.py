@@ -7,14 +7,6 @@ from typing import Final
 from compaction.core.doors import Command, Door, Doors
 
 SEGMENT_DOORS: Final = Doors(
-    rooms=(
-        "compaction.segments",
-        "compaction.segments",
-        "compaction.segments.rewriting",
-        "compaction.segments.cli",
-        "compaction.local.demo.segments",
-        "compaction.segments.drill",
-    ),
     adapter=Door("compaction.segments.adapter:open_adapter"),
     rewriters={"SegmentRewrite": Door("compaction.segments.rewriting.rewriter:open_rewriter")},
     tables=Door("compaction.segments.cli.run_tables"),

@@ -208,7 +208,7 @@ def _outdated(scan: BranchScan, jobs: Mapping[str, HeldJob]) -> frozenset[str]:
 
 
 def open_adapter(request: OpenRequest) -> StoreAdapter:
-    """See `stores.adapter.OpenAdapter`."""
+    """See `storage.adapter.OpenAdapter`."""
     spec = request.spec.store.staging_area
     assert spec is not None, "the kind is chosen by this member"
     if spec.lakefs is not None:

@@ -7,14 +7,6 @@ from typing import Final
 from compaction.core.doors import Command, Door, Doors
 
 STAGING_DOORS: Final = Doors(
-    rooms=(
-        "compaction.staging",
-        "compaction.staging",
-        "compaction.staging.rewriting",
-        "compaction.staging.cli",
-        "compaction.staging.serving",
-        "compaction.local.demo.staging",
-    ),
     adapter=Door("compaction.staging.adapter:open_adapter"),
     rewriters={"MetarangeRewrite": Door("compaction.staging.rewriting.rewriter:open_rewriter")},
     tables=Door("compaction.staging.cli.run_tables"),

@@ -1,1 +1,1 @@
-"""Stores: the contract of an adapter, and for each kind of store a library of its own."""
+"""What every kind of store needs: the contract of an adapter, object stores, SQL databases, Secrets, a pace."""

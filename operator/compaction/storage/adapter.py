@@ -4,7 +4,7 @@ A kind implements `StoreAdapter` and opens it with a function that satisfies `Op
 The coordinator and `compactor run` share it: the same scan, the same candidates, the same decisions. Calls block: run
 them in a thread. Any of them may be repeated, and two of different processes may run at once.
 
-A kind that is not in this package needs nothing more: `kinds.registry.register` makes it known.
+A kind that is not in this package needs nothing more: `registry.register` makes it known.
 """
 
 from __future__ import annotations

@@ -1,1 +1,3 @@
-"""The rewrites of a job, and the worker and the Spark session that run them."""
+"""The worker: its loop, its leases and the heartbeat that keeps them, its Spark session, and the parts of a rewrite
+that all kinds share; `loop` is the door.
+"""

@@ -44,7 +44,7 @@ Granted = Callable[[], int | None]
 
 @dataclass(frozen=True, slots=True)
 class BudgetClient:
-    """A task's access to the budget of its worker; pickled with the task. Implements `stores.pace.SharedBucket`."""
+    """A task's access to the budget of its worker; pickled with the task. Implements `storage.pace.SharedBucket`."""
 
     address: tuple[str, int]
     secret: bytes

@@ -61,7 +61,7 @@ def _command(request: WorkerRequest) -> list[str]:
 
 
 class NoWork:
-    """Implements `rewrite.ports.JobRunner`."""
+    """Implements `worker.ports.JobRunner`."""
 
     def __init__(self, worker: str) -> None:
         self._worker = worker

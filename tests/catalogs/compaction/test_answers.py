@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.api.catalog.reasons import OUTCOMES, Finding, Outcome, Reason, standing
+from compaction.api.catalog.reasons import OUTCOMES, UNDEFINED, Finding, Outcome, Reason, standing
 from compaction.catalogs.commands.schemas import CreateSchema
 from compaction.catalogs.compaction.answers import absent, unready
 from compaction.catalogs.compaction.deciding import Cut, compacting, propagating
 from compaction.catalogs.compaction.round import Topology, Unanswered
 from compaction.catalogs.model.hybrid import MINIMUM, later
-from compaction.catalogs.participants.report import UNDEFINED, Cause, PartitionReport, Role
+from compaction.catalogs.participants.report import Cause, PartitionReport, Role
 from support.catalogs.rounds import NAMES, NOW, Story, report, round_of, stopped, timeline
 from support.catalogs.worlds import table
 

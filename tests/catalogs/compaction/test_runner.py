@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from compaction.api.catalog.reasons import Outcome, Reason
+from compaction.api.catalog.reasons import UNDEFINED, Outcome, Reason
 from compaction.catalogs.commands.altering import AddColumns
 from compaction.catalogs.commands.indexes import CreateIndex, MakeIndexAvailable, StartBuildingIndex
 from compaction.catalogs.commands.schemas import CreateSchema
@@ -16,7 +16,7 @@ from compaction.catalogs.compaction.deciding import Compaction, Cut, Propagate, 
 from compaction.catalogs.compaction.round import Topology, Unanswered
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.hybrid import MINIMUM, hybrid, later
-from compaction.catalogs.participants.report import UNDEFINED, Cause, IndexBuild, PartitionReport, Rebalance, Role
+from compaction.catalogs.participants.report import Cause, IndexBuild, PartitionReport, Rebalance, Role
 from support.catalogs.rounds import (
     NAMES,
     NOW,

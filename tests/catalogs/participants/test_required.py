@@ -9,16 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.model.hybrid import MAXIMUM, MINIMUM
 from compaction.catalogs.participants.consistency import ReportRule, contradictions
-from compaction.catalogs.participants.report import (
-    UNDEFINED,
-    Cause,
-    IndexBuild,
-    PartitionReport,
-    Rebalance,
-    Role,
-)
+from compaction.catalogs.participants.report import Cause, IndexBuild, PartitionReport, Rebalance, Role
 from compaction.catalogs.participants.required import Required, required
 from support.catalogs.participants import REPORT, report
 

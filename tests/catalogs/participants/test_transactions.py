@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.catalogs.participants.report import UNDEFINED
+from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.participants.transactions import ActiveTransactions
 from compaction.catalogs.participants.versions import CatalogVersions
 from compaction.exceptions import CatalogError

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.model.hybrid import hybrid
-from compaction.catalogs.participants.report import UNDEFINED
 from compaction.catalogs.participants.watermark import LowWatermark, WatermarkSettings
 from compaction.catalogs.participants.watermark_file import WatermarkFile, WatermarkMemory
 from compaction.exceptions import WatermarkFileError

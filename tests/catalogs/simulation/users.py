@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from catalogs.simulation.network import SkewedClock
+from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.hybrid import later
 from compaction.catalogs.participants.reference import ReferenceParticipant
-from compaction.catalogs.participants.report import UNDEFINED, Role
+from compaction.catalogs.participants.report import Role
 
 PARTITIONS = 3
 AVAILABILITY, UPDATE, SKEW = 10_000, 4_000, 500

@@ -14,7 +14,7 @@ from typing import Any
 from catalogs.simulation.network import START, Network, Schedule, SkewedClock
 from catalogs.simulation.replica import Replica
 from catalogs.simulation.users import AVAILABILITY, PARTITIONS, SKEW, UPDATE, User
-from compaction.api.catalog.reasons import Outcome, Reason
+from compaction.api.catalog.reasons import UNDEFINED, Outcome, Reason
 from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.catalog.status import CatalogCompactionStatus
 from compaction.catalogs.commands.altering import AddColumns
@@ -30,7 +30,6 @@ from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.entries import VersionedUpdate
 from compaction.catalogs.model.enums import IndexStatus
 from compaction.catalogs.model.hybrid import hybrid
-from compaction.catalogs.participants.report import UNDEFINED
 from support.catalogs.worlds import column, table
 from support.cluster.catalog_manifests import catalog_object
 

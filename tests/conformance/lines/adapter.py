@@ -115,7 +115,7 @@ class LineAdapter:
 
 
 def open_adapter(request: OpenRequest) -> StoreAdapter:
-    """See `stores.adapter.OpenAdapter`."""
+    """See `storage.adapter.OpenAdapter`."""
     return LineAdapter(store_of(request.spec.store), grace=request.grace, clock=request.clock)
 
 

@@ -101,7 +101,6 @@ class LineKind(Kind):
         ends_quarantine="restore the file",
     )
     doors = Doors(
-        rooms=("conformance.lines",),
         adapter=Door("conformance.lines.adapter:open_adapter"),
         rewriters={LINE_REWRITE: Door("conformance.lines.rewriter:open_rewriter")},
         tables=Door("conformance.lines.tables"),

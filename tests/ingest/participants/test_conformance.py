@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.model.hybrid import MINIMUM, later
 from compaction.catalogs.participants.minimums import PartitionKey
 from compaction.catalogs.participants.reference import ReferenceParticipant
-from compaction.catalogs.participants.report import UNDEFINED, Cause, IndexBuild, Report, Role
+from compaction.catalogs.participants.report import Cause, IndexBuild, Report, Role
 from compaction.catalogs.serving.conformance.behavior import BEHAVIOR_CHECKS
 from compaction.catalogs.serving.conformance.checks import PROTOCOL_CHECKS
 from compaction.catalogs.serving.conformance.probe import ProbeSettings

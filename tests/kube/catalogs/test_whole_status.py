@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from compaction.api.catalog.processes import Trigger
-from compaction.api.catalog.reasons import Outcome, Reason
+from compaction.api.catalog.reasons import UNDEFINED, Outcome, Reason
 from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.catalog.standing import CatalogReason
 from compaction.api.catalog.status import CatalogCompactionStatus
@@ -23,15 +23,7 @@ from compaction.catalogs.compaction.round import Unanswered
 from compaction.catalogs.compaction.work import Work
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.hybrid import hybrid
-from compaction.catalogs.participants.report import (
-    UNDEFINED,
-    Cause,
-    IndexBuild,
-    PartitionReport,
-    Rebalance,
-    Report,
-    Role,
-)
+from compaction.catalogs.participants.report import Cause, IndexBuild, PartitionReport, Rebalance, Report, Role
 from support.catalogs.rounds import report
 from support.cluster.by_kubectl import Cluster
 from support.cluster.catalog_coordinator import HISTORY, START, CatalogCoordinator

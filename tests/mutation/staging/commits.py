@@ -8,7 +8,7 @@ from mutation.defect import Defect
 
 _PAGE: Final = "design/staging-areas.md"
 _FORMAT: Final = "design/staging.md"
-_STAGING: Final = "staging"
+_STAGING: Final = "stores/staging"
 _COMMITTING: Final = (f"{_STAGING}/flows/test_committing.py",)
 _MERGING: Final = (f"{_STAGING}/flows/test_merging.py",)
 _RESETTING: Final = (f"{_STAGING}/flows/test_resetting.py",)

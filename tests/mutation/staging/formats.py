@@ -7,7 +7,7 @@ from typing import Final
 from mutation.defect import Defect
 
 _FORMAT: Final = "design/staging.md"
-_TESTS: Final = "staging/format"
+_TESTS: Final = "stores/staging/format"
 
 FORMAT_DEFECTS: Final = (
     Defect(

@@ -7,7 +7,7 @@ from typing import Final
 from mutation.defect import Defect
 
 _RULES: Final = "design/staging.md#live-lakefs"
-_TESTS: Final = "staging/lakefs"
+_TESTS: Final = "stores/staging/lakefs"
 _CHECKS: Final = (f"{_TESTS}/test_checks.py",)
 _MERGES: Final = (f"{_TESTS}/test_rules.py",)
 _ENDS: Final = (f"{_TESTS}/test_ends.py",)

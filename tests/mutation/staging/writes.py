@@ -8,7 +8,7 @@ from mutation.defect import Defect
 
 _PAGE: Final = "design/staging-areas.md"
 _FORMAT: Final = "design/staging.md"
-_STAGING: Final = "staging"
+_STAGING: Final = "stores/staging"
 _WRITING: Final = (f"{_STAGING}/flows/test_writing.py",)
 _COMMITTING: Final = (f"{_STAGING}/flows/test_committing.py",)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from compaction.api.catalog.reasons import Finding, Reason
+from compaction.api.catalog.reasons import UNDEFINED, Finding, Reason
 from compaction.catalogs.commands.command import Command
 from compaction.catalogs.compaction.deciding import Compaction, Cut, compacting
 from compaction.catalogs.compaction.round import Answer, Round, Topology, Unanswered
@@ -13,15 +13,7 @@ from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import Zone
 from compaction.catalogs.model.hybrid import hybrid
-from compaction.catalogs.participants.report import (
-    UNDEFINED,
-    Cause,
-    IndexBuild,
-    PartitionReport,
-    Rebalance,
-    Report,
-    Role,
-)
+from compaction.catalogs.participants.report import Cause, IndexBuild, PartitionReport, Rebalance, Report, Role
 from support.catalogs.worlds import World
 
 NAMES = ("node1", "node2", "node3")

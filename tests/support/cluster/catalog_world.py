@@ -64,7 +64,7 @@ class KeptLog:
 
 @dataclass
 class MemoryLogs:
-    """Implements `kube.catalogs.ports.Logs` for one catalog."""
+    """Implements `catalogs.operator.ports.Logs` for one catalog."""
 
     kept: KeptLog = field(default_factory=lambda: KeptLog(MemoryUpdateLog()))
     opened_with: list[Credentials] = field(default_factory=list)
@@ -83,7 +83,7 @@ class MemoryLogs:
 
 @dataclass
 class NamedParticipants:
-    """Implements `kube.catalogs.ports.Participants` over participants of this process; `silent` ones do not answer."""
+    """Implements `catalogs.operator.ports.Participants` in this process; `silent` ones do not answer."""
 
     clock: Callable[[], int]
     known: dict[str, ReferenceParticipant] = field(default_factory=dict)

@@ -7,7 +7,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from compaction.catalogs.participants.report import UNDEFINED
+UNDEFINED = 0
+"""The published minimum of a partition that has published none since its process started; also a missing watermark."""
 
 
 class Process(StrEnum):

@@ -12,7 +12,7 @@ from compaction.exceptions import InvalidAssignmentError
 
 PART_BYTES: Final = 512 << 20
 """From this size on readers gain nothing from a larger block, and the next levels leave it alone
-(`stores.blocks.planning.rules.LARGE_ENOUGH_BYTES`): sources of more become several blocks, by ranges of keys.
+(`blocks.planning.rules.LARGE_ENOUGH_BYTES`): sources of more become several blocks, by ranges of keys.
 """
 
 

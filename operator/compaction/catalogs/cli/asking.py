@@ -12,12 +12,12 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from compaction.api.catalog.reasons import UNDEFINED
 from compaction.api.text.values import Duration
 from compaction.catalogs.compaction.round import Round, Topology
 from compaction.catalogs.compaction.watermark import WatermarkRule, moved
 from compaction.catalogs.manager.clock import HybridClock
 from compaction.catalogs.model.hybrid import physical
-from compaction.catalogs.participants.report import UNDEFINED
 from compaction.catalogs.serving.client import AskLimits, ParticipantAddress, ParticipantClient
 from compaction.catalogs.serving.round import ReportRound, ask_all
 from compaction.cli.durations import DurationParameter

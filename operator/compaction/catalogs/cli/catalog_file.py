@@ -19,7 +19,7 @@ from compaction.storage.secrets import DirectorySecrets, GivenSecrets
 
 
 class CatalogFile:
-    """Implements `stores.secrets.Secrets`: those that stand in the file now, then those of `secrets_dir`. Safe for
+    """Implements `storage.secrets.Secrets`: those that stand in the file now, then those of `secrets_dir`. Safe for
     threads.
 
     What is wrong with the file at the beginning is wrong usage (exit code 2); later it is reported, and everything

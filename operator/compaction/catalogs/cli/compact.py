@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from compaction.api.catalog.reasons import Finding, Outcome
+from compaction.api.catalog.reasons import UNDEFINED, Finding, Outcome
 from compaction.catalogs.cli.asking import Asking, asking_options
 from compaction.catalogs.cli.place import LogPlace, log_options
 from compaction.catalogs.cli.versions import moment
@@ -18,7 +18,6 @@ from compaction.catalogs.compaction.minimum import Pin, required
 from compaction.catalogs.compaction.round import Answer, Round
 from compaction.catalogs.log.port import SnapshotOutcome, UpdateLog
 from compaction.catalogs.manager.clock import HybridClock
-from compaction.catalogs.participants.report import UNDEFINED
 from compaction.cli.errors import EXIT_DATA_ERROR
 from compaction.cli.output import Column, OutputFormat, emit, output_option
 

@@ -1,7 +1,7 @@
-"""The decision to cut the history of a catalog: pure functions over reports, history and topology
-(docs/design/catalog-compaction.md#decision).
+"""The decision to cut the history of a catalog, and its reconcile: pure functions over the object, reports, history,
+topology and a clock (docs/design/catalog-compaction.md#decision).
 
-Others import `round` for what a decision reads, `deciding` for the two decisions, `processes` for what runs when,
-`reasons` for how it ends, `cutting` to carry a cut out, `watermark` and `fencing` for the coordinator's own times and
-token.
+Others import `catalog` for the reconcile, `observations` for what it reads, `actions` for what it decides; `round` for
+what a decision reads, `deciding` for the two decisions, `cutting` to carry a cut out, `watermark` and `fencing` for the
+coordinator's own times and token.
 """

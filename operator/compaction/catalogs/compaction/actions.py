@@ -1,5 +1,5 @@
-"""What a reconcile of a catalog decides. Plain data; `catalogs/operator` carries it out: work begins, then the status is
-written, then events are published.
+"""What a reconcile of a catalog decides. Plain data; `catalogs/operator` carries it out: work begins, then the status
+is written, then events are published.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-from compaction.api.catalog.reasons import Finding, Reason
+from compaction.api.catalog.reasons import UNDEFINED, Finding, Reason
 from compaction.catalogs.compaction.round import Answer, Round
 from compaction.catalogs.model.hybrid import later, physical
-from compaction.catalogs.participants.report import UNDEFINED, Cause, PartitionReport
+from compaction.catalogs.participants.report import Cause, PartitionReport
 
 
 def unanswered(round: Round) -> Finding | None:

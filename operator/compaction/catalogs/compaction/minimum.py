@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from compaction.api.catalog.reasons import PINS, Finding, Reason
+from compaction.api.catalog.reasons import PINS, UNDEFINED, Finding, Reason
 from compaction.catalogs.compaction.round import Round
-from compaction.catalogs.participants.report import UNDEFINED, Cause, Report
+from compaction.catalogs.participants.report import Cause, Report
 
 _PLACE: Final = attrgetter("minimum", "table_id", "partition")
 _RANK: Final = {reason: place for place, reason in enumerate(PINS)}

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from compaction.api.catalog.processes import Processes, Stage
-from compaction.api.catalog.reasons import Ended, Finding, Process, Reason, standing
+from compaction.api.catalog.reasons import UNDEFINED, Ended, Finding, Process, Reason, standing
 from compaction.api.catalog.spec import CatalogCompactionSpec
 from compaction.api.catalog.status import (
     ANSWERED,
@@ -24,7 +24,6 @@ from compaction.catalogs.compaction.round import Answer, Round, Unanswered
 from compaction.catalogs.compaction.steps import Step, round_milliseconds
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.hybrid import MINIMUM, hybrid, physical
-from compaction.catalogs.participants.report import UNDEFINED
 from compaction.core.reconcile.observations import Moment
 
 

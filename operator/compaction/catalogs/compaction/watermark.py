@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.model.hybrid import MINIMUM, hybrid, physical
-from compaction.catalogs.participants.report import UNDEFINED
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.model.hybrid import MAXIMUM, MINIMUM
-from compaction.catalogs.participants.report import UNDEFINED, Cause, Report
+from compaction.catalogs.participants.report import Cause, Report
 from compaction.catalogs.participants.required import required
 
 LONGEST_TEXT: Final = 200

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from compaction.catalogs.participants.report import UNDEFINED
+from compaction.api.catalog.reasons import UNDEFINED
 
 
 class PartitionKey(NamedTuple):

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import Zone
-from compaction.catalogs.participants.report import UNDEFINED, Rebalance
+from compaction.catalogs.participants.report import Rebalance
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.manager.clock import system_milliseconds
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.participants.minimums import Checkpoint, PartitionKey, PublishedMinimums
 from compaction.catalogs.participants.partition_log import PartitionLog
-from compaction.catalogs.participants.report import (
-    UNDEFINED,
-    IndexBuild,
-    PartitionReport,
-    Rebalance,
-    Report,
-    Role,
-)
+from compaction.catalogs.participants.report import IndexBuild, PartitionReport, Rebalance, Report, Role
 from compaction.catalogs.participants.required import required
 from compaction.catalogs.participants.transactions import ActiveTransactions
 from compaction.catalogs.participants.versions import CatalogVersions, ListedVersions

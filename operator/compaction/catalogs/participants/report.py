@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-UNDEFINED = 0
-"""The published minimum of a partition that has published none since its process started; also a missing watermark."""
-
 
 class Cause(StrEnum):
     """Why a participant needs the catalog from its minimum required time on."""

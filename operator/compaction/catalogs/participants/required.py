@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
+from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.model.hybrid import MINIMUM
-from compaction.catalogs.participants.report import UNDEFINED, Cause, PartitionReport, Rebalance
+from compaction.catalogs.participants.report import Cause, PartitionReport, Rebalance
 
 WATERMARK_SUBJECT: Final = "low watermark"
 _MINIMUM: Final = attrgetter("minimum")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from compaction.catalogs.participants.report import UNDEFINED
+from compaction.api.catalog.reasons import UNDEFINED
 
 
 class ActiveVersions(Protocol):

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.model.hybrid import MINIMUM, later
-from compaction.catalogs.participants.report import UNDEFINED
 
 AVAILABILITY_MILLISECONDS: Final = 600_000
 UPDATE_MILLISECONDS: Final = 300_000

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.model.hybrid import MAXIMUM
-from compaction.catalogs.participants.report import UNDEFINED
 from compaction.exceptions import WatermarkFileError
 
 _LONGEST: Final = 20

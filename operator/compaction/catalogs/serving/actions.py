@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from pydantic import Field
 
+from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.participants.reference import ReferenceParticipant
-from compaction.catalogs.participants.report import UNDEFINED, Role
+from compaction.catalogs.participants.report import Role
 from compaction.catalogs.serving.messages import Id, OptionalTime, Time
 from compaction.serving.wire import Wire
 

@@ -10,17 +10,10 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.model.hybrid import MAXIMUM, MINIMUM
 from compaction.catalogs.participants.consistency import LONGEST_TEXT
-from compaction.catalogs.participants.report import (
-    UNDEFINED,
-    Cause,
-    IndexBuild,
-    PartitionReport,
-    Rebalance,
-    Report,
-    Role,
-)
+from compaction.catalogs.participants.report import Cause, IndexBuild, PartitionReport, Rebalance, Report, Role
 from compaction.serving.wire import Wire
 
 VERSION: Final = 1

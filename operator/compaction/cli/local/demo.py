@@ -12,9 +12,9 @@ from rich.console import Console
 
 from compaction.cli.cluster.flags import kubeconfig_option
 from compaction.cli.errors import end_interrupted
-from compaction.core.commands import SHIPPED
 from compaction.core.doors import Door
 from compaction.local.demo.stage import Show, Stage
+from compaction.wings import SHIPPED
 
 PLAIN_WIDTH = 160
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import click
 
 from compaction.cli.lazy import LazyGroup
-from compaction.core.commands import SHIPPED
+from compaction.wings import SHIPPED
 
 
 class Drills(LazyGroup):

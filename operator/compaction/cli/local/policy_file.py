@@ -21,7 +21,7 @@ from compaction.storage.secrets import DirectorySecrets, GivenSecrets
 
 class PolicyFile:
     """The one policy of a file; `reread` returns it again when the file has changed. Implements
-    `stores.secrets.Secrets` for the policy's store: those that stand beside the policy now, then those of
+    `storage.secrets.Secrets` for the policy's store: those that stand beside the policy now, then those of
     `secrets_dir`.
 
     What is wrong with the file at the beginning is wrong usage (exit code 2); later it is reported, and the previous

@@ -70,7 +70,7 @@ class ScanResult:
     `identities` has an entry per source that was in quarantine when it began, keyed (target, source); "" for one that
     is gone, or was released. `problem` is set when the store as a whole could not be read; there are no candidates
     then. `targets` are those of everything found, readable or not; of stores that know no others, those of candidates.
-    `measures` are the numbers that the kind adds (`kinds.kind.Measure`), `beyond` is debt that is in no candidate
+    `measures` are the numbers that the kind adds (`core.kind.Measure`), `beyond` is debt that is in no candidate
     because a scan offers a bounded number; `conflicts` are sources that their classes keep apart, the most first.
     `behind` are a few targets that are furthest behind, the worst first, also those that are left out.
     `left_out` is what is in no candidate, with the store's own reasons. `outdated` are names of jobs that can never be

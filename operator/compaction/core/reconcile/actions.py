@@ -148,7 +148,7 @@ class RunStoreTask:
 
     For a sweep, `active` are the attempts (job, token) whose unfinished files must stay. For a scan, `quarantined` are
     the sources by target as this very decision knows them (the status is written later), `busy` the targets a job is
-    working on, `jobs` and `released` as in `stores.adapter.SenseRequest`.
+    working on, `jobs` and `released` as in `storage.adapter.SenseRequest`.
     """
 
     task: StoreTask

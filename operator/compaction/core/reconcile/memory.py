@@ -58,8 +58,8 @@ class PlanMemory:
 
     `reading` and `generation` are the scan and the spec that it was made from; `jobs` those (`Snapshot.job_versions`)
     beside which it was made, None when it made some. `pending` are the jobs of a plan that waits for approval whose
-    sources no other plan may take. `scheduled_for` is the schedule's anchor (epoch seconds, core/reconcile/timing.py), and
-    `evicted` says from when on (epoch seconds) a job of that name may be planned again; both None after a restart.
+    sources no other plan may take. `scheduled_for` is the schedule's anchor (epoch seconds, core/reconcile/timing.py),
+    and `evicted` says from when on (epoch seconds) a job of that name may be planned again; both None after a restart.
     """
 
     reading: int = -1
@@ -121,8 +121,8 @@ class HeldShare:
 
 @dataclass(frozen=True, slots=True)
 class ShareMemory:
-    """Of `core/reconcile/workers/shares`. `held`: by job and token. `known_at`: from when on it names every attempt that
-    may still write (monotonic seconds); None when the term begins.
+    """Of `core/reconcile/workers/shares`. `held`: by job and token. `known_at`: from when on it names every attempt
+    that may still write (monotonic seconds); None when the term begins.
     """
 
     held: Mapping[tuple[str, int], HeldShare] = field(default_factory=frozen)

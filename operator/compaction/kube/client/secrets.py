@@ -43,7 +43,7 @@ class _Kept:
 
 
 class NamespaceSecrets:
-    """Implements `stores.secrets.Secrets`. Made on the loop that the client belongs to, used in other threads."""
+    """Implements `storage.secrets.Secrets`. Made on the loop that the client belongs to, used in other threads."""
 
     def __init__(
         self, client: ApiClient, namespace: str, user: str, *, monotonic: Callable[[], float] = time.monotonic
@@ -57,7 +57,7 @@ class NamespaceSecrets:
         self._kept: dict[str, _Kept] = {}
 
     def read(self, name: str) -> Mapping[str, str]:
-        """See `stores.secrets.Secrets`. Never on the loop itself, which would wait for itself."""
+        """See `storage.secrets.Secrets`. Never on the loop itself, which would wait for itself."""
         kept = self._kept.get(check_name(name))
         if kept is not None and self._monotonic() - kept.at < KEPT_SECONDS:
             return kept.values

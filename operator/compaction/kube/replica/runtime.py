@@ -45,7 +45,7 @@ class Runtime:
 
 
 class Controller(Protocol):
-    """Owned by `kube.controller`, and `kube.catalogs` for catalogs. `watches_catalogs`: whether it reconciles them."""
+    """Owned by `kube.controller` and `catalogs.operator`. `watches_catalogs`: whether catalogs are reconciled."""
 
     watches_catalogs: bool = False
 

@@ -1,8 +1,8 @@
 """One policy compacted in this process: the coordinator's own decisions, and the executor that carries them out.
 
-The reconciler of the operator (core/reconcile/policy.py) decides: when the store is scanned, what is planned, which plan
-waits for approval, which job may start and at what speed, what is parked, split or quarantined, when replaced data is
-deleted. Here its decisions meet objects in memory instead of an API server, and threads over one engine instead of
+The reconciler of the operator (core/reconcile/policy.py) decides: when the store is scanned, what is planned, which
+plan waits for approval, which job may start and at what speed, what is parked, split or quarantined, when replaced data
+is deleted. Here its decisions meet objects in memory instead of an API server, and threads over one engine instead of
 workers. What is lost with the process is its memory (cooldowns, parked jobs, totals), never data: claims and deletions
 are recorded in the store.
 

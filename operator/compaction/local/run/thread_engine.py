@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class ThreadEngine:
-    """Implements `rewrite.engine.Engine`, but for two things that only processes can do: a task that runs cannot be
+    """Implements `worker.engine.Engine`, but for two things that only processes can do: a task that runs cannot be
     stopped, so `cancel` waits for its end; and what it raises is raised as it is.
     """
 

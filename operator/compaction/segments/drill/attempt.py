@@ -37,7 +37,7 @@ from compaction.worker.ports import Assignment, LeasePort
 
 
 class InlineEngine:
-    """Implements `rewrite.engine.Engine` in the calling thread. `finished` counts tasks."""
+    """Implements `worker.engine.Engine` in the calling thread. `finished` counts tasks."""
 
     parallelism = 1
     address = "127.0.0.1"

@@ -26,7 +26,6 @@ from typing import IO, Any, Final, Self, TypeVar
 
 import structlog
 
-from compaction.core.commands import SHIPPED
 from compaction.exceptions import (
     EngineLostError,
     EngineStartError,
@@ -34,6 +33,7 @@ from compaction.exceptions import (
     TaskCancelledError,
     TaskFailedError,
 )
+from compaction.wings import SHIPPED
 from compaction.worker.scratch import scratch_directory
 from compaction.worker.spark.java import Java, find_java
 from compaction.worker.spark.settings import PYTHON_ENVIRONMENT, SparkSettings, spark_conf

@@ -1,4 +1,4 @@
-"""Runs merges, each in a process of its own, and says how much memory each took: `stores.blocks.merge.memory`.
+"""Runs merges, each in a process of its own, and says how much memory each took: `blocks.merge.memory`.
 
 A line of standard input is one merge, a JSON list: bytes allowed, the sort key with commas, path of the output, paths
 of the inputs, which are read, not mapped. The answer is a line {"base", "peak", "passes", "read", "rows"}: anonymous

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.model.hybrid import MINIMUM, later
-from compaction.catalogs.participants.report import UNDEFINED, Cause, Report
+from compaction.catalogs.participants.report import Cause, Report
 from compaction.catalogs.serving.conformance.checks import Check
 from compaction.catalogs.serving.conformance.probe import BrokenRuleError, Probe
 

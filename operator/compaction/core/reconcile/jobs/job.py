@@ -1,6 +1,6 @@
 """The life of one job: what its Lease, its worker and the clock make of its status.
 
-Every function takes a status and returns a new one; states change through `planning.transitions` only. Invariants:
+Every function takes a status and returns a new one; states change through `core.planning.transitions` only. Invariants:
 
 * a report counts only with the token that was assigned last, and only once;
 * a job gets exactly `max_attempts` charged attempts; what is not the job's fault is not charged, but only
