@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from compaction.blocks.paths import block_path
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 from compaction.unexpected import defect
 
 

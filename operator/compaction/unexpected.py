@@ -1,7 +1,7 @@
 """Exceptions that no code expects, at the boundary of one member: a file, a block, a branch, a log, a participant.
 
 There, whatever goes wrong is the failure of that member, by name, and its siblings go on. What is expected has a class
-in `exceptions`; the rest is a defect, so its traceback goes to the log, and users read its place in one line.
+in a module `errors`; the rest is a defect, so its traceback goes to the log, and users read its place in one line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import traceback
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import CompactionError, LackOfResourcesError
+from compaction.errors import CompactionError
+from compaction.storage.errors import LackOfResourcesError
 
 log = logging.getLogger(__name__)
 # Where no log is set up, as in most commands, Python itself would write warnings on standard error.

@@ -10,7 +10,7 @@ from compaction.api.job.resource import CompactionJob
 from compaction.api.manifests.policies import load_policies
 from compaction.api.policy.block_store import BLOCK_REWRITE
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.exceptions import InvalidManifestError
+from compaction.errors import InvalidManifestError
 from support.cluster.manifests import (
     WRONG_BLOCK_JOBS,
     WRONG_BLOCK_POLICIES,

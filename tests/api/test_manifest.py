@@ -11,7 +11,7 @@ import yaml
 from compaction.api.job.resource import CompactionJob
 from compaction.api.manifests.objects import MAX_TEXT
 from compaction.api.manifests.policies import load_policies
-from compaction.exceptions import InvalidManifestError
+from compaction.errors import InvalidManifestError
 from fuzz.object_targets import BOMB, MERGE_BOMB
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "manifests" / "examples"

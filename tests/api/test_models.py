@@ -16,7 +16,7 @@ from compaction.api.manifests.policies import load_policies
 from compaction.api.names import name_stem
 from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus, DebtStatus, TargetError
 from compaction.api.policy.segment_logs import SegmentLogParameters, WhenIndexesMissing
-from compaction.exceptions import InvalidManifestError
+from compaction.errors import InvalidManifestError
 from support.cluster.manifests import (
     SEGMENT_1,
     WRONG_JOBS,

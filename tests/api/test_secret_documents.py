@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from compaction.api.manifests.secrets import load_secrets
-from compaction.exceptions import InvalidManifestError
+from compaction.errors import InvalidManifestError
 
 SECRET = "hunter2"
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from compaction.api.job.resource import CompactionJob
 from compaction.api.manifests.policies import load_policies
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.exceptions import InvalidManifestError
+from compaction.errors import InvalidManifestError
 from support.cluster.manifests import Wrong
 from support.cluster.staging_manifests import (
     TOKENS,

@@ -25,7 +25,7 @@ import psutil
 from bench.control_plane import new_namespace
 from bench.harness import Curve, Fact, Race, Workspace, fitted_exponent
 from bench.sensor import build
-from compaction.exceptions import ConflictError
+from compaction.errors import ConflictError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import load_connection
 from compaction.kube.client.resources import COMPACTION_POLICIES, Obj

@@ -25,7 +25,12 @@ from compaction.catalogs import (
     Settings,
     open_catalog,
 )
-from compaction.exceptions import CatalogArgumentError, CatalogNotFoundError, CatalogNotRunError, CatalogValidationError
+from compaction.catalogs.errors import (
+    CatalogArgumentError,
+    CatalogNotFoundError,
+    CatalogNotRunError,
+    CatalogValidationError,
+)
 from compaction.local.programs.binaries import Binaries
 from support.catalogs.etcd_members import Members, etcd_members
 

@@ -20,8 +20,8 @@ from compaction.blocks.index.listing import live_blocks
 from compaction.blocks.index.registering import register
 from compaction.blocks.index.replacing import BlockReplacement, replace
 from compaction.blocks.model import RowFingerprint
-from compaction.exceptions import DatabaseError, DatabaseUnavailableError
 from compaction.local.servers.postgres import PostgresServer
+from compaction.storage.errors import DatabaseError, DatabaseUnavailableError
 from support.stores.block_index import NOON, blocks_of, check, empty_postgres, output_of
 
 SOURCES = blocks_of(*range(4))
@@ -108,7 +108,7 @@ def test_sessions_that_the_server_ends(remote: IndexDatabase, postgres: Postgres
 
 NURSERY = """
 import os, random, sys
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 from compaction.blocks.index.claims import claim, high_water, open_jobs, retire
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.index.queue import read_queue

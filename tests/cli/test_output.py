@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from compaction.cli.errors import ErrorGroup, describe
 from compaction.cli.output import Column, OutputFormat, TableStream, emit, optional_bytes, output_option, print_table
-from compaction.exceptions import NotALogDirectoryError
+from compaction.segments.errors import NotALogDirectoryError
 
 ROWS = [{"name": "a", "size": 5}, {"name": "long name", "size": None}]
 COLUMNS = (Column("name", "name"), Column("size", "size", optional_bytes, right=True))

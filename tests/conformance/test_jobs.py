@@ -11,7 +11,8 @@ import pytest
 
 from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.exceptions import ClaimRefusedError, CompactionError, JobStoppedError, LeaseLostError, StaleTokenError
+from compaction.errors import ClaimRefusedError, CompactionError, StaleTokenError
+from compaction.worker.errors import JobStoppedError, LeaseLostError
 from conformance.core import Core, Job, succeeded
 from conformance.harness import Harness
 from support.processes.worker_ports import FakeLease

@@ -15,7 +15,7 @@ from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.rewriting.attempt import BlockAttempt
 from compaction.blocks.rewriting.job import BlockJob
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.exceptions import ObjectStoreUnavailableError
+from compaction.storage.errors import ObjectStoreUnavailableError
 from compaction.storage.objects.store import ObjectStorage
 from compaction.worker.place import objects_place
 from support.faults.index_faults import Death, Fault, Interrupted, When

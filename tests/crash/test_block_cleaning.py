@@ -20,7 +20,7 @@ from compaction.blocks.owners import IDENTITY_PATH
 from compaction.blocks.store import BlockStore
 from compaction.blocks.sweep.cleaning import REMEMBERED, expire_all, housekeeping, sweep
 from compaction.blocks.sweep.orphan_collector import collect_orphans
-from compaction.exceptions import ObjectMissingError
+from compaction.storage.errors import ObjectMissingError
 from support.depth import one_of_each
 from support.faults.aged import DAY, Aging, DyingStore, deaths, root_of
 from support.faults.index_faults import Death, Interrupted, interruptions

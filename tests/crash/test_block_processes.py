@@ -11,10 +11,10 @@ import pytest
 
 from compaction.api.enums import JobReason
 from compaction.api.job.report import ReportOutcome
+from compaction.blocks.errors import BlockClaimError
 from compaction.blocks.index.refusals import IndexRefusal
 from compaction.blocks.rewriting.job import BlockJob
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.exceptions import BlockClaimError
 from crash.block_worker import exit_codes, order, start
 from crash.mortal_worker import Mortal, attempt
 from support.faults.index_faults import When

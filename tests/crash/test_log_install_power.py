@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import SegmentLogError
+from compaction.segments.errors import SegmentLogError
 from compaction.segments.install.driver import install_snapshot
 from compaction.segments.memtable.table import LogEntry
 from compaction.segments.snapshot.seq import LiveSet, encode_indexes

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import SegmentLogError
 from compaction.segments import sweep
 from compaction.segments.commit import fence, recovery
+from compaction.segments.errors import SegmentLogError
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.unreferenced import DeadSegment
 from compaction.segments.reading.view import is_log_directory

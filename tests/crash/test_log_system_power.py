@@ -14,8 +14,8 @@ from types import ModuleType
 
 import pytest
 
-from compaction.exceptions import SegmentLogError
 from compaction.segments.directory.listing import regular_segments
+from compaction.segments.errors import SegmentLogError
 from compaction.segments.format import writer as segment_files
 from compaction.segments.memtable.table import LogEntry
 from compaction.segments.snapshot.seq import LiveSet

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import InvalidGroupError, SourcesChangedError, StaleTokenError, StoreIOError
+from compaction.errors import StaleTokenError
 from compaction.segments.commit import commit, fence
 from compaction.segments.commit.records import GroupReceipt, RewrittenGroup
+from compaction.segments.errors import InvalidGroupError, SourcesChangedError, StoreIOError
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.model import segment_name
 from compaction.segments.planning.limits import SegmentLimits

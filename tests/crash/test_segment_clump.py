@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import CorruptMovesError, SegmentLogError
 from compaction.segments import sweep
 from compaction.segments.clump.moves import read_moves
 from compaction.segments.clump.plan import ClumpOptions
 from compaction.segments.clump.run import clump_log, receipts_of
 from compaction.segments.commit import fence, recovery
+from compaction.segments.errors import CorruptMovesError, SegmentLogError
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.reading.view import open_log

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import LogNotWritableError, SegmentLogError, StoreIOError
 from compaction.segments import sweep
 from compaction.segments.commit import commit, fence, recovery
 from compaction.segments.commit.records import RewrittenGroup
 from compaction.segments.directory import fs
+from compaction.segments.errors import LogNotWritableError, SegmentLogError, StoreIOError
 from compaction.segments.planning.plan import LogPlan, plan_log
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import SegmentLogError
 from compaction.segments import sweep
 from compaction.segments.commit import commit, evidence, fence, recovery
 from compaction.segments.commit.evidence import Stays
 from compaction.segments.commit.records import GroupReceipt
+from compaction.segments.errors import SegmentLogError
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.model import FileIdentity
 from compaction.segments.planning.limits import SegmentLimits

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import LockLostError, StaleTokenError
+from compaction.errors import StaleTokenError
 from compaction.segments.commit import commit, fence, recovery
 from compaction.segments.commit.records import RewrittenGroup
 from compaction.segments.directory import fs, lock
+from compaction.segments.errors import LockLostError
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.reading.view import open_log

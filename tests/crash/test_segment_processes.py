@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import LockHeldError
 from compaction.segments import sweep
 from compaction.segments.commit import commit, fence, recovery
 from compaction.segments.directory import lock
+from compaction.segments.errors import LockHeldError
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.snapshot.directories import write_snapshot
 from compaction.segments.snapshot.seq import LiveSet

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import NoChangesError
 from compaction.staging.compaction.claims import claim, swap_base
 from compaction.staging.compaction.rewriting import rewrite
 from compaction.staging.compaction.work import work_on
+from compaction.staging.errors import NoChangesError
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.journal import journalled
 from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import InstallMessageError, InvalidCutError
+from compaction.segments.errors import InstallMessageError, InvalidCutError
 from compaction.segments.install import receiver as receiving
 from compaction.segments.install import sender as sending
 from compaction.segments.install.codec import checksum, decode, encode

@@ -11,7 +11,7 @@ from compaction.api.policy.cron import Cron
 from compaction.api.policy.schedule import TimeZone
 from compaction.api.text.values import Duration
 from compaction.core.planning.schedule import OpenWindow, finished_by, next_time, window_state
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 from compaction.segments.model import segment_name
 from compaction.segments.reading.reader import iter_entries
 from compaction.segments.reading.view import scan_log

@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 from pydantic import TypeAdapter
 
-from compaction.exceptions import CorruptSegmentError, LiveSetSyntaxError, LockHeldError
 from compaction.segments.clump.moves import MoveReceipt, Moves, decode_moves, encode_moves
 from compaction.segments.commit import fence
 from compaction.segments.commit.ra_recovery import settle_marker
@@ -23,6 +22,7 @@ from compaction.segments.commit.records import (
     TombstoneKind,
 )
 from compaction.segments.directory import lock
+from compaction.segments.errors import CorruptSegmentError, LiveSetSyntaxError, LockHeldError
 from compaction.segments.format import etf, names
 from compaction.segments.format.codec import decode_segment, encode_header, encode_records
 from compaction.segments.format.writer import LogWriter

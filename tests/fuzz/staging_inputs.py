@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from compaction.cli.errors import describe
 from compaction.cli.histories.lines import object_of
-from compaction.exceptions import CompactionError, RecordLineError, RecordTextError
+from compaction.errors import CompactionError, RecordLineError, RecordTextError
 from compaction.staging.cli.history.operations import CREATE_REPO, carry_out, name_of
 from compaction.staging.cli.history.session import Session
 from compaction.staging.cli.options import StagingPlace

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from compaction import staging
-from compaction.exceptions import CorruptMessageError
 from compaction.staging.changes import TOMBSTONE
+from compaction.staging.errors import CorruptMessageError
 from compaction.staging.flows.journal import JournalledToken
 from compaction.staging.format.framing import frame_value
 from compaction.staging.format.messages import (

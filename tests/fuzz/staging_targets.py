@@ -8,7 +8,7 @@ from typing import Final
 
 import cramjam
 
-from compaction.exceptions import CorruptRangeError, RangeRecordError, UnsupportedRangeError
+from compaction.staging.errors import CorruptRangeError, RangeRecordError, UnsupportedRangeError
 from compaction.staging.format.columns import RecordColumns
 from compaction.staging.format.framing import FramingError, frame_values, split_value, split_values
 from compaction.staging.format.ranges import read_metarange

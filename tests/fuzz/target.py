@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.api.text.safe import printable
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 
 LONGEST_ERROR = 4096
 """Characters of an error about hostile input, path included: hostile content is quoted in part, never as a whole."""

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import CorruptFenceError
 from compaction.segments.commit import fence
+from compaction.segments.errors import CorruptFenceError
 from fuzz.object_targets import BOMB, MERGE_BOMB
 
 ALLOWED = 48 << 20
 _MEASURE = """
 import resource, sys
 from pathlib import Path
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 {imports}
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 path = Path(sys.argv[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import DamagedWalError, InvalidWalFormatError
+from compaction.segments.errors import DamagedWalError, InvalidWalFormatError
 from compaction.segments.wal.acceptance import Standing, WriterState
 from compaction.segments.wal.codec import HEADER, RecordEncoder, WalRecord
 from compaction.segments.wal.files import decode_writers, encode_writers

@@ -134,9 +134,13 @@ LAYERS = (
     # The one place that knows all kinds, and the doors of them for what must start at once.
     Layer("compaction.registry", (*PURE, "compaction.storage", "compaction.core.reconcile", "compaction.cli")),
     Layer("compaction.wings", (*PURE, "compaction.storage", "compaction.api", "compaction.cli")),
-    Layer("compaction.exceptions", ("compaction.api", *CLUSTER, *SPARK)),
+    Layer("compaction.errors", ("compaction",)),
     # What every boundary says of an exception that nothing expects: it knows the errors only.
-    Layer("compaction.unexpected", (*CLUSTER, *SPARK, *CLOCKS, *WINGS, "compaction.api", "compaction.storage")),
+    Layer(
+        "compaction.unexpected",
+        (*CLUSTER, *SPARK, *CLOCKS, *WINGS, "compaction.api", "compaction.storage"),
+        allowed=("compaction.storage.errors",),
+    ),
 )
 
 
@@ -186,7 +190,7 @@ def test_wings_are_put_together_in_few_places(modules: list[Module]) -> None:
 
 
 EXAMPLE = "replicated_kv"
-OF_EXAMPLES = (EXAMPLE, "compaction.exceptions", "compaction.segments")
+OF_EXAMPLES = (EXAMPLE, "compaction.errors", "compaction.segments")
 """Of the project an example uses one library, as its copy elsewhere would."""
 
 

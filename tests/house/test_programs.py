@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import BinaryError
+from compaction.local.errors import BinaryError
 from support import programs
 from support.parallel import TESTS, next_of
 from support.programs import ENDED, PROGRAMS, Builder, Outcomes, Program, build_all, later, needs

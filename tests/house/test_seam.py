@@ -19,13 +19,15 @@ import click
 import pytest
 from pydantic.alias_generators import to_camel
 
-from compaction import exceptions
+from compaction.blocks.errors import BlockStoreError
 from compaction.cli.local.tables import OpenOthers, RunTables
 from compaction.core.doors import Door
 from compaction.core.kind import Kind
-from compaction.exceptions import BlockStoreError, CompactionError, SegmentLogError, StagingStoreError
+from compaction.errors import CompactionError
 from compaction.local.demo.stage import Show
 from compaction.registry import KINDS
+from compaction.segments.errors import SegmentLogError
+from compaction.staging.errors import StagingStoreError
 from compaction.storage.adapter import OpenAdapter, StoreAdapter
 from compaction.wings import SHIPPED
 from compaction.worker.ports import JobRunner, OpenRewriter
@@ -42,12 +44,11 @@ UNIONS = frozenset(
         "compaction.api.policy.store",
         "compaction.api.job.spec",
         "compaction.api.job.status",
-        "compaction.exceptions",
         "compaction.registry",
         "compaction.wings",
     }
 )
-"""Where the kinds are put together: the unions of the resources, the flat list of errors, and the registry."""
+"""Where the kinds are put together: the unions of the resources, and the registry."""
 
 
 def api_module(kind: Kind) -> str:
@@ -79,8 +80,10 @@ def names_of(kind: Kind) -> set[str]:
         found |= {job.name, job.member, job.sources.__name__, job.parameters.__name__}
     source = inspect.getmodule(member.model)
     found |= {name for name, value in vars(source).items() if getattr(value, "__module__", "") == api_module(kind)}
-    errors = (value for value in vars(exceptions).values() if inspect.isclass(value))
-    found |= {one.__name__ for one in errors if issubclass(one, ERRORS[kind.name])}
+    errors = inspect.getmodule(ERRORS[kind.name])
+    found |= {
+        name for name, value in vars(errors).items() if inspect.isclass(value) and value.__module__ == errors.__name__
+    }
     return found | {to_camel(name) for name in found if "_" in name}
 
 
@@ -164,7 +167,7 @@ def test_nothing_outside_of_a_kind_imports_its_rooms(modules: list[Module], kind
         "def merged_block(job): ...\n",
         "columns = {'segment': 1, 'block': 2}\n",
         "counted(blocks=3)\n",
-        "from compaction.exceptions import BlockStoreError\n",
+        "from compaction.blocks.errors import BlockStoreError\n",
         "kind = spec['blockStore']\n",
         "merged = [block for block in found]\n",
     ],

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.exceptions import (
+from compaction.kube.logging import LogFormat, setup_logging
+from compaction.serving.access import AccessRules, Gate
+from compaction.serving.errors import (
     IngestConfigError,
     NotAllowedError,
     NotAuthenticatedError,
     TokenReviewUnavailableError,
 )
-from compaction.kube.logging import LogFormat, setup_logging
-from compaction.serving.access import AccessRules, Gate
 from compaction.serving.reviews import KNOWN_SECONDS, REFUSED_SECONDS, AllowedAccounts, CachedReviews
 from compaction.serving.shared_secrets import SharedSecret
 from support.stores.block_index import block_id

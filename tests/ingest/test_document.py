@@ -20,8 +20,9 @@ from compaction.blocks.serving.messages import Problem, RegistrationOutcome
 from compaction.blocks.serving.openapi import document
 from compaction.blocks.serving.server import IngestServer
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.exceptions import DatabaseError, DatabaseUnavailableError, TokenReviewUnavailableError
+from compaction.serving.errors import TokenReviewUnavailableError
 from compaction.serving.service import RequestLimits
+from compaction.storage.errors import DatabaseError, DatabaseUnavailableError
 from support.depth import examples
 from support.stores.api_documents import check_routes, check_whole, secured
 from support.stores.block_churn import compact, sweep

@@ -15,8 +15,8 @@ import pytest
 
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.exceptions import IngestConfigError
 from compaction.local.cluster.certs import Authority, ensure_authority
+from compaction.serving.errors import IngestConfigError
 from compaction.serving.running import Address, TlsFiles
 from compaction.storage.objects.store import Retrying, open_objects
 from support.stores.block_stores import fill, upload

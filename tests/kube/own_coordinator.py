@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from compaction.exceptions import ApiUnavailableError
+from compaction.errors import ApiUnavailableError
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, EVENTS, LEASES, ApiCall, ApiClient, Obj
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.controller import PolicyController

@@ -17,7 +17,7 @@ from compaction.core.reconcile.actions import Decision
 from compaction.core.reconcile.observations import PolicySnapshot
 from compaction.core.reconcile.planning import creating
 from compaction.core.reconcile.policy import reconcile
-from compaction.exceptions import ApiUnavailableError, ConflictError
+from compaction.errors import ApiUnavailableError, ConflictError
 from compaction.kube import controller
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, EVENTS, LEASES, ApiClient, Obj
 from compaction.kube.client.config import ApiConnection

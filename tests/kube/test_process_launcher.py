@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from compaction.exceptions import LaunchError
+from compaction.kube.errors import LaunchError
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.kube.launchers.process import ProcessLauncher, worker_command
 from support.processes.family import still_alive

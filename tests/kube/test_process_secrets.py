@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from compaction.exceptions import LaunchError
+from compaction.kube.errors import LaunchError
 from compaction.kube.launchers.base import PolicyKey, StoreSecrets, WorkerRef, WorkerRequest
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.launchers.process_secrets import REFRESH_SECONDS

@@ -17,10 +17,11 @@ from typing import Any
 
 from compaction.api.job.resource import CompactionJob
 from compaction.blocks.rewriting.rewriter import BlockRewriter
-from compaction.exceptions import ConflictError, CorruptEntryError, NotFoundError, SegmentLogError
+from compaction.errors import ConflictError, NotFoundError
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.leases.record import format_micro_time
+from compaction.segments.errors import CorruptEntryError, SegmentLogError
 from compaction.segments.scan.sense import SenseSettings
 from compaction.segments.store import SegmentLogStore
 from compaction.storage.secrets import NO_SECRETS, Secrets

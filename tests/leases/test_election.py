@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.exceptions import AlreadyExistsError, ApiUnavailableError, ConflictError, NotFoundError
+from compaction.errors import AlreadyExistsError, ApiUnavailableError, ConflictError, NotFoundError
 from compaction.leases.election import Election, ElectionSettings, ElectionState, make_identity
 from compaction.leases.record import Lease, LeaseRecord
 from support.depth import examples

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.exceptions import ApiUnavailableError, ConflictError, NotFoundError
+from compaction.errors import ApiUnavailableError, ConflictError, NotFoundError
 from compaction.leases.election import ElectionSettings, ElectionState
 from compaction.leases.elector import HARD_EXIT_CODE, Deadman, Elector
 from compaction.leases.record import Lease, LeaseRecord

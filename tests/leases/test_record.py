@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.exceptions import MalformedLeaseError
+from compaction.errors import MalformedLeaseError
 from compaction.leases.record import Lease, LeaseRecord, format_micro_time, parse_micro_time
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, 0, tzinfo=UTC)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.exceptions import TokenExhaustedError
+from compaction.errors import TokenExhaustedError
 from compaction.leases.tokens import MAX_TOKEN, next_token
 
 MEMORY = st.none() | st.integers(0, MAX_TOKEN - 1)

@@ -20,7 +20,7 @@ import yaml
 from compaction.api.manifests.policies import load_policies
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.blocks.cli import serve as blocks
-from compaction.exceptions import ForbiddenError
+from compaction.errors import ForbiddenError
 from compaction.kube.client.api import PODS, ApiClient
 from compaction.kube.client.config import load_connection, static_token
 from compaction.kube.client.token_review import TokenReviewer

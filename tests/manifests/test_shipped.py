@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import ShippedFilesError
+from compaction.local.errors import ShippedFilesError
 from compaction.local.shipped import ShippedFile, alert_rules, drifted, shipped_files, write_files
 from compaction.local.shipped.__main__ import main
 from compaction.local.shipped.files import INSTALL, INSTALL_HEADER, METADATA, METRICS_PAGE, RULES

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compaction.api.names import COORDINATOR_LEASE, EXECUTOR_SERVICE_ACCOUNT, WORKER_SERVICE_ACCOUNT
-from compaction.exceptions import ForbiddenError, InvalidObjectError
+from compaction.errors import ForbiddenError, InvalidObjectError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection, static_token
 from compaction.kube.client.resources import LEASES, Resource

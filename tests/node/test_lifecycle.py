@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import NodeError
 from compaction.local.cluster.state import read_state
+from compaction.local.errors import NodeError
 from compaction.local.node import cgroups
 from compaction.local.node.images import TOOLS_IMAGE
 from compaction.local.node.layout import NodeLayout

@@ -14,7 +14,7 @@ from compaction.core.reconcile import store_work
 from compaction.core.reconcile.actions import RaiseShare
 from compaction.core.reconcile.allowance import NO_ALLOWANCE, Allowance, OperatorLimits
 from compaction.core.reconcile.shared_limits import SharedLimits
-from compaction.exceptions import ApiUnavailableError
+from compaction.errors import ApiUnavailableError
 from support.cluster.executed import WorldObjects
 from support.cluster.world import PlainCluster
 from support.depth import seeds

@@ -30,19 +30,12 @@ from compaction.api.names import (
     LABEL_WORKER,
     child_labels,
 )
-from compaction.exceptions import (
-    ApiUnavailableError,
-    ConflictError,
-    InvalidAssignmentError,
-    LeaseLostError,
-    PortUnavailableError,
-    StopRequestedError,
-    WorkerLeaseGoneError,
-)
+from compaction.errors import ApiUnavailableError, ConflictError, InvalidAssignmentError
 from compaction.kube.assignments import KubeLeasePort, WorkerIdentity, lease_port
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj, Resource
 from compaction.kube.client.config import ApiConnection, load_connection, no_token
 from compaction.leases.record import Lease, LeaseRecord
+from compaction.worker.errors import LeaseLostError, PortUnavailableError, StopRequestedError, WorkerLeaseGoneError
 from support.processes.worker_ports import small_spec
 
 pytestmark = pytest.mark.apiserver

@@ -22,8 +22,9 @@ from compaction.blocks.kind import BLOCKS
 from compaction.blocks.model import RowFingerprint
 from compaction.blocks.rewriting.report import Proof
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.exceptions import DatabaseUnavailableError, LeaseLostError
+from compaction.storage.errors import DatabaseUnavailableError
 from compaction.worker.budget import budget_of
+from compaction.worker.errors import LeaseLostError
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_index import check
 from support.stores.block_jobs import JOB, MEBIBYTE, assert_tidy, claim, job_of, orphans, run

@@ -11,10 +11,11 @@ from compaction.api.enums import JobReason
 from compaction.api.job.report import ReportOutcome
 from compaction.api.job.resource import CompactionJob, CompactionJobSpec
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE
+from compaction.blocks.errors import SortKeyError
 from compaction.blocks.rewriting.job import BlockJob
 from compaction.blocks.rewriting.plan import order_in_words, sort_key
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.exceptions import InvalidAssignmentError, SortKeyError
+from compaction.errors import InvalidAssignmentError
 from compaction.segments.rewriting.rewriter import SegmentRewriter
 from compaction.storage.secrets import DirectorySecrets, GivenSecrets, write_secrets
 from compaction.worker.place import objects_place

@@ -17,9 +17,9 @@ from compaction.blocks.fingerprint.rows import fingerprint
 from compaction.blocks.merge.settings import MergeSettings
 from compaction.blocks.model import Block, RowFingerprint
 from compaction.blocks.rewriting.merging import BlockMerge, merge_blocks
-from compaction.exceptions import LeaseLostError
 from compaction.storage.objects.store import ObjectStorage, open_objects
 from compaction.worker import shares
+from compaction.worker.errors import LeaseLostError
 from compaction.worker.place import ObjectsPlace
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_rows import parquet

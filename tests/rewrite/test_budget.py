@@ -7,9 +7,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from compaction.exceptions import RateBudgetError, RewriteStoppedError
+from compaction.storage.errors import RewriteStoppedError
 from compaction.storage.pace import Pace
 from compaction.worker.budget import BudgetClient, RateBudget, budget_of
+from compaction.worker.errors import RateBudgetError
 from support.processes.worker_ports import ThreadEngine
 
 LIMIT = 1 << 20

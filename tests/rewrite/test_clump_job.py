@@ -13,7 +13,6 @@ from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome, parse_report
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.segment_logs import ClumpRequest
-from compaction.exceptions import LeaseLostError
 from compaction.segments.adapter import identity_of
 from compaction.segments.clump.moves import read_moves
 from compaction.segments.commit import fence
@@ -22,6 +21,7 @@ from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.reasons import SegmentReason
 from compaction.segments.rewriting.rewriter import SegmentRewriter
+from compaction.worker.errors import LeaseLostError
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
 from support.stores.log_owner import live_payloads, under_the_maps
 from support.stores.segment_logs import leftovers

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.exceptions import JobStoppedError, LeaseLostError
+from compaction.worker.errors import JobStoppedError, LeaseLostError
 from compaction.worker.held import HeldJobLease
 from support.processes.worker_ports import assignment, small_spec
 

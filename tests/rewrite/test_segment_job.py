@@ -18,17 +18,12 @@ from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome, parse_report
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.segment_logs import Ownership, SegmentGroup
-from compaction.exceptions import (
-    InvalidAssignmentError,
-    JobStoppedError,
-    LeaseLostError,
-    MissingSegmentHeaderError,
-    TaskFailedError,
-)
+from compaction.errors import InvalidAssignmentError
 from compaction.segments.adapter import identity_of
 from compaction.segments.commit import fence, replacing
 from compaction.segments.commit.records import TombstoneKind
 from compaction.segments.directory import lock
+from compaction.segments.errors import MissingSegmentHeaderError
 from compaction.segments.format.codec import read_segment
 from compaction.segments.generate import Pattern, corrupt_entry
 from compaction.segments.model import FileIdentity, segment_name, segment_number
@@ -40,6 +35,7 @@ from compaction.segments.rewriting.rewriter import SegmentRewriter
 from compaction.segments.rewriting.task import failure_of
 from compaction.segments.snapshot.directories import newest_snapshot, write_snapshot
 from compaction.worker.budget import budget_of
+from compaction.worker.errors import JobStoppedError, LeaseLostError, TaskFailedError
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
 from support.stores.ra_system import killed, stopped
 from support.stores.segment_logs import content, leftovers, regular

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.exceptions import EngineStartError
+from compaction.worker.errors import EngineStartError
 from compaction.worker.spark.properties import DriverCall, parse_properties, worker_options
 
 # As Spark 4.3 writes it into the ConfigMap of a driver (java.util.Properties.store).

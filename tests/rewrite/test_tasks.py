@@ -10,11 +10,11 @@ from contextlib import closing
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.exceptions import LeaseLostError
 from compaction.segments.planning.group_check import GroupRanges
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.rewriting import task
 from compaction.segments.snapshot.seq import LiveSet
+from compaction.worker.errors import LeaseLostError
 from compaction.worker.tasks import run_tasks
 from support.processes.worker_ports import FakeLease, ThreadEngine
 

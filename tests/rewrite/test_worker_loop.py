@@ -14,7 +14,8 @@ import pytest
 
 from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.exceptions import CompactionError, EngineLostError, ExecutorsOutOfMemoryError, PortUnavailableError
+from compaction.errors import CompactionError
+from compaction.worker.errors import EngineLostError, ExecutorsOutOfMemoryError, PortUnavailableError
 from compaction.worker.events import EndReason, Inbox, JobEnded
 from compaction.worker.heartbeat import Heartbeat
 from compaction.worker.loop import Worker, WorkerExit

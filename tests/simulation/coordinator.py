@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compaction.exceptions import ApiError, GoneError
+from compaction.errors import ApiError, GoneError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.leaseport import CoordinatorLease
 from compaction.kube.client.resources import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Resource

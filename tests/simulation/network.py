@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from compaction.exceptions import ApiUnavailableError
+from compaction.errors import ApiUnavailableError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection, no_token
 from compaction.kube.client.transport import _UNSENT, Request, Transport, error_of

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from compaction.exceptions import LockHeldError
 from compaction.segments.directory import lock
+from compaction.segments.errors import LockHeldError
 from simulation.processes import Process, give_way
 
 if TYPE_CHECKING:

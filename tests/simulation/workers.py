@@ -16,12 +16,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from compaction.api.job.report import JobReport
-from compaction.exceptions import CompactionError, EngineLostError, LaunchError
+from compaction.errors import CompactionError
 from compaction.kube.assignments import KubeLeasePort, WorkerIdentity
+from compaction.kube.errors import LaunchError
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.segments.rewriting.rewriter import SegmentRewriter
 from compaction.worker import budget
 from compaction.worker.budget import BudgetClient, Granted, RateBudget
+from compaction.worker.errors import EngineLostError
 from compaction.worker.events import EndReason, JobEnded
 from compaction.worker.held import HeldJobLease
 from compaction.worker.keeper import LeaseKeeper

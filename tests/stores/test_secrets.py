@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.api.policy.values import CaBundle
-from compaction.exceptions import SecretError, SecretForbiddenError, SecretMissingError, SecretsNotFoundError
 from compaction.local.cluster.certs import ensure_authority
+from compaction.storage.errors import SecretError, SecretForbiddenError, SecretMissingError, SecretsNotFoundError
 from compaction.storage.secrets import (
     LARGEST,
     DirectorySecrets,

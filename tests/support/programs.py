@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import pytest
 
-from compaction.exceptions import BinaryError
+from compaction.local.errors import BinaryError
 from compaction.local.processes.locks import exclusive
 from compaction.local.processes.process import GUARD, ProcessId
 from compaction.local.programs.promtool import ensure_promtool, find_promtool

@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 from replicated_kv.client import Client
 from replicated_kv.errors import KeyValueError
 from replicated_kv.member import Member

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 from compaction.segments.install.driver import SnapshotSender
 from replicated_kv.errors import KeyValueError, Reason, RefusedError, TermError
 from replicated_kv.machine import Command, Operation

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import CompactionError, FlushFailedError, WalFailedError
+from compaction.errors import CompactionError
+from compaction.segments.errors import FlushFailedError, WalFailedError
 from replicated_kv.errors import (
     CommandError,
     DivergedError,

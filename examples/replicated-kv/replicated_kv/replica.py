@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import EntryMissingError
+from compaction.segments.errors import EntryMissingError
 from compaction.segments.install.driver import SnapshotReceiver
 from compaction.segments.memtable.table import LogEntry
 from compaction.segments.snapshot.data_file import read_state

@@ -24,6 +24,7 @@ from compaction.blocks.claims.answered import BlockClaims
 from compaction.blocks.claims.heartbeat import HolderHeartbeat
 from compaction.blocks.claims.refused import claiming
 from compaction.blocks.connecting import connection_of
+from compaction.blocks.errors import BlockStoreError, UnknownBlockError
 from compaction.blocks.index.retention import RetentionPeriods
 from compaction.blocks.index.tables import IndexJobState
 from compaction.blocks.measures import measures_of
@@ -36,17 +37,15 @@ from compaction.blocks.sweep.cleaner import BlockCleaner
 from compaction.blocks.waiting import WaitingBlocks
 from compaction.blocks.work import tenant_of_target
 from compaction.core.planning.reading import Conflict, HeldJob, ScanResult, TargetProblem, UnofferedDebt
-from compaction.exceptions import (
-    BlockStoreError,
+from compaction.errors import InvalidAssignmentError
+from compaction.storage.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
+from compaction.storage.errors import (
     DatabaseUnavailableError,
-    InvalidAssignmentError,
     ObjectAccessError,
     ObjectStoreUnavailableError,
     SecretError,
     StorageError,
-    UnknownBlockError,
 )
-from compaction.storage.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
 from compaction.storage.opened import KeptOpen
 from compaction.storage.processes import ThisProcess
 from compaction.storage.secrets import Secrets, reason_of

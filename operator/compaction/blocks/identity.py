@@ -11,11 +11,12 @@ from typing import Final
 from sqlalchemy import Connection, delete, select, update
 from ulid import ULID
 
+from compaction.blocks.errors import IndexMismatchError
 from compaction.blocks.index.engine import IndexChange, IndexDatabase, head_version
 from compaction.blocks.index.schema import ensure_schema
 from compaction.blocks.index.tables import HEAD, METADATA
 from compaction.blocks.owners import IDENTITY_PATH, FolderOwners
-from compaction.exceptions import IndexMismatchError, ObjectExistsError, ObjectMissingError
+from compaction.storage.errors import ObjectExistsError, ObjectMissingError
 from compaction.storage.objects.store import ObjectStorage
 
 _LONGEST: Final = 100

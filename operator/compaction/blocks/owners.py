@@ -19,13 +19,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from compaction.exceptions import (
-    ForeignFileError,
-    ObjectAccessError,
-    ObjectError,
-    ObjectMissingError,
-    ObjectPathError,
-)
+from compaction.blocks.errors import ForeignFileError
+from compaction.storage.errors import ObjectAccessError, ObjectError, ObjectMissingError, ObjectPathError
 from compaction.storage.objects.paths import check_path
 from compaction.storage.objects.store import ObjectInfo, ObjectStorage
 

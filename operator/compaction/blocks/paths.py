@@ -11,7 +11,7 @@ import re
 from typing import Final, NamedTuple
 
 from compaction.api.text.safe import printable
-from compaction.exceptions import InvalidTenantError
+from compaction.blocks.errors import InvalidTenantError
 
 SUFFIX: Final = ".parquet"
 MAX_TENANT: Final = 200

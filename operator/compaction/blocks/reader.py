@@ -17,6 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from compaction.blocks.errors import (
+    BlockStoreError,
+    CorruptBlockError,
+    SchemaConflictError,
+    SnapshotExpiredError,
+    UnsuitableBlockError,
+)
 from compaction.blocks.format.footer import LIBRARY_FAILURES, UNKNOWN, BlockFooter, read_footer, short
 from compaction.blocks.format.metadata import decode
 from compaction.blocks.format.times import (
@@ -32,15 +39,7 @@ from compaction.blocks.index.pages import blocks_at, page
 from compaction.blocks.index.tables import BlockState
 from compaction.blocks.merge.schema import unified
 from compaction.blocks.model import Block
-from compaction.exceptions import (
-    BlockStoreError,
-    CorruptBlockError,
-    ObjectMissingError,
-    SchemaConflictError,
-    SnapshotExpiredError,
-    StorageError,
-    UnsuitableBlockError,
-)
+from compaction.storage.errors import ObjectMissingError, StorageError
 from compaction.storage.objects.store import ObjectStorage
 from compaction.unexpected import lack_of
 

@@ -14,6 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, Self
 
+from compaction.blocks.errors import BlockStoreError, ForeignFileError
 from compaction.blocks.identity import bind
 from compaction.blocks.index import claims, listing, quarantine, registering, replacing
 from compaction.blocks.index.engine import IndexDatabase
@@ -24,8 +25,8 @@ from compaction.blocks.index.registering import Registered
 from compaction.blocks.index.replacing import BlockReplacement, Replaced
 from compaction.blocks.model import SECOND, Block
 from compaction.blocks.owners import FolderOwners
-from compaction.exceptions import BlockStoreError, ForeignFileError, StorageError
 from compaction.storage.database.engine import DEFAULT_PATIENCE
+from compaction.storage.errors import StorageError
 from compaction.storage.objects.store import ObjectStorage, open_objects
 from compaction.storage.processes import Holder
 from compaction.storage.unreachable import StoreAddress

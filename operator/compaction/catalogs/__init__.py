@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from compaction.catalogs.commands.schemas import CreateSchema, DropSchema
     from compaction.catalogs.commands.tables import CreateTable, DropTable, PrimaryKey, RenameTable, SetTableProperties
     from compaction.catalogs.commands.zones import AlterZone, CreateZone, DropZone, RenameZone, SetDefaultZone
+    from compaction.catalogs.errors import CatalogError
     from compaction.catalogs.manager.events import CatalogEvent, EventKind
     from compaction.catalogs.manager.executing import Executed
     from compaction.catalogs.manager.settings import Settings
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from compaction.catalogs.model.enums import Collation, ColumnType, IndexKind
     from compaction.catalogs.model.values import Constant, Function
     from compaction.catalogs.opening import OpenCatalog, open_catalog
-    from compaction.exceptions import CatalogError
 
 __all__ = [
     "AddColumns",
@@ -92,7 +92,7 @@ _HOMES: Final = {
     "catalogs.model.enums": ("Collation", "ColumnType", "IndexKind"),
     "catalogs.model.values": ("Constant", "Function"),
     "catalogs.opening": ("OpenCatalog", "open_catalog"),
-    "exceptions": ("CatalogError",),
+    "catalogs.errors": ("CatalogError",),
 }
 _HOME_OF: Final = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compaction.catalogs.commands.command import Command
+from compaction.catalogs.errors import CatalogArgumentError
 from compaction.catalogs.log.etcd.client import GatewayClient
 from compaction.catalogs.log.etcd.settings import EtcdSettings, Tls
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
@@ -21,7 +22,6 @@ from compaction.catalogs.manager.manager import CatalogManager
 from compaction.catalogs.manager.settings import Settings
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.hybrid import MAX_LOGICAL, hybrid
-from compaction.exceptions import CatalogArgumentError
 
 WAIT_SECONDS: Final = 60.0
 """How long a change may take until every process shows it."""

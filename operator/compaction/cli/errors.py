@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from compaction.api.text.safe import printable
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 
 EXIT_DATA_ERROR = 1
 EXIT_INTERRUPTED: Final = 130

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import click
 from click.shell_completion import CompletionItem
 
-from compaction.exceptions import CommandMissingError
+from compaction.local.errors import CommandMissingError
 
 
 class LazyGroup(click.Group):

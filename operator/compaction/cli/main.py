@@ -21,7 +21,7 @@ from compaction.api.text.safe import printable
 from compaction.cli.cluster.flags import cluster_flags, remember
 from compaction.cli.errors import EXIT_DATA_ERROR, EXIT_INTERRUPTED, describe
 from compaction.cli.lazy import LazyGroup, pause_collector
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 from compaction.wings import commands
 
 COMMANDS: dict[str, tuple[str, str]] = {

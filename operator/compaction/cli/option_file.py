@@ -10,7 +10,7 @@ import yaml
 
 from compaction.api.manifests.yaml_loader import BoundedLoader
 from compaction.api.text.safe import cut, printable
-from compaction.exceptions import StoreOptionsError
+from compaction.storage.errors import StoreOptionsError
 
 MAX_TEXT: Final = 1 << 20
 """Bytes; a file of options has a few hundred."""

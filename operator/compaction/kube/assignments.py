@@ -42,23 +42,20 @@ from compaction.api.names import (
     child_labels,
 )
 from compaction.api.text.safe import INT64_MAX, number_in
-from compaction.exceptions import (
+from compaction.errors import (
     AlreadyExistsError,
     ApiError,
     ConflictError,
     GoneError,
     InvalidAssignmentError,
-    LeaseLostError,
     MalformedLeaseError,
     NotFoundError,
-    PortUnavailableError,
-    StopRequestedError,
-    WorkerLeaseGoneError,
 )
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj, WatchEvent
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.release import OWN_VERSION
 from compaction.leases.record import Lease, LeaseRecord
+from compaction.worker.errors import LeaseLostError, PortUnavailableError, StopRequestedError, WorkerLeaseGoneError
 from compaction.worker.ports import Assignment, JobOffer, LeasePort
 
 log = structlog.get_logger(__name__)

@@ -27,7 +27,7 @@ from compaction.core.reconcile.allowance import NO_LIMITS, OperatorLimits
 from compaction.core.reconcile.observations import Moment, PolicySnapshot
 from compaction.core.reconcile.policy import reconcile
 from compaction.core.reconcile.status.announcing import of_standing
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 from compaction.kube.client.resources import COMPACTION_POLICIES, LEASES, Obj, Resource
 from compaction.kube.executor.api import ApiObjects
 from compaction.kube.executor.events import EventType

@@ -30,7 +30,7 @@ from compaction.api.names import (
 from compaction.api.policy.workers import MAX_SLOTS
 from compaction.api.text.safe import INT64_MAX, cut, number_in, printable
 from compaction.core.reconcile.observations import Identity, JobLease, JobView, WorkerLease, WorkerProcess
-from compaction.exceptions import MalformedLeaseError, MalformedReportError
+from compaction.errors import MalformedLeaseError, MalformedReportError
 from compaction.kube.client.resources import Obj
 from compaction.kube.informer.cache import key_of
 from compaction.kube.launchers.base import WorkerObservation

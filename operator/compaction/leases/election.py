@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from compaction.exceptions import AlreadyExistsError, ApiError, ConflictError, NotFoundError
+from compaction.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
 from compaction.leases.observer import LeaseObserver
 from compaction.leases.record import Lease, LeaseRecord
 

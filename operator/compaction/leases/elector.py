@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from compaction.exceptions import ApiError
+from compaction.errors import ApiError
 from compaction.leases.election import Election, ElectionPort, ElectionSettings, ElectionState, leader_clock
 
 HARD_EXIT_CODE: Final = 70

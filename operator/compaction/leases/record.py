@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from compaction.api.text.safe import cut
-from compaction.exceptions import MalformedLeaseError
+from compaction.errors import MalformedLeaseError
 
 _LONGEST_TIME: Final = 64
 _LONGEST_QUOTE: Final = 80

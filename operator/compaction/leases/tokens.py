@@ -4,7 +4,7 @@ The token lives in `Lease.spec.leaseTransitions`, but a Lease can be deleted and
 So the next one is floored by every place that remembers: the job's status and, above all, the store itself.
 """
 
-from compaction.exceptions import TokenExhaustedError
+from compaction.errors import TokenExhaustedError
 
 #: `leaseTransitions` is an int32; one assignment per second would reach this after 68 years.
 MAX_TOKEN = 2**31 - 1

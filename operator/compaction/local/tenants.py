@@ -24,11 +24,12 @@ from compaction.api.names import (
     EXECUTOR_SERVICE_ACCOUNT,
     WORKER_SERVICE_ACCOUNT,
 )
-from compaction.exceptions import ApiError, DrillError, ForbiddenError, InvalidObjectError, NotFoundError
+from compaction.errors import ApiError, ForbiddenError, InvalidObjectError, NotFoundError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.resources import CATALOG_COMPACTIONS, COMPACTION_POLICIES, LEASES, PODS, Obj, Resource
 from compaction.local.demo.check import Check
+from compaction.local.errors import DrillError
 
 EDITOR: Final = "compaction-editor"
 ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")

@@ -18,18 +18,9 @@ from compaction.api.text.safe import INT64_MAX
 from compaction.core.planning.candidates import Candidate, GroupCandidate, LeftAlonePart, ObsoleteSource
 from compaction.core.planning.planner import LeftOut
 from compaction.core.planning.reading import ScanResult, TargetProblem
-from compaction.exceptions import (
-    ClaimRefusal,
-    ClaimRefusedError,
-    CompactionError,
-    InvalidAssignmentError,
-    LockHeldError,
-    NotALogDirectoryError,
-    OwnerRunningError,
-    SegmentLogError,
-    StaleTokenError,
-)
+from compaction.errors import ClaimRefusal, ClaimRefusedError, CompactionError, InvalidAssignmentError, StaleTokenError
 from compaction.segments.directory.faults import fault_of
+from compaction.segments.errors import LockHeldError, NotALogDirectoryError, OwnerRunningError, SegmentLogError
 from compaction.segments.kind import MISSING, tenant_of
 from compaction.segments.model import FileIdentity
 from compaction.segments.planning.limits import IndexesMissing, SegmentLimits

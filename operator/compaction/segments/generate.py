@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from compaction.exceptions import InvalidEntryError, SegmentLogError
 from compaction.segments.directory.owner import is_ra_directory
+from compaction.segments.errors import InvalidEntryError, SegmentLogError
 from compaction.segments.format.codec import read_segment
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.model import DEFAULT_MAX_SIZE, segment_name

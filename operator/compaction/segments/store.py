@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import NotALogDirectoryError, SegmentLogError, SourcesChangedError
 from compaction.segments import sweep
 from compaction.segments.commit import commit, fence, recovery
 from compaction.segments.commit.commit import GroupOutcome
@@ -22,6 +21,7 @@ from compaction.segments.commit.records import FenceRecord, GroupReceipt, Rewrit
 from compaction.segments.directory import lock
 from compaction.segments.directory.faults import storage_errors
 from compaction.segments.directory.owner import require_stopped
+from compaction.segments.errors import NotALogDirectoryError, SegmentLogError, SourcesChangedError
 from compaction.segments.format.names import group_key
 from compaction.segments.planning.group_check import GroupCheck, GroupRanges
 from compaction.segments.planning.plan import LogPlan, plan_log

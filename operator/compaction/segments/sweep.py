@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import CorruptMovesError, LiveEntriesMissingError, LiveSetUnknownError
 from compaction.segments.clump.moves import load_moves, moves_files
 from compaction.segments.commit import fence, recovery
 from compaction.segments.commit.records import FenceRecord, SegmentTombstone, TombstoneKind
@@ -25,6 +24,7 @@ from compaction.segments.directory import fs, lock
 from compaction.segments.directory.faults import storage_errors
 from compaction.segments.directory.listing import links_of, segment_links, status
 from compaction.segments.directory.owner import require_stopped
+from compaction.segments.errors import CorruptMovesError, LiveEntriesMissingError, LiveSetUnknownError
 from compaction.segments.format.names import clump_name, job_key, parse_partial
 from compaction.segments.model import FileIdentity
 from compaction.segments.planning.limits import IndexesMissing

@@ -14,7 +14,7 @@ import yaml
 
 from compaction.api.manifests.yaml_loader import BoundedLoader
 from compaction.api.text.safe import cut, printable
-from compaction.exceptions import IngestConfigError, NotAllowedError, NotAuthenticatedError
+from compaction.serving.errors import IngestConfigError, NotAllowedError, NotAuthenticatedError
 from compaction.serving.reviews import CachedReviews
 from compaction.serving.shared_secrets import SharedSecret
 

@@ -17,20 +17,18 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from compaction.api.text.safe import cut, printable
-from compaction.exceptions import (
-    CompactionError,
+from compaction.errors import CompactionError
+from compaction.serving.errors import NotAllowedError, NotAuthenticatedError, TokenReviewUnavailableError
+from compaction.serving.openapi import JSON
+from compaction.serving.wire import Wire
+from compaction.storage.errors import (
     DatabaseSchemaError,
     DatabaseUnavailableError,
-    NotAllowedError,
-    NotAuthenticatedError,
     ObjectAccessError,
     ObjectRefusedError,
     ObjectStoreUnavailableError,
     StorageError,
-    TokenReviewUnavailableError,
 )
-from compaction.serving.openapi import JSON
-from compaction.serving.wire import Wire
 
 log = structlog.get_logger(__name__)
 

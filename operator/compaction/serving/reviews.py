@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
-from compaction.exceptions import IngestConfigError, NotAllowedError, NotAuthenticatedError
+from compaction.serving.errors import IngestConfigError, NotAllowedError, NotAuthenticatedError
 
 KNOWN_SECONDS: Final = 60.0
 REFUSED_SECONDS: Final = 10.0

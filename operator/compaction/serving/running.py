@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from compaction.exceptions import IngestConfigError
+from compaction.serving.errors import IngestConfigError
 from compaction.serving.service import HttpService
 
 LOOK_SECONDS: Final = 30.0

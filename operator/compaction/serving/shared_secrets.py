@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from compaction.exceptions import IngestConfigError
+from compaction.serving.errors import IngestConfigError
 
 SHORTEST: Final = 16
 """Characters of a secret, at least."""

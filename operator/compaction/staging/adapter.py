@@ -16,17 +16,13 @@ from compaction.api.enums import PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.staging_area import StagingAreaSpec
 from compaction.core.planning.reading import HeldJob, ScanResult, TargetProblem
-from compaction.exceptions import (
-    InvalidAssignmentError,
-    StagingStoreError,
-    StorageError,
-    UnknownRefError,
-)
+from compaction.errors import InvalidAssignmentError
 from compaction.staging.answers import claiming, left_out, unreadable
 from compaction.staging.behind import furthest_behind
 from compaction.staging.compaction.claims import claim, high_water_of, retire
 from compaction.staging.connecting import connection_of, work_of
 from compaction.staging.damage import DamageChecks
+from compaction.staging.errors import StagingStoreError, UnknownRefError
 from compaction.staging.flows.area import Area
 from compaction.staging.lakefs.adapter import LiveAdapter
 from compaction.staging.reasons import StagingReason
@@ -36,6 +32,7 @@ from compaction.staging.sweep.objects import sweep_objects
 from compaction.staging.sweep.tokens import journal_rows, next_due, note_unused, sweep_tokens
 from compaction.staging.work import branch_of_target, target_name
 from compaction.storage.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
+from compaction.storage.errors import StorageError
 from compaction.storage.opened import KeptOpen
 from compaction.storage.secrets import Secrets
 from compaction.storage.unreachable import explaining

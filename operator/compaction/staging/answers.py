@@ -9,25 +9,25 @@ from typing import Final
 from compaction.api.enums import PolicyReason
 from compaction.core.planning.planner import LeftOut
 from compaction.core.planning.reading import ScanResult, TargetProblem
-from compaction.exceptions import (
-    ClaimRefusal,
-    ClaimRefusedError,
-    CompactionError,
-    DatabaseUnavailableError,
+from compaction.errors import ClaimRefusal, ClaimRefusedError, CompactionError
+from compaction.staging.errors import (
     ForeignRepositoryError,
     LiveStoreRefusedError,
-    ObjectAccessError,
-    ObjectStoreUnavailableError,
     RepositoryReadOnlyError,
-    SecretError,
     StagingStoreError,
-    StorageError,
     TooManyTriesError,
     UnknownRefError,
     WorkOutdatedError,
 )
 from compaction.staging.reasons import StagingReason
 from compaction.storage.adapter import Sensed, SenseRequest
+from compaction.storage.errors import (
+    DatabaseUnavailableError,
+    ObjectAccessError,
+    ObjectStoreUnavailableError,
+    SecretError,
+    StorageError,
+)
 from compaction.storage.secrets import reason_of
 
 _REASONS: Final[tuple[tuple[type[CompactionError], str], ...]] = (

@@ -11,17 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.exceptions import (
-    CompactionError,
-    CorruptMessageError,
-    CorruptRangeError,
-    MissingRangeError,
-    ObjectMissingError,
-    UnsupportedRangeError,
-)
+from compaction.errors import CompactionError
+from compaction.staging.errors import CorruptMessageError, CorruptRangeError, MissingRangeError, UnsupportedRangeError
 from compaction.staging.kv.port import KeyValueStore
 from compaction.staging.refs.records import BranchRecord
 from compaction.staging.tree.storage import RangeStorage
+from compaction.storage.errors import ObjectMissingError
 
 MISSING: Final = "missing"
 """The identity of an object that does not exist."""

@@ -13,8 +13,9 @@ from typing import Final
 
 from compaction.api.policy.staging_area import MAX_TOKENS_PER_JOB, StagingAreaSpec
 from compaction.core.planning.candidates import Candidate, GroupCandidate
-from compaction.exceptions import CompactionError, CorruptMessageError, StagingStoreError
+from compaction.errors import CompactionError
 from compaction.staging.compaction.work import BranchWork
+from compaction.staging.errors import CorruptMessageError, StagingStoreError
 from compaction.staging.flows.area import Area
 from compaction.staging.measures import (
     AGE_REACHED,

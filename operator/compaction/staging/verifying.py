@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from compaction.exceptions import StagingStoreError
 from compaction.staging.changes import rows_where, tombstones
+from compaction.staging.errors import StagingStoreError
 from compaction.staging.flows.area import Area
 from compaction.staging.format.columns import RecordColumns
 from compaction.staging.format.framing import split_values

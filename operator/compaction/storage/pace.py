@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from compaction.exceptions import RewriteStoppedError
+from compaction.storage.errors import RewriteStoppedError
 
 STEP_SECONDS: Final = 0.1
 """The longest sleep: a caller that waits for its bytes checks this often whether it must stop."""

@@ -20,13 +20,8 @@ from typing import Final, Protocol
 
 from compaction.api.enums import PolicyReason
 from compaction.api.policy.values import CaBundle
-from compaction.exceptions import (
-    CONFIG_MAP,
-    SecretError,
-    SecretForbiddenError,
-    SecretMissingError,
-    SecretsNotFoundError,
-)
+from compaction.errors import CONFIG_MAP
+from compaction.storage.errors import SecretError, SecretForbiddenError, SecretMissingError, SecretsNotFoundError
 
 MOUNTED_AT: Final = "/var/run/compaction/secrets"
 """Where pods of workers have the Secrets of their policy, a directory for each."""

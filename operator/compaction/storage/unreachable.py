@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from compaction.exceptions import (
+from compaction.storage.errors import (
     DatabaseLoginError,
     DatabaseUnreachableError,
     ObjectAccessError,

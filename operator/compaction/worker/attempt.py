@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from compaction.api.job.report import JobReport
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 from compaction.worker.budget import BudgetClient, budget_of
 from compaction.worker.engine import Engine
 from compaction.worker.ports import HeldLease

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from compaction.exceptions import RateBudgetError
 from compaction.storage.pace import TokenBucket
 from compaction.worker.engine import Engine
+from compaction.worker.errors import RateBudgetError
 
 _QUESTION: Final = struct.Struct("!32sQ")
 """The secret of an attempt, and bytes."""

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from compaction.api.job.report import JobReport
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 from compaction.worker.events import EndReason, Inbox, JobEnded
 from compaction.worker.held import Clock, HeldJobLease
 from compaction.worker.keeper import Connect, LeaseKeeper

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from compaction.exceptions import JobStoppedError, LeaseLostError
+from compaction.worker.errors import JobStoppedError, LeaseLostError
 from compaction.worker.ports import Assignment
 
 Clock = Callable[[], float]

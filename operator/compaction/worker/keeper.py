@@ -15,13 +15,8 @@ import structlog
 
 from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.exceptions import (
-    InvalidAssignmentError,
-    LeaseLostError,
-    PortUnavailableError,
-    StopRequestedError,
-    WorkerLeaseGoneError,
-)
+from compaction.errors import InvalidAssignmentError
+from compaction.worker.errors import LeaseLostError, PortUnavailableError, StopRequestedError, WorkerLeaseGoneError
 from compaction.worker.events import EndReason, Inbox, JobAssigned, JobEnded
 from compaction.worker.held import Clock, HeldJobLease
 from compaction.worker.patience import SILENCE_LIMIT, Patience

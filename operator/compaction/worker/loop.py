@@ -27,13 +27,8 @@ import structlog
 
 from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.exceptions import (
-    EngineLostError,
-    ExecutorsOutOfMemoryError,
-    InvalidAssignmentError,
-    JobStoppedError,
-    LeaseLostError,
-)
+from compaction.errors import InvalidAssignmentError
+from compaction.worker.errors import EngineLostError, ExecutorsOutOfMemoryError, JobStoppedError, LeaseLostError
 from compaction.worker.events import EndReason, Finished, Inbox, JobAssigned, JobEnded
 from compaction.worker.heartbeat import Heartbeat
 from compaction.worker.held import Clock, HeldJobLease

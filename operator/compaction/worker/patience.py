@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from compaction.exceptions import PortUnavailableError
+from compaction.worker.errors import PortUnavailableError
 from compaction.worker.held import Clock
 
 T = TypeVar("T")

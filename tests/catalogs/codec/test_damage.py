@@ -15,8 +15,8 @@ from compaction.catalogs.codec.registry import RELEASES as RELEASE_NAMES
 from compaction.catalogs.codec.registry import SERIALIZERS
 from compaction.catalogs.codec.types import TypeId
 from compaction.catalogs.codec.writer import Writer
+from compaction.catalogs.errors import CatalogValueError, CorruptCatalogValueError, UnsupportedCatalogValueError
 from compaction.catalogs.model.entries import VersionedUpdate
-from compaction.exceptions import CatalogValueError, CorruptCatalogValueError, UnsupportedCatalogValueError
 from support.catalogs.samples import RELEASES
 
 SNAPSHOT = encode(RELEASES["3.2.0"][TypeId.SNAPSHOT])

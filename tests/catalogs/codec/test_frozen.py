@@ -12,7 +12,7 @@ import pytest
 from compaction.catalogs.codec.nesting import ObjectReader, ObjectWriter
 from compaction.catalogs.codec.registry import RELEASES, SERIALIZERS, Serializer, SerializerTable
 from compaction.catalogs.codec.types import TypeId
-from compaction.exceptions import SerializerTableError
+from compaction.catalogs.errors import SerializerTableError
 from support.catalogs import samples
 
 FROZEN: dict[str, dict[str, str]] = json.loads((Path(__file__).parent / "frozen.json").read_text())

@@ -12,7 +12,7 @@ import pytest
 
 from compaction.catalogs.codec import canonical
 from compaction.catalogs.codec.codec import decode_exact, encode
-from compaction.exceptions import CatalogValueError
+from compaction.catalogs.errors import CatalogValueError
 
 pytestmark = pytest.mark.fixtures
 

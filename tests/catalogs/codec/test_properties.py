@@ -12,6 +12,7 @@ from compaction.catalogs.codec import canonical
 from compaction.catalogs.codec.codec import PROTOCOL_1, decode, decode_exact, encode
 from compaction.catalogs.codec.texts import decode_text, encode_text
 from compaction.catalogs.codec.types import TypeId
+from compaction.catalogs.errors import CatalogValueError
 from compaction.catalogs.model.descriptors import Index
 from compaction.catalogs.model.entries import (
     AlterTableProperties,
@@ -21,7 +22,6 @@ from compaction.catalogs.model.entries import (
     NewSchema,
     VersionedUpdate,
 )
-from compaction.exceptions import CatalogValueError
 from support.catalogs.events import entries, events, texts, updates
 from support.catalogs.samples import RELEASES
 from support.depth import examples

@@ -12,9 +12,9 @@ from compaction.catalogs.codec.reader import Reader
 from compaction.catalogs.codec.registry import SERIALIZERS, Serializer, SerializerTable
 from compaction.catalogs.codec.types import TypeId
 from compaction.catalogs.codec.writer import Writer
+from compaction.catalogs.errors import SerializerTableError, UnsupportedCatalogValueError
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.snapshots import resolved
-from compaction.exceptions import SerializerTableError, UnsupportedCatalogValueError
 from support.catalogs.samples import HASH, SORTED, TABLE, ZONE, named
 
 

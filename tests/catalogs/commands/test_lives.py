@@ -9,13 +9,18 @@ import pytest
 from compaction.catalogs.commands import altering, indexes, schemas, tables, views, zones
 from compaction.catalogs.commands.columns import ColumnSpec
 from compaction.catalogs.commands.command import Command
+from compaction.catalogs.errors import (
+    CatalogValidationError,
+    InapplicableEntryError,
+    IndexNotFoundError,
+    IndexStatusError,
+)
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.applying import applied
 from compaction.catalogs.model.catalog import EMPTY
 from compaction.catalogs.model.enums import ColumnType, IndexStatus, ViewKind
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.model.snapshots import restored
-from compaction.exceptions import CatalogValidationError, InapplicableEntryError, IndexNotFoundError, IndexStatusError
 from support.catalogs.worlds import World, column, table
 
 

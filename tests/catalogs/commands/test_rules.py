@@ -13,6 +13,7 @@ from compaction.catalogs.commands import altering, indexes, schemas, tables, vie
 from compaction.catalogs.commands.columns import LENGTH, PRECISION, SCALE, ColumnSpec
 from compaction.catalogs.commands.command import Command
 from compaction.catalogs.commands.tables import PrimaryKey
+from compaction.catalogs.errors import CatalogValidationError, NoStorageProfileError
 from compaction.catalogs.model.entries import NewColumns, VersionedUpdate
 from compaction.catalogs.model.enums import Collation, ColumnType, IndexKind, ViewKind
 from compaction.catalogs.model.values import (
@@ -28,7 +29,6 @@ from compaction.catalogs.model.values import (
     Uuid,
     Value,
 )
-from compaction.exceptions import CatalogValidationError, NoStorageProfileError
 from support.catalogs.worlds import INT, World, column, table
 
 COLUMNS = (column("ID", False), column("V"))

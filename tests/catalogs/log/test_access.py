@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from compaction.catalogs.errors import CatalogLogAccessError, CatalogLogError
 from compaction.catalogs.log.etcd.client import GatewayClient
 from compaction.catalogs.log.etcd.settings import EtcdSettings, Tls
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
-from compaction.exceptions import CatalogLogAccessError, CatalogLogError
 from compaction.local.servers.etcd import start_etcd
 from support.catalogs.etcd_members import QUICK, Members, etcd_members
 from support.catalogs.etcd_users import PASSWORD, USER, nameless, with_users

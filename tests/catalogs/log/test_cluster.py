@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from compaction.catalogs.errors import CatalogLogError, CatalogLogUnavailableError
 from compaction.catalogs.log.etcd.settings import Endpoint
 from compaction.catalogs.model.entries import Snapshot
-from compaction.exceptions import CatalogLogError, CatalogLogUnavailableError
 from support.catalogs.etcd_members import EtcdStore, Members, etcd_members
 from support.catalogs.log_writers import Writer, followed, more, require_true, writing
 from support.catalogs.logs import Collector, at, fill, snapshot, until, update, versions, watched

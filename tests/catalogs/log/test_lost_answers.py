@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compaction.catalogs.errors import CatalogLogUnavailableError, CatalogLogUncertainError
 from compaction.catalogs.log.etcd.client import GatewayClient
 from compaction.catalogs.log.etcd.port import Transaction, TransactionAnswer
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.log.port import Renewal, SnapshotOutcome
-from compaction.exceptions import CatalogLogUnavailableError, CatalogLogUncertainError
 from support.catalogs.etcd_members import EtcdStore
 from support.catalogs.logs import at, fill, snapshot, update, versions
 from support.catalogs.lossy import Loss, LossyClient

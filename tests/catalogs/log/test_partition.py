@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from compaction.catalogs.errors import CatalogLogUnavailableError
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.model.entries import Event
-from compaction.exceptions import CatalogLogUnavailableError
 from support.catalogs.etcd_members import EtcdStore, Member
 from support.catalogs.etcd_partition import Partition, partitioned
 from support.catalogs.log_writers import Writer, more, require_true, writing

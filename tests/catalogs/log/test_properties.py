@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compaction.catalogs.errors import CatalogLogRewoundError, CorruptCatalogLogError
 from compaction.catalogs.log.layout import Keys, Stored, last, number, pack, short_name, unpack
 from compaction.catalogs.log.memory import MemoryUpdateLog
 from compaction.catalogs.log.port import LogEvent, UpdateLog
 from compaction.catalogs.model.entries import AdvanceIds, Event, Snapshot, VersionedUpdate
 from compaction.catalogs.model.hybrid import LOGICAL_BITS
-from compaction.exceptions import CatalogLogRewoundError, CorruptCatalogLogError
 from support.catalogs.etcd_members import EtcdStore
 from support.catalogs.events import events
 from support.depth import examples

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from compaction.catalogs.errors import CatalogLogUnavailableError, CorruptCatalogLogError
 from compaction.catalogs.log import requests
 from compaction.catalogs.log.etcd.client import GatewayClient
 from compaction.catalogs.log.etcd.port import DeleteRange, Get, Operation, Page, Put, Transaction
@@ -14,7 +15,6 @@ from compaction.catalogs.log.layout import Keys, Stored, encoded, last, number
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.entries import Event
 from compaction.catalogs.model.hybrid import hybrid
-from compaction.exceptions import CatalogLogUnavailableError, CorruptCatalogLogError
 from support.catalogs.etcd_members import EtcdStore
 from support.catalogs.logs import at, fill, snapshot, update, versions
 

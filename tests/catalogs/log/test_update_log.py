@@ -11,6 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from compaction.catalogs.errors import (
+    CatalogClockError,
+    CatalogLogFullError,
+    CatalogLogLimitError,
+    CatalogLogRewoundError,
+    CatalogLogUnavailableError,
+    CatalogValueError,
+)
 from compaction.catalogs.log.etcd.port import Get, Put, Transaction
 from compaction.catalogs.log.layout import Keys
 from compaction.catalogs.log.port import LogEvent, SnapshotOutcome
@@ -21,14 +29,6 @@ from compaction.catalogs.model.entries import AdvanceIds, NewColumns, RenameTabl
 from compaction.catalogs.model.enums import ColumnType, ConsistencyMode
 from compaction.catalogs.model.hybrid import hybrid, later
 from compaction.catalogs.model.values import Constant, Date, Timestamp
-from compaction.exceptions import (
-    CatalogClockError,
-    CatalogLogFullError,
-    CatalogLogLimitError,
-    CatalogLogRewoundError,
-    CatalogLogUnavailableError,
-    CatalogValueError,
-)
 from support.catalogs.etcd_members import EtcdStore, etcd_members
 from support.catalogs.logs import DELAY, Collector, Store, at, fill, snapshot, update, versions, watched
 from support.time.waiting import PATIENCE_SECONDS

@@ -6,12 +6,12 @@ import pytest
 
 from compaction.catalogs.commands.schemas import CreateSchema
 from compaction.catalogs.commands.tables import DropTable
+from compaction.catalogs.errors import CatalogConflictError, CatalogStoppedError, CatalogValidationError
 from compaction.catalogs.log.port import LogEvent, Renewal
 from compaction.catalogs.manager.executing import Executed
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.entries import VersionedUpdate
 from compaction.catalogs.model.hybrid import hybrid, later, physical
-from compaction.exceptions import CatalogConflictError, CatalogStoppedError, CatalogValidationError
 from support.catalogs.immediate_logs import ListLog, LosingLog
 from support.catalogs.managers import START, stage
 from support.catalogs.worlds import table

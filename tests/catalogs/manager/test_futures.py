@@ -7,10 +7,10 @@ from threading import Event, Thread
 
 import pytest
 
+from compaction.catalogs.errors import CatalogClosedError
 from compaction.catalogs.manager import futures
 from compaction.catalogs.manager.readiness import Readiness
 from compaction.catalogs.manager.runners import InlineRunner, Runner, ThreadRunner
-from compaction.exceptions import CatalogClosedError
 
 
 def test_results_and_errors_go_on() -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.catalogs.errors import CatalogNotFoundError, InapplicableEntryError
 from compaction.catalogs.manager.history import START, History
 from compaction.catalogs.model.catalog import EMPTY, Catalog
-from compaction.exceptions import CatalogNotFoundError, InapplicableEntryError
 
 
 def version(number: int, time: int) -> Catalog:

@@ -6,10 +6,10 @@ import pytest
 
 from compaction.catalogs.commands import indexes, tables
 from compaction.catalogs.commands.command import Command
+from compaction.catalogs.errors import IndexStatusError
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import Index
 from compaction.catalogs.model.enums import IndexStatus
-from compaction.exceptions import IndexStatusError
 from support.catalogs.immediate_logs import ListLog
 from support.catalogs.managers import Stage, stage
 from support.catalogs.worlds import table

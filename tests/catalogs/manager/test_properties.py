@@ -13,9 +13,9 @@ from compaction.catalogs.codec import canonical
 from compaction.catalogs.commands.altering import AddColumns, DropColumns
 from compaction.catalogs.commands.command import Command
 from compaction.catalogs.commands.tables import DropTable
+from compaction.catalogs.errors import CatalogNotFoundError, CatalogValidationError
 from compaction.catalogs.manager.executing import Executed
 from compaction.catalogs.model.catalog import Catalog
-from compaction.exceptions import CatalogNotFoundError, CatalogValidationError
 from support.catalogs.immediate_logs import ListLog
 from support.catalogs.managers import ManualTime, Stage, stage
 from support.catalogs.worlds import column, table

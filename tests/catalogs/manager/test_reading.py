@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from compaction.catalogs.errors import CatalogClosedError, CatalogLogUnavailableError, CatalogNotFoundError
 from compaction.catalogs.log.port import Recovered, Renewal, SnapshotOutcome
 from compaction.catalogs.manager.settings import Settings
 from compaction.catalogs.model.catalog import EMPTY
 from compaction.catalogs.model.entries import VersionedUpdate
-from compaction.exceptions import CatalogClosedError, CatalogLogUnavailableError, CatalogNotFoundError
 from support.catalogs.immediate_logs import ListLog
 from support.catalogs.managers import ManualTime, at, stage
 from support.catalogs.worlds import table

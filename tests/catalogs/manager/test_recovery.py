@@ -6,10 +6,10 @@ import gc
 
 import pytest
 
+from compaction.catalogs.errors import CatalogNotFoundError, CatalogStoppedError
 from compaction.catalogs.log.port import Recovered
 from compaction.catalogs.manager.events import EventKind
 from compaction.catalogs.model.entries import Snapshot
-from compaction.exceptions import CatalogNotFoundError, CatalogStoppedError
 from support.catalogs.immediate_logs import ListLog
 from support.catalogs.managers import ManualTime, stage
 from support.catalogs.worlds import table

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from compaction.catalogs.errors import CatalogClockError, CatalogLateError, CatalogStoppedError
 from compaction.catalogs.log.port import LogTime
 from compaction.catalogs.model.hybrid import hybrid, physical
-from compaction.exceptions import CatalogClockError, CatalogLateError, CatalogStoppedError
 from support.catalogs.immediate_logs import ListLog
 from support.catalogs.managers import START, ManualTime, Stage, stage
 from support.catalogs.worlds import table

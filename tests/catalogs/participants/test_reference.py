@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from compaction.api.catalog.reasons import UNDEFINED
+from compaction.catalogs.errors import MinimumAheadError, ParticipantStateError
 from compaction.catalogs.model.hybrid import MINIMUM, hybrid, later
 from compaction.catalogs.participants.consistency import contradictions
 from compaction.catalogs.participants.minimums import PartitionKey
 from compaction.catalogs.participants.reference import ReferenceParticipant, system_clock
 from compaction.catalogs.participants.report import Cause, IndexBuild, Role
 from compaction.catalogs.participants.watermark_file import WatermarkFile
-from compaction.exceptions import MinimumAheadError, ParticipantStateError
 from support.catalogs.participants import Clock
 
 

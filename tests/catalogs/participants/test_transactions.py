@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.api.catalog.reasons import UNDEFINED
+from compaction.catalogs.errors import CatalogError
 from compaction.catalogs.participants.transactions import ActiveTransactions
 from compaction.catalogs.participants.versions import CatalogVersions
-from compaction.exceptions import CatalogError
 from support.catalogs.participants import Clock, Versions
 from support.catalogs.worlds import World
 

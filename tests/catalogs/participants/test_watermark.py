@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.api.catalog.reasons import UNDEFINED
+from compaction.catalogs.errors import WatermarkFileError
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.participants.watermark import LowWatermark, WatermarkSettings
 from compaction.catalogs.participants.watermark_file import WatermarkFile, WatermarkMemory
-from compaction.exceptions import WatermarkFileError
 
 SETTINGS = WatermarkSettings(availability=1000, update=500, skew=10)
 

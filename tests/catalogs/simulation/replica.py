@@ -16,11 +16,11 @@ from compaction.catalogs.compaction.history import history_of
 from compaction.catalogs.compaction.memory import CatalogMemory
 from compaction.catalogs.compaction.observations import CatalogSnapshot, Delivered, Heard, LogRead, Result
 from compaction.catalogs.compaction.round import Answer, Unanswered
+from compaction.catalogs.errors import MinimumAheadError
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.operator.working import save
 from compaction.catalogs.participants.consistency import contradictions
 from compaction.core.reconcile.observations import Moment
-from compaction.exceptions import MinimumAheadError
 
 if TYPE_CHECKING:
     from catalogs.simulation.world import World

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.commands import Run
-from compaction.exceptions import InstallStoppedError, SegmentLogError, WriteRefusedError
+from compaction.segments.errors import InstallStoppedError, SegmentLogError, WriteRefusedError
 from compaction.segments.format import etf
 from compaction.segments.generate import generate_log
 from compaction.segments.install.driver import install_snapshot

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from compaction.exceptions import DatabaseUnavailableError, ObjectStoreUnavailableError
 from compaction.staging import adapter
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.branching import Brancher
@@ -19,6 +18,7 @@ from compaction.staging.store import StagingConnection, StagingStore
 from compaction.staging.sweep.objects import reachable
 from compaction.staging.sweep.tokens import journal_rows
 from compaction.staging.tree.storage import RangeStorage
+from compaction.storage.errors import DatabaseUnavailableError, ObjectStoreUnavailableError
 from compaction.storage.objects.store import ObjectStorage
 from compaction.storage.secrets import GivenSecrets, Secrets
 from compaction.worker.place import ObjectsPlace

@@ -13,7 +13,7 @@ from compaction.api.enums import PolicyReason
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.core.planning.candidates import Candidate, GroupCandidate, LeftAlonePart
 from compaction.core.planning.reading import ScanResult, TargetProblem
-from compaction.exceptions import ClaimRefusal, ClaimRefusedError
+from compaction.errors import ClaimRefusal, ClaimRefusedError
 from compaction.storage.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
 from conformance.lines import record
 from conformance.lines.kind import FILES, QUARANTINED, LineStore, store_of

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from compaction.exceptions import CompactionError, StaleTokenError
+from compaction.errors import CompactionError, StaleTokenError
 from conformance.lines import files
 
 RECORD: Final = "lines.json"

@@ -10,7 +10,7 @@ from typing import ClassVar
 from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.job.resource import JobReceipt, SkippedSource
-from compaction.exceptions import CompactionError, StaleTokenError
+from compaction.errors import CompactionError, StaleTokenError
 from compaction.storage.secrets import Secrets
 from compaction.worker.attempt import RewriteAttempt
 from compaction.worker.engine import Engine

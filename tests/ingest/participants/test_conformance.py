@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from compaction.api.catalog.reasons import UNDEFINED
+from compaction.catalogs.errors import ParticipantConfigError
 from compaction.catalogs.model.hybrid import MINIMUM, later
 from compaction.catalogs.participants.minimums import PartitionKey
 from compaction.catalogs.participants.reference import ReferenceParticipant
@@ -22,7 +23,6 @@ from compaction.catalogs.serving.conformance.checks import PROTOCOL_CHECKS
 from compaction.catalogs.serving.conformance.probe import ProbeSettings
 from compaction.catalogs.serving.conformance.run import CheckOutcome, CheckResult, run_checks
 from compaction.catalogs.serving.server import ParticipantServer
-from compaction.exceptions import ParticipantConfigError
 from support.catalogs.endpoints import ready
 from support.stores.ingest import SECRET, gate, serving
 

@@ -19,13 +19,13 @@ import pytest
 from compaction.api.catalog.reasons import Reason
 from compaction.catalogs.compaction.answers import unanswered
 from compaction.catalogs.compaction.round import Answer, Round, Topology
+from compaction.catalogs.errors import ParticipantConfigError, ParticipantError, ParticipantFailure
 from compaction.catalogs.model.hybrid import hybrid, later
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.catalogs.participants.report import PartitionReport, Report, Role
 from compaction.catalogs.serving.client import AskLimits, ParticipantAddress, ParticipantClient, Skew, skew_of
 from compaction.catalogs.serving.messages import ReportMessage
 from compaction.catalogs.serving.round import ReportRound, ask_all, store_all
-from compaction.exceptions import ParticipantConfigError, ParticipantError, ParticipantFailure
 from compaction.local.cluster.certs import ensure_authority
 from compaction.serving.running import Address, TlsFiles
 from support.catalogs.endpoints import (

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from compaction.catalogs.errors import CatalogError
 from compaction.catalogs.model.hybrid import hybrid, later
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.catalogs.participants.report import Role
@@ -19,8 +20,8 @@ from compaction.catalogs.serving.messages import MOST_REPORT_BYTES, ReportMessag
 from compaction.catalogs.serving.openapi import document
 from compaction.catalogs.serving.server import ParticipantServer
 from compaction.catalogs.serving.serving import serve
-from compaction.exceptions import CatalogError, TokenReviewUnavailableError
 from compaction.serving.access import Gate
+from compaction.serving.errors import TokenReviewUnavailableError
 from compaction.serving.refusals import Refused
 from compaction.serving.service import RequestLimits
 from compaction.serving.shared_secrets import SharedSecret

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import CorruptMessageError, DatabaseUnavailableError
 from compaction.serving.service import RequestLimits
+from compaction.staging.errors import CorruptMessageError
 from compaction.staging.serving.messages import StagingProblem
 from compaction.staging.serving.openapi import STAGING_API, StagingName
 from compaction.staging.serving.repositories import OpenRepositories
 from compaction.staging.serving.server import StagingServer
 from compaction.staging.store import StagingConnection, StagingStore
+from compaction.storage.errors import DatabaseUnavailableError
 from support.stores.api_documents import check_routes, check_whole, secured
 from support.stores.ingest import Answer, Endpoint, gate, serving
 

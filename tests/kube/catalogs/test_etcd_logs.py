@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from compaction.api.catalog.resource import CatalogCompaction
+from compaction.catalogs.errors import CatalogLogAccessError
 from compaction.catalogs.operator.etcd_logs import EtcdLogs
 from compaction.catalogs.operator.ports import Credentials
-from compaction.exceptions import CatalogLogAccessError, SecretMissingError
+from compaction.storage.errors import SecretMissingError
 from support.cluster.catalog_manifests import catalog_object
 
 SPEC = CatalogCompaction.from_object(catalog_object()).spec

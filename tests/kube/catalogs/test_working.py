@@ -16,6 +16,14 @@ from compaction.catalogs.commands.schemas import CreateSchema, CreateSystemSchem
 from compaction.catalogs.compaction.actions import Ask, ReadLog, SaveSnapshot, SendMinimum, Task
 from compaction.catalogs.compaction.history import history_of
 from compaction.catalogs.compaction.observations import Broken, Delivered, Heard, LogRead, Result, Saved
+from compaction.catalogs.errors import (
+    CatalogLogAccessError,
+    CatalogLogFullError,
+    CatalogLogLimitError,
+    CatalogLogUnavailableError,
+    CorruptCatalogLogError,
+    ParticipantConfigError,
+)
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.entries import Snapshot
 from compaction.catalogs.model.hybrid import hybrid
@@ -23,16 +31,7 @@ from compaction.catalogs.operator.failures import reason_of
 from compaction.catalogs.operator.finding import ClusterPlaces, addresses_of
 from compaction.catalogs.operator.working import CatalogWork, RoundState
 from compaction.catalogs.participants.reference import ReferenceParticipant
-from compaction.exceptions import (
-    ApiUnavailableError,
-    CatalogLogAccessError,
-    CatalogLogFullError,
-    CatalogLogLimitError,
-    CatalogLogUnavailableError,
-    CorruptCatalogLogError,
-    ForbiddenError,
-    ParticipantConfigError,
-)
+from compaction.errors import ApiUnavailableError, ForbiddenError
 from compaction.kube.client.own_tokens import OwnTokens
 from compaction.kube.informer.cache import ObjectKey
 from support.catalogs.worlds import column, table

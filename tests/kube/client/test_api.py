@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import (
+from compaction.errors import (
     AlreadyExistsError,
     ApiUnavailableError,
     ConflictError,
     ForbiddenError,
     GoneError,
     InvalidObjectError,
-    MissingPermissionsError,
     NotFoundError,
     UnauthorizedError,
 )
@@ -33,6 +32,7 @@ from compaction.kube.client.api import (
     WatchEvent,
 )
 from compaction.kube.client.config import ApiConnection, load_connection, no_token, static_token
+from compaction.kube.errors import MissingPermissionsError
 from compaction.kube.executor.events import EventRecorder, EventType
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica import preflight

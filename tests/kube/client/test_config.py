@@ -10,8 +10,8 @@ import pytest
 import yaml
 from kubernetes.config import kube_config
 
-from compaction.exceptions import ConnectionConfigError
 from compaction.kube.client.config import TokenProvider, from_kubeconfig, in_cluster, load_connection
+from compaction.kube.errors import ConnectionConfigError
 from compaction.local.cluster.certs import ensure_authority
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from compaction.exceptions import NotFoundError
+from compaction.errors import NotFoundError
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.leaseport import coordinator_lease
 from compaction.leases.record import LeaseRecord

@@ -14,11 +14,11 @@ import pytest
 
 from compaction.api.enums import PolicyReason
 from compaction.api.names import ANNOTATION_USED_BY
-from compaction.exceptions import SecretError, SecretForbiddenError, SecretMissingError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection, load_connection
 from compaction.kube.client.secrets import KEPT_SECONDS, NamespaceSecrets, may_not_read, secret_values
 from compaction.kube.client.transport import ApiCall
+from compaction.storage.errors import SecretError, SecretForbiddenError, SecretMissingError
 from compaction.storage.secrets import reason_of, value_of
 from support.faults.tcp_proxy import Network, TcpProxy
 

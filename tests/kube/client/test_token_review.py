@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.exceptions import TokenReviewUnavailableError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection, load_connection
 from compaction.kube.client.token_review import TokenReviewer
 from compaction.serving.access import Gate
+from compaction.serving.errors import TokenReviewUnavailableError
 from compaction.serving.reviews import AllowedAccounts, CachedReviews
 from support.cluster.control_plane import ControlPlane
 from support.stores.block_stores import upload

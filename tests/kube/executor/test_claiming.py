@@ -12,28 +12,23 @@ import pytest
 from compaction.api.enums import WaitReason
 from compaction.api.job.resource import CompactionJob, CompactionJobSpec, CompactionJobStatus
 from compaction.blocks.claims.refused import claiming as of_blocks
+from compaction.blocks.errors import BlockClaimError
 from compaction.blocks.index.refusals import IndexRefusal
 from compaction.core.reconcile.actions import AssignJob
 from compaction.core.reconcile.jobs.claims import Refused
 from compaction.core.reconcile.observations import Identity
-from compaction.exceptions import (
-    BlockClaimError,
-    ClaimRefusal,
-    ClaimRefusedError,
-    CompactionError,
-    DatabaseUnavailableError,
+from compaction.errors import ClaimRefusal, ClaimRefusedError, CompactionError, StaleTokenError, TokenExhaustedError
+from compaction.kube.executor.assign import claim
+from compaction.segments.adapter import claiming as of_logs
+from compaction.segments.errors import (
     LockHeldError,
     LogPathError,
     NotALogDirectoryError,
     OwnerRunningError,
-    SecretError,
     StaleLogTokenError,
-    StaleTokenError,
-    TokenExhaustedError,
 )
-from compaction.kube.executor.assign import claim
-from compaction.segments.adapter import claiming as of_logs
 from compaction.storage.adapter import StoreAdapter
+from compaction.storage.errors import DatabaseUnavailableError, SecretError
 from support.cluster.manifests import block_job_object
 
 SPEC = CompactionJob.from_object(block_job_object(level=1)).spec

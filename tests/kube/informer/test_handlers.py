@@ -10,10 +10,10 @@ import kopf
 import pytest
 
 from compaction.api.names import ANNOTATION_PROGRESS, LABEL_MANAGED_BY, LABEL_POLICY, MANAGED_BY
-from compaction.exceptions import ConnectionConfigError
 from compaction.kube.client.api import COMPACTION_POLICIES, LEASES, ApiClient, Obj
 from compaction.kube.client.config import ApiConnection, no_token
 from compaction.kube.client.resources import Resource
+from compaction.kube.errors import ConnectionConfigError
 from compaction.kube.informer.cache import CacheChange, Delta, ObjectCache, ObjectKey
 from compaction.kube.informer.handlers import Feed, build_registry, build_settings, session_for_kopf
 from compaction.kube.informer.queue import WorkQueue

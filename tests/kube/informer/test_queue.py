@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.exceptions import ConflictError
+from compaction.errors import ConflictError
 from compaction.kube.informer.queue import Backoff, KeySchedule, WorkQueue
 from support.depth import examples
 from support.time.virtual_time import run_virtual

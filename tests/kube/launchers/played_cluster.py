@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, Final
 
 from compaction.api.enums import LauncherType
-from compaction.exceptions import AlreadyExistsError, ConflictError, NotFoundError
+from compaction.errors import AlreadyExistsError, ConflictError, NotFoundError
 from compaction.kube.client.api import COMPACTION_POLICIES, ApiClient
 from compaction.kube.client.config import load_connection
 from compaction.kube.client.resources import PODS, Obj

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import LauncherType, WorkerEnding, WorkerTrouble
-from compaction.exceptions import LaunchError, LaunchUncertainError
 from compaction.kube.client.api import ApiCall, ApiClient
 from compaction.kube.client.config import load_connection
 from compaction.kube.client.resources import PODS, Obj
+from compaction.kube.errors import LaunchError, LaunchUncertainError
 from compaction.kube.launchers.apache import apache_application
 from compaction.kube.launchers.auto import AutoLauncher
 from compaction.kube.launchers.backends import BACKENDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compaction.api.enums import LauncherType
-from compaction.exceptions import LaunchError
+from compaction.kube.errors import LaunchError
 from compaction.kube.launchers.choice import Availability, LauncherChoice, choose
 
 AUTO, PROCESS, KUBEFLOW, APACHE, POD = (

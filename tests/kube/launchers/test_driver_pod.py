@@ -12,7 +12,7 @@ import yaml
 
 from compaction.api.enums import LauncherType
 from compaction.api.manifests.policies import load_policies
-from compaction.exceptions import LaunchError
+from compaction.kube.errors import LaunchError
 from compaction.kube.launchers.backends import BACKENDS
 from compaction.kube.launchers.driver_pod import TEMPLATE_DIRECTORY, driver_pod
 from kube.launchers.pods import FULL, IMAGE, request_of

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import NotFoundError
+from compaction.errors import NotFoundError
 from compaction.kube.client.api import COMPACTION_POLICIES, ApiClient
 from compaction.kube.client.config import load_connection
 from compaction.kube.client.resources import KUBEFLOW_APPLICATIONS, Obj

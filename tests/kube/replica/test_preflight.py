@@ -10,16 +10,10 @@ from typing import Any
 import pytest
 
 from compaction.api.names import GROUP
-from compaction.exceptions import (
-    ApiUnavailableError,
-    ForbiddenError,
-    KindsNotServedError,
-    MissingPermissionsError,
-    NotFoundError,
-    TooManyRequestsError,
-)
+from compaction.errors import ApiUnavailableError, ForbiddenError, NotFoundError, TooManyRequestsError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection, load_connection, no_token
+from compaction.kube.errors import KindsNotServedError, MissingPermissionsError
 from compaction.kube.replica import preflight
 from support.cluster.manifests import block_policy_object, policy_object
 

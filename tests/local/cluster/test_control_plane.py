@@ -18,10 +18,10 @@ from typing import Self
 
 import pytest
 
-from compaction.exceptions import ControlPlaneBusyError, ControlPlaneError
 from compaction.local.cluster import lifecycle
 from compaction.local.cluster.control_plane import start_control_plane
 from compaction.local.cluster.state import read_state
+from compaction.local.errors import ControlPlaneBusyError, ControlPlaneError
 from compaction.local.processes.process import ProcessId, wait_gone
 from compaction.local.programs.binaries import Binaries
 from support.faults.tcp_proxy import Network, TcpProxy

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import LocalStateError
 from compaction.local.cluster import lifecycle
 from compaction.local.cluster.state import (
     LocalState,
@@ -16,6 +15,7 @@ from compaction.local.cluster.state import (
     state_file,
     write_state,
 )
+from compaction.local.errors import LocalStateError
 from compaction.local.processes.process import ProcessId
 
 STATE = LocalState("https://127.0.0.1:1", Path("/k"), (ProcessId("etcd", 2**22 + 1, "boot:1"),))

@@ -16,7 +16,6 @@ from compaction.api.policy.resource import CompactionPolicy
 from compaction.blocks.model import Block, RowFingerprint
 from compaction.blocks.reader import BlockReader
 from compaction.blocks.store import BlockStore
-from compaction.exceptions import ControlPlaneError
 from compaction.local.demo import servers
 from compaction.local.demo.blocks import scenario
 from compaction.local.demo.blocks.facts import StoreFacts, Stray, compare, look
@@ -27,6 +26,7 @@ from compaction.local.demo.blocks.writers import Writer, writing
 from compaction.local.demo.cluster import DemoCluster
 from compaction.local.demo.leaks import find_leaks
 from compaction.local.demo.proving import proving
+from compaction.local.errors import ControlPlaneError
 from compaction.local.processes.process import ProcessId
 from support.programs import needs
 from support.stores.block_churn import compact, sweep

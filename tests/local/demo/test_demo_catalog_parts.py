@@ -21,7 +21,6 @@ from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.entries import VersionedUpdate
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.cli.local.demo import DEMOS
-from compaction.exceptions import DemoError
 from compaction.local.demo.catalog import run, scenario
 from compaction.local.demo.catalog.history import Author, Stored, opened, stored
 from compaction.local.demo.catalog.model import Model, digest
@@ -30,6 +29,7 @@ from compaction.local.demo.catalog.proof import Story, checks
 from compaction.local.demo.catalog.prover import Prover
 from compaction.local.demo.catalog.scenes import Scene, Shown, needed_by, shows, since_of
 from compaction.local.demo.proving import proving
+from compaction.local.errors import DemoError
 from compaction.local.programs.binaries import Binaries
 from compaction.local.servers.etcd import LocalEtcd, start_etcd
 from support.catalogs.worlds import World

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from compaction.api.job.resource import CompactionJob
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.exceptions import DemoError
 from compaction.local.demo import replicas, scenes, view
 from compaction.local.demo.accident import Accident
 from compaction.local.demo.cluster import DemoCluster, DemoObservation
@@ -27,6 +26,7 @@ from compaction.local.demo.segments.reader import KeyReader
 from compaction.local.demo.segments.view import LogScene, proof_table, receipts_table
 from compaction.local.demo.servers import stop_servers
 from compaction.local.demo.stage import Stage
+from compaction.local.errors import DemoError
 from compaction.local.processes.process import ProcessId, wait_gone
 from compaction.segments.generate import CorruptedAt, corrupt_entry, generate_log
 from compaction.segments.reading.view import open_log

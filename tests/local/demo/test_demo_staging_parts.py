@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.exceptions import DemoError
 from compaction.local.demo.proving import proving
 from compaction.local.demo.staging import entries, scenario
 from compaction.local.demo.staging.cast import StagingCast
@@ -19,6 +18,7 @@ from compaction.local.demo.staging.facts import due, left_over, list_logs, look
 from compaction.local.demo.staging.model import BranchModel, Change
 from compaction.local.demo.staging.scenario import BRANCHES, CLEANUP, COMMITTED, DAMAGED, EXPERIMENT, REPOSITORY
 from compaction.local.demo.staging.writers import writing
+from compaction.local.errors import DemoError
 from compaction.staging.changes import TOMBSTONE
 from compaction.staging.compaction.claims import claim, swap_base
 from compaction.staging.compaction.rewriting import rewrite

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import ImageError
+from compaction.local.errors import ImageError
 from compaction.local.images import build, secrets
 from compaction.local.images.engine import BUILDAH_PACKAGES, Build, Buildah, Docker, find_engine
 from compaction.local.images.model import CHECKOUT, Image, content_key, sources

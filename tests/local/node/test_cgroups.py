@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import NodeError
+from compaction.local.errors import NodeError
 from compaction.local.node import cgroups, packages
 
 CONTROLLERS = "cpuset cpu io memory hugetlb pids rdma misc"

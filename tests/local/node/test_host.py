@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import NodeError
+from compaction.local.errors import NodeError
 from compaction.local.node import cgroups, packages, relay
 from compaction.local.node.images import full_name, write_archive
 from compaction.local.node.layout import NodeLayout

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import BinaryError
+from compaction.local.errors import BinaryError
 from compaction.local.programs import archive
 from compaction.local.programs.versions import ENVTEST_SHA512
 

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from compaction.exceptions import BinaryError
+from compaction.local.errors import BinaryError
 from compaction.local.programs import gobuild
 from compaction.local.programs.versions import (
     ETCD_VERSION,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import BinaryError
+from compaction.local.errors import BinaryError
 from compaction.local.programs.promtool import ensure_promtool, find_promtool
 
 

@@ -20,7 +20,9 @@ from compaction.api.enums import JobReason, JobState
 from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.manifests.policies import load_policies
 from compaction.cli.main import main
-from compaction.exceptions import InvalidManifestError, PlanNotApprovedError, RootUnreadableError
+from compaction.errors import InvalidManifestError
+from compaction.kube.errors import PlanNotApprovedError
+from compaction.local.errors import RootUnreadableError
 from compaction.local.run.job import RunResult
 from compaction.local.run.once import LocalRun
 from compaction.segments.commit import fence

@@ -10,7 +10,7 @@ import pytest
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.core.planning.candidates import Candidate, GroupCandidate
 from compaction.core.planning.reading import HeldJob, ScanResult
-from compaction.exceptions import ClaimRefusal, ClaimRefusedError, CompactionError
+from compaction.errors import ClaimRefusal, ClaimRefusedError, CompactionError
 from compaction.local.run.shared import SharedStore
 from compaction.storage.adapter import Sensed, SenseRequest, Swept
 

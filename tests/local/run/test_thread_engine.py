@@ -7,8 +7,8 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from compaction.exceptions import TaskCancelledError
 from compaction.local.run.thread_engine import ThreadEngine
+from compaction.worker.errors import TaskCancelledError
 
 
 def double(number: int) -> int:

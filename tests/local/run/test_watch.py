@@ -22,13 +22,13 @@ from compaction.api.job.report import JobReport
 from compaction.api.manifests.policies import load_policies
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.local import run_watch
-from compaction.exceptions import EngineLostError, EngineStartError
 from compaction.local.run.news import PLAN_PENDING, News
 from compaction.local.run.once import look
 from compaction.local.run.watch import LocalWatch
 from compaction.segments.generate import Pattern, corrupt_entry, generate_log
 from compaction.segments.rewriting.rewriter import SegmentRewriter
 from compaction.storage.adapter import StoreAdapter, open_store
+from compaction.worker.errors import EngineLostError, EngineStartError
 from compaction.worker.ports import Assignment, HeldLease, JobRunner
 from support.cluster.command_users import exit_code
 from support.processes.worker_ports import ThreadEngine

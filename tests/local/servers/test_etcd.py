@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from compaction.catalogs.errors import CatalogLogAccessError
 from compaction.catalogs.log.etcd.client import GatewayClient
 from compaction.catalogs.log.etcd.settings import EtcdSettings, Tls
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
-from compaction.exceptions import CatalogLogAccessError, ControlPlaneError
+from compaction.local.errors import ControlPlaneError
 from compaction.local.programs.binaries import Binaries
 from compaction.local.servers.etcd import start_etcd
 from support.catalogs.logs import fill, update

@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from compaction.exceptions import ControlPlaneError
+from compaction.local.errors import ControlPlaneError
 from compaction.local.processes.process import ProcessId, wait_gone
 from compaction.local.servers import postgres
 from compaction.local.servers.postgres import make_place, serve, start_postgres, stop_postgres

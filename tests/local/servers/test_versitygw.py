@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import ControlPlaneError
+from compaction.local.errors import ControlPlaneError
 from compaction.local.servers.versitygw import start_versitygw
 
 

@@ -10,12 +10,13 @@ import pytest
 from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.policy.staging_area import StagingAreaReference
-from compaction.exceptions import DatabaseUnavailableError, LeaseLostError
 from compaction.staging.compaction.claims import claim, swap_base
 from compaction.staging.compaction.work import BranchWork, work_on
 from compaction.staging.rewriting import attempt
 from compaction.staging.rewriting.attempt import COMMIT_PATIENCE, MetarangeAttempt
 from compaction.staging.rewriting.job import MetarangeJob
+from compaction.storage.errors import DatabaseUnavailableError
+from compaction.worker.errors import LeaseLostError
 from compaction.worker.place import ObjectsPlace
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.staging_repos import DRAFT, StagingRepo

@@ -9,17 +9,11 @@ from random import Random
 
 import pytest
 
-from compaction.exceptions import (
-    CorruptRangeError,
-    LeaseLostError,
-    RewriteProofError,
-    UnexpectedRangeError,
-    WorkerShortageError,
-)
 from compaction.staging.changes import TOMBSTONE
 from compaction.staging.compaction.rewriting import rewrite
 from compaction.staging.compaction.spool import ChangesSpool, decode_changes, encode_changes
 from compaction.staging.compaction.work import BranchWork, work_on
+from compaction.staging.errors import CorruptRangeError, RewriteProofError, UnexpectedRangeError, WorkerShortageError
 from compaction.staging.format.columns import RecordColumns, concatenated
 from compaction.staging.format.ranges import RangeInfo
 from compaction.staging.rewriting import task
@@ -27,6 +21,7 @@ from compaction.staging.rewriting.tree import TreeWriter, WrittenTree
 from compaction.staging.tree.applying import PartResult
 from compaction.staging.tree.storage import RangeStorage
 from compaction.staging.tree.stretches import Part
+from compaction.worker.errors import LeaseLostError
 from compaction.worker.place import ObjectsPlace
 from support.depth import seeds
 from support.processes.worker_ports import FakeLease, ThreadEngine

@@ -18,8 +18,8 @@ from compaction.blocks.merge.kernel import merge
 from compaction.blocks.merge.settings import MergeInput, MergeSettings
 from compaction.blocks.rewriting.culprits import SourceFault
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.exceptions import LeaseLostError
 from compaction.storage.secrets import DirectorySecrets, write_secrets
+from compaction.worker.errors import LeaseLostError
 from compaction.worker.events import Inbox
 from compaction.worker.heartbeat import Heartbeat
 from compaction.worker.loop import Worker, WorkerExit

@@ -17,11 +17,11 @@ import pytest
 
 from compaction.api.enums import JobReason
 from compaction.api.job.report import ReportOutcome
-from compaction.exceptions import JavaError, LeaseLostError, TaskCancelledError, TaskFailedError
 from compaction.segments.commit import fence
 from compaction.segments.generate import Pattern
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.rewriting.rewriter import SegmentRewriter
+from compaction.worker.errors import JavaError, LeaseLostError, TaskCancelledError, TaskFailedError
 from compaction.worker.events import Inbox
 from compaction.worker.heartbeat import Heartbeat
 from compaction.worker.loop import Worker, WorkerExit
@@ -149,7 +149,7 @@ def test_lease_lost_half_way_leaves_no_partial_file(make_log: MakeLog, spark: Sp
 
 def test_jvm_that_dies_is_an_engine_lost(tmp_path: Path, make_log: MakeLog) -> None:
     program = driver_program("""
-from compaction.exceptions import EngineLostError
+from compaction.worker.errors import EngineLostError
 future = engine.submit(time.sleep, 300, tag="x")
 time.sleep(1)
 os.kill(engine.pids[0], signal.SIGKILL)
@@ -237,7 +237,7 @@ def test_master_that_is_no_master_is_a_clear_error(tmp_path: Path) -> None:
 from pathlib import Path
 from compaction.worker.spark.session import SparkEngine
 from compaction.worker.spark.settings import SparkSettings
-from compaction.exceptions import EngineStartError
+from compaction.worker.errors import EngineStartError
 try:
     SparkEngine(SparkSettings(master="lokal", log_file=Path({str(tmp_path / "log")!r}))).start()
 except EngineStartError as error:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from compaction.exceptions import SegmentLogError, SourcesChangedError, StoreIOError
 from compaction.segments.commit.records import RewrittenGroup
+from compaction.segments.errors import SegmentLogError, SourcesChangedError, StoreIOError
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.plan import LogPlan
 from compaction.segments.reading.view import open_log

@@ -15,11 +15,11 @@ from unittest import mock
 
 import numpy as np
 
-from compaction.exceptions import MissingLiveIndexError, RecoveryBlockedError
 from compaction.segments import model
 from compaction.segments.commit import evidence, publish, recovery
 from compaction.segments.commit.evidence import Likeness
 from compaction.segments.directory import fs
+from compaction.segments.errors import MissingLiveIndexError, RecoveryBlockedError
 from compaction.segments.format import codec, names
 from compaction.segments.format import writer as segment_files
 from compaction.segments.memtable.seq import Seq

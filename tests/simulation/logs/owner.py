@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from compaction.exceptions import SegmentLogError, WriteRefusedError
+from compaction.segments.errors import SegmentLogError, WriteRefusedError
 from compaction.segments.memtable.table import LogEntry, LogPosition
 from compaction.segments.reading.reader import iter_entries
 from compaction.segments.reading.view import open_log

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import SegmentLogError
+from compaction.segments.errors import SegmentLogError
 from simulation.logs.defects import DEFECTS, FOUND_BY, applied
 from simulation.logs.life import Schedule
 from support.depth import at_depth

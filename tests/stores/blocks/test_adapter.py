@@ -24,7 +24,7 @@ from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep import cleaner
 from compaction.blocks.sweep.cleaning import Cleaned
 from compaction.core.planning.reading import HeldJob
-from compaction.exceptions import ClaimRefusedError
+from compaction.errors import ClaimRefusedError
 from compaction.storage.adapter import Sensed, SenseRequest, StoreAdapter, open_store
 from compaction.storage.secrets import GivenSecrets
 from support.stores.block_index import block_id

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from compaction.blocks.errors import ForeignFileError
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.owners import (
     BLOCK_STORE,
@@ -27,7 +28,7 @@ from compaction.blocks.registration.describe import describe
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep.cleaning import sweep
 from compaction.blocks.sweep.orphan_collector import collect_orphans, find_orphans
-from compaction.exceptions import ForeignFileError, ObjectAccessError
+from compaction.storage.errors import ObjectAccessError
 from compaction.storage.objects.store import ObjectInfo, ObjectStorage, open_objects
 from support.faults.aged import Aging
 from support.stores.block_histories import compact

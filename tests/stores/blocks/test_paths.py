@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from compaction.api.policy.block_store import TenantName
 from compaction.api.text.safe import printable
+from compaction.blocks.errors import InvalidTenantError
 from compaction.blocks.paths import (
     BlockPlace,
     block_path,
@@ -17,7 +18,6 @@ from compaction.blocks.paths import (
     place_problem,
     unescape_tenant,
 )
-from compaction.exceptions import InvalidTenantError
 from compaction.storage.objects.paths import check_path
 
 ULID = "01JD0000000000000000000000"

@@ -13,19 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from compaction.blocks.errors import CorruptBlockError, SchemaConflictError, SnapshotExpiredError, UnsuitableBlockError
 from compaction.blocks.format.metadata import BlockMetadata
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.index.listing import BlockFilter
 from compaction.blocks.reader import BlockReader, BlockSnapshot
 from compaction.blocks.rebuild.index import rebuild_index
 from compaction.blocks.store import BlockStore
-from compaction.exceptions import (
-    CorruptBlockError,
-    ObjectMissingError,
-    SchemaConflictError,
-    SnapshotExpiredError,
-    UnsuitableBlockError,
-)
+from compaction.storage.errors import ObjectMissingError
 from support.stores.block_churn import compact, sweep
 from support.stores.block_index import block_id
 from support.stores.block_stores import fill, upload

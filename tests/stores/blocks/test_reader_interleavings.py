@@ -11,19 +11,15 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pytest
 
+from compaction.blocks.errors import BlockClaimError, ReplaceRefusedError, SnapshotExpiredError
 from compaction.blocks.index.listing import BlockFilter
 from compaction.blocks.index.replacing import BlockReplacement
 from compaction.blocks.index.retention import RetentionPeriods, expire
 from compaction.blocks.model import Block
 from compaction.blocks.reader import BlockReader
 from compaction.blocks.store import BlockStore
-from compaction.exceptions import (
-    BlockClaimError,
-    ObjectMissingError,
-    ReplaceRefusedError,
-    SnapshotExpiredError,
-    StaleTokenError,
-)
+from compaction.errors import StaleTokenError
+from compaction.storage.errors import ObjectMissingError
 from support.depth import seeds
 from support.stores.block_churn import merged, replacement, sweep
 from support.stores.block_index import check

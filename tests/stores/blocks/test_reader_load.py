@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from compaction.blocks.errors import BlockClaimError, SnapshotExpiredError
 from compaction.blocks.model import Block
 from compaction.blocks.reader import BlockReader
 from compaction.blocks.store import BlockStore
-from compaction.exceptions import BlockClaimError, SnapshotExpiredError
 from support.stores.block_churn import compact, sweep
 from support.stores.block_index import check
 from support.stores.block_stores import upload

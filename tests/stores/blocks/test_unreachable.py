@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from compaction.blocks.errors import BlockStoreError
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.index.listing import live_blocks
 from compaction.blocks.store import BlockStoreConnection
-from compaction.exceptions import (
-    BlockStoreError,
+from compaction.storage.errors import (
     DatabaseError,
     DatabaseLoginError,
     DatabaseUnavailableError,

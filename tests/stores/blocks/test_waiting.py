@@ -22,7 +22,7 @@ from compaction.blocks.schema.classes import schema_of_text, schema_text
 from compaction.blocks.schema.classing import LookUp
 from compaction.blocks.waiting import WaitingBlocks
 from compaction.core.planning.reading import HeldJob
-from compaction.exceptions import ObjectStoreUnavailableError
+from compaction.storage.errors import ObjectStoreUnavailableError
 from support.depth import seeds
 from support.stores.block_index import NOON, SECOND, a_block, block_id
 

@@ -17,16 +17,16 @@ import pytest
 from sqlalchemy import Connection, text
 
 from compaction.blocks.index.engine import IndexDatabase
-from compaction.exceptions import (
+from compaction.local.cluster.certs import Authority, ensure_authority
+from compaction.local.servers.postgres import PostgresServer
+from compaction.staging.kv.sql import KeyValueDatabase
+from compaction.storage.database.engine import Database
+from compaction.storage.errors import (
     DatabaseError,
     DatabaseUnavailableError,
     DatabaseUnreachableError,
     DatabaseUrlError,
 )
-from compaction.local.cluster.certs import Authority, ensure_authority
-from compaction.local.servers.postgres import PostgresServer
-from compaction.staging.kv.sql import KeyValueDatabase
-from compaction.storage.database.engine import Database
 
 
 def ask(connection: Connection) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from obstore.exceptions import GenericError
 
-from compaction.exceptions import (
+from compaction.storage.errors import (
     ObjectAccessError,
     ObjectError,
     ObjectExistsError,

@@ -9,7 +9,7 @@ import obstore
 import pytest
 from obstore.store import LocalStore
 
-from compaction.exceptions import ObjectAccessError
+from compaction.storage.errors import ObjectAccessError
 from compaction.storage.objects import folder_listing
 from compaction.storage.objects.store import ObjectInfo, ObjectStorage, open_objects
 

@@ -18,7 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.exceptions import (
+from compaction.local.cluster.certs import ensure_authority
+from compaction.local.servers.versitygw import free_port, start_versitygw
+from compaction.storage.errors import (
     ObjectChangedError,
     ObjectExistsError,
     ObjectMissingError,
@@ -27,8 +29,6 @@ from compaction.exceptions import (
     ObjectStoreUrlError,
     ObjectTruncatedError,
 )
-from compaction.local.cluster.certs import ensure_authority
-from compaction.local.servers.versitygw import free_port, start_versitygw
 from compaction.storage.objects import store as objects_module
 from compaction.storage.objects.store import NEAR_BYTES, ObjectStorage, Retrying, coalesce, open_objects
 
@@ -220,7 +220,7 @@ def test_other_urls_say_what_is_possible(url: str) -> None:
 
 NO_AUTHORITIES = """
 from compaction.storage.objects.store import open_objects
-from compaction.exceptions import ObjectStoreUrlError
+from compaction.storage.errors import ObjectStoreUrlError
 try:
     open_objects("s3://b/p", options={"endpoint": "http://127.0.0.1:1", "allow_http": "true"})
 except ObjectStoreUrlError as error:

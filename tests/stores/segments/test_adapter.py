@@ -12,7 +12,7 @@ from compaction.api.policy.spec import CompactionPolicySpec
 from compaction.core.planning.candidates import LeftOutReason
 from compaction.core.planning.planner import LeftOut
 from compaction.core.planning.triggers import PlanTrigger, TargetHistory, reason_not_due
-from compaction.exceptions import ClaimRefusedError
+from compaction.errors import ClaimRefusedError
 from compaction.segments.commit import fence
 from compaction.segments.commit.records import GroupReceipt
 from compaction.segments.directory import lock

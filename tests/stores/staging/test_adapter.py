@@ -14,7 +14,7 @@ from compaction.api.policy.resource import CompactionPolicy
 from compaction.core.planning.planner import JobInventory
 from compaction.core.planning.reading import HeldJob, ScanResult
 from compaction.core.reconcile.planning.creating import planner_of, spec_of
-from compaction.exceptions import ClaimRefusal, ClaimRefusedError
+from compaction.errors import ClaimRefusal, ClaimRefusedError
 from compaction.registry import kind_of
 from compaction.staging import adapter as module
 from compaction.staging.adapter import STRAY_SECONDS, StagingAdapter

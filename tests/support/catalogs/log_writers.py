@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from compaction.catalogs.errors import CatalogLogError
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.model.entries import Event, Snapshot
-from compaction.exceptions import CatalogLogError
 from support.catalogs.etcd_members import EtcdStore
 from support.catalogs.logs import Collector, at, until, update
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from compaction.catalogs.errors import CatalogError
 from compaction.catalogs.participants.report import Cause, PartitionReport, Report, Role
-from compaction.exceptions import CatalogError
 
 
 @dataclass

@@ -12,6 +12,7 @@ from compaction.api.catalog.spec import CatalogCompactionSpec
 from compaction.api.names import ANNOTATION_USED_BY
 from compaction.catalogs.commands.command import Command
 from compaction.catalogs.compaction.round import Answer, Unanswered
+from compaction.catalogs.errors import CatalogError
 from compaction.catalogs.log.memory import MemoryUpdateLog
 from compaction.catalogs.log.port import Recovered, Renewal, SnapshotOutcome, UpdateLog
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
@@ -19,7 +20,7 @@ from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.operator.ports import Credentials
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.catalogs.serving.client import ParticipantAddress
-from compaction.exceptions import CatalogError, NotFoundError
+from compaction.errors import NotFoundError
 from compaction.kube.client.resources import Resource
 from support.catalogs.worlds import World
 

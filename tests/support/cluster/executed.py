@@ -23,7 +23,8 @@ from compaction.core.reconcile.actions import (
 )
 from compaction.core.reconcile.memory import Memory
 from compaction.core.reconcile.observations import Identity, Moment
-from compaction.exceptions import ApiUnavailableError, LaunchError, StaleTokenError
+from compaction.errors import ApiUnavailableError, StaleTokenError
+from compaction.kube.errors import LaunchError
 from compaction.kube.executor.executor import Executor
 from compaction.storage.adapter import StoreAdapter
 

@@ -15,7 +15,10 @@ from typing import Any
 from compaction.api.job.report import JobReport
 from compaction.api.job.resource import CompactionJobSpec, JobParameters, JobSources, PolicyReference
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE, SegmentGroup, SegmentLogParameters, SegmentLogSources
-from compaction.exceptions import (
+from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import plan_log
+from compaction.segments.reading.view import open_log
+from compaction.worker.errors import (
     JobStoppedError,
     LeaseLostError,
     PortUnavailableError,
@@ -23,9 +26,6 @@ from compaction.exceptions import (
     TaskCancelledError,
     WorkerLeaseGoneError,
 )
-from compaction.segments.planning.limits import SegmentLimits
-from compaction.segments.planning.plan import plan_log
-from compaction.segments.reading.view import open_log
 from compaction.worker.ports import Assignment, JobOffer, LeasePort
 from support.time.waiting import PATIENCE_SECONDS, eventually
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from compaction.exceptions import NoChangesError, PredicateFailedError, UnknownRefError
+from compaction.staging.errors import NoChangesError, PredicateFailedError, UnknownRefError
 from compaction.staging.format.columns import RecordColumns
 from compaction.staging.format.identity import commit_id
 from compaction.staging.format.messages import BranchData, CommitData, ProtoTimestamp, RepositoryData

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from compaction.exceptions import StaleTokenError
+from compaction.errors import StaleTokenError
 from compaction.segments.clump.moves import Moves, read_moves, resolve
 from compaction.segments.clump.owner import Appended, EntryCopy
 from compaction.segments.format import etf

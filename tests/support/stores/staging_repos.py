@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from compaction.exceptions import DatabaseError
 from compaction.staging.changes import TOMBSTONE
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.branching import Brancher
@@ -27,6 +26,7 @@ from compaction.staging.staged.counters import TokenCounters
 from compaction.staging.staged.tokens import new_token
 from compaction.staging.tree.applying import apply
 from compaction.staging.tree.storage import RangeStorage
+from compaction.storage.errors import DatabaseError
 
 SMALL_RANGES = BreakRule(raggedness=3)
 """Ranges of three records on average, so that small trees have several."""

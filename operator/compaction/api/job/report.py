@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from compaction.api.base import ApiModel
 from compaction.api.bounds import Message, Word, first_problem
 from compaction.api.job.status import JobReceipt, SkippedSource
-from compaction.exceptions import MalformedReportError
+from compaction.errors import MalformedReportError
 
 
 class ReportOutcome(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from compaction.api.catalog.resource import CatalogCompaction
 from compaction.api.manifests.objects import objects_of
 from compaction.api.names import CATALOG_KIND
-from compaction.exceptions import InvalidManifestError
+from compaction.errors import InvalidManifestError
 
 
 def load_catalogs(text: str, *, source: str) -> list[CatalogCompaction]:

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from compaction.api.manifests.yaml_loader import BoundedLoader
 from compaction.api.text.safe import MESSAGE_LIMIT, cut, printable
-from compaction.exceptions import InvalidManifestError
+from compaction.errors import InvalidManifestError
 
 Model = TypeVar("Model", bound=BaseModel)
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from compaction.api.manifests.objects import kinds_in, objects_of
 from compaction.api.names import API_VERSION, POLICY_KIND
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.exceptions import InvalidManifestError
+from compaction.errors import InvalidManifestError
 
 
 def load_policies(text: str, *, source: str) -> list[CompactionPolicy]:

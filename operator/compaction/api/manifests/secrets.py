@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from compaction.api.manifests.objects import documents_of
 from compaction.api.text.safe import cut, printable
-from compaction.exceptions import CONFIG_MAP, InvalidManifestError
+from compaction.errors import CONFIG_MAP, InvalidManifestError
 
 SECRET_KIND: Final = "Secret"
 CONFIG_MAP_KIND: Final = "ConfigMap"

@@ -10,7 +10,7 @@ from pydantic import StringConstraints
 from compaction.api.base import ApiModel
 from compaction.api.rules import Checked, Rule
 from compaction.api.text.values import DURATION_PATTERN
-from compaction.exceptions import CONFIG_MAP
+from compaction.errors import CONFIG_MAP
 
 LASTING: Final = Rule(
     cel=f"!self.matches('{DURATION_PATTERN}') || self.matches('[1-9]')",

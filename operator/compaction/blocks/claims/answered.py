@@ -7,10 +7,11 @@ from collections.abc import Collection
 import structlog
 
 from compaction.blocks.claims.holders import STRAY_CLAIM, Sign, sign_of
+from compaction.blocks.errors import BlockStoreError
 from compaction.blocks.index.claims import JobRecord
 from compaction.blocks.index.holders import renew, sign_out
 from compaction.blocks.store import BlockStore
-from compaction.exceptions import BlockStoreError, StorageError
+from compaction.storage.errors import StorageError
 from compaction.storage.processes import Holder, ThisProcess
 
 log = structlog.get_logger(__name__)

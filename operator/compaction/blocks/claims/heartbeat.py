@@ -8,7 +8,8 @@ from typing import Final
 
 import structlog
 
-from compaction.exceptions import BlockStoreError, StorageError
+from compaction.blocks.errors import BlockStoreError
+from compaction.storage.errors import StorageError
 
 log = structlog.get_logger(__name__)
 

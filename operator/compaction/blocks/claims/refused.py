@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from compaction.blocks.errors import BlockClaimError, BlockStoreError
 from compaction.blocks.index.refusals import IndexRefusal
-from compaction.exceptions import BlockClaimError, BlockStoreError, ClaimRefusal, ClaimRefusedError, StorageError
+from compaction.errors import ClaimRefusal, ClaimRefusedError
+from compaction.storage.errors import StorageError
 
 
 @contextmanager

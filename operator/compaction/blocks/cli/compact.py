@@ -24,7 +24,7 @@ from compaction.cli.errors import EXIT_DATA_ERROR, end_interrupted, report
 from compaction.cli.local.run_view import problems_of, show_result
 from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.progress_bar import ProgressBar
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.run.once import WORKER, LocalRun
 from compaction.local.run.this_process import this_process

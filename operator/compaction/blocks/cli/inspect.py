@@ -14,6 +14,7 @@ from compaction.blocks.cli.options import StorePlace, store_options
 from compaction.blocks.cli.policy.rules import rules_of
 from compaction.blocks.cli.shapes import record_object
 from compaction.blocks.cli.times import time_text
+from compaction.blocks.errors import BlockFormatError, UnknownBlockError
 from compaction.blocks.format.footer import BlockFooter, read_footer
 from compaction.blocks.index.listing import BlockRecord
 from compaction.blocks.index.tables import BlockState
@@ -25,8 +26,8 @@ from compaction.blocks.store import BlockStore
 from compaction.blocks.waiting import WaitingBlocks
 from compaction.cli.errors import EXIT_DATA_ERROR, report
 from compaction.cli.output import OutputFormat, emit, output_option, print_pairs
-from compaction.exceptions import BlockFormatError, ObjectError, UnknownBlockError
 from compaction.local.run.this_process import this_process
+from compaction.storage.errors import ObjectError
 from compaction.storage.objects.store import ObjectStorage
 
 _SHOWN_COLUMNS = 40

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 import click
 
 from compaction.api.text.safe import printable
+from compaction.blocks.errors import NoBlockStoreError
 from compaction.blocks.owners import IDENTITY_PATH, FolderOwners
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.cli.errors import errors_as_exit_code
@@ -31,7 +32,7 @@ from compaction.cli.places import (
     refuse_given,
     refuse_password,
 )
-from compaction.exceptions import NoBlockStoreError, ObjectPathError
+from compaction.storage.errors import ObjectPathError
 from compaction.storage.objects.store import ObjectStorage, open_objects
 from compaction.storage.unreachable import explaining
 

@@ -13,10 +13,10 @@ import click
 from compaction.api.text.formatting import format_age, plural
 from compaction.blocks.cli.options import StorePlace, store_options
 from compaction.blocks.cli.times import age, time_text
+from compaction.blocks.errors import UnknownBlockError
 from compaction.blocks.index.listing import BlockRecord
 from compaction.blocks.index.tables import BlockState, TombstoneReason
 from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, output_option, print_table
-from compaction.exceptions import UnknownBlockError
 
 _COLUMNS: Final = (
     Column("block", "Block"),

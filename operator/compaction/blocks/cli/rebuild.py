@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from compaction.api.text.formatting import format_bytes, plural
 from compaction.api.text.safe import printable
 from compaction.blocks.cli.options import StorePlace, store_options, tell_skipped
+from compaction.blocks.errors import NoBlockStoreError
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.paths import MAX_SHARD, escape_tenant
 from compaction.blocks.rebuild.found import Lake
@@ -20,7 +21,6 @@ from compaction.blocks.store import BlockStore
 from compaction.cli.errors import EXIT_DATA_ERROR
 from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.cli.places import PATIENCE
-from compaction.exceptions import NoBlockStoreError
 from compaction.storage.objects.store import open_objects
 
 SHOWN: Final = 20

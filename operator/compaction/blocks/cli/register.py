@@ -14,6 +14,17 @@ from compaction.api.text.formatting import plural
 from compaction.api.text.safe import printable
 from compaction.blocks.cli.options import StorePlace, store_options
 from compaction.blocks.cli.policy.values import SortKeyParameter
+from compaction.blocks.errors import (
+    BlockConflictError,
+    BlockFormatError,
+    BlockStoreError,
+    ForeignFileError,
+    NoBlockIdError,
+    NoBlockStoreError,
+    UnexpectedBlockError,
+    UnknownOutputError,
+    UnsuitableBlockError,
+)
 from compaction.blocks.format.footer import BlockFooter, read_footer
 from compaction.blocks.format.footer_keys import lost_where_different
 from compaction.blocks.index.claims import job_record
@@ -27,19 +38,7 @@ from compaction.blocks.registration.order import FoundOrder, OrderSource
 from compaction.blocks.store import DESCRIBED_AT_ONCE, BlockStore
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
-from compaction.exceptions import (
-    BlockConflictError,
-    BlockFormatError,
-    BlockStoreError,
-    ForeignFileError,
-    NoBlockIdError,
-    NoBlockStoreError,
-    ObjectMissingError,
-    StorageError,
-    UnexpectedBlockError,
-    UnknownOutputError,
-    UnsuitableBlockError,
-)
+from compaction.storage.errors import ObjectMissingError, StorageError
 from compaction.storage.objects.store import ObjectInfo
 from compaction.unexpected import defect, lack_of
 

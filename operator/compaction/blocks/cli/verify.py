@@ -11,6 +11,7 @@ import click
 
 from compaction.api.text.formatting import plural
 from compaction.blocks.cli.options import StorePlace, store_options
+from compaction.blocks.errors import BlockFormatError, MergeError, UnknownBlockError, UnsupportedColumnError
 from compaction.blocks.fingerprint.verify import read_back
 from compaction.blocks.format.footer import read_footer
 from compaction.blocks.format.logical import without_readings
@@ -21,15 +22,8 @@ from compaction.blocks.schema.ids import schema_id
 from compaction.blocks.store import BlockStore
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
-from compaction.exceptions import (
-    BlockFormatError,
-    CompactionError,
-    MergeError,
-    ObjectError,
-    ObjectStoreUnavailableError,
-    UnknownBlockError,
-    UnsupportedColumnError,
-)
+from compaction.errors import CompactionError
+from compaction.storage.errors import ObjectError, ObjectStoreUnavailableError
 from compaction.storage.objects.store import ObjectStorage
 from compaction.unexpected import defect, lack_of
 

@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from compaction.blocks.errors import UnsupportedColumnError
 from compaction.blocks.fingerprint.lookups import OUTSIDE, Lookup
 from compaction.blocks.fingerprint.numbers import bits_of, decimal_words, mix, mix_into, number_words
 from compaction.blocks.fingerprint.texts import text_hashes
-from compaction.exceptions import UnsupportedColumnError
 
 Words = npt.NDArray[np.uint64]
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from compaction.exceptions import UnsupportedColumnError
+from compaction.blocks.errors import UnsupportedColumnError
 
 Words = npt.NDArray[np.uint64]
 _COMBINED: Final = 8192

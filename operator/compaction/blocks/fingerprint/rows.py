@@ -21,10 +21,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from compaction.blocks.errors import UnsupportedColumnError
 from compaction.blocks.fingerprint.cells import ColumnKeys, add_words, cells, column_keys, has_words, looked_up
 from compaction.blocks.fingerprint.lookups import Combiner, Places, Words
 from compaction.blocks.model import RowFingerprint
-from compaction.exceptions import UnsupportedColumnError
 
 SLICE_ROWS: Final = 15 << 10
 """So many rows at a time: what is computed on fits into a core's cache, and one array of it is just below the size

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from compaction.blocks.errors import BlockVerificationError, UnreadableBlockError
 from compaction.blocks.fingerprint.rows import SLICE_ROWS, Fingerprinter
 from compaction.blocks.freed import keep_freed
 from compaction.blocks.merge.dictionaries import SteadyDictionaries, coded_texts, not_repeating
@@ -17,7 +18,6 @@ from compaction.blocks.merge.footers import OpenedFooter, read_footer, reading
 from compaction.blocks.merge.pages import RowsTooLargeError, decoded_row
 from compaction.blocks.merge.settings import MergeInput, Moved, OpenFile, nobody
 from compaction.blocks.model import RowFingerprint
-from compaction.exceptions import BlockVerificationError, UnreadableBlockError
 
 BATCH_ROWS: Final = 4 * SLICE_ROWS
 _ROOM: Final = 64 << 20

@@ -16,13 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compaction.api.text.safe import cut, printable
+from compaction.blocks.errors import BlockFormatError, CorruptBlockError, UnsuitableBlockError
 from compaction.blocks.format.footer_keys import texts_in
 from compaction.blocks.format.footer_shape import Leaf, chunk, count, leaves, need, structs
 from compaction.blocks.format.int96 import MAGIC, Int96Error, Int96Reading, arrow_schema, has_int96, reading_of
 from compaction.blocks.format.logical import LeafMeaning, leaf_meanings, placed, with_texts
 from compaction.blocks.format.thrift import ENCRYPTION_ALGORITHM, FooterError, Struct, decode
 from compaction.blocks.schema.ids import schema_id
-from compaction.exceptions import BlockFormatError, CorruptBlockError, ObjectError, UnsuitableBlockError
+from compaction.storage.errors import ObjectError
 from compaction.storage.objects.store import ObjectInfo, ObjectStorage
 from compaction.unexpected import lack_of
 

@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from compaction.api.text.safe import cut
+from compaction.blocks.errors import UnsuitableBlockError
 from compaction.blocks.fingerprint.cells import plain_type
 from compaction.blocks.format.footer import BlockFooter
 from compaction.blocks.model import Block
-from compaction.exceptions import UnsuitableBlockError
 
 _TIME_NAMES: Final = ("timestamp", "time", "ts")
 _LARGEST: Final = 2**63 - 1

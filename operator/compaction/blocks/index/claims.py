@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
 
+from compaction.blocks.errors import BlockClaimError
 from compaction.blocks.index.engine import IndexChange, IndexDatabase
 from compaction.blocks.index.holders import HolderRecord, forget_holders, record_of, sign_in, silence
 from compaction.blocks.index.refusals import IndexRefusal
@@ -33,7 +34,7 @@ from compaction.blocks.index.tables import (
     IndexJobState,
 )
 from compaction.blocks.model import Block, BlockKey
-from compaction.exceptions import BlockClaimError, StaleTokenError
+from compaction.errors import StaleTokenError
 from compaction.storage.processes import Holder
 
 MOST_SOURCES: Final = 10_000

@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection, select, update
 
 from compaction.blocks.index.tables import HEAD
-from compaction.exceptions import DatabaseSchemaError
 from compaction.storage.database.engine import Database
+from compaction.storage.errors import DatabaseSchemaError
 
 T = TypeVar("T")
 

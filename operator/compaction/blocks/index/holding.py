@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, select
 
+from compaction.blocks.errors import ReplaceRefusedError
 from compaction.blocks.index.claims import Claimed
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.index.refusals import IndexRefusal
 from compaction.blocks.index.rows import CONTENT, block_of, chunks
 from compaction.blocks.index.tables import BLOCKS, JOB_SOURCES, JOBS, BlockState, IndexJobState
 from compaction.blocks.model import Block
-from compaction.exceptions import ReplaceRefusedError, StaleTokenError
+from compaction.errors import StaleTokenError
 
 
 def held_claim(database: IndexDatabase, *, job: str, token: int) -> Claimed:

@@ -16,12 +16,12 @@ from typing import Final
 
 from sqlalchemy import Connection, select
 
+from compaction.blocks.errors import SnapshotExpiredError
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.index.listing import EVERYTHING, BlockFilter, matching
 from compaction.blocks.index.rows import block_of
 from compaction.blocks.index.tables import BLOCKS, HEAD
 from compaction.blocks.model import Block
-from compaction.exceptions import SnapshotExpiredError
 
 PAGE: Final = 1000
 

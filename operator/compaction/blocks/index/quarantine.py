@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from compaction.blocks.errors import UnknownBlockError
 from compaction.blocks.index.engine import IndexChange, IndexDatabase
 from compaction.blocks.index.rows import CONTENT, block_of
 from compaction.blocks.index.tables import BLOCKS, QUARANTINE, BlockState, TombstoneReason
 from compaction.blocks.index.tombstones import bury
 from compaction.blocks.model import Block
-from compaction.exceptions import UnknownBlockError
 
 MESSAGE_LENGTH: Final = 2000
 

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, insert, select
 
+from compaction.blocks.errors import BlockConflictError
 from compaction.blocks.index.engine import IndexChange, IndexDatabase
 from compaction.blocks.index.rows import CONTENT, block_of, checked, chunks, difference, row_of
 from compaction.blocks.index.schemas import add_schemas_of
 from compaction.blocks.index.tables import BLOCKS, CONDEMNED, BlockState
 from compaction.blocks.model import Block
-from compaction.exceptions import BlockConflictError
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from sqlalchemy import Row, delete, or_, select, update
 
+from compaction.blocks.errors import BlockConflictError, ReplaceRefusedError
 from compaction.blocks.index.engine import IndexChange, IndexDatabase
 from compaction.blocks.index.quarantine import Fault, set_aside
 from compaction.blocks.index.refusals import IndexRefusal
@@ -39,7 +40,7 @@ from compaction.blocks.index.tables import (
 )
 from compaction.blocks.index.tombstones import bury
 from compaction.blocks.model import Block, RowFingerprint
-from compaction.exceptions import BlockConflictError, ReplaceRefusedError, StaleTokenError
+from compaction.errors import StaleTokenError
 
 _NO_ROWS: Final = RowFingerprint()
 

@@ -13,10 +13,10 @@ from typing import Any, Final, TypeVar
 
 from ulid import ULID
 
+from compaction.blocks.errors import InvalidBlockError, InvalidTenantError
 from compaction.blocks.index.tables import BLOCKS
 from compaction.blocks.model import Block, RowFingerprint
 from compaction.blocks.paths import MAX_SHARD, escape_tenant
-from compaction.exceptions import InvalidBlockError, InvalidTenantError
 
 T = TypeVar("T")
 

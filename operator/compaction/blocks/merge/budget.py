@@ -20,13 +20,13 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from compaction.blocks.errors import MergeMemoryError
 from compaction.blocks.merge.at_once import most_at_once, open_at_once
 from compaction.blocks.merge.columns import has_width
 from compaction.blocks.merge.footers import OpenedFooter, reading
 from compaction.blocks.merge.pages import RowsTooLargeError, decoded_row, expanded_bytes
 from compaction.blocks.merge.runs import ParquetRun, Run
 from compaction.blocks.merge.settings import MergeSettings
-from compaction.exceptions import MergeMemoryError
 
 _MOST_ROWS: Final = 1 << 15
 _LEAST_ROWS: Final = 256

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compaction.exceptions import SortKeyError
+from compaction.blocks.errors import SortKeyError
 
 CODE: Final = pa.int32()
 """Type of the codes. No logical type of a coded column is an integer, so the type of a part says which it is."""

@@ -16,6 +16,7 @@ from typing import IO, Final, NamedTuple, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from compaction.blocks.errors import UnreadableBlockError
 from compaction.blocks.format.footer_keys import texts_in
 from compaction.blocks.format.footer_shape import structs
 from compaction.blocks.format.int96 import Int96Error, Int96Reading, arrow_schema, reading_of
@@ -24,7 +25,6 @@ from compaction.blocks.format.thrift import FooterError, decode_up_to
 from compaction.blocks.merge.columns import is_codable
 from compaction.blocks.merge.schema import without_dictionary
 from compaction.blocks.merge.settings import MergeInput
-from compaction.exceptions import UnreadableBlockError
 from compaction.unexpected import lack_of
 
 ARROW_SCHEMA: Final = b"ARROW:schema"

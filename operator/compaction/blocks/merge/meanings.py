@@ -16,6 +16,7 @@ from typing import IO, Any, Final, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from compaction.blocks.errors import LogicalTypeLostError, SortKeyError
 from compaction.blocks.format.arrow_leaves import arrow_leaves, escaped
 from compaction.blocks.format.footer_shape import INT96, structs
 from compaction.blocks.format.int96 import MAGIC, with_physical_type
@@ -32,7 +33,6 @@ from compaction.blocks.format.thrift import Struct, decode_up_to
 from compaction.blocks.format.thrift_edit import BINARY, BYTE, I32, STRUCT, TRUTH, Typed, parse, written
 from compaction.blocks.merge.footers import FRAME_BYTES, SCHEMA_FIELD, OpenedFooter
 from compaction.blocks.merge.schema import unified
-from compaction.exceptions import LogicalTypeLostError, SortKeyError
 
 _NAME, _CHILDREN, _CONVERTED, _LOGICAL = 4, 5, 6, 10
 _BYTES_FIRST: Final = (10, 16)

@@ -25,11 +25,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from compaction.blocks.errors import BlockNotSortedError
 from compaction.blocks.merge.columns import CODE, Columns, Rows, Words, has_width
 from compaction.blocks.merge.footers import Bound
 from compaction.blocks.merge.keys import key_numbers, sorting_order
 from compaction.blocks.merge.runs import Run, comparable
-from compaction.exceptions import BlockNotSortedError
 
 _SLOWNESS: Final = 4
 """A window follows what its run gave in so many rounds, about."""

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from compaction.blocks.errors import UnreadableBlockError
 from compaction.blocks.fingerprint.rows import Fingerprinter
 from compaction.blocks.merge.columns import Columns, Rows, is_codable
 from compaction.blocks.merge.dictionaries import SteadyDictionaries
 from compaction.blocks.merge.footers import Bound, OpenedFooter, reading
 from compaction.blocks.merge.settings import Moved, nobody
 from compaction.blocks.model import RowFingerprint
-from compaction.exceptions import UnreadableBlockError
 
 
 class Run(Protocol):

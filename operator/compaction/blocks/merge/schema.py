@@ -18,6 +18,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from compaction.blocks.errors import SchemaConflictError
 from compaction.blocks.format.arrow_leaves import escaped, with_leaf_types
 from compaction.blocks.format.footer_keys import agreed
 from compaction.blocks.format.logical import (
@@ -30,7 +31,6 @@ from compaction.blocks.format.logical import (
     texts_of,
     with_texts,
 )
-from compaction.exceptions import SchemaConflictError
 
 NamedSchema = tuple[str, pa.Schema]
 """The name of a file, and its schema."""

@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import Final
 
-from compaction.exceptions import BlockIdError
+from compaction.blocks.errors import BlockIdError
 
 _ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _VALUES: Final = {character: value for value, character in enumerate(_ALPHABET)}

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from compaction.blocks.errors import BlockFormatError, BlockStoreError
 from compaction.blocks.format.footer import BlockFooter, read_footer
 from compaction.blocks.format.metadata import BlockMetadata
 from compaction.blocks.model import Block
@@ -21,14 +22,7 @@ from compaction.blocks.paths import BlockPlace, parse_block_path, shard_prefix
 from compaction.blocks.rebuild.lineage import Made, Relative
 from compaction.blocks.registration.describe import describe_footer, said_of
 from compaction.blocks.registration.foreign import OWN_FOLDER, assigned_id, is_parquet
-from compaction.exceptions import (
-    BlockFormatError,
-    BlockStoreError,
-    ObjectChangedError,
-    ObjectMissingError,
-    ObjectTruncatedError,
-    StorageError,
-)
+from compaction.storage.errors import ObjectChangedError, ObjectMissingError, ObjectTruncatedError, StorageError
 from compaction.storage.objects.store import ObjectStorage
 from compaction.unexpected import defect, lack_of
 

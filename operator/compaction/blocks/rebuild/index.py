@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 
 from sqlalchemy import update
 
+from compaction.blocks.errors import InvalidBlockError
 from compaction.blocks.identity import begin_anew, finish_anew
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.index.registering import register
@@ -37,7 +38,6 @@ from compaction.blocks.owners import FolderOwners
 from compaction.blocks.paths import parse_block_path
 from compaction.blocks.rebuild.found import FoundBlock, Lake, Unsaid, describe_found, places, read_found, survey
 from compaction.blocks.rebuild.lineage import decide
-from compaction.exceptions import InvalidBlockError
 from compaction.storage.objects.store import ObjectStorage
 
 PAGE: Final = 256

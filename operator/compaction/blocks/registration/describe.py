@@ -17,6 +17,15 @@ import pyarrow.parquet as pq
 from ulid import ULID
 
 from compaction.api.text.safe import cut
+from compaction.blocks.errors import (
+    BlockStoreError,
+    CorruptBlockError,
+    ForeignFileError,
+    LogicalTypeLostError,
+    NoBlockIdError,
+    UnsuitableBlockError,
+    UnsupportedColumnError,
+)
 from compaction.blocks.fingerprint.rows import Fingerprinter
 from compaction.blocks.format.footer import LIBRARY_FAILURES, BlockFooter, read_footer, short
 from compaction.blocks.format.int96 import Int96Error, check_spark
@@ -39,16 +48,7 @@ from compaction.blocks.registration.order import (
     order_of_rows,
 )
 from compaction.blocks.schema.classes import schema_text
-from compaction.exceptions import (
-    BlockStoreError,
-    CorruptBlockError,
-    ForeignFileError,
-    LogicalTypeLostError,
-    NoBlockIdError,
-    StorageError,
-    UnsuitableBlockError,
-    UnsupportedColumnError,
-)
+from compaction.storage.errors import StorageError
 from compaction.storage.objects.reader import ObjectReader
 from compaction.storage.objects.store import ObjectStorage
 from compaction.unexpected import lack_of

@@ -18,10 +18,10 @@ from typing import Final
 from ulid import ULID
 
 from compaction.api.text.formatting import plural
+from compaction.blocks.errors import UnsuitableBlockError
 from compaction.blocks.index.registering import KnownPath
 from compaction.blocks.model import SECOND
 from compaction.blocks.paths import SUFFIX, ULID_TEXT, parse_block_path
-from compaction.exceptions import UnsuitableBlockError
 from compaction.storage.objects.store import ObjectInfo
 
 OWN_FOLDER: Final = "_compaction/"

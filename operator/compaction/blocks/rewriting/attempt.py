@@ -25,6 +25,7 @@ import structlog
 
 from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport
+from compaction.blocks.errors import BlockStoreError, ReplaceRefusedError
 from compaction.blocks.index.claims import Claimed
 from compaction.blocks.index.holding import held_claim
 from compaction.blocks.index.quarantine import Fault
@@ -39,14 +40,8 @@ from compaction.blocks.rewriting.report import Proof, failed, left_out, proof_of
 from compaction.blocks.rewriting.rounds import Merged, RewriteRounds
 from compaction.blocks.rewriting.task import MergeFailure, failure_of
 from compaction.blocks.store import BlockStore
-from compaction.exceptions import (
-    BlockStoreError,
-    CompactionError,
-    DatabaseUnavailableError,
-    ReplaceRefusedError,
-    StaleTokenError,
-    StorageError,
-)
+from compaction.errors import CompactionError, StaleTokenError
+from compaction.storage.errors import DatabaseUnavailableError, StorageError
 from compaction.worker.attempt import RewriteAttempt
 from compaction.worker.place import ObjectsPlace
 from compaction.worker.tasks import LOOK_SECONDS

@@ -10,18 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from compaction.blocks.errors import BlockFormatError, BlockStoreError, MergeMemoryError, UnreadableBlockError
 from compaction.blocks.format.footer import BlockFooter, read_footer
 from compaction.blocks.model import Block
-from compaction.exceptions import (
-    BlockFormatError,
-    BlockStoreError,
-    MergeMemoryError,
-    ObjectChangedError,
-    ObjectMissingError,
-    ObjectTruncatedError,
-    StorageError,
-    UnreadableBlockError,
-)
+from compaction.storage.errors import ObjectChangedError, ObjectMissingError, ObjectTruncatedError, StorageError
 from compaction.storage.objects.store import ObjectStorage
 from compaction.unexpected import defect, lack_of
 

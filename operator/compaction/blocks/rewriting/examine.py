@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+from compaction.blocks.errors import BlockStoreError
 from compaction.blocks.fingerprint.verify import read_back
 from compaction.blocks.model import Block
 from compaction.blocks.rewriting.culprits import Culprit, broken, foreign, read_source_footer
 from compaction.blocks.rewriting.task import MergeFailure, failure_of, of_culprit, opener
-from compaction.exceptions import BlockStoreError, CompactionError, StorageError
+from compaction.errors import CompactionError
+from compaction.storage.errors import StorageError
 from compaction.storage.pace import SharedBucket, limited
 from compaction.unexpected import lack_of
 from compaction.worker.engine import Engine

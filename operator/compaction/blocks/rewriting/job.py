@@ -8,7 +8,7 @@ from typing import Final, Self
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.block_store import BLOCK_REWRITE, BlockStoreReference
 from compaction.blocks.merge.settings import MIN_MEMORY
-from compaction.exceptions import InvalidAssignmentError
+from compaction.errors import InvalidAssignmentError
 
 PART_BYTES: Final = 512 << 20
 """From this size on readers gain nothing from a larger block, and the next levels leave it alone

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
+from compaction.blocks.errors import BlockStoreError, BlockVerificationError
 from compaction.blocks.fingerprint.verify import verify
 from compaction.blocks.format.metadata import BlockMetadata
 from compaction.blocks.merge.footers import read_footer
@@ -31,7 +32,7 @@ from compaction.blocks.rewriting.task import (
     opener,
     run_merge,
 )
-from compaction.exceptions import BlockStoreError, BlockVerificationError, StorageError
+from compaction.storage.errors import StorageError
 from compaction.storage.objects.store import ObjectInfo
 from compaction.storage.pace import SharedBucket
 from compaction.worker.engine import Engine

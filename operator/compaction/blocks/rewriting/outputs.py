@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import structlog
 
+from compaction.blocks.errors import BlockStoreError, UnsuitableBlockError
 from compaction.blocks.index.orphans import condemn, confirm_gone
 from compaction.blocks.model import Block
 from compaction.blocks.paths import parse_block_path
@@ -14,7 +15,7 @@ from compaction.blocks.rewriting.task import MergedPart
 from compaction.blocks.schema.classes import schema_text
 from compaction.blocks.schema.ids import schema_id
 from compaction.blocks.store import BlockStore
-from compaction.exceptions import BlockStoreError, StorageError, UnsuitableBlockError
+from compaction.storage.errors import StorageError
 
 log = structlog.get_logger(__name__)
 

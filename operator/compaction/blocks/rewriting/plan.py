@@ -8,6 +8,7 @@ from typing import Final
 
 from compaction.api.text.formatting import plural
 from compaction.api.text.safe import cut, printable
+from compaction.blocks.errors import SortKeyError
 from compaction.blocks.format.footer import BlockFooter
 from compaction.blocks.format.metadata import BlockMetadata, ancestry, decode
 from compaction.blocks.format.times import registered_time_column
@@ -17,7 +18,6 @@ from compaction.blocks.paths import block_path
 from compaction.blocks.planning.ids import output_id
 from compaction.blocks.rewriting.job import BlockJob
 from compaction.blocks.rewriting.merging import BlockMerge
-from compaction.exceptions import SortKeyError
 from compaction.storage.pace import SharedBucket
 from compaction.worker.place import ObjectsPlace
 

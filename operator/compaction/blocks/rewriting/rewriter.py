@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 from compaction.api.job.report import JobReport
 from compaction.blocks.connecting import connection_of
+from compaction.blocks.errors import BlockStoreError
 from compaction.blocks.rewriting.attempt import BlockAttempt
 from compaction.blocks.rewriting.job import BlockJob
 from compaction.blocks.rewriting.report import failed
 from compaction.blocks.rewriting.task import failure_of
 from compaction.blocks.store import BlockStore
-from compaction.exceptions import BlockStoreError, StorageError
 from compaction.storage.database.engine import DEFAULT_PATIENCE
+from compaction.storage.errors import StorageError
 from compaction.storage.secrets import Secrets
 from compaction.storage.unreachable import explaining
 from compaction.worker.engine import Engine

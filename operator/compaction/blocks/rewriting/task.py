@@ -17,6 +17,15 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from compaction.api.enums import JobReason
+from compaction.blocks.errors import (
+    BlockNotSortedError,
+    BlockStoreError,
+    BlockVerificationError,
+    LogicalTypeLostError,
+    SchemaConflictError,
+    SortKeyError,
+    UnreadableBlockError,
+)
 from compaction.blocks.fingerprint.verify import read_back, verify
 from compaction.blocks.format.metadata import BlockMetadata
 from compaction.blocks.merge.kernel import merge
@@ -26,19 +35,12 @@ from compaction.blocks.model import Block
 from compaction.blocks.reasons import BlockJobReason
 from compaction.blocks.rewriting.culprits import Culprit, SourceFault, culprit_of
 from compaction.blocks.rewriting.pace import PacedFile
-from compaction.exceptions import (
-    BlockNotSortedError,
-    BlockStoreError,
-    BlockVerificationError,
-    CompactionError,
+from compaction.errors import CompactionError
+from compaction.storage.errors import (
     DatabaseUnavailableError,
     LackOfResourcesError,
-    LogicalTypeLostError,
     ObjectStoreUnavailableError,
-    SchemaConflictError,
-    SortKeyError,
     StorageError,
-    UnreadableBlockError,
 )
 from compaction.storage.objects.store import ObjectInfo, ObjectStorage
 from compaction.storage.pace import UNLIMITED, Pace, SharedBucket, limited

@@ -14,18 +14,14 @@ from typing import Final
 import pyarrow as pa
 import structlog
 
+from compaction.blocks.errors import BlockFormatError
 from compaction.blocks.format.footer import read_footer
 from compaction.blocks.index.listing import inspect
 from compaction.blocks.index.schemas import add_schemas, read_schemas
 from compaction.blocks.schema.classes import schema_of_text, schema_text
 from compaction.blocks.store import BlockStore
-from compaction.exceptions import (
-    BlockFormatError,
-    CompactionError,
-    ObjectChangedError,
-    ObjectMissingError,
-    ObjectTruncatedError,
-)
+from compaction.errors import CompactionError
+from compaction.storage.errors import ObjectChangedError, ObjectMissingError, ObjectTruncatedError
 from compaction.unexpected import defect, lack_of
 
 log = structlog.get_logger(__name__)

@@ -6,8 +6,8 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Final
 
+from compaction.blocks.errors import BlockStoreError, SnapshotExpiredError
 from compaction.blocks.serving.messages import BlockResult, Problem, ProblemAnswer
-from compaction.exceptions import BlockStoreError, SnapshotExpiredError
 from compaction.serving.refusals import Refusals
 
 

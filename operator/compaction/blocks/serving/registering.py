@@ -13,26 +13,23 @@ from http import HTTPStatus
 from typing import Final
 
 from compaction.api.text.safe import cut, printable
+from compaction.blocks.errors import (
+    BlockConflictError,
+    CorruptBlockError,
+    ForeignFileError,
+    InvalidBlockError,
+    InvalidTenantError,
+    UnexpectedBlockError,
+    UnsuitableBlockError,
+)
 from compaction.blocks.model import Block
 from compaction.blocks.owners import OwnerSign
 from compaction.blocks.paths import escape_tenant, parse_block_path
 from compaction.blocks.serving.messages import BlockResult, BlockToRegister, Problem, RegistrationOutcome
 from compaction.blocks.store import BlockStore
-from compaction.exceptions import (
-    BlockConflictError,
-    CompactionError,
-    CorruptBlockError,
-    ForeignFileError,
-    InvalidBlockError,
-    InvalidTenantError,
-    ObjectChangedError,
-    ObjectMissingError,
-    ObjectPathError,
-    ObjectTruncatedError,
-    UnexpectedBlockError,
-    UnsuitableBlockError,
-)
+from compaction.errors import CompactionError
 from compaction.serving.access import Principal
+from compaction.storage.errors import ObjectChangedError, ObjectMissingError, ObjectPathError, ObjectTruncatedError
 from compaction.unexpected import defect, lack_of
 
 _PROBLEMS: Final[tuple[tuple[type[CompactionError], Problem], ...]] = (

@@ -28,8 +28,8 @@ from compaction.blocks.serving.openapi import API, Name
 from compaction.blocks.serving.refusals import REFUSALS
 from compaction.blocks.serving.registering import register
 from compaction.blocks.store import BlockStore
-from compaction.exceptions import NotAllowedError
 from compaction.serving.access import Gate, Principal
+from compaction.serving.errors import NotAllowedError
 from compaction.serving.service import HttpService, KnownHandler, RequestLimits, answered
 
 log = structlog.get_logger(__name__)

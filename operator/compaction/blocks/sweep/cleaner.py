@@ -10,14 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from compaction.blocks.errors import BlockStoreError
 from compaction.blocks.index.retention import RetentionPeriods
 from compaction.blocks.index.tombstones import next_due
 from compaction.blocks.model import SECOND
 from compaction.blocks.store import BlockStore
 from compaction.blocks.sweep.cleaning import expire_all, housekeeping, sweep
 from compaction.blocks.sweep.orphan_collector import collect_orphans
-from compaction.exceptions import BlockStoreError, StorageError
 from compaction.storage.adapter import SWEEP_AGAIN
+from compaction.storage.errors import StorageError
 
 EXPIRY_EVERY: Final = 60.0
 """Seconds between looks for expired blocks: one query, when nothing has expired."""

@@ -29,7 +29,7 @@ from compaction.blocks.index.tombstones import BATCH, confirm, due, failed, forg
 from compaction.blocks.model import SECOND
 from compaction.blocks.owners import FolderOwners
 from compaction.blocks.sweep.survivors import without_survivors
-from compaction.exceptions import ObjectError
+from compaction.storage.errors import ObjectError
 from compaction.storage.objects.store import ObjectStorage
 
 AT_ONCE: Final = 10_000

@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
 
+from compaction.blocks.errors import BlockFormatError
 from compaction.blocks.format.metadata import BlockMetadata, decode
 from compaction.blocks.identity import bind
 from compaction.blocks.index.claims import open_jobs
@@ -35,7 +36,7 @@ from compaction.blocks.index.rows import chunks
 from compaction.blocks.model import SECOND
 from compaction.blocks.owners import IDENTITY_PATH, FolderOwners
 from compaction.blocks.paths import parse_block_path
-from compaction.exceptions import BlockFormatError, ObjectMissingError
+from compaction.storage.errors import ObjectMissingError
 from compaction.storage.objects.paths import is_staged
 from compaction.storage.objects.store import ObjectInfo, ObjectStorage
 

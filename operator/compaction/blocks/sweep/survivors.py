@@ -15,7 +15,7 @@ from typing import Final
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.index.tables import TombstoneReason
 from compaction.blocks.index.tombstones import BlockTombstone, Successor, successors
-from compaction.exceptions import ObjectError, ObjectMissingError
+from compaction.storage.errors import ObjectError, ObjectMissingError
 from compaction.storage.objects.store import ObjectStorage
 
 HEADS_AT_ONCE: Final = 8

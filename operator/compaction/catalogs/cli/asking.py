@@ -16,13 +16,13 @@ from compaction.api.catalog.reasons import UNDEFINED
 from compaction.api.text.values import Duration
 from compaction.catalogs.compaction.round import Round, Topology
 from compaction.catalogs.compaction.watermark import WatermarkRule, moved
+from compaction.catalogs.errors import ParticipantConfigError
 from compaction.catalogs.manager.clock import HybridClock
 from compaction.catalogs.model.hybrid import physical
 from compaction.catalogs.serving.client import AskLimits, ParticipantAddress, ParticipantClient
 from compaction.catalogs.serving.round import ReportRound, ask_all
 from compaction.cli.durations import DurationParameter
 from compaction.cli.serving import FILE
-from compaction.exceptions import ParticipantConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _LONGEST_SECRET: Final = 16 << 10

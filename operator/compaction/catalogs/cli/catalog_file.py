@@ -14,7 +14,7 @@ from compaction.api.manifests.catalogs import load_catalogs
 from compaction.api.manifests.secrets import load_secrets
 from compaction.cli.errors import report
 from compaction.cli.local.policy_file import path_of, version_of
-from compaction.exceptions import CompactionError, InvalidManifestError
+from compaction.errors import CompactionError, InvalidManifestError
 from compaction.storage.secrets import DirectorySecrets, GivenSecrets
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from compaction.catalogs.commands.command import Command
+from compaction.catalogs.errors import CatalogDdlError, CatalogValidationError
 from compaction.catalogs.replay.parsing import command_of
-from compaction.exceptions import CatalogDdlError, CatalogValidationError
 
 LARGEST = 16 << 20
 """Bytes of a file."""

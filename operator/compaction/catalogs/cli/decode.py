@@ -10,9 +10,9 @@ import click
 
 from compaction.catalogs.codec import canonical
 from compaction.catalogs.codec.codec import decode_exact, encode
+from compaction.catalogs.errors import CatalogError, CatalogValueError, CatalogValueSizeError
 from compaction.cli.errors import EXIT_DATA_ERROR, report
 from compaction.cli.output import OutputFormat, output_option, stream
-from compaction.exceptions import CatalogError, CatalogValueError, CatalogValueSizeError
 
 LARGEST: Final = 64 << 20
 """Bytes of a value that are read: far beyond what a log accepts."""

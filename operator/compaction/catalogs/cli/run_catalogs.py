@@ -21,7 +21,7 @@ from compaction.catalogs.running import LocalCatalog
 from compaction.cli.local.run_view import RunOptions
 from compaction.cli.local.run_watch import StopSignals
 from compaction.cli.output import OutputFormat, emit, print_pairs
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 
 _WRONG = (Outcome.ABORTED, Outcome.FAILED)
 

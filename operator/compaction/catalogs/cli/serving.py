@@ -14,6 +14,7 @@ import structlog
 
 from compaction.api.text.values import Duration
 from compaction.catalogs.cli.place import LogPlace, followed_log_options
+from compaction.catalogs.errors import CatalogError
 from compaction.catalogs.manager.manager import CatalogManager
 from compaction.catalogs.participants.consistency import LONGEST_TEXT
 from compaction.catalogs.participants.reference import ReferenceParticipant
@@ -29,7 +30,6 @@ from compaction.catalogs.serving.messages import MOST_MINIMUM_BYTES
 from compaction.catalogs.serving.server import ParticipantServer
 from compaction.cli.durations import DurationParameter
 from compaction.cli.serving import FILE, Serving, serving_options
-from compaction.exceptions import CatalogError
 
 PORT: Final = 8092
 AUDIENCE: Final = "compaction-participant"

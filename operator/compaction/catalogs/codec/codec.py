@@ -10,8 +10,8 @@ from compaction.catalogs.codec.nesting import ObjectReader, ObjectWriter
 from compaction.catalogs.codec.registry import SERIALIZERS
 from compaction.catalogs.codec.types import TypeId
 from compaction.catalogs.codec.writer import Trace
+from compaction.catalogs.errors import CatalogValueError
 from compaction.catalogs.model.entries import Event, Snapshot
-from compaction.exceptions import CatalogValueError
 
 PROTOCOL_1: Final = 1
 PROTOCOL_2: Final = 2

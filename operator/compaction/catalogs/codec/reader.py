@@ -8,8 +8,8 @@ import struct
 from typing import Final, NoReturn
 
 from compaction.catalogs.codec.texts import decode_text
+from compaction.catalogs.errors import CorruptCatalogValueError, UnsupportedCatalogValueError
 from compaction.catalogs.model.hybrid import MINIMUM
-from compaction.exceptions import CorruptCatalogValueError, UnsupportedCatalogValueError
 
 _INT32: Final = struct.Struct("<i")
 _INT64: Final = struct.Struct("<q")

@@ -13,7 +13,7 @@ from compaction.catalogs.codec import columns, events, indexes, schemas, tables,
 from compaction.catalogs.codec.entries import ENTRIES, Form
 from compaction.catalogs.codec.nesting import ObjectReader, ObjectWriter, Read, Write
 from compaction.catalogs.codec.types import TypeId
-from compaction.exceptions import SerializerTableError
+from compaction.catalogs.errors import SerializerTableError
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ from compaction.catalogs.commands.command import (
     require_types,
     require_user_schema,
 )
+from compaction.catalogs.errors import CatalogValidationError
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.descriptors import Column, Table
 from compaction.catalogs.model.entries import Entry
 from compaction.catalogs.model.enums import ColumnType
 from compaction.catalogs.model.values import NULL, Default
-from compaction.exceptions import CatalogValidationError
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from compaction.catalogs.commands.command import require_name, require_types
+from compaction.catalogs.errors import CatalogValidationError
 from compaction.catalogs.model.descriptors import UNASSIGNED, Column
 from compaction.catalogs.model.enums import ColumnType
 from compaction.catalogs.model.values import NULL, Constant, Default, Function, fault_of
-from compaction.exceptions import CatalogValidationError
 
 _SHORT: Final = 2**15 - 1
 PRECISION: Final = {

@@ -9,12 +9,12 @@ from functools import cache
 from types import UnionType
 from typing import Any, Final, Protocol, Union, get_args, get_origin, get_type_hints
 
+from compaction.catalogs.errors import CatalogValidationError, IndexNotFoundError
 from compaction.catalogs.model.applying import with_entries
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import Index, Schema, Table, Zone
 from compaction.catalogs.model.entries import Entry
 from compaction.catalogs.model.hybrid import MINIMUM
-from compaction.exceptions import CatalogValidationError, IndexNotFoundError
 
 PUBLIC: Final = "PUBLIC"
 SYSTEM: Final = "SYSTEM"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from compaction.exceptions import CatalogValidationError
+from compaction.catalogs.errors import CatalogValidationError
 
 _NAME: Final = re.compile(r"[^\s.\[\]()*'\"]+|\*")
 _STEPS: Final = re.compile(r"\s*(\*|-?\d+(\s*,\s*-?\d+)*|-?\d*\s*:\s*-?\d*(\s*:\s*-?\d+)?)\s*\]")

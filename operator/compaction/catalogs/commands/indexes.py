@@ -18,12 +18,12 @@ from compaction.catalogs.commands.command import (
     schema_of,
     table_of,
 )
+from compaction.catalogs.errors import CatalogValidationError, IndexStatusError
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.descriptors import Index, Schema
 from compaction.catalogs.model.entries import AdvanceIds, Entry
 from compaction.catalogs.model.enums import Collation, IndexKind, IndexStatus
 from compaction.catalogs.model.hybrid import MINIMUM
-from compaction.exceptions import CatalogValidationError, IndexStatusError
 
 
 @dataclass(frozen=True, slots=True)

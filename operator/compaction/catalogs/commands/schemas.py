@@ -11,11 +11,11 @@ from compaction.catalogs.commands.command import (
     require_types,
     schema_of,
 )
+from compaction.catalogs.errors import CatalogValidationError
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.descriptors import Schema, SchemaContents
 from compaction.catalogs.model.entries import AdvanceIds, Entry, NewSchema
 from compaction.catalogs.model.hybrid import MINIMUM
-from compaction.exceptions import CatalogValidationError
 
 
 def _created(context: Context, name: str, if_not_exists: bool) -> tuple[Entry, ...]:

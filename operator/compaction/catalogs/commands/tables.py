@@ -24,12 +24,12 @@ from compaction.catalogs.commands.command import (
     zone_of,
 )
 from compaction.catalogs.commands.zones import lazy_default_zone
+from compaction.catalogs.errors import CatalogValidationError, NoStorageProfileError
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.descriptors import Index, Table, Zone
 from compaction.catalogs.model.entries import AdvanceIds, Entry
 from compaction.catalogs.model.enums import Collation, IndexKind, IndexStatus
 from compaction.catalogs.model.hybrid import MINIMUM
-from compaction.exceptions import CatalogValidationError, NoStorageProfileError
 
 STALE_ROWS_FRACTION: Final = 0.2
 MIN_STALE_ROWS_COUNT: Final = 500

@@ -14,12 +14,12 @@ from compaction.catalogs.commands.command import (
     require_types,
     schema_of,
 )
+from compaction.catalogs.errors import CatalogValidationError
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.descriptors import View
 from compaction.catalogs.model.entries import AdvanceIds, Entry
 from compaction.catalogs.model.enums import ViewKind
 from compaction.catalogs.model.hybrid import MINIMUM
-from compaction.exceptions import CatalogValidationError
 
 
 @dataclass(frozen=True, slots=True)

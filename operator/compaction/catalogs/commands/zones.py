@@ -7,13 +7,13 @@ from typing import Final
 
 from compaction.catalogs.commands.command import Context, require_name, require_types, zone_of
 from compaction.catalogs.commands.filters import require_path
+from compaction.catalogs.errors import CatalogValidationError
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import Zone
 from compaction.catalogs.model.entries import AdvanceIds, Entry
 from compaction.catalogs.model.enums import ConsistencyMode
 from compaction.catalogs.model.hybrid import MINIMUM
-from compaction.exceptions import CatalogValidationError
 
 MAX_PARTITIONS: Final = 65_000
 ALL_NODES: Final = "$..*"

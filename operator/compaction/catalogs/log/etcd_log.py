@@ -12,6 +12,15 @@ from collections.abc import Callable
 from itertools import count
 from typing import Final
 
+from compaction.catalogs.errors import (
+    CatalogLogCutError,
+    CatalogLogError,
+    CatalogLogLimitError,
+    CatalogLogRewoundError,
+    CatalogLogSizeError,
+    CatalogLogUnavailableError,
+    CatalogLogUncertainError,
+)
 from compaction.catalogs.log import requests
 from compaction.catalogs.log.etcd.port import EtcdClient, Get, Put, Transaction, TransactionAnswer
 from compaction.catalogs.log.layout import (
@@ -32,15 +41,6 @@ from compaction.catalogs.log.requests import AT_ONCE
 from compaction.catalogs.log.surveys import Survey, surveyed
 from compaction.catalogs.log.watching import EtcdWatch, Listener, Pace
 from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
-from compaction.exceptions import (
-    CatalogLogCutError,
-    CatalogLogError,
-    CatalogLogLimitError,
-    CatalogLogRewoundError,
-    CatalogLogSizeError,
-    CatalogLogUnavailableError,
-    CatalogLogUncertainError,
-)
 
 _WRITER_BYTES: Final = 8
 APPEND_SECONDS: Final = 15.0

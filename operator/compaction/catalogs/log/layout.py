@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from compaction.catalogs.codec.codec import decode, encode
-from compaction.catalogs.log.port import LogEvent
-from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
-from compaction.catalogs.model.hybrid import LOGICAL_BITS, MINIMUM, later
-from compaction.exceptions import (
+from compaction.catalogs.errors import (
     CatalogValueError,
     CorruptCatalogLogError,
     CorruptCatalogValueError,
     UnreadableVersionError,
     UnsupportedCatalogValueError,
 )
+from compaction.catalogs.log.port import LogEvent
+from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
+from compaction.catalogs.model.hybrid import LOGICAL_BITS, MINIMUM, later
 
 PRODUCT: Final = b"compaction.dev/catalog/2"
 """Whose log a prefix holds, and in which layout."""

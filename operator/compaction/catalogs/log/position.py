@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from compaction.catalogs.errors import CatalogLogRewoundError, CorruptCatalogLogError
 from compaction.catalogs.log.layout import Keys, Stored, shown
 from compaction.catalogs.log.surveys import Survey
 from compaction.catalogs.model.entries import Snapshot
-from compaction.exceptions import CatalogLogRewoundError, CorruptCatalogLogError
 
 
 @dataclass(frozen=True, slots=True)

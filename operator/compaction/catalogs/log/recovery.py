@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from compaction.catalogs.errors import CatalogLogCutError, CatalogLogUnavailableError, CorruptCatalogLogError
 from compaction.catalogs.log import requests
 from compaction.catalogs.log.etcd.port import EtcdClient, Get, KeyValue
 from compaction.catalogs.log.layout import Keys, Stored, shown, unpack
@@ -13,7 +14,6 @@ from compaction.catalogs.log.port import LogEvent, Recovered
 from compaction.catalogs.log.position import Position
 from compaction.catalogs.log.surveys import Survey, surveyed
 from compaction.catalogs.model.entries import Snapshot
-from compaction.exceptions import CatalogLogCutError, CatalogLogUnavailableError, CorruptCatalogLogError
 
 ATTEMPTS: Final = 5
 """etcd keeps five minutes of history where it is compacted every five minutes: one reading has far more than it needs.

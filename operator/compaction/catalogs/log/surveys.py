@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from compaction.catalogs.errors import CorruptCatalogLogError
 from compaction.catalogs.log.etcd.port import KeyValue, Page
 from compaction.catalogs.log.layout import PRODUCT, Keys, Stored, shown, unpack
-from compaction.exceptions import CorruptCatalogLogError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from compaction.catalogs.log import requests
-from compaction.catalogs.log.etcd.port import Changes, EtcdClient, Stream
-from compaction.catalogs.log.layout import Keys, Stored, unpack
-from compaction.catalogs.log.port import LogEvent
-from compaction.catalogs.log.position import Position
-from compaction.catalogs.log.recovery import stored_from
-from compaction.catalogs.log.surveys import Survey, surveyed
-from compaction.exceptions import (
+from compaction.catalogs.errors import (
     CatalogError,
     CatalogLogCutError,
     CatalogLogError,
@@ -23,6 +16,13 @@ from compaction.exceptions import (
     CatalogLogUnavailableError,
     CorruptCatalogLogError,
 )
+from compaction.catalogs.log import requests
+from compaction.catalogs.log.etcd.port import Changes, EtcdClient, Stream
+from compaction.catalogs.log.layout import Keys, Stored, unpack
+from compaction.catalogs.log.port import LogEvent
+from compaction.catalogs.log.position import Position
+from compaction.catalogs.log.recovery import stored_from
+from compaction.catalogs.log.surveys import Survey, surveyed
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from threading import Lock
 
+from compaction.catalogs.errors import CatalogClockError, CatalogLateError
 from compaction.catalogs.log.port import LogEvent, LogTime
 from compaction.catalogs.model.hybrid import LOGICAL_BITS, MAXIMUM, MINIMUM, next_millisecond, physical
-from compaction.exceptions import CatalogClockError, CatalogLateError
 
 
 def system_milliseconds() -> int:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from compaction.catalogs.commands.command import Command, batch
+from compaction.catalogs.errors import CatalogConflictError, CatalogNotRunError, CatalogValidationError
 from compaction.catalogs.log.port import Renewal, UpdateLog
 from compaction.catalogs.manager import futures
 from compaction.catalogs.manager.clock import ClockGuard, HybridClock
@@ -21,7 +22,6 @@ from compaction.catalogs.manager.settings import Settings
 from compaction.catalogs.manager.timers import ClockWaits
 from compaction.catalogs.model.entries import VersionedUpdate
 from compaction.catalogs.model.hybrid import LOGICAL_BITS, MAXIMUM, MINIMUM
-from compaction.exceptions import CatalogConflictError, CatalogNotRunError, CatalogValidationError
 
 ATTEMPTS: Final = 10
 """Of one batch, when other processes write the version first each time."""

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import attrgetter
 
+from compaction.catalogs.errors import CatalogArgumentError, CatalogNotFoundError, InapplicableEntryError
 from compaction.catalogs.log.port import LogEvent
 from compaction.catalogs.manager.trimming import as_snapshot_has_them
 from compaction.catalogs.model.applying import applied
 from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
 from compaction.catalogs.model.snapshots import restored
-from compaction.exceptions import CatalogArgumentError, CatalogNotFoundError, InapplicableEntryError
 
 _ACTIVATION = attrgetter("activation_time")
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from compaction.catalogs.commands.command import PUBLIC, SYSTEM, Command, batch
 from compaction.catalogs.commands.schemas import CreateSchema, CreateSystemSchema
+from compaction.catalogs.errors import CatalogClosedError, CatalogStoppedError
 from compaction.catalogs.log.port import LogEvent, SnapshotOutcome, UpdateLog, Watch
 from compaction.catalogs.manager import futures
 from compaction.catalogs.manager.clock import ClockGuard, HybridClock
@@ -24,7 +25,6 @@ from compaction.catalogs.manager.trimming import trimmed
 from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
 from compaction.core.collecting import no_collection
-from compaction.exceptions import CatalogClosedError, CatalogStoppedError
 
 LOGGER: Final = logging.getLogger(__name__)
 

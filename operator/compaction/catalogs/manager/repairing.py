@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from compaction.catalogs.errors import CatalogRepairError, CorruptCatalogLogError, InapplicableEntryError
 from compaction.catalogs.log import requests
 from compaction.catalogs.log.etcd.port import EtcdClient, Get
 from compaction.catalogs.log.layout import FIRST_VERSION, STAMP_BYTES, Keys, Stored, head_of, pack, shown, unpack
@@ -18,7 +19,6 @@ from compaction.catalogs.log.recovery import pairs_from
 from compaction.catalogs.log.surveys import Survey, surveyed
 from compaction.catalogs.manager.history import recovered
 from compaction.catalogs.model.entries import VersionedUpdate
-from compaction.exceptions import CatalogRepairError, CorruptCatalogLogError, InapplicableEntryError
 
 WRITER = "catalogs repair"
 

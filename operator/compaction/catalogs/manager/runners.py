@@ -6,8 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
+from compaction.catalogs.errors import CatalogClosedError
 from compaction.catalogs.manager import futures
-from compaction.exceptions import CatalogClosedError
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from itertools import count
 from threading import Condition, Lock, Thread
 from typing import Protocol
 
+from compaction.catalogs.errors import CatalogClosedError
 from compaction.catalogs.manager import futures
 from compaction.catalogs.manager.clock import HybridClock
-from compaction.exceptions import CatalogClosedError
 
 LONGEST_SLEEP = 3_600.0
 """Seconds. Platforms limit how long a condition waits; an action that is due later sleeps more than once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from compaction.catalogs.errors import InapplicableEntryError
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.changing import changed
@@ -13,7 +14,6 @@ from compaction.catalogs.model.draft import Draft
 from compaction.catalogs.model.enums import IndexStatus
 from compaction.catalogs.model.hybrid import later
 from compaction.catalogs.model.snapshots import resolved
-from compaction.exceptions import InapplicableEntryError
 
 
 def applied(catalog: Catalog, update: model.VersionedUpdate, timestamp: int) -> Catalog:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from compaction.catalogs.errors import CatalogArgumentError
 from compaction.catalogs.model.descriptors import Index, Schema, SchemaContents, Table, View, Zone
 from compaction.catalogs.model.entries import Snapshot
 from compaction.catalogs.model.hybrid import MINIMUM
 from compaction.catalogs.model.maps import SharedMap
-from compaction.exceptions import CatalogArgumentError
 
 Names = SharedMap[tuple[int, str], int]
 """(id of the schema, name) -> id of the object."""

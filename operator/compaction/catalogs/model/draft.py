@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from compaction.catalogs.errors import InapplicableEntryError
 from compaction.catalogs.model.catalog import Catalog, Names
 from compaction.catalogs.model.changing import changed, made
 from compaction.catalogs.model.descriptors import Index, Table
 from compaction.catalogs.model.maps import SharedMap
-from compaction.exceptions import InapplicableEntryError
 
 
 class Draft:

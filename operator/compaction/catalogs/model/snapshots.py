@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+from compaction.catalogs.errors import InapplicableEntryError
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import Index, Table, View
 from compaction.catalogs.model.entries import Snapshot
 from compaction.catalogs.model.maps import SharedMap
-from compaction.exceptions import InapplicableEntryError
 
 
 def restored(snapshot: Snapshot) -> Catalog:

@@ -33,7 +33,7 @@ from compaction.catalogs.operator.working import CatalogWork, RoundState, work_o
 from compaction.core.reconcile.actions import Announce
 from compaction.core.reconcile.observations import Moment
 from compaction.core.reconcile.status.announcing import of_standing
-from compaction.exceptions import ConflictError, NotFoundError
+from compaction.errors import ConflictError, NotFoundError
 from compaction.kube.client.own_tokens import AccountName, OwnTokens
 from compaction.kube.client.resources import CATALOG_COMPACTIONS, Obj, Resource
 from compaction.kube.executor.events import EventType

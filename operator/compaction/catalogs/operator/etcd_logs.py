@@ -15,8 +15,8 @@ from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings, Tls
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.log.port import UpdateLog
 from compaction.catalogs.operator.ports import Credentials, Secret
-from compaction.exceptions import SecretError, SecretMissingError
 from compaction.serving.running import is_loopback
+from compaction.storage.errors import SecretError, SecretMissingError
 
 _CALL: Final = 3
 """Requests that one call may take, of the time of one each: there are as many members, as a rule."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from compaction.api.catalog.reasons import Finding, Reason
-from compaction.exceptions import (
-    ApiError,
+from compaction.catalogs.errors import (
     CatalogError,
     CatalogLogAccessError,
     CatalogLogFullError,
@@ -15,14 +14,13 @@ from compaction.exceptions import (
     CatalogValueError,
     CorruptCatalogLogError,
     CorruptCatalogValueError,
-    ForbiddenError,
     InapplicableEntryError,
-    OwnTokenError,
     ParticipantConfigError,
-    SecretError,
-    SecretForbiddenError,
     UnsupportedCatalogValueError,
 )
+from compaction.errors import ApiError, ForbiddenError
+from compaction.serving.errors import OwnTokenError
+from compaction.storage.errors import SecretError, SecretForbiddenError
 
 _REASONS: Final[tuple[tuple[Reason, tuple[type[CatalogError], ...]], ...]] = (
     (

@@ -8,12 +8,13 @@ from compaction.api.catalog.spec import CatalogCompactionSpec, ParticipantSelect
 from compaction.api.names import CATALOG_KIND
 from compaction.catalogs.operator.ports import Credentials, Secret
 from compaction.catalogs.serving.client import ParticipantAddress
-from compaction.exceptions import ForbiddenError, NotFoundError, SecretForbiddenError, SecretMissingError
+from compaction.errors import ForbiddenError, NotFoundError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.own_tokens import OwnTokens
 from compaction.kube.client.resources import PODS, SECRETS, Obj
 from compaction.kube.client.secrets import may_not_read, secret_values
 from compaction.kube.informer.cache import ObjectKey
+from compaction.storage.errors import SecretForbiddenError, SecretMissingError
 
 _ENDED = frozenset({"Succeeded", "Failed"})
 AUTHORITY = "ca.crt"

@@ -10,7 +10,7 @@ from compaction.catalogs.compaction.round import Answer, Unanswered
 from compaction.catalogs.operator.ports import Credentials
 from compaction.catalogs.serving.client import AskLimits, ParticipantAddress, ParticipantClient
 from compaction.catalogs.serving.round import ask_all, store_all
-from compaction.exceptions import SecretError
+from compaction.storage.errors import SecretError
 
 
 class HttpParticipants:

@@ -20,20 +20,16 @@ from compaction.catalogs.compaction.cutting import cut
 from compaction.catalogs.compaction.history import history_of
 from compaction.catalogs.compaction.observations import Broken, Delivered, Heard, LogRead, Result, Saved
 from compaction.catalogs.compaction.work import Work
+from compaction.catalogs.errors import CatalogError, CatalogLogError, CatalogLogFullError
 from compaction.catalogs.log.port import LogEvent, SnapshotOutcome, UpdateLog
 from compaction.catalogs.model.entries import Snapshot
 from compaction.catalogs.operator.failures import failure_of
 from compaction.catalogs.operator.ports import Credentials, Logs, Participants, Places
 from compaction.catalogs.serving.client import ParticipantAddress
-from compaction.exceptions import (
-    ApiError,
-    CatalogError,
-    CatalogLogError,
-    CatalogLogFullError,
-    OwnTokenError,
-    SecretError,
-)
+from compaction.errors import ApiError
 from compaction.kube.informer.cache import ObjectKey
+from compaction.serving.errors import OwnTokenError
+from compaction.storage.errors import SecretError
 
 T = TypeVar("T")
 LOG_THREADS: Final = 4

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from compaction.api.catalog.reasons import UNDEFINED
+from compaction.catalogs.errors import MinimumAheadError, ParticipantStateError
 from compaction.catalogs.manager.clock import system_milliseconds
 from compaction.catalogs.model.hybrid import hybrid
 from compaction.catalogs.participants.minimums import Checkpoint, PartitionKey, PublishedMinimums
@@ -19,7 +20,6 @@ from compaction.catalogs.participants.transactions import ActiveTransactions
 from compaction.catalogs.participants.versions import CatalogVersions, ListedVersions
 from compaction.catalogs.participants.watermark import LowWatermark, WatermarkSettings, WatermarkStore
 from compaction.catalogs.participants.watermark_file import WatermarkMemory
-from compaction.exceptions import MinimumAheadError, ParticipantStateError
 
 
 def system_clock() -> int:

@@ -6,8 +6,8 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable
 
+from compaction.catalogs.errors import ParticipantStateError
 from compaction.catalogs.model.catalog import Catalog
-from compaction.exceptions import ParticipantStateError
 
 
 class ListedVersions:

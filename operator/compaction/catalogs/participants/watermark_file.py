@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from compaction.api.catalog.reasons import UNDEFINED
+from compaction.catalogs.errors import WatermarkFileError
 from compaction.catalogs.model.hybrid import MAXIMUM
-from compaction.exceptions import WatermarkFileError
 
 _LONGEST: Final = 20
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from compaction.catalogs.codec.codec import decode, encode
+from compaction.catalogs.errors import CatalogError
 from compaction.catalogs.log.port import LogEvent, Recovered, Renewal, SnapshotOutcome
 from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
 from compaction.catalogs.model.hybrid import LOGICAL_BITS
 from compaction.catalogs.replay.steps import Transaction
-from compaction.exceptions import CatalogError
 
 PRODUCT: Final = "catalog.product"
 VERSION: Final = "catalog.version"

@@ -9,10 +9,15 @@ from typing import Any, Final
 from compaction.catalogs.commands import altering, indexes, schemas, tables, views, zones
 from compaction.catalogs.commands.columns import ColumnSpec
 from compaction.catalogs.commands.command import Command
+from compaction.catalogs.errors import (
+    CatalogValidationError,
+    IndexNotFoundError,
+    IndexStatusError,
+    NoStorageProfileError,
+)
 from compaction.catalogs.model.enums import Collation, ColumnType, ConsistencyMode, IndexKind, ViewKind
 from compaction.catalogs.model.values import NULL, Default
 from compaction.catalogs.replay.values import bits, default_of
-from compaction.exceptions import CatalogValidationError, IndexNotFoundError, IndexStatusError, NoStorageProfileError
 
 ERRORS: Final[Mapping[type[Exception], str]] = {
     CatalogValidationError: "CatalogValidationException",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compaction.catalogs.codec import canonical
+from compaction.catalogs.errors import CatalogValidationError
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.manager.clock import HybridClock
 from compaction.catalogs.manager.events import CatalogEvent, EventKind
@@ -20,7 +21,6 @@ from compaction.catalogs.manager.settings import Settings
 from compaction.catalogs.replay import showing, steps
 from compaction.catalogs.replay.differences import MISSING, Difference, differences
 from compaction.catalogs.replay.log import ReplayLog
-from compaction.exceptions import CatalogValidationError
 
 
 @dataclass(frozen=True, slots=True)

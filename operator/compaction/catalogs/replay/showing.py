@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from compaction.catalogs.errors import CatalogNotFoundError
 from compaction.catalogs.manager import events
 from compaction.catalogs.replay.parsing import ERRORS
-from compaction.exceptions import CatalogNotFoundError
 
 Json = dict[str, Any]
 _ERRORS: Final[Mapping[type, str]] = {**ERRORS, CatalogNotFoundError: "CatalogNotFoundException"}

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from compaction.catalogs.commands.command import Command
+from compaction.catalogs.errors import CatalogHistoryError, CatalogValidationError
 from compaction.catalogs.model.hybrid import MAXIMUM, MINIMUM
 from compaction.catalogs.replay.parsing import command_of
-from compaction.exceptions import CatalogHistoryError, CatalogValidationError
 
 _GZIP: Final = b"\x1f\x8b"
 _MOST: Final = 2**31 - 1

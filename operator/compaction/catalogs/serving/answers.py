@@ -7,8 +7,8 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from compaction.api.text.safe import cut, printable
+from compaction.catalogs.errors import ParticipantError, ParticipantFailure
 from compaction.catalogs.serving.messages import VERSION, ParticipantProblem, ParticipantProblemMessage
-from compaction.exceptions import ParticipantError, ParticipantFailure
 from compaction.serving.openapi import JSON
 
 MOST_PROBLEM_BYTES = 4096

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from yarl import URL
 
 from compaction.catalogs.compaction.round import Answer
+from compaction.catalogs.errors import ParticipantConfigError, ParticipantError, ParticipantFailure
 from compaction.catalogs.model.hybrid import physical
 from compaction.catalogs.participants.consistency import contradictions
 from compaction.catalogs.participants.reference import system_clock
@@ -27,7 +28,6 @@ from compaction.catalogs.participants.report import Report
 from compaction.catalogs.serving import answers
 from compaction.catalogs.serving.messages import MOST_REPORT_BYTES, MinimumMessage, ReportMessage, StoredMessage
 from compaction.catalogs.serving.openapi import MINIMUM_PATH, REPORT_PATH
-from compaction.exceptions import ParticipantConfigError, ParticipantError, ParticipantFailure
 from compaction.serving.running import is_loopback
 from compaction.storage.connector import ClosingConnector
 

@@ -6,8 +6,8 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Final
 
+from compaction.catalogs.errors import CatalogError, MinimumAheadError, ParticipantStateError, StaleCoordinatorError
 from compaction.catalogs.serving.messages import ParticipantProblem, ParticipantProblemMessage
-from compaction.exceptions import CatalogError, MinimumAheadError, ParticipantStateError, StaleCoordinatorError
 from compaction.serving.refusals import Refusals
 
 

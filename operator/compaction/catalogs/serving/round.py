@@ -10,8 +10,9 @@ from typing import Final, TypeVar
 
 from compaction.api.catalog.reasons import Reason
 from compaction.catalogs.compaction.round import Answer, Unanswered
+from compaction.catalogs.errors import ParticipantConfigError, ParticipantError, ParticipantFailure
 from compaction.catalogs.serving.client import ParticipantAddress, ParticipantClient
-from compaction.exceptions import CompactionError, ParticipantConfigError, ParticipantError, ParticipantFailure
+from compaction.errors import CompactionError
 from compaction.unexpected import defect
 
 T = TypeVar("T")

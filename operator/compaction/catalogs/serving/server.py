@@ -12,6 +12,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from pydantic import ValidationError
 
+from compaction.catalogs.errors import StaleCoordinatorError
 from compaction.catalogs.participants.participant import Participant
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.catalogs.serving.actions import ACTIONS, Action
@@ -24,7 +25,6 @@ from compaction.catalogs.serving.messages import (
 )
 from compaction.catalogs.serving.openapi import ADMIN_API, PARTICIPANT_API, ParticipantName
 from compaction.catalogs.serving.refusals import REFUSALS
-from compaction.exceptions import StaleCoordinatorError
 from compaction.serving.access import Gate, Principal
 from compaction.serving.metrics import RequestMetrics
 from compaction.serving.service import HttpService, KnownHandler, RequestLimits, answered

@@ -25,10 +25,9 @@ from compaction.api.names import COORDINATOR_LEASE
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.cluster.flags import CommandTarget, cluster_flags, target_of
 from compaction.cli.errors import errors_as_exit_code, report
-from compaction.exceptions import (
+from compaction.errors import (
     ApiError,
     ApiUnavailableError,
-    ClusterCommandError,
     ForbiddenError,
     MalformedLeaseError,
     NotFoundError,
@@ -37,6 +36,7 @@ from compaction.exceptions import (
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient
 from compaction.kube.client.config import ApiConnection, load_connection
 from compaction.kube.client.resources import CATALOG_COMPACTIONS, Obj, Resource
+from compaction.kube.errors import ClusterCommandError
 from compaction.leases.record import Lease
 
 USER_AGENT: Final = "kubectl-compaction"

@@ -17,8 +17,8 @@ from compaction.api.text.formatting import plural
 from compaction.cli.cluster.access import ask, cluster_options
 from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.cluster.plan import show_work, summary
-from compaction.exceptions import ClusterCommandError
 from compaction.kube.client.api import COMPACTION_POLICIES
+from compaction.kube.errors import ClusterCommandError
 
 
 @click.command("approve")

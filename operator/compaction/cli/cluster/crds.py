@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from compaction.api.crd.definitions import crd_files
-from compaction.exceptions import CrdDriftError
+from compaction.errors import CrdDriftError
 
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 

@@ -8,7 +8,7 @@ from typing import Final
 from compaction.cli.cluster.access import connect
 from compaction.cli.cluster.flags import CommandTarget
 from compaction.cli.cluster.object_names import ObjectKind
-from compaction.exceptions import CompactionError, ForbiddenError, NotFoundError
+from compaction.errors import CompactionError, ForbiddenError, NotFoundError
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, NAMESPACES, ApiClient
 from compaction.kube.client.resources import CATALOG_COMPACTIONS, Resource
 

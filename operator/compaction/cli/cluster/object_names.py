@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from compaction.exceptions import ClusterCommandError
+from compaction.kube.errors import ClusterCommandError
 
 
 class ObjectKind(StrEnum):

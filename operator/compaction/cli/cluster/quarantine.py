@@ -19,8 +19,8 @@ from compaction.api.text.times import format_timestamp
 from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options, nothing_found
 from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.output import Column, OutputFormat, emit, optional, output_option, print_table
-from compaction.exceptions import ClusterCommandError
 from compaction.kube.client.api import COMPACTION_POLICIES
+from compaction.kube.errors import ClusterCommandError
 from compaction.registry import kind_of
 
 RELEASE_ALL: Final = "all"

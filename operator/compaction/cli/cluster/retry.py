@@ -18,8 +18,8 @@ from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options
 from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.errors import EXIT_DATA_ERROR, report
 from compaction.core.reconcile.jobs.futile import futile
-from compaction.exceptions import ClusterCommandError
 from compaction.kube.client.api import COMPACTION_JOBS
+from compaction.kube.errors import ClusterCommandError
 from compaction.leases.record import format_micro_time
 
 _NOT_PARKED: Final = {

@@ -30,7 +30,7 @@ from compaction.cli.cluster.status_view import fleet_columns, fleet_row, job_dat
 from compaction.cli.cluster.viewing import Data
 from compaction.cli.output import Column, OutputFormat, TableStream, emit, output_option, print_table
 from compaction.core.explain.coordination import Coordination, coordination
-from compaction.exceptions import ApiUnavailableError, GoneError
+from compaction.errors import ApiUnavailableError, GoneError
 
 RECONNECT_SECONDS: Final = 2.0
 CoordinatorOf = Callable[[str], Coordination]

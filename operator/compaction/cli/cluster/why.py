@@ -22,7 +22,7 @@ from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.core.explain.explanation import Explanation
 from compaction.core.explain.job import explain_job
 from compaction.core.explain.policy import explain_policy
-from compaction.exceptions import ClusterCommandError
+from compaction.kube.errors import ClusterCommandError
 
 HEADINGS: Final = {"state": "State", "debt": "Debt", "next": "Next", "actions": "Actions"}
 MIN_WIDTH: Final = 60

@@ -16,7 +16,7 @@ import click
 import structlog
 
 from compaction.cli.errors import report
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 from compaction.kube.assignments import WorkerIdentity, lease_port
 from compaction.kube.client.config import load_connection, own_server
 from compaction.kube.launchers.spark_conf import IN_CLUSTER_MASTER

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from compaction.cli.histories.texts import bytes_of_base64, quoted
-from compaction.exceptions import RecordTextError
+from compaction.errors import RecordTextError
 
 BASE64: Final = "_base64"
 _NOTHING: Final = object()

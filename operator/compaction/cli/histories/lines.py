@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import IO, Any, Final
 
-from compaction.exceptions import RecordTextError
+from compaction.errors import RecordTextError
 
 STDIN: Final = "-"
 STDIN_NAME: Final = "standard input"

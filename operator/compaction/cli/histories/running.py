@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 
 from compaction.cli.errors import EXIT_DATA_ERROR, describe, report
 from compaction.cli.histories.lines import numbered_lines, object_of
-from compaction.exceptions import CompactionError, RecordTextError
+from compaction.errors import CompactionError, RecordTextError
 
 EXIT_USAGE: Final = 2
 Result = Mapping[str, Any]

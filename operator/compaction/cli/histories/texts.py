@@ -7,7 +7,7 @@ import binascii
 from typing import Final
 
 from compaction.api.text.safe import cut, printable
-from compaction.exceptions import RecordTextError
+from compaction.errors import RecordTextError
 
 _SHOWN: Final = 80
 """Characters of a name in messages."""

@@ -11,7 +11,7 @@ from types import FrameType
 import click
 
 from compaction.cli.local import images
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 from compaction.local.cluster import lifecycle
 from compaction.local.cluster.state import default_state_dir
 from compaction.local.node.start import start_node, stop_node

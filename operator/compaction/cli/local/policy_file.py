@@ -14,7 +14,7 @@ from compaction.api.manifests.secrets import load_secrets
 from compaction.api.names import ANNOTATION_APPROVE
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.errors import report
-from compaction.exceptions import CompactionError, InvalidManifestError
+from compaction.errors import CompactionError, InvalidManifestError
 from compaction.registry import kind_of
 from compaction.storage.secrets import DirectorySecrets, GivenSecrets
 

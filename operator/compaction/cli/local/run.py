@@ -25,7 +25,7 @@ from compaction.cli.local.run_watch import LOCK_TIMEOUT, StopSignals, keep_compa
 from compaction.cli.local.tables import NoOthers, OpenOthers, Others
 from compaction.cli.output import OutputFormat, output_option
 from compaction.cli.progress_bar import ProgressBar
-from compaction.exceptions import CompactionError, InvalidManifestError
+from compaction.errors import CompactionError, InvalidManifestError
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.local.run.once import WORKER, LocalRun, look
 from compaction.local.run.this_process import this_process

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from compaction.api.policy.resource import CompactionPolicy
 from compaction.cli.progress_bar import ProgressBar
-from compaction.exceptions import EngineLostError, EngineStartError
 from compaction.local.cache import class_archives
 from compaction.local.run.once import WORKER
 from compaction.storage.secrets import NO_SECRETS, Secrets
+from compaction.worker.errors import EngineLostError, EngineStartError
 from compaction.worker.ports import JobRunner
 from compaction.worker.runner import RunnerOfAllKinds
 from compaction.worker.spark.session import SparkEngine

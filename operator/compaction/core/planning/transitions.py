@@ -22,7 +22,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from compaction.api.enums import JobState
-from compaction.exceptions import IllegalTransitionError
+from compaction.errors import IllegalTransitionError
 
 UNASSIGNED, IN_PROGRESS, ABANDONED, FAULTY, SUCCEEDED = (
     JobState.UNASSIGNED,

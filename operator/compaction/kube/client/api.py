@@ -6,7 +6,7 @@ Rules that callers may rely on:
   may nevertheless have happened**: read the object again before deciding anything.
 * A write with a resourceVersion is a compare-and-set; `ConflictError` means read again and decide again.
 * One client belongs to one event loop; the elector therefore has its own.
-* Answers other than 2xx are typed errors of `compaction.exceptions`.
+* Answers other than 2xx are typed errors of `compaction.errors`.
 """
 
 import builtins
@@ -18,7 +18,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Final, Self
 
-from compaction.exceptions import ApiError, GoneError
+from compaction.errors import ApiError, GoneError
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.resources import (
     COMPACTION_JOBS,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from compaction.api.text.safe import MESSAGE_LIMIT, cut, printable
-from compaction.exceptions import ConnectionConfigError
+from compaction.kube.errors import ConnectionConfigError
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from compaction.api.names import COMPONENT_COORDINATOR, LABEL_COMPONENT, LABEL_MANAGED_BY, MANAGED_BY
-from compaction.exceptions import NotFoundError
+from compaction.errors import NotFoundError
 from compaction.kube.client.api import LEASES, ApiCall, ApiClient
 from compaction.kube.client.config import ApiConnection
 from compaction.leases.election import ElectionPort

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from compaction.exceptions import ForbiddenError, NotFoundError, OwnTokenError
+from compaction.errors import ForbiddenError, NotFoundError
 from compaction.kube.client.api import ApiClient
+from compaction.serving.errors import OwnTokenError
 
 LIFETIME_SECONDS: Final = 3600
 KEPT_SECONDS: Final = 600.0

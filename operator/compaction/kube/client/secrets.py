@@ -22,11 +22,12 @@ from types import MappingProxyType
 from typing import Final
 
 from compaction.api.names import ANNOTATION_USED_BY
-from compaction.exceptions import CONFIG_MAP, ApiError, ForbiddenError, NotFoundError, SecretError
-from compaction.exceptions import SecretForbiddenError as Forbidden
-from compaction.exceptions import SecretsNotFoundError as NotFound
+from compaction.errors import CONFIG_MAP, ApiError, ForbiddenError, NotFoundError
 from compaction.kube.client.api import DEFAULT_DEADLINE, ApiClient
 from compaction.kube.client.resources import CONFIG_MAPS, SECRETS, Obj, Resource
+from compaction.storage.errors import SecretError
+from compaction.storage.errors import SecretForbiddenError as Forbidden
+from compaction.storage.errors import SecretsNotFoundError as NotFound
 from compaction.storage.secrets import check_name, text_of
 
 KEPT_SECONDS: Final = 10.0

@@ -8,8 +8,9 @@ from typing import Final
 
 import structlog
 
-from compaction.exceptions import ApiError, TokenReviewUnavailableError
+from compaction.errors import ApiError
 from compaction.kube.client.api import ApiClient, Obj
+from compaction.serving.errors import TokenReviewUnavailableError
 
 PATH: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 DEADLINE: Final = 5.0

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from compaction import exceptions as errors
+from compaction import errors
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.resources import Obj
 from compaction.storage.connector import ClosingConnector

@@ -28,13 +28,7 @@ from compaction.api.policy.resource import CompactionPolicyStatus
 from compaction.core.reconcile.actions import Announce, AssignJob, CreateJob, Premise, RaiseShare
 from compaction.core.reconcile.jobs.claims import Refused
 from compaction.core.reconcile.observations import Identity, Moment
-from compaction.exceptions import (
-    AlreadyExistsError,
-    ApiUnavailableError,
-    ConflictError,
-    InvalidObjectError,
-    NotFoundError,
-)
+from compaction.errors import AlreadyExistsError, ApiUnavailableError, ConflictError, InvalidObjectError, NotFoundError
 from compaction.kube.client.resources import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Obj, Resource
 from compaction.kube.executor.events import EventType
 from compaction.kube.informer.cache import Delta, ObjectKey, policy_of_lease

@@ -17,7 +17,7 @@ from compaction.core.reconcile.actions import AssignJob
 from compaction.core.reconcile.jobs.claims import Refused
 from compaction.core.reconcile.jobs.job import assigned, token_of
 from compaction.core.reconcile.observations import Moment
-from compaction.exceptions import ClaimRefusal, ClaimRefusedError, CompactionError, StaleTokenError
+from compaction.errors import ClaimRefusal, ClaimRefusedError, CompactionError, StaleTokenError
 from compaction.kube.executor.outcome import ExecutionResult
 from compaction.kube.executor.ports import PolicyObjects
 from compaction.leases.tokens import next_token

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import structlog
 
-from compaction.exceptions import ApiError, NotFoundError
+from compaction.errors import ApiError, NotFoundError
 from compaction.kube.client.api import EVENTS, ApiClient, Obj
 from compaction.kube.metrics.registry import Metrics
 

@@ -34,7 +34,8 @@ from compaction.core.reconcile.actions import (
     WritePolicyStatus,
 )
 from compaction.core.reconcile.observations import Moment
-from compaction.exceptions import ApiError, CompactionError, LaunchError, LaunchUncertainError
+from compaction.errors import ApiError, CompactionError
+from compaction.kube.errors import LaunchError, LaunchUncertainError
 from compaction.kube.executor.assign import AssignmentSteps
 from compaction.kube.executor.outcome import ExecutionResult
 from compaction.kube.executor.ports import PolicyObjects, PolicyWorkers

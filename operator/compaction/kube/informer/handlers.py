@@ -10,10 +10,10 @@ from typing import Any
 import aiohttp
 import kopf
 
-from compaction.exceptions import ConnectionConfigError
 from compaction.kube.client.api import Obj
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.resources import LEASES, Resource
+from compaction.kube.errors import ConnectionConfigError
 from compaction.kube.informer.cache import CacheChange, Delta, ObjectCache, ObjectKey
 from compaction.kube.informer.queue import WorkQueue
 from compaction.kube.metrics.registry import Metrics

@@ -22,7 +22,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import structlog
 
-from compaction.exceptions import ApiError
+from compaction.errors import ApiError
 
 Key = TypeVar("Key", bound=Hashable)
 

@@ -7,7 +7,7 @@ import random
 
 import structlog
 
-from compaction.exceptions import ApiError
+from compaction.errors import ApiError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.resources import LEASES
 from compaction.kube.informer.cache import ObjectCache

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import structlog
 
 from compaction.api.enums import LauncherType
-from compaction.exceptions import ApiError, KindNotServedError, LaunchError
+from compaction.errors import ApiError
+from compaction.kube.errors import KindNotServedError, LaunchError
 from compaction.kube.launchers.base import Launcher as LauncherProtocol
 from compaction.kube.launchers.base import WorkerObservation, WorkerRef, WorkerRequest
 from compaction.kube.launchers.choice import LauncherChoice, choose

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from compaction.api.names import WORKER_SERVICE_ACCOUNT
-from compaction.exceptions import LaunchError
 from compaction.kube.client.resources import Obj
+from compaction.kube.errors import LaunchError
 
 _VOLUMES: Final = frozenset({"hostPath", "flexVolume", "gitRepo"})
 """Sources of volumes that are of the node, or are made by a program that runs there."""

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Final
 
 from compaction.api.enums import LauncherType
-from compaction.exceptions import LaunchError
 from compaction.kube.client.resources import APACHE_APPLICATIONS, KUBEFLOW_APPLICATIONS, PODS, Resource
+from compaction.kube.errors import LaunchError
 
 
 class Availability(StrEnum):

@@ -29,27 +29,25 @@ from compaction.api.names import (
     POLICY_KIND,
 )
 from compaction.core.reconcile.workers.launching import PATIENT
-from compaction.exceptions import (
+from compaction.errors import (
     AlreadyExistsError,
     ApiError,
     ApiUnavailableError,
     ConflictError,
     ForbiddenError,
     InvalidObjectError,
-    KindNotServedError,
-    LaunchError,
-    LaunchUncertainError,
     NotFoundError,
-    SecretError,
 )
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.resources import PODS, Obj, Resource
 from compaction.kube.client.secrets import check_all_used_by
+from compaction.kube.errors import KindNotServedError, LaunchError, LaunchUncertainError
 from compaction.kube.launchers.applications import left_behind
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.kube.launchers.baseline import BASELINE, PodAllowance, secrets_in
 from compaction.kube.launchers.choice import KINDS, Availability
 from compaction.kube.launchers.pod_status import Sighting, owner_of, with_executors
+from compaction.storage.errors import SecretError
 
 _OF_WORKERS: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 SELECTOR: Final = f"{_OF_WORKERS},{LABEL_COMPONENT}={COMPONENT_WORKER}"

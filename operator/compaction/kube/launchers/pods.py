@@ -20,8 +20,9 @@ from compaction.api.names import (
 from compaction.api.names import API_VERSION as OUR_API_VERSION
 from compaction.api.policy.pods import Toleration
 from compaction.api.policy.workers import WorkersSpec
-from compaction.exceptions import CONFIG_MAP, LaunchError
+from compaction.errors import CONFIG_MAP
 from compaction.kube.client.resources import Obj
+from compaction.kube.errors import LaunchError
 from compaction.kube.launchers.base import PodRequest, WorkerRequest
 from compaction.kube.launchers.baseline import check_pod
 from compaction.kube.launchers.templates import with_user_template

@@ -29,7 +29,7 @@ from typing import Final
 
 import structlog
 
-from compaction.exceptions import LaunchError
+from compaction.kube.errors import LaunchError
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.kube.launchers.last_words import ending_of
 from compaction.kube.launchers.process_secrets import (

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from compaction.exceptions import LaunchError, SecretError
+from compaction.kube.errors import LaunchError
+from compaction.storage.errors import SecretError
 from compaction.storage.secrets import DirectorySecrets, Secrets, write_secrets
 from compaction.worker.scratch import hold, remove_abandoned
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from compaction.api.names import EXECUTOR_SERVICE_ACCOUNT
 from compaction.api.policy.workers import WorkersSpec
-from compaction.exceptions import LaunchError
+from compaction.kube.errors import LaunchError
 from compaction.kube.launchers.base import PodRequest, WorkerRequest
 from compaction.kube.launchers.pods import has_executors, pods_of
 

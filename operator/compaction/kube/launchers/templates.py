@@ -8,8 +8,8 @@ are added up; any other list is replaced.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from compaction.exceptions import LaunchError
 from compaction.kube.client.resources import Obj
+from compaction.kube.errors import LaunchError
 
 WORKER_CONTAINER: Final = "worker"
 """What a user's template calls the container that runs Spark, whatever a backend calls it."""

@@ -14,15 +14,7 @@ from pydantic import ValidationError
 
 from compaction.api.names import GROUP, VERSION
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.exceptions import (
-    CONFIG_MAP,
-    ApiError,
-    ApiUnavailableError,
-    KindsNotServedError,
-    MissingPermissionsError,
-    NotFoundError,
-    TooManyRequestsError,
-)
+from compaction.errors import CONFIG_MAP, ApiError, ApiUnavailableError, NotFoundError, TooManyRequestsError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.resources import (
     ACCESS_REVIEWS,
@@ -35,6 +27,7 @@ from compaction.kube.client.resources import (
     Resource,
 )
 from compaction.kube.client.secrets import may_not_read, resource_of
+from compaction.kube.errors import KindsNotServedError, MissingPermissionsError
 from compaction.registry import kind_of
 
 

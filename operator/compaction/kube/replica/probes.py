@@ -15,7 +15,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 
 #: Returns what is wrong, or None.
 Check = Callable[[], str | None]

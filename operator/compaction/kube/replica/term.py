@@ -19,7 +19,7 @@ from typing import Any, Final
 import kopf
 import structlog
 
-from compaction.exceptions import ApiUnavailableError
+from compaction.errors import ApiUnavailableError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.executor.events import EventRecorder

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from compaction.exceptions import ControlPlaneError
 from compaction.local.cluster.admin import AdminClient
 from compaction.local.cluster.certs import LOOPBACK, Authority, ensure_authority, write_private
 from compaction.local.cluster.kubeconfig import write_kubeconfig
 from compaction.local.cluster.state import LocalState, remove_state, write_state
+from compaction.local.errors import ControlPlaneError
 from compaction.local.processes.process import ProcessId, spawn
 from compaction.local.programs.binaries import Binaries
 

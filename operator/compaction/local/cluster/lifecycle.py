@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from compaction.exceptions import ControlPlaneBusyError
 from compaction.local.cluster.control_plane import RunningControlPlane, start_control_plane
 from compaction.local.cluster.state import LocalState, read_state, remove_state
+from compaction.local.errors import ControlPlaneBusyError
 from compaction.local.processes.locks import exclusive
 from compaction.local.programs.binaries import ensure_binaries
 

@@ -12,8 +12,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from compaction.exceptions import LocalStateError
 from compaction.local.cluster.certs import write_private
+from compaction.local.errors import LocalStateError
 from compaction.local.processes.process import ProcessId
 
 VERSION = 1

@@ -15,7 +15,7 @@ import yaml
 from compaction.api.job.resource import CompactionJob
 from compaction.api.names import ANNOTATION_USED_BY, CATALOG_KIND, COORDINATOR_LEASE, JOB_KIND, POLICY_KIND
 from compaction.api.policy.resource import CompactionPolicy
-from compaction.exceptions import DemoError
+from compaction.local.errors import DemoError
 
 NAMESPACE: Final = "compaction-demo"
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC)

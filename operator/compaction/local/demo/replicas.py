@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import DemoError
 from compaction.local.cluster.state import LocalState, read_state, remove_state, write_state
 from compaction.local.demo.cluster import NAMESPACE
+from compaction.local.errors import DemoError
 from compaction.local.processes.process import ProcessId, spawn, wait_gone
 
 REPLICAS: Final = ("replica-a", "replica-b")

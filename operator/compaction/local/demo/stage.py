@@ -20,13 +20,13 @@ import yaml
 from rich.console import Console
 
 from compaction.api.crd.definitions import crd_files
-from compaction.exceptions import DemoError
 from compaction.local.cluster import lifecycle
 from compaction.local.demo import view
 from compaction.local.demo.check import Check
 from compaction.local.demo.cluster import NAMESPACE, DemoCluster, DemoObservation
 from compaction.local.demo.replicas import Replicas, start_replicas, stop_replicas
 from compaction.local.demo.servers import stop_servers
+from compaction.local.errors import DemoError
 from compaction.local.programs.binaries import ensure_binaries
 from compaction.worker.spark.java import find_java
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import ImageError
+from compaction.local.errors import ImageError
 from compaction.local.images.running import Report, run
 from compaction.local.images.secrets import debian_mirror
 

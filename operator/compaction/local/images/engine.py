@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from compaction.exceptions import ImageError
+from compaction.local.errors import ImageError
 from compaction.local.images.running import Report, run
 
 BUILDAH_PACKAGES: Final = ("buildah", "debootstrap")

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path, PurePath
 from typing import Final
 
-from compaction.exceptions import ImageError
+from compaction.local.errors import ImageError
 
 CHECKOUT: Final = Path(__file__).parents[4]
 """The repository: images are made from a checkout, not from an installed package."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from compaction.exceptions import ImageError
+from compaction.local.errors import ImageError
 
 Report = Callable[[str], None]
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import NodeError
+from compaction.local.errors import NodeError
 
 ROOT = Path("/sys/fs/cgroup")
 REMOVE_SECONDS = 20.0

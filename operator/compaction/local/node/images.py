@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from compaction.exceptions import NodeError
+from compaction.local.errors import NodeError
 from compaction.local.node.layout import NodeLayout
 from compaction.local.node.running import RunningNode
 from compaction.local.programs.binaries import BuildTarget

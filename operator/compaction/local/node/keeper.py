@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from compaction.exceptions import NodeError
+from compaction.local.errors import NodeError
 from compaction.local.node import cgroups, relay
 
 PR_SET_PDEATHSIG = 1

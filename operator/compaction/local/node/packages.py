@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from compaction.exceptions import NodeError
+from compaction.local.errors import NodeError
 from compaction.local.node import cgroups
 
 PACKAGES = {

@@ -8,7 +8,7 @@ import time
 from types import FrameType
 
 from compaction.cli.errors import describe
-from compaction.exceptions import BinaryError, NodeError
+from compaction.local.errors import BinaryError, NodeError
 from compaction.local.node.packages import check_machine, ensure_packages
 from compaction.local.node.programs import ensure_programs
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from compaction.exceptions import BinaryError
 from compaction.local.cache import cache_directory
+from compaction.local.errors import BinaryError
 from compaction.local.processes.locks import exclusive
 from compaction.local.programs import gobuild
 from compaction.local.programs.binaries import (

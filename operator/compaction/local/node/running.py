@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from compaction.exceptions import NodeError
 from compaction.local.cluster.certs import Authority
 from compaction.local.cluster.control_plane import RunningControlPlane
 from compaction.local.cluster.state import LocalState, read_state, remove_state
+from compaction.local.errors import NodeError
 from compaction.local.node import cgroups
 from compaction.local.node.layout import NodeLayout
 from compaction.local.processes.locks import exclusive

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from compaction.exceptions import NodeError
 from compaction.local.cluster.certs import write_private
 from compaction.local.cluster.control_plane import AUDIT_POLICY, write_admin
 from compaction.local.cluster.state import LocalState, read_state, remove_state, write_state
+from compaction.local.errors import NodeError
 from compaction.local.node.identities import write_identities
 from compaction.local.node.images import import_archive, tools_archive
 from compaction.local.node.layout import (

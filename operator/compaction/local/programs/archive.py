@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from compaction.exceptions import BinaryError
+from compaction.local.errors import BinaryError
 from compaction.local.programs.versions import ENVTEST_SHA512, ENVTEST_URL, ENVTEST_VERSION
 
 PROGRAMS = ("etcd", "kube-apiserver", "kubectl")

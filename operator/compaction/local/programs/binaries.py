@@ -25,8 +25,8 @@ from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 
-from compaction.exceptions import BinaryError
 from compaction.local.cache import cache_directory
+from compaction.local.errors import BinaryError
 from compaction.local.processes.locks import exclusive
 from compaction.local.programs import archive, gobuild
 from compaction.local.programs.versions import ENVTEST_VERSION, ETCD_VERSION, KUBERNETES_VERSION

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compaction.exceptions import BinaryError
+from compaction.local.errors import BinaryError
 from compaction.local.programs.versions import GO_MINIMUM, GO_VERSION, KUBERNETES_VERSION
 
 MODULES = Path(__file__).with_name("gomodules")

@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from compaction.exceptions import EngineStartError, JavaError
 from compaction.local.cache import class_archives
+from compaction.worker.errors import EngineStartError, JavaError
 from compaction.worker.spark.class_archive import WRITING_SECONDS, archive_path, options_to_write
 from compaction.worker.spark.java import find_java
 from compaction.worker.spark.session import SparkEngine

@@ -9,12 +9,8 @@ import structlog
 
 from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.exceptions import (
-    EngineLostError,
-    InvalidAssignmentError,
-    JobStoppedError,
-    StaleTokenError,
-)
+from compaction.errors import InvalidAssignmentError, StaleTokenError
+from compaction.worker.errors import EngineLostError, JobStoppedError
 from compaction.worker.ports import Assignment, JobRunner
 
 log = structlog.get_logger(__name__)

@@ -34,7 +34,7 @@ from compaction.core.reconcile.memory import Memory
 from compaction.core.reconcile.observations import JobLease, Moment
 from compaction.core.reconcile.policy import reconcile
 from compaction.core.reconcile.status.announcing import RECOVERED
-from compaction.exceptions import CompactionError, EngineLostError, JobStoppedError
+from compaction.errors import CompactionError
 from compaction.kube.executor.executor import Executor
 from compaction.kube.sensing.scanning import request_of, scan, sweep
 from compaction.local.run.attempt import LocalLease
@@ -43,6 +43,7 @@ from compaction.local.run.objects import LocalObjects
 from compaction.local.run.workers import AttemptEnded, AttemptProgress, Inbox, LocalWorkers
 from compaction.registry import kind_of
 from compaction.storage.adapter import StoreAdapter, Swept
+from compaction.worker.errors import EngineLostError, JobStoppedError
 from compaction.worker.ports import Assignment, JobRunner
 
 log = structlog.get_logger(__name__)

@@ -26,7 +26,8 @@ from compaction.core.planning.reading import HeldJob, ScanResult
 from compaction.core.reconcile.jobs.job import is_finished
 from compaction.core.reconcile.observations import Moment
 from compaction.core.reconcile.planning.replan import plan_of
-from compaction.exceptions import PlanNotApprovedError, RootUnreadableError
+from compaction.kube.errors import PlanNotApprovedError
+from compaction.local.errors import RootUnreadableError
 from compaction.local.run.coordinator import LONGEST_WAIT, LocalCoordinator
 from compaction.local.run.job import RunResult, ended
 from compaction.local.run.objects import LocalObjects

@@ -11,7 +11,7 @@ from compaction.api.job.resource import CompactionJobSpec
 from compaction.core.planning.candidates import LeftOutReason
 from compaction.core.planning.planner import LeftOut
 from compaction.core.planning.reading import HeldJob, ScanResult, TargetProblem, UnofferedDebt
-from compaction.exceptions import ClaimRefusal, ClaimRefusedError, CompactionError
+from compaction.errors import ClaimRefusal, ClaimRefusedError, CompactionError
 from compaction.storage.adapter import Sensed, SenseRequest, StoreAdapter, Swept
 
 Others = Callable[[], Mapping[str, HeldJob]]

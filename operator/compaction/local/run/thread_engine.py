@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from compaction.exceptions import TaskCancelledError
+from compaction.worker.errors import TaskCancelledError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from compaction.api.job.report import JobReport
 from compaction.api.text.formatting import plural
 from compaction.core.reconcile.actions import LaunchWorker, StopWorker
-from compaction.exceptions import CompactionError, EngineLostError, LaunchError
+from compaction.errors import CompactionError
+from compaction.kube.errors import LaunchError
 from compaction.local.run.attempt import LocalLease, attempt
+from compaction.worker.errors import EngineLostError
 from compaction.worker.ports import Assignment, JobRunner
 
 

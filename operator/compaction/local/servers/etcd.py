@@ -16,9 +16,9 @@ from typing import Final
 
 from compaction.catalogs.log.etcd.client import GatewayClient
 from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings, Tls
-from compaction.exceptions import ControlPlaneError
 from compaction.local.cluster.certs import LOOPBACK, Authority, ensure_authority, write_private
 from compaction.local.cluster.control_plane import log_tail, reserved_port, server_environment
+from compaction.local.errors import ControlPlaneError
 from compaction.local.processes.process import ProcessId, spawn
 
 SERVER: Final = "etcd"

@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from compaction.exceptions import ControlPlaneError
+from compaction.local.errors import ControlPlaneError
 from compaction.local.processes.process import ProcessId, spawn, wait_gone
 
 SERVER: Final = "postgres"

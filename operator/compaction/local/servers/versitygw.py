@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import ControlPlaneError
 from compaction.local.cluster.certs import Authority
+from compaction.local.errors import ControlPlaneError
 from compaction.local.processes.process import ProcessId, spawn
 from compaction.local.programs.extra import ExtraProgram
 from compaction.local.programs.versions import VERSITYGW_VERSION

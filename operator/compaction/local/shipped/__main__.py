@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 from compaction.local.shipped import drifted, shipped_files, write_files
 
 

@@ -9,7 +9,7 @@ import re
 import tomllib
 from typing import Final
 
-from compaction.exceptions import ShippedFilesError
+from compaction.local.errors import ShippedFilesError
 
 RUNBOOKS: Final = "blob/main/docs/runbooks"
 """Where a forge shows the folder of runbooks, below the repository's URL."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import ShippedFilesError
+from compaction.local.errors import ShippedFilesError
 from compaction.local.programs.binaries import ensure_binaries
 from compaction.local.shipped import alert_rules, dashboard, metrics_page
 

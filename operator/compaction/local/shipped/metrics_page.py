@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from prometheus_client import Metric
 
-from compaction.exceptions import ShippedFilesError
 from compaction.kube.metrics.registry import Metrics
+from compaction.local.errors import ShippedFilesError
 
 BEGIN, END = "<!-- metrics -->\n", "<!-- end -->\n"
 _ENDINGS = {"counter": "_total", "info": "_info"}

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from compaction.exceptions import CompactionError, CorruptSnapshotError, InvalidCutError, SegmentLogError
+from compaction.errors import CompactionError
 from compaction.segments.directory.marker import Marker
+from compaction.segments.errors import CorruptSnapshotError, InvalidCutError, SegmentLogError
 from compaction.segments.model import SegmentIndex
 from compaction.segments.reading.view import LogState
 from compaction.segments.snapshot.directories import LogSnapshot

@@ -7,10 +7,10 @@ from contextlib import closing
 
 import numpy as np
 
-from compaction.exceptions import CorruptEntryError, LogChangedError, NotALogDirectoryError
 from compaction.segments.checking.facts import LogFacts
 from compaction.segments.checking.rules import Problem, Rule, Window
 from compaction.segments.commit.fence import FENCE_FILE
+from compaction.segments.errors import CorruptEntryError, LogChangedError, NotALogDirectoryError
 from compaction.segments.model import FileIdentity, SegmentIndex, torn_from
 from compaction.segments.reading.files import read_segments
 from compaction.segments.reading.reader import SegmentFile

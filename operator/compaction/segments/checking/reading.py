@@ -15,15 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import (
-    CompactionError,
-    CorruptFenceError,
-    CorruptMovesError,
-    CorruptSnapshotError,
-    InvalidCutError,
-    NotALogDirectoryError,
-    SegmentLogError,
-)
+from compaction.errors import CompactionError
 from compaction.segments.checking.facts import LogFacts, SystemFacts
 from compaction.segments.checking.wal import WaitingEntries, read_wal_files
 from compaction.segments.clump.moves import read_moves
@@ -32,6 +24,14 @@ from compaction.segments.directory.faults import fault_of, storage_errors
 from compaction.segments.directory.listing import regular_identity, regular_segments
 from compaction.segments.directory.marker import read_marker
 from compaction.segments.directory.owner import WAL_SUFFIX, Mark, Writers, is_ra_directory, signs_in, system_of
+from compaction.segments.errors import (
+    CorruptFenceError,
+    CorruptMovesError,
+    CorruptSnapshotError,
+    InvalidCutError,
+    NotALogDirectoryError,
+    SegmentLogError,
+)
 from compaction.segments.format import etf, names
 from compaction.segments.model import HEADER_BYTES, SegmentIndex, torn_from
 from compaction.segments.reading.files import SegmentFiles, read_segments

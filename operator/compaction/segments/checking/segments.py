@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from compaction.exceptions import MissingSegmentHeaderError, SegmentNameError
 from compaction.segments.checking.facts import LogFacts
 from compaction.segments.checking.rules import Problem, Rule, Window
+from compaction.segments.errors import MissingSegmentHeaderError, SegmentNameError
 from compaction.segments.format import names
 from compaction.segments.model import SEGMENT_NAME, SegmentIndex, segment_name, segment_number, torn_from
 from compaction.segments.system.cut import CUT_FILE

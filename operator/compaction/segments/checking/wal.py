@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import DamagedWalError, InvalidStopError, InvalidWalFormatError, SegmentLogError
 from compaction.segments.checking.facts import Content, WalFacts, WriterFacts
+from compaction.segments.errors import DamagedWalError, InvalidStopError, InvalidWalFormatError, SegmentLogError
 from compaction.segments.memtable.table import LogEntry
 from compaction.segments.memtable.tables import MemTables
 from compaction.segments.system.cut import LogCut

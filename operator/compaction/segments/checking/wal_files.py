@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from compaction.exceptions import DamagedWalError
 from compaction.segments.checking.facts import LogFacts, SystemFacts
 from compaction.segments.checking.rules import Problem, Rule
 from compaction.segments.directory.marker import MARKER_FILE, Marker
 from compaction.segments.directory.owner import META_FILE
+from compaction.segments.errors import DamagedWalError
 from compaction.segments.wal.files import wal_number
 
 

@@ -15,7 +15,6 @@ import click
 from compaction.api.text.formatting import format_bytes, plural
 from compaction.cli.errors import describe
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_pairs, print_table
-from compaction.exceptions import ClumpRefusedError, RecoveryNeededError
 from compaction.segments.cli.options import (
     max_bytes_option,
     max_bytes_per_second_option,
@@ -35,6 +34,7 @@ from compaction.segments.clump.run import ClumpResult, clump_log, require_stoppe
 from compaction.segments.commit import fence, recovery
 from compaction.segments.directory.faults import storage_errors
 from compaction.segments.directory.owner import doubt_of, look_for_owner
+from compaction.segments.errors import ClumpRefusedError, RecoveryNeededError
 from compaction.segments.format.names import moves_name
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.reading.view import open_log

@@ -23,12 +23,13 @@ from compaction.cli.output import (
     print_table,
     stream,
 )
-from compaction.exceptions import CompactionError, CorruptEntryError, CorruptIndexesError, LiveSetUnknownError
+from compaction.errors import CompactionError
 from compaction.segments.cli.options import log_options, require_snapshot_for_live
 from compaction.segments.cli.shapes import outlook_words
 from compaction.segments.clump.plan import mean_run
 from compaction.segments.commit import recovery
 from compaction.segments.directory.owner import OwnerSigns, doubt_of, hazard_in, look_for_owner
+from compaction.segments.errors import CorruptEntryError, CorruptIndexesError, LiveSetUnknownError
 from compaction.segments.model import SegmentIndex
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.plan import plan_log

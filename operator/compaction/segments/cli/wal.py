@@ -21,10 +21,10 @@ from compaction.cli.output import (
     print_table,
     stream,
 )
-from compaction.exceptions import InvalidStopError, NotALogDirectoryError, SegmentLogError
 from compaction.segments.checking.facts import WalFacts, WriterFacts
 from compaction.segments.checking.wal import read_wal_files
 from compaction.segments.directory.faults import storage_errors
+from compaction.segments.errors import InvalidStopError, NotALogDirectoryError, SegmentLogError
 from compaction.segments.wal.acceptance import WriterState
 from compaction.segments.wal.codec import WalRecord
 from compaction.segments.wal.files import lost_since_stop, read_writers, wal_files

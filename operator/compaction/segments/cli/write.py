@@ -17,7 +17,6 @@ from compaction.api.text.formatting import format_bytes
 from compaction.cli.durations import DurationParameter
 from compaction.cli.errors import EXIT_DATA_ERROR, report
 from compaction.cli.output import OutputFormat, emit, output_option, print_table
-from compaction.exceptions import RecoveryBlockedError, RecoveryNeededError
 from compaction.segments import sweep
 from compaction.segments.cli.options import (
     log_options,
@@ -40,6 +39,7 @@ from compaction.segments.cli.shapes import (
 )
 from compaction.segments.commit import recovery
 from compaction.segments.directory.owner import doubt_of, look_for_owner
+from compaction.segments.errors import RecoveryBlockedError, RecoveryNeededError
 from compaction.segments.format.names import MAX_SOURCES
 from compaction.segments.planning.limits import IndexesMissing, SegmentLimits
 from compaction.segments.rewriting.run import CompactionRequest, compact_log, plan_now

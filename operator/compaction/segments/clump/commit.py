@@ -22,7 +22,6 @@ from pathlib import Path
 
 import numpy as np
 
-from compaction.exceptions import LockLostError, SourcesChangedError
 from compaction.segments.clump import recovery as clump_recovery
 from compaction.segments.clump.copy import CopiedClump, discard
 from compaction.segments.clump.moves import MoveReceipt, Moves, is_in_place, load_moves, write_moves
@@ -30,6 +29,7 @@ from compaction.segments.commit import fence, recovery
 from compaction.segments.directory import fs, lock
 from compaction.segments.directory.faults import storage_error, storage_errors
 from compaction.segments.directory.listing import highest_segment, regular_identity
+from compaction.segments.errors import LockLostError, SourcesChangedError
 from compaction.segments.format.names import clump_name, moves_name
 from compaction.segments.model import segment_number
 from compaction.segments.snapshot.directories import find_snapshots

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from compaction.exceptions import MissingLiveIndexError, SourcesChangedError
 from compaction.segments.clump.moves import index_digest
 from compaction.segments.clump.plan import ClumpPlan, ClumpRound, LogHead, log_head
 from compaction.segments.directory import fs
 from compaction.segments.directory.faults import storage_errors
 from compaction.segments.directory.listing import highest_segment
+from compaction.segments.errors import MissingLiveIndexError, SourcesChangedError
 from compaction.segments.format.names import partial_name, stem
 from compaction.segments.model import FileIdentity, RowArray, SegmentIndex, U64Array, segment_name
 from compaction.segments.reading.buffers import Buffers

@@ -25,10 +25,10 @@ from typing import Final
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from compaction.exceptions import CorruptMovesError, CorruptSegmentError, SegmentIsLinkError
 from compaction.segments.directory import lock
 from compaction.segments.directory.access import replace_file
 from compaction.segments.directory.faults import storage_error, storage_errors
+from compaction.segments.errors import CorruptMovesError, CorruptSegmentError, SegmentIsLinkError
 from compaction.segments.format.codec import pread_up_to, read_segment
 from compaction.segments.format.names import clump_name, moves_name, parse_moves
 from compaction.segments.model import MAX_INDEX, SEGMENT_NAME, SegmentIndex, U64Array, data_start

@@ -24,13 +24,13 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from compaction.exceptions import ClumpRefusedError, SourcesChangedError, VerificationFailedError
 from compaction.segments.clump.moves import MoveReceipt, Moves, write_moves
 from compaction.segments.clump.plan import ClumpOptions, ClumpPlan, ClumpRound, plan_clump
 from compaction.segments.clump.run import ClumpResult, receipts_of
 from compaction.segments.commit import fence, recovery
 from compaction.segments.directory import fs, lock
 from compaction.segments.directory.faults import storage_errors
+from compaction.segments.errors import ClumpRefusedError, SourcesChangedError, VerificationFailedError
 from compaction.segments.model import U64Array
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.reading.reader import EntryBatch, EntryFingerprint, SegmentFile

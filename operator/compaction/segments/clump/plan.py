@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from compaction.exceptions import ClumpRefusedError, InvalidGroupError
+from compaction.segments.errors import ClumpRefusedError, InvalidGroupError
 from compaction.segments.model import MAX_INDEX, BoolArray, RowArray, U64Array
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.unreferenced import compactable_refs

@@ -24,11 +24,11 @@ from typing import Final
 
 import numpy as np
 
-from compaction.exceptions import CorruptMovesError, CorruptSegmentError, SegmentLogError
 from compaction.segments.clump.moves import Moves, index_digest, load_moves
 from compaction.segments.commit import coverage
 from compaction.segments.directory import fs, lock
 from compaction.segments.directory.access import replace_file
+from compaction.segments.errors import CorruptMovesError, CorruptSegmentError, SegmentLogError
 from compaction.segments.format.codec import read_segment
 from compaction.segments.format.names import moves_name, parse_clump
 from compaction.segments.model import SegmentIndex

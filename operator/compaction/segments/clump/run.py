@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Final
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import ClumpRefusedError, LockHeldError
 from compaction.segments.clump.commit import commit_clumps
 from compaction.segments.clump.copy import ClumpTask, copy_clumps, task_of
 from compaction.segments.clump.moves import MoveReceipt, load_moves, moves_files
@@ -37,6 +36,7 @@ from compaction.segments.directory.owner import (
     is_ra_directory,
     look_for_owner,
 )
+from compaction.segments.errors import ClumpRefusedError, LockHeldError
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.reading.view import LogState, open_log
 from compaction.segments.snapshot.data_file import read_origin

@@ -13,15 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import (
-    InvalidGroupError,
-    LockLostError,
-    OwnerRunningError,
-    SegmentLogError,
-    SourcesChangedError,
-    StaleLogTokenError,
-    UnwritableFenceError,
-)
 from compaction.segments.commit import fence, recovery
 from compaction.segments.commit.publish import publish
 from compaction.segments.commit.records import (
@@ -35,6 +26,15 @@ from compaction.segments.directory import fs, lock
 from compaction.segments.directory.faults import storage_error, storage_errors
 from compaction.segments.directory.listing import regular_identity, regular_segments, status
 from compaction.segments.directory.owner import require_stopped
+from compaction.segments.errors import (
+    InvalidGroupError,
+    LockLostError,
+    OwnerRunningError,
+    SegmentLogError,
+    SourcesChangedError,
+    StaleLogTokenError,
+    UnwritableFenceError,
+)
 from compaction.segments.format.names import group_key, partial_name
 from compaction.segments.planning.limits import IndexesMissing
 from compaction.segments.planning.unreferenced import dead_segments

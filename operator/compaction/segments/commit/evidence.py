@@ -24,10 +24,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import CorruptSegmentError, SegmentLogError
 from compaction.segments.commit import coverage
 from compaction.segments.commit.records import KnownFile, PendingCommit
 from compaction.segments.directory.listing import regular_identity, regular_segments, status
+from compaction.segments.errors import CorruptSegmentError, SegmentLogError
 from compaction.segments.format import names
 from compaction.segments.format.codec import read_segment
 from compaction.segments.model import FileIdentity, SegmentIndex

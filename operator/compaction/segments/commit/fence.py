@@ -28,12 +28,12 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from compaction.api.bounds import first_problem
-from compaction.exceptions import CorruptFenceError, InvalidGroupError, StaleLogTokenError, UnwritableFenceError
 from compaction.segments.commit.fence_check import MAX_TOKEN, first_fault
 from compaction.segments.commit.records import FenceRecord, JobClaim, PendingCommit, SegmentTombstone, TombstoneKind
 from compaction.segments.directory import fs, lock
 from compaction.segments.directory.access import replace_file
 from compaction.segments.directory.faults import storage_error, storage_errors
+from compaction.segments.errors import CorruptFenceError, InvalidGroupError, StaleLogTokenError, UnwritableFenceError
 from compaction.segments.format.codec import pread_up_to
 from compaction.segments.format.names import job_key
 from compaction.segments.model import FileIdentity

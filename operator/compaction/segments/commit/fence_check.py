@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from compaction.exceptions import InvalidGroupError
 from compaction.segments.commit.records import FenceRecord, GroupReceipt, PendingCommit, SegmentTombstone
+from compaction.segments.errors import InvalidGroupError
 from compaction.segments.format.names import group_key, group_sources, job_key, parse_partial
 from compaction.segments.model import SEGMENT_NAME, FileIdentity
 

@@ -33,12 +33,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import LockLostError, SourcesChangedError
 from compaction.segments.commit import fence, replacing
 from compaction.segments.commit.evidence import changed_names
 from compaction.segments.commit.records import FenceRecord, GroupReceipt, PendingCommit
 from compaction.segments.directory import fs, lock
 from compaction.segments.directory.listing import links_of
+from compaction.segments.errors import LockLostError, SourcesChangedError
 from compaction.segments.format.names import compacting_name
 
 _TOMBSTONE_BYTES: Final = 512

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from compaction.exceptions import SegmentLogError, TermFormatError
 from compaction.segments.commit import coverage, replacing
 from compaction.segments.commit.evidence import SegmentReplacement
 from compaction.segments.directory import fs
 from compaction.segments.directory.listing import status
+from compaction.segments.errors import SegmentLogError, TermFormatError
 from compaction.segments.format import etf, names
 from compaction.segments.format.codec import pread_up_to
 from compaction.segments.model import SEGMENT_NAME

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Final
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import NotALogDirectoryError, RecoveryBlockedError
 from compaction.segments.clump import moves
 from compaction.segments.clump import recovery as clump_recovery
 from compaction.segments.commit import fence, replacing
@@ -37,6 +36,7 @@ from compaction.segments.directory import fs, lock
 from compaction.segments.directory.faults import storage_errors
 from compaction.segments.directory.listing import links_of, status
 from compaction.segments.directory.owner import require_stopped
+from compaction.segments.errors import NotALogDirectoryError, RecoveryBlockedError
 from compaction.segments.format import names
 from compaction.segments.reading.view import is_log_directory
 

@@ -7,8 +7,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from compaction.exceptions import LogNotWritableError
 from compaction.segments.directory import fs, lock
+from compaction.segments.errors import LogNotWritableError
 
 
 def inherit_access(fd: int, source: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from compaction.exceptions import (
+from compaction.segments.errors import (
     LogNotReadableError,
     LogNotWritableError,
     SegmentLogError,

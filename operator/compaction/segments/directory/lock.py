@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Final
 
 from compaction.api.text.safe import printable
-from compaction.exceptions import LockFileError, LockHeldError, LockLostError
 from compaction.segments.directory import fs
 from compaction.segments.directory.faults import storage_error
+from compaction.segments.errors import LockFileError, LockHeldError, LockLostError
 
 LOCK_FILE: Final = "compaction.lock"
 TEMPORARY_FILE: Final = "compaction.lock.tmp"

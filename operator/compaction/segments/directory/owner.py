@@ -32,8 +32,8 @@ from typing import Final
 
 from compaction.api.policy.segment_logs import Ownership
 from compaction.api.text.safe import printable
-from compaction.exceptions import OwnerRunningError
 from compaction.segments.directory.marker import MARKER_FILE, Marker, read_marker
+from compaction.segments.errors import OwnerRunningError
 from compaction.segments.format import names
 from compaction.segments.snapshot.directories import INDEXES_FILE, SNAPSHOTS, parse_snapshot_name
 

@@ -26,11 +26,12 @@ from typing import Any
 import structlog
 
 from compaction.api.job.resource import CompactionJobSpec
-from compaction.exceptions import CompactionError, JobStoppedError, LeaseLostError, PortUnavailableError
+from compaction.errors import CompactionError
 from compaction.kube.assignments import WorkerIdentity, lease_port
 from compaction.kube.client.config import load_connection
 from compaction.segments.drill.messages import LineKind, Order
 from compaction.segments.rewriting.rewriter import SegmentRewriter
+from compaction.worker.errors import JobStoppedError, LeaseLostError, PortUnavailableError
 from compaction.worker.held import HeldJobLease
 from compaction.worker.patience import Patience
 from compaction.worker.ports import Assignment, LeasePort

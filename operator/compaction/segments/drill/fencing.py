@@ -23,11 +23,12 @@ from compaction.api.job.report import ReportOutcome
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.job.spec import JobParameters, JobSources, PolicyReference
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE, SegmentGroup, SegmentLogParameters, SegmentLogSources
-from compaction.exceptions import ApiError, DrillError
+from compaction.errors import ApiError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import load_connection
 from compaction.leases.tokens import next_token
 from compaction.local.demo.check import Check
+from compaction.local.errors import DrillError
 from compaction.segments.directory.lock import LOCK_FILE
 from compaction.segments.drill.joblease import DrillLease
 from compaction.segments.drill.messages import Line, LineKind, Order

@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from compaction.api.names import COMPONENT_DRILL, LABEL_COMPONENT, LABEL_MANAGED_BY, MANAGED_BY
-from compaction.exceptions import ConflictError, MissingPermissionsError, NotFoundError
+from compaction.errors import ConflictError, NotFoundError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.resources import LEASES
+from compaction.kube.errors import MissingPermissionsError
 from compaction.kube.replica.preflight import Permission, missing_permissions
 from compaction.leases.observer import LeaseObserver
 from compaction.leases.record import Lease, LeaseRecord

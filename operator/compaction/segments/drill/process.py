@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import DrillError
+from compaction.local.errors import DrillError
 from compaction.local.processes.process import GUARD
 from compaction.segments.drill.attempt import encode
 from compaction.segments.drill.messages import Line, LineKind, Order

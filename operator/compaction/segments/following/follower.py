@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from compaction.exceptions import InvalidWalFormatError, LogChangedError, NotALogDirectoryError, SegmentLogError
 from compaction.segments.checking.reading import is_log
 from compaction.segments.directory.faults import storage_errors
 from compaction.segments.directory.owner import system_of
+from compaction.segments.errors import InvalidWalFormatError, LogChangedError, NotALogDirectoryError, SegmentLogError
 from compaction.segments.following.changes import (
     Change,
     ChangeKind,

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from compaction.exceptions import (
+from compaction.segments.errors import (
     CorruptSegmentError,
     InvalidSegmentFormatError,
     MissingSegmentHeaderError,

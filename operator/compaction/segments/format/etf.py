@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.exceptions import TermFormatError
+from compaction.segments.errors import TermFormatError
 
 VERSION: Final = 131
 SMALL_INTEGER: Final = 97

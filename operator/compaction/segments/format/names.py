@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from compaction.exceptions import InvalidGroupError
+from compaction.segments.errors import InvalidGroupError
 from compaction.segments.model import SEGMENT_NAME, SEGMENT_SUFFIX
 
 COMPACTING_SUFFIX: Final = ".compacting"

@@ -16,9 +16,9 @@ from typing import Final
 
 import numpy as np
 
-from compaction.exceptions import CorruptSegmentError, InvalidEntryError, MissingSegmentHeaderError
 from compaction.segments.directory import fs
 from compaction.segments.directory.listing import highest_segment
+from compaction.segments.errors import CorruptSegmentError, InvalidEntryError, MissingSegmentHeaderError
 from compaction.segments.format.codec import CURRENT_VERSION, encode_header, encode_records, read_segment_fd
 from compaction.segments.model import (
     DEFAULT_MAX_COUNT,

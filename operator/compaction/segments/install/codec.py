@@ -11,7 +11,7 @@ import struct
 import zlib
 from typing import Any, Final
 
-from compaction.exceptions import InstallMessageError
+from compaction.segments.errors import InstallMessageError
 from compaction.segments.install.messages import (
     Cancel,
     Chunk,

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from compaction.exceptions import (
+from compaction.segments.errors import (
     InstallIncompleteError,
     InstallStoppedError,
     InvalidInstallError,

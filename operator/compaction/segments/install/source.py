@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from compaction.exceptions import InstallStoppedError, LiveSetUnknownError, LogChangedError
 from compaction.segments.directory.faults import storage_error
+from compaction.segments.errors import InstallStoppedError, LiveSetUnknownError, LogChangedError
 from compaction.segments.install.needed import NeededEntries
 from compaction.segments.install.sender import SendPlan
 from compaction.segments.memtable.table import LogEntry

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from compaction.exceptions import CorruptSegmentError, SourcesChangedError
+from compaction.segments.errors import CorruptSegmentError, SourcesChangedError
 from compaction.segments.model import FileIdentity, SegmentIndex
 from compaction.segments.planning.unreferenced import DeadSegment, compactable_refs, find_dead, find_stranded
 from compaction.segments.reading.view import LogState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from compaction.exceptions import InvalidGroupError
+from compaction.segments.errors import InvalidGroupError
 from compaction.segments.format.names import MAX_SOURCES
 from compaction.segments.model import DEFAULT_MAX_COUNT, DEFAULT_MAX_SIZE, MAX_COUNT_LIMIT
 

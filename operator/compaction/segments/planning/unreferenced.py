@@ -25,8 +25,8 @@ from pathlib import Path
 
 import numpy as np
 
-from compaction.exceptions import CorruptSegmentError
 from compaction.segments.commit.records import SegmentTombstone, TombstoneKind, UnreferencedReason
+from compaction.segments.errors import CorruptSegmentError
 from compaction.segments.model import FileIdentity, SegmentIndex, U64Array, torn_from
 from compaction.segments.planning.limits import IndexesMissing
 from compaction.segments.reading.view import LogState, SegmentRef, open_log

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import (
+from compaction.segments.directory.listing import regular_identity
+from compaction.segments.errors import (
     CorruptSegmentError,
     LogChangedError,
     NotALogDirectoryError,
     SegmentIsLinkError,
     SegmentNameError,
 )
-from compaction.segments.directory.listing import regular_identity
 from compaction.segments.format.codec import read_segment
 from compaction.segments.model import SEGMENT_NAME, SEGMENT_SUFFIX, SegmentIndex
 

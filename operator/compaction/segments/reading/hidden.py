@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compaction.exceptions import EntriesHiddenError
+from compaction.segments.errors import EntriesHiddenError
 from compaction.segments.model import MAX_INDEX, BoolArray, RowArray, SegmentIndex, U64Array
 from compaction.segments.reading.missing import waiting_in
 from compaction.segments.reading.view import LogState

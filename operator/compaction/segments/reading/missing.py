@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from compaction.api.text.formatting import plural
-from compaction.exceptions import LiveEntriesMissingError
 from compaction.segments.directory.owner import META_FILE, system_of
+from compaction.segments.errors import LiveEntriesMissingError
 from compaction.segments.model import SegmentIndex
 from compaction.segments.snapshot.seq import LiveSet
 from compaction.segments.wal.files import wal_files

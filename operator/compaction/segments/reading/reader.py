@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from compaction.exceptions import CorruptEntryError, CorruptSegmentError, LogChangedError
+from compaction.segments.errors import CorruptEntryError, CorruptSegmentError, LogChangedError
 from compaction.segments.format.checksums import crc32_each
 from compaction.segments.format.codec import read_segment_fd
 from compaction.segments.model import FileIdentity, RowArray, SegmentIndex, U32Array, U64Array

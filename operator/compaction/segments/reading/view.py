@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compaction.exceptions import (
+from compaction.segments.errors import (
     CorruptSnapshotError,
     DamagedWalError,
     InvalidWalFormatError,

@@ -6,7 +6,8 @@ from abc import ABC
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from compaction.exceptions import CompactionError, SegmentLogError
+from compaction.errors import CompactionError
+from compaction.segments.errors import SegmentLogError
 from compaction.segments.rewriting.job import SegmentJob
 from compaction.segments.rewriting.task import GroupFailure, failure_of
 from compaction.segments.store import SegmentLogStore

@@ -23,7 +23,7 @@ from compaction.api.job.resource import ClumpReceipt as JobClumpReceipt
 from compaction.api.job.resource import JobReceipt
 from compaction.api.policy.segment_logs import MAX_GROUPS_PER_JOB
 from compaction.api.text.times import timestamp_from_epoch
-from compaction.exceptions import CompactionError, SegmentLogError, SourcesChangedError
+from compaction.errors import CompactionError
 from compaction.segments.clump.commit import commit_clumps
 from compaction.segments.clump.copy import ClumpTask, CopiedClump, copy_clumps
 from compaction.segments.clump.moves import MoveReceipt
@@ -32,6 +32,7 @@ from compaction.segments.clump.run import PreparedClump, prepare_clump, receipts
 from compaction.segments.commit import fence
 from compaction.segments.directory import fs
 from compaction.segments.directory.faults import storage_error
+from compaction.segments.errors import SegmentLogError, SourcesChangedError
 from compaction.segments.format.names import job_key, parse_partial
 from compaction.segments.rewriting.attempt import SegmentLogAttempt
 from compaction.segments.rewriting.receipt import fold

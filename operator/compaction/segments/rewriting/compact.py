@@ -22,17 +22,18 @@ from pathlib import Path
 from typing import Final
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import RewriteStoppedError, SegmentLogError
 from compaction.segments.commit import commit
 from compaction.segments.commit.commit import GroupOutcome
 from compaction.segments.commit.records import RewrittenGroup
 from compaction.segments.directory import fs
+from compaction.segments.errors import SegmentLogError
 from compaction.segments.format.names import group_key, partial_name
 from compaction.segments.planning.group_check import GroupCheck
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.reading.buffers import Buffers
 from compaction.segments.rewriting.kernel import rewrite_group
 from compaction.segments.snapshot.seq import LiveSet
+from compaction.storage.errors import RewriteStoppedError
 from compaction.storage.pace import Pace
 
 THREADS: Final = 4

@@ -8,8 +8,9 @@ from typing import Self
 
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE, Ownership, SegmentLogSources
-from compaction.exceptions import InvalidAssignmentError, InvalidGroupError
+from compaction.errors import InvalidAssignmentError
 from compaction.segments.clump.plan import ClumpOptions
+from compaction.segments.errors import InvalidGroupError
 from compaction.segments.format.names import group_key, stem
 from compaction.segments.planning.limits import IndexesMissing, SegmentLimits
 

@@ -20,7 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
-from compaction.exceptions import (
+from compaction.segments.commit.records import RewrittenGroup
+from compaction.segments.directory import fs
+from compaction.segments.directory.faults import storage_errors
+from compaction.segments.directory.listing import regular_identity, regular_segments
+from compaction.segments.errors import (
     GroupEmptyError,
     GroupTooLargeError,
     InvalidGroupError,
@@ -28,10 +32,6 @@ from compaction.exceptions import (
     SegmentIsLinkError,
     SourcesChangedError,
 )
-from compaction.segments.commit.records import RewrittenGroup
-from compaction.segments.directory import fs
-from compaction.segments.directory.faults import storage_errors
-from compaction.segments.directory.listing import regular_identity, regular_segments
 from compaction.segments.format.codec import read_segment
 from compaction.segments.format.names import group_key, partial_name
 from compaction.segments.model import FileIdentity, RowArray, SegmentIndex

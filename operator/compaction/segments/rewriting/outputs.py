@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from compaction.exceptions import CorruptSegmentError, SourcesChangedError, VerificationFailedError
 from compaction.segments.directory import fs
 from compaction.segments.directory.access import inherit_access
+from compaction.segments.errors import CorruptSegmentError, SourcesChangedError, VerificationFailedError
 from compaction.segments.format.codec import CURRENT_VERSION, encode_header, encode_records, read_segment
 from compaction.segments.model import FileIdentity, SegmentIndex, U32Array, U64Array, data_start
 from compaction.segments.reading.buffers import Buffers

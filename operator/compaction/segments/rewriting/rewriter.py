@@ -21,11 +21,11 @@ import structlog
 
 from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport
-from compaction.exceptions import SegmentLogError
 from compaction.segments.commit import fence
 from compaction.segments.commit.records import GroupReceipt, RewrittenGroup, SegmentTombstone
 from compaction.segments.directory import fs
 from compaction.segments.directory.lock import DEFAULT_TIMEOUT
+from compaction.segments.errors import SegmentLogError
 from compaction.segments.format.names import group_key, partial_name
 from compaction.segments.planning.group_check import GroupRanges
 from compaction.segments.reasons import SegmentReason

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import SegmentLogError
 from compaction.segments.commit import commit, fence, recovery
 from compaction.segments.commit.records import GroupReceipt, SegmentTombstone
 from compaction.segments.directory import lock
 from compaction.segments.directory.faults import storage_errors
 from compaction.segments.directory.owner import require_stopped
+from compaction.segments.errors import SegmentLogError
 from compaction.segments.planning.group_check import GroupCheck
 from compaction.segments.planning.limits import IndexesMissing, SegmentLimits
 from compaction.segments.planning.plan import LogPlan, plan_log

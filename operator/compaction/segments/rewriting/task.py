@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.api.enums import JobReason
-from compaction.exceptions import (
+from compaction.errors import CompactionError, StaleTokenError
+from compaction.segments.commit import fence
+from compaction.segments.commit.records import RewrittenGroup
+from compaction.segments.directory.faults import storage_error
+from compaction.segments.errors import (
     ClumpRefusedError,
-    CompactionError,
     CorruptEntryError,
     CorruptIndexesError,
     CorruptSegmentError,
@@ -28,20 +31,16 @@ from compaction.exceptions import (
     MissingLiveIndexError,
     MissingSegmentHeaderError,
     OwnerRunningError,
-    RewriteStoppedError,
     SegmentLogError,
     SourcesChangedError,
-    StaleTokenError,
     VerificationFailedError,
 )
-from compaction.segments.commit import fence
-from compaction.segments.commit.records import RewrittenGroup
-from compaction.segments.directory.faults import storage_error
 from compaction.segments.planning.group_check import GroupRanges
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.reasons import SegmentReason
 from compaction.segments.rewriting.kernel import rewrite_group
 from compaction.segments.snapshot.seq import LiveSet
+from compaction.storage.errors import RewriteStoppedError
 from compaction.storage.pace import Pace, SharedBucket
 from compaction.unexpected import defect
 from compaction.worker.shares import Teller

@@ -14,7 +14,7 @@ import fnmatch
 import re
 from collections.abc import Iterable
 
-from compaction.exceptions import GlobSyntaxError
+from compaction.segments.errors import GlobSyntaxError
 
 _LONGEST_QUOTE = 80
 

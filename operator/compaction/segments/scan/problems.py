@@ -9,7 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from compaction.api.text.safe import printable
-from compaction.exceptions import (
+from compaction.segments.directory.faults import storage_error
+from compaction.segments.errors import (
     CorruptFenceError,
     CorruptSegmentError,
     LiveEntriesMissingError,
@@ -17,7 +18,6 @@ from compaction.exceptions import (
     OwnerRunningError,
     SegmentLogError,
 )
-from compaction.segments.directory.faults import storage_error
 
 
 class LogErrorReason(StrEnum):

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import OwnerRunningError, SegmentLogError
 from compaction.segments.commit import fence
 from compaction.segments.commit.recovery import TEMPORARIES
 from compaction.segments.directory.faults import fault_of
 from compaction.segments.directory.owner import OwnerSigns, hazard_in, look_for_owner, signs_in
+from compaction.segments.errors import OwnerRunningError, SegmentLogError
 from compaction.segments.format import names
 from compaction.segments.model import SEGMENT_NAME
 from compaction.segments.planning.limits import IndexesMissing, SegmentLimits

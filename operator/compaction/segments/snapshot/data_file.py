@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from compaction.exceptions import CorruptSnapshotError, TermFormatError
+from compaction.segments.errors import CorruptSnapshotError, TermFormatError
 from compaction.segments.format import etf
 
 MAGIC: Final = b"RASN"

@@ -21,14 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import (
-    CompactionError,
-    CorruptIndexesError,
-    CorruptSnapshotError,
-    LogChangedError,
-)
+from compaction.errors import CompactionError
 from compaction.segments.directory import fs
 from compaction.segments.directory.listing import regular_identity
+from compaction.segments.errors import CorruptIndexesError, CorruptSnapshotError, LogChangedError
 from compaction.segments.format import etf
 from compaction.segments.snapshot.data_file import (
     DATA_FILE,

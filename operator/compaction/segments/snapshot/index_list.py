@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from compaction.exceptions import TermFormatError
+from compaction.segments.errors import TermFormatError
 from compaction.segments.format import etf
 from compaction.segments.model import MAX_INDEX, U64Array
 

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from compaction.exceptions import CorruptIndexesError, LiveSetSyntaxError, TermFormatError
+from compaction.segments.errors import CorruptIndexesError, LiveSetSyntaxError, TermFormatError
 from compaction.segments.format import etf
 from compaction.segments.model import MAX_INDEX, BoolArray, U64Array
 from compaction.segments.snapshot.index_list import take_indexes

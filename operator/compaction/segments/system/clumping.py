@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from compaction.exceptions import FlushFailedError, StaleLogTokenError
 from compaction.segments.clump.moves import Moves
 from compaction.segments.clump.owner import Appended, EntryCopy, clump_through_owner
 from compaction.segments.clump.plan import ClumpOptions
 from compaction.segments.clump.run import ClumpResult
 from compaction.segments.commit import fence
+from compaction.segments.errors import FlushFailedError, StaleLogTokenError
 from compaction.segments.memtable.table import LogPosition
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.system.log import Log

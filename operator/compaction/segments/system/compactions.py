@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import CompactionError, LogClosedError
+from compaction.errors import CompactionError
 from compaction.segments import sweep
 from compaction.segments.commit import fence
 from compaction.segments.commit.recovery import RecoveryReport
 from compaction.segments.directory.faults import fault_of
+from compaction.segments.errors import LogClosedError
 from compaction.segments.planning.due import CompactionFacts, Due, DueRules, due, seconds_left
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.plan import plan_log

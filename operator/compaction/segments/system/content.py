@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
-from compaction.exceptions import EntryMissingError
+from compaction.segments.errors import EntryMissingError
 from compaction.segments.memtable.seq import Seq
 from compaction.segments.memtable.table import LogEntry, LogPosition
 from compaction.segments.memtable.tables import MemTables

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import InvalidCutError
 from compaction.segments.directory import fs
 from compaction.segments.directory.access import replace_file
+from compaction.segments.errors import InvalidCutError
 from compaction.segments.model import MAX_INDEX
 
 CUT_FILE: Final = "log.cut"

@@ -12,7 +12,10 @@ from concurrent.futures import Future
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from compaction.exceptions import (
+from compaction.segments.directory import fs
+from compaction.segments.directory.faults import storage_errors
+from compaction.segments.directory.owner import is_ra_directory
+from compaction.segments.errors import (
     CorruptIndexesError,
     CorruptSnapshotError,
     InstallIncompleteError,
@@ -20,9 +23,6 @@ from compaction.exceptions import (
     LogClosedError,
     WriteRefusedError,
 )
-from compaction.segments.directory import fs
-from compaction.segments.directory.faults import storage_errors
-from compaction.segments.directory.owner import is_ra_directory
 from compaction.segments.memtable.seq import Seq
 from compaction.segments.memtable.table import LogEntry
 from compaction.segments.snapshot.data_file import DATA_FILE, NO_CLUSTER, SnapshotMeta, read_origin, read_snapshot_meta

@@ -6,10 +6,10 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from compaction.exceptions import ServerRunningError
 from compaction.segments.directory import lock
 from compaction.segments.directory.marker import write_marker
 from compaction.segments.directory.owner import Writers, doubt_of, signs_in
+from compaction.segments.errors import ServerRunningError
 
 
 def hold_system(directory: Path, resources: ExitStack, *, timeout: float) -> lock.HeldLock:

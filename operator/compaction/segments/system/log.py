@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
-from compaction.exceptions import LogClosedError, SegmentLogError, WriteRefusedError
 from compaction.segments.directory.faults import storage_errors
+from compaction.segments.errors import LogClosedError, SegmentLogError, WriteRefusedError
 from compaction.segments.memtable.seq import Seq
 from compaction.segments.memtable.table import LogEntry, LogPosition, MemTable
 from compaction.segments.snapshot.data_file import SnapshotOrigin

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import NotALogDirectoryError, SegmentLogError
 from compaction.segments.directory.faults import fault_of
 from compaction.segments.directory.listing import regular_segments
 from compaction.segments.directory.owner import is_ra_directory
+from compaction.segments.errors import NotALogDirectoryError, SegmentLogError
 from compaction.segments.model import HEADER_BYTES
 from compaction.segments.reading.files import read_segments
 from compaction.segments.snapshot.directories import find_snapshots

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from compaction.exceptions import SegmentLogError
+from compaction.segments.errors import SegmentLogError
 from compaction.segments.memtable.table import LogPosition, MemTable
 from compaction.segments.wal.write import Written
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from compaction.exceptions import SegmentLogError
+from compaction.segments.errors import SegmentLogError
 from compaction.segments.memtable.seq import Seq
 from compaction.segments.memtable.table import LogPosition
 from compaction.segments.model import MAX_INDEX

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compaction.exceptions import InvalidEntryError, LogGapError, WriteRefusedError
+from compaction.segments.errors import InvalidEntryError, LogGapError, WriteRefusedError
 from compaction.segments.memtable.table import LogEntry, LogPosition
 from compaction.segments.model import MAX_INDEX
 from compaction.segments.snapshot.data_file import SnapshotOrigin

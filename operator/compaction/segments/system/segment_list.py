@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import LogChangedError
+from compaction.segments.errors import LogChangedError
 from compaction.segments.model import FileIdentity
 from compaction.segments.system.changes import OnChange, changes_between
 from compaction.segments.system.segments import SegmentView

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from compaction.exceptions import LogChangedError, NotALogDirectoryError
+from compaction.segments.errors import LogChangedError, NotALogDirectoryError
 from compaction.segments.memtable.table import LogEntry
 from compaction.segments.model import FileIdentity, RowArray, SegmentIndex, U64Array
 from compaction.segments.reading.files import read_segments

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from compaction.exceptions import LogClosedError
+from compaction.segments.errors import LogClosedError
 from compaction.segments.snapshot.directories import LogSnapshot
 from compaction.segments.wal.queue import WalQueue
 

@@ -10,9 +10,9 @@ import os
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import WriteRefusedError
 from compaction.segments.directory import fs
 from compaction.segments.directory.owner import is_ra_directory
+from compaction.segments.errors import WriteRefusedError
 from compaction.segments.snapshot.data_file import DATA_FILE, NO_CLUSTER, SnapshotOrigin, encode_snapshot, read_origin
 from compaction.segments.snapshot.directories import (
     INDEXES_FILE,

@@ -16,7 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from compaction.exceptions import (
+from compaction.segments.directory import fs
+from compaction.segments.directory.faults import storage_errors
+from compaction.segments.directory.lock import HeldLock
+from compaction.segments.errors import (
     BrokenLogError,
     InvalidEntryError,
     InvalidWalFormatError,
@@ -25,9 +28,6 @@ from compaction.exceptions import (
     LogClosedError,
     SegmentLogError,
 )
-from compaction.segments.directory import fs
-from compaction.segments.directory.faults import storage_errors
-from compaction.segments.directory.lock import HeldLock
 from compaction.segments.snapshot.directories import LogSnapshot
 from compaction.segments.snapshot.seq import LiveSet
 from compaction.segments.system.changes import OnChange

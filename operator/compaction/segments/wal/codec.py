@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from compaction.exceptions import InvalidEntryError, InvalidWalFormatError
+from compaction.segments.errors import InvalidEntryError, InvalidWalFormatError
 from compaction.segments.format.checksums import adler32
 
 MAGIC: Final = b"RAWA"

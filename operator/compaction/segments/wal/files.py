@@ -15,15 +15,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from compaction.exceptions import (
+from compaction.segments.directory import fs
+from compaction.segments.directory.access import replace_file
+from compaction.segments.directory.lock import HeldLock
+from compaction.segments.errors import (
     InvalidStopError,
     InvalidWalFormatError,
     TermFormatError,
     WalChangedAfterStopError,
 )
-from compaction.segments.directory import fs
-from compaction.segments.directory.access import replace_file
-from compaction.segments.directory.lock import HeldLock
 from compaction.segments.format import etf
 from compaction.segments.format.codec import pread_up_to
 from compaction.segments.wal.acceptance import Standing, WriterState

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 
-from compaction.exceptions import SegmentLogError, WalFailedError
 from compaction.segments.directory import fs
+from compaction.segments.errors import SegmentLogError, WalFailedError
 from compaction.segments.memtable.table import MemTable
 from compaction.segments.wal.acceptance import Verdict, WriterState, judge
 from compaction.segments.wal.current import CurrentFile, WalLimits

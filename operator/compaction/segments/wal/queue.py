@@ -8,7 +8,7 @@ from collections import deque
 from concurrent.futures import Future
 from pathlib import Path
 
-from compaction.exceptions import LogBusyError, LogClosedError, SegmentLogError
+from compaction.segments.errors import LogBusyError, LogClosedError, SegmentLogError
 from compaction.segments.wal.write import WalWrite
 
 Request = WalWrite | Future[int]

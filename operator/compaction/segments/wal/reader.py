@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from compaction.exceptions import DamagedWalError, WalChangedAfterStopError
+from compaction.segments.errors import DamagedWalError, WalChangedAfterStopError
 from compaction.segments.format.checksums import adler32
 from compaction.segments.format.codec import pread_up_to
 from compaction.segments.memtable.table import LogEntry

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from compaction.exceptions import SegmentLogError
+from compaction.segments.errors import SegmentLogError
 from compaction.segments.memtable.seq import Seq
 from compaction.segments.memtable.table import LogEntry, MemTable
 from compaction.segments.system.row import LogRow

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import EntryMissingError, MissingSegmentHeaderError
 from compaction.segments.directory.listing import highest_segment, regular_segments
+from compaction.segments.errors import EntryMissingError, MissingSegmentHeaderError
 from compaction.segments.format.codec import read_segment
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.memtable.seq import Seq

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from compaction.exceptions import CorruptSegmentError
 from compaction.segments.directory import fs
 from compaction.segments.directory.listing import regular_segments
+from compaction.segments.errors import CorruptSegmentError
 from compaction.segments.format.codec import read_segment
 from compaction.segments.memtable.seq import Seq
 from compaction.segments.model import HEADER_BYTES, SegmentIndex, torn_from

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from compaction.core.collecting import no_collection
-from compaction.exceptions import FlushFailedError, SegmentLogError
 from compaction.segments.directory import fs
 from compaction.segments.directory.access import inherit_access
+from compaction.segments.errors import FlushFailedError, SegmentLogError
 from compaction.segments.wal.codec import HEADER, HELD_WRITER, RecordEncoder
 from compaction.segments.wal.files import TEMPORARY_SUFFIX, WalEnd, wal_number
 from compaction.segments.wal.reader import WalRun, read_wal

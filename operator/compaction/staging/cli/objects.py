@@ -15,7 +15,6 @@ from compaction.api.text.formatting import plural
 from compaction.api.text.safe import printable
 from compaction.cli.histories.texts import text_fields
 from compaction.cli.output import OutputFormat, emit, output_option
-from compaction.exceptions import UnknownRefError
 from compaction.staging.cli.options import StagingPlace, staging_options
 from compaction.staging.cli.pairs import PairParameter
 from compaction.staging.cli.values import (
@@ -27,6 +26,7 @@ from compaction.staging.cli.values import (
     shown_key,
     value_object,
 )
+from compaction.staging.errors import UnknownRefError
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.reading import MOST_LISTED, Reader
 from compaction.staging.flows.writing import MOST_DELETED, Condition, Writer

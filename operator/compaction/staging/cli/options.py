@@ -31,8 +31,8 @@ from compaction.cli.places import (
     refuse_given,
     refuse_password,
 )
-from compaction.exceptions import NoStagingAreaError
 from compaction.staging.cli.pairs import PairParameter
+from compaction.staging.errors import NoStagingAreaError
 from compaction.staging.flows.area import Area
 from compaction.staging.kv.tables import TABLE
 from compaction.staging.store import StagingConnection, StagingStore

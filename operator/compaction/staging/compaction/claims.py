@@ -6,8 +6,9 @@ from collections.abc import Collection
 from dataclasses import replace
 from enum import Enum, auto
 
-from compaction.exceptions import OutputSweptError, StaleTokenError, WorkOutdatedError
+from compaction.errors import StaleTokenError
 from compaction.staging.compaction.work import BranchWork
+from compaction.staging.errors import OutputSweptError, WorkOutdatedError
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.receipts import forget_receipts, keep_receipt
 from compaction.staging.flows.swapping import fresh_token, swapped

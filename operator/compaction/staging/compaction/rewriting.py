@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from compaction.exceptions import RewriteProofError
 from compaction.staging.changes import rows_where, tombstones
 from compaction.staging.compaction.spool import ChangesSpool
 from compaction.staging.compaction.work import BranchWork
+from compaction.staging.errors import RewriteProofError
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.views import View
 from compaction.staging.format.columns import RecordColumns

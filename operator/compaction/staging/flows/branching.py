@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from compaction.exceptions import ProtectedBranchError
+from compaction.staging.errors import ProtectedBranchError
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.journal import journal
 from compaction.staging.flows.receipts import forget_receipts

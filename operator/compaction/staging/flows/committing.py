@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from compaction.exceptions import NoChangesError, ProtectedBranchError, UncommittedChangesError
+from compaction.staging.errors import NoChangesError, ProtectedBranchError, UncommittedChangesError
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.marks import pin
 from compaction.staging.flows.swapping import has_changes, seal, swapped

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from compaction.exceptions import NoChangesError, StagingNameError, UncommittedChangesError, UnknownRefError
+from compaction.staging.errors import NoChangesError, StagingNameError, UncommittedChangesError, UnknownRefError
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.committing import Committer, Draft, Proposal
 from compaction.staging.flows.swapping import has_changes, seal, swapped

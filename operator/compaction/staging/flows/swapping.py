@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from compaction.exceptions import PredicateFailedError, TooManyTriesError
+from compaction.staging.errors import PredicateFailedError, TooManyTriesError
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.journal import journal
 from compaction.staging.flows.marks import marked_objects, names_any

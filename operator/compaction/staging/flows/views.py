@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from compaction.exceptions import TooManyTriesError
 from compaction.staging.changes import rows_where, tombstones
+from compaction.staging.errors import TooManyTriesError
 from compaction.staging.flows.area import Area
 from compaction.staging.format.columns import RecordColumns
 from compaction.staging.refs.branches import Branch

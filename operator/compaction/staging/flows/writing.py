@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from compaction.exceptions import (
+from compaction.staging.changes import TOMBSTONE, tombstones
+from compaction.staging.errors import (
     ConditionFailedError,
     InvalidBatchError,
     PredicateFailedError,
     RangeRecordError,
     TooManyTriesError,
 )
-from compaction.staging.changes import TOMBSTONE, tombstones
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.views import View, still_holds, view_of
 from compaction.staging.format.columns import RecordColumns

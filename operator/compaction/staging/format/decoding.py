@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from compaction.exceptions import CorruptRangeError, UnsupportedRangeError
+from compaction.staging.errors import CorruptRangeError, UnsupportedRangeError
 from compaction.staging.format.columns import (
     EMPTY_COLUMNS,
     I64,

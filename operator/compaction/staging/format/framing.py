@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from compaction.exceptions import RangeRecordError
+from compaction.staging.errors import RangeRecordError
 from compaction.staging.format.columns import I64, RecordColumns, data_of, joined, lengths_of, offsets_of, pieces_of
 from compaction.staging.format.varints import LONGEST32, decode_varint, decode_varints, encode_varint, encode_varints
 

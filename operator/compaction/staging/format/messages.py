@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Final, Self
 
-from compaction.exceptions import CorruptMessageError
+from compaction.staging.errors import CorruptMessageError
 from compaction.staging.format.wire import WireError, WireField, bytes_field, number_field, read_fields
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.exceptions import CorruptRangeError, UnsupportedRangeError
+from compaction.staging.errors import CorruptRangeError, UnsupportedRangeError
 from compaction.staging.format.blocks import encode_small_block
 from compaction.staging.format.index import BlockHandle, IndexSummary
 from compaction.staging.format.varints import decode_varint, encode_varint

@@ -11,7 +11,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Final, Protocol
 
-from compaction.exceptions import CorruptMessageError, CorruptRangeError, RangeRecordError, shown_bytes
+from compaction.errors import shown_bytes
+from compaction.staging.errors import CorruptMessageError, CorruptRangeError, RangeRecordError
 from compaction.staging.format.breaks import BreakRule, break_points
 from compaction.staging.format.columns import EMPTY_COLUMNS, RecordColumns, concatenated
 from compaction.staging.format.framing import FramingError, frame_value, split_value

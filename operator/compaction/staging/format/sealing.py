@@ -14,7 +14,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from compaction.exceptions import CorruptRangeError, UnsupportedRangeError
+from compaction.staging.errors import CorruptRangeError, UnsupportedRangeError
 from compaction.staging.format.columns import I64, U8
 from compaction.staging.format.varints import decode_varints
 

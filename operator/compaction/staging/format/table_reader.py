@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from compaction.exceptions import CorruptRangeError, UnsupportedRangeError
+from compaction.staging.errors import CorruptRangeError, UnsupportedRangeError
 from compaction.staging.format.blocks import Entry, EntryError, decode_small_block
 from compaction.staging.format.columns import I64, RecordColumns, data_of, offsets_of
 from compaction.staging.format.decoding import BlockPlaces, IndexColumns, decode_blocks, decode_index

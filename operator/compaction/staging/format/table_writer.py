@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from compaction.exceptions import RangeRecordError
+from compaction.staging.errors import RangeRecordError
 from compaction.staging.format.blocks import encode_blocks, encode_small_block
 from compaction.staging.format.columns import (
     EMPTY_COLUMNS,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from compaction.exceptions import KeyValueArgumentError, shown_bytes
+from compaction.errors import shown_bytes
+from compaction.staging.errors import KeyValueArgumentError
 from compaction.staging.kv.port import MAX_KEY_BYTES, MAX_VALUE_BYTES
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from psycopg.pq import Format
 from sqlalchemy import Connection, Engine, TextClause, event
 
-from compaction.exceptions import PredicateFailedError
+from compaction.staging.errors import PredicateFailedError
 from compaction.staging.kv.arguments import check_key, check_row, partition_bytes
 from compaction.staging.kv.port import Expected, Pair, Presence
 from compaction.staging.kv.tables import TABLE, KeyValueTable

@@ -14,7 +14,8 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine, TextClause, bindparam, text
 
-from compaction.exceptions import DatabaseSchemaError, KeyValueArgumentError
+from compaction.staging.errors import KeyValueArgumentError
+from compaction.storage.errors import DatabaseSchemaError
 
 TABLE: Final = "kv"
 CHILDREN: Final = 100

@@ -16,17 +16,12 @@ from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.staging_area import LakeFsMergeSpec, StagingAreaSpec
 from compaction.core.planning.planner import LeftOut
 from compaction.core.planning.reading import HeldJob, ScanResult, TargetProblem
-from compaction.exceptions import (
-    ClaimRefusal,
-    ClaimRefusedError,
-    InvalidAssignmentError,
-    StagingStoreError,
-    StorageError,
-)
+from compaction.errors import ClaimRefusal, ClaimRefusedError, InvalidAssignmentError
 from compaction.staging.answers import claiming, left_out, unreadable
 from compaction.staging.behind import furthest_behind
 from compaction.staging.connecting import connection_of, work_of
 from compaction.staging.damage import DamageChecks
+from compaction.staging.errors import StagingStoreError
 from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.lakefs.claims import claim_branch, claimed_branches, forget_claims, read_claim, retire_job
 from compaction.staging.lakefs.cleaning import drop_deleted, drop_due, next_drop, recover
@@ -38,6 +33,7 @@ from compaction.staging.sensor import candidate_of, next_change
 from compaction.staging.store import StagingConnection
 from compaction.staging.work import branch_of_target, target_name
 from compaction.storage.adapter import SWEEP_AGAIN, Sensed, SenseRequest, Swept
+from compaction.storage.errors import StorageError
 from compaction.storage.opened import KeptOpen
 from compaction.storage.secrets import Secrets
 from compaction.storage.unreachable import explaining

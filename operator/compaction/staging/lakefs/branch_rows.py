@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.exceptions import LiveStoreRefusedError
+from compaction.staging.errors import LiveStoreRefusedError
 from compaction.staging.format.messages import BranchData
 from compaction.staging.format.wire import bytes_field, read_fields
 from compaction.staging.refs.names import COMMIT_ID

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 
-from compaction.exceptions import PredicateFailedError, StaleTokenError, TooManyTriesError, WorkOutdatedError
+from compaction.errors import StaleTokenError
 from compaction.staging.compaction.work import BranchWork
+from compaction.staging.errors import PredicateFailedError, TooManyTriesError, WorkOutdatedError
 from compaction.staging.format.messages import TEXT, wire_at
 from compaction.staging.kv.port import Expected, Presence
 from compaction.staging.lakefs.branch_rows import BranchRow

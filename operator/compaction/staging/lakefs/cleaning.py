@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.exceptions import PredicateFailedError
+from compaction.staging.errors import PredicateFailedError
 from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.lakefs.control import forget_partition, holder_of, stopped_because
 from compaction.staging.lakefs.journal import (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final
 from uuid import uuid4
 
-from compaction.exceptions import PredicateFailedError, TokenMergeStoppedError
+from compaction.staging.errors import PredicateFailedError, TokenMergeStoppedError
 from compaction.staging.format.messages import SIGNED, TEXT, StagingMessage, wire_at
 from compaction.staging.kv.port import Expected, KeyValueStore, Presence
 from compaction.staging.lakefs.branch_rows import BranchRow

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import ClassVar, Final
 
-from compaction.exceptions import CorruptMessageError
+from compaction.staging.errors import CorruptMessageError
 from compaction.staging.format.messages import SIGNED, TEXT, TEXTS, StagingMessage, wire_at
 from compaction.staging.kv.port import Expected, KeyValueStore, Presence
 from compaction.staging.lakefs.branch_rows import BranchRow

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
-from compaction.exceptions import PredicateFailedError, TokenMergeProofError, TokenMergeStoppedError
+from compaction.staging.errors import PredicateFailedError, TokenMergeProofError, TokenMergeStoppedError
 from compaction.staging.lakefs.branch_rows import BranchRow, read_branch_row
 from compaction.staging.lakefs.claims import MergeWarrant
 from compaction.staging.lakefs.cleaning import discard, recover

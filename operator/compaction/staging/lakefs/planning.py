@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.exceptions import StagingStoreError
 from compaction.staging.changes import tombstones
+from compaction.staging.errors import StagingStoreError
 from compaction.staging.lakefs.branch_rows import BranchRow, read_branch_row
 from compaction.staging.lakefs.control import busy, held_because, stopped_because, unchanged_seconds
 from compaction.staging.lakefs.repository import LiveRepository

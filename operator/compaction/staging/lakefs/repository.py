@@ -14,7 +14,12 @@ from typing import Final
 
 from sqlalchemy import Connection, text
 
-from compaction.exceptions import CorruptMessageError, LiveStoreRefusedError, RepositoryReadOnlyError, UnknownRefError
+from compaction.staging.errors import (
+    CorruptMessageError,
+    LiveStoreRefusedError,
+    RepositoryReadOnlyError,
+    UnknownRefError,
+)
 from compaction.staging.format.messages import BranchData, CommitData
 from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.kv.tables import CHILDREN

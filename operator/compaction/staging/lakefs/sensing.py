@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from compaction.api.policy.staging_area import MAX_TOKENS_PER_JOB, LakeFsMergeSpec, StagingAreaSpec
-from compaction.exceptions import CompactionError, LiveStoreRefusedError, StagingStoreError
+from compaction.errors import CompactionError
 from compaction.staging.changes import tombstones
 from compaction.staging.compaction.work import BranchWork
+from compaction.staging.errors import LiveStoreRefusedError, StagingStoreError
 from compaction.staging.format.messages import CommitData
 from compaction.staging.lakefs.branch_rows import BranchRow, read_branch_row
 from compaction.staging.lakefs.claims import LiveClaim, read_claim, record_of

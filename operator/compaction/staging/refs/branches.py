@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from compaction.exceptions import CorruptMessageError, PredicateFailedError, RefExistsError, UnknownRefError
+from compaction.staging.errors import CorruptMessageError, PredicateFailedError, RefExistsError, UnknownRefError
 from compaction.staging.kv.port import KeyValueStore, Presence
 from compaction.staging.refs.names import BRANCH_KEYS, check_branch_name
 from compaction.staging.refs.records import BranchRecord

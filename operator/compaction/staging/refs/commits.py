@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from compaction.exceptions import CorruptMessageError, PredicateFailedError, RefExistsError, UnknownRefError
+from compaction.staging.errors import CorruptMessageError, PredicateFailedError, RefExistsError, UnknownRefError
 from compaction.staging.format.identity import commit_id
 from compaction.staging.format.messages import CommitData, ProtoTimestamp, TagData
 from compaction.staging.kv.port import KeyValueStore, Presence

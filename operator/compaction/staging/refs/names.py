@@ -11,7 +11,7 @@ import re
 import time
 from typing import Final
 
-from compaction.exceptions import StagingNameError
+from compaction.staging.errors import StagingNameError
 
 METADATA_PARTITION: Final = "kv-internal-metadata"
 SCHEMA_KEY: Final = b"kv/schema/version"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from compaction.exceptions import (
+from compaction.staging.errors import (
     ForeignRepositoryError,
     PredicateFailedError,
     RefExistsError,

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.exceptions import StagingNameError, UnknownRefError
+from compaction.staging.errors import StagingNameError, UnknownRefError
 from compaction.staging.format.messages import CommitData
 from compaction.staging.refs.branches import Branch, Branches
 from compaction.staging.refs.commits import Commits

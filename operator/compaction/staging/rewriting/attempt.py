@@ -21,19 +21,16 @@ from typing import Final
 import structlog
 
 from compaction.api.job.resource import JobReceipt
-from compaction.exceptions import (
-    DatabaseUnavailableError,
-    StaleTokenError,
-    TooManyTriesError,
-    WorkOutdatedError,
-)
+from compaction.errors import StaleTokenError
 from compaction.staging.compaction.claims import swap_base
 from compaction.staging.damage import identity_of
+from compaction.staging.errors import TooManyTriesError, WorkOutdatedError
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.receipts import receipt_of as kept_receipt_of
 from compaction.staging.rewriting.branch_attempt import BranchAttempt
 from compaction.staging.rewriting.report import receipt_from, receipt_of
 from compaction.staging.rewriting.tree import TreeWriter, WrittenTree
+from compaction.storage.errors import DatabaseUnavailableError
 from compaction.worker.place import ObjectsPlace
 from compaction.worker.tasks import LOOK_SECONDS
 

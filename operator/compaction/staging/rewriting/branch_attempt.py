@@ -10,10 +10,12 @@ from typing import ClassVar
 
 from compaction.api.job.report import JobReport
 from compaction.api.job.resource import JobReceipt
-from compaction.exceptions import CompactionError, StagingStoreError, StaleTokenError, StorageError
+from compaction.errors import CompactionError, StaleTokenError
 from compaction.staging.damage import damaged_source
+from compaction.staging.errors import StagingStoreError
 from compaction.staging.rewriting.job import MetarangeJob
 from compaction.staging.rewriting.report import RewriteFailure, failed, succeeded
+from compaction.storage.errors import StorageError
 from compaction.worker.attempt import RewriteAttempt
 
 

@@ -7,7 +7,7 @@ from typing import Self
 
 from compaction.api.job.resource import CompactionJobSpec
 from compaction.api.policy.staging_area import METARANGE_REWRITE, LakeFsMergeSpec, StagingAreaReference
-from compaction.exceptions import InvalidAssignmentError
+from compaction.errors import InvalidAssignmentError
 from compaction.staging.compaction.work import BranchWork
 from compaction.staging.connecting import work_of
 

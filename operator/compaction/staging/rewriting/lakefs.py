@@ -15,8 +15,8 @@ import structlog
 from compaction.api.job.resource import JobReceipt, MeasureChange
 from compaction.api.policy.staging_area import LakeFsMergeSpec
 from compaction.api.text.times import timestamp_from_epoch
-from compaction.exceptions import WorkOutdatedError
 from compaction.staging.damage import identity_of
+from compaction.staging.errors import WorkOutdatedError
 from compaction.staging.lakefs.claims import MergeWarrant, read_claim, record_of
 from compaction.staging.lakefs.merging import MergeEnd, MergeOutcome, merge_branch
 from compaction.staging.lakefs.repository import LiveRepository

@@ -13,17 +13,16 @@ from compaction.api.enums import JobReason
 from compaction.api.job.report import JobReport, ReportOutcome
 from compaction.api.job.resource import JobReceipt, MeasureChange, MetarangeReceipt, SkippedSource
 from compaction.api.text.times import timestamp_from_epoch
-from compaction.exceptions import (
-    CompactionError,
+from compaction.errors import CompactionError, StaleTokenError
+from compaction.staging.compaction.work import BranchWork
+from compaction.staging.damage import DamagedSource
+from compaction.staging.errors import (
     CorruptMessageError,
     CorruptRangeError,
-    DatabaseUnavailableError,
     MissingRangeError,
-    ObjectStoreUnavailableError,
     OutputSweptError,
     RangeRecordError,
     RewriteProofError,
-    StaleTokenError,
     TokenMergeProofError,
     TooManyTriesError,
     UnexpectedRangeError,
@@ -31,12 +30,11 @@ from compaction.exceptions import (
     UnsupportedRangeError,
     WorkOutdatedError,
 )
-from compaction.staging.compaction.work import BranchWork
-from compaction.staging.damage import DamagedSource
 from compaction.staging.measures import RANGES, SEALED_TOKENS, STAGED_WRITES, TOMBSTONES
 from compaction.staging.reasons import StagingReason
 from compaction.staging.rewriting.tree import WrittenTree
 from compaction.staging.work import format_rewrite
+from compaction.storage.errors import DatabaseUnavailableError, ObjectStoreUnavailableError
 
 MAX_OUTPUTS: Final = 1000
 """Names of written ranges that a receipt has; it proves all of them by their fingerprint."""

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from compaction.api.job.report import JobReport
 from compaction.api.policy.staging_area import LakeFsMergeSpec
-from compaction.exceptions import StagingStoreError, StorageError
 from compaction.staging.connecting import connection_of
+from compaction.staging.errors import StagingStoreError
 from compaction.staging.lakefs.repository import open_live_repository
 from compaction.staging.reasons import StagingReason
 from compaction.staging.rewriting.attempt import MetarangeAttempt
@@ -19,6 +19,7 @@ from compaction.staging.rewriting.lakefs import TokenMergeAttempt
 from compaction.staging.rewriting.report import RewriteFailure, failed
 from compaction.staging.store import StagingConnection, StagingStore
 from compaction.storage.database.engine import DEFAULT_PATIENCE
+from compaction.storage.errors import StorageError
 from compaction.storage.secrets import Secrets
 from compaction.storage.unreachable import explaining
 from compaction.worker.engine import Engine

@@ -10,18 +10,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from compaction.exceptions import (
-    CompactionError,
+from compaction.errors import CompactionError
+from compaction.staging.compaction.rewriting import shown_over
+from compaction.staging.compaction.spool import decode_changes
+from compaction.staging.errors import (
     CorruptRangeError,
     MissingRangeError,
     RewriteProofError,
     StagingStoreError,
-    StorageError,
     UnexpectedRangeError,
     WorkerShortageError,
 )
-from compaction.staging.compaction.rewriting import shown_over
-from compaction.staging.compaction.spool import decode_changes
 from compaction.staging.format.breaks import BreakRule
 from compaction.staging.format.columns import RecordColumns
 from compaction.staging.format.ranges import RangeInfo
@@ -29,6 +28,7 @@ from compaction.staging.tree.applying import PartResult, read_back, write_part
 from compaction.staging.tree.fingerprint import fingerprint
 from compaction.staging.tree.storage import RangeStorage
 from compaction.staging.tree.stretches import Part
+from compaction.storage.errors import StorageError
 from compaction.storage.pace import SharedBucket, limited
 from compaction.unexpected import defect
 from compaction.worker.place import ObjectsPlace

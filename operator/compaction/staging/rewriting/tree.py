@@ -7,10 +7,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.exceptions import CorruptRangeError, MissingRangeError, RewriteProofError, WorkerShortageError
 from compaction.staging.compaction.rewriting import base_view, staged_changes
 from compaction.staging.compaction.spool import ChangesSpool
 from compaction.staging.compaction.work import BranchWork
+from compaction.staging.errors import CorruptRangeError, MissingRangeError, RewriteProofError, WorkerShortageError
 from compaction.staging.flows.area import Area
 from compaction.staging.format.columns import RecordColumns
 from compaction.staging.format.ranges import RangeInfo, TableKind

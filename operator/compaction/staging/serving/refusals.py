@@ -6,7 +6,8 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Final
 
-from compaction.exceptions import (
+from compaction.serving.refusals import Refusals
+from compaction.staging.errors import (
     ConditionFailedError,
     ForeignRepositoryError,
     HookRefusedError,
@@ -21,7 +22,6 @@ from compaction.exceptions import (
     TooManyTriesError,
     UnknownRefError,
 )
-from compaction.serving.refusals import Refusals
 from compaction.staging.serving.messages import StagingProblem, StagingProblemAnswer
 
 

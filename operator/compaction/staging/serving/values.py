@@ -7,7 +7,7 @@ import hashlib
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from compaction.exceptions import CorruptMessageError
+from compaction.staging.errors import CorruptMessageError
 from compaction.staging.format.framing import FramingError, frame_value, split_value
 from compaction.staging.format.identity import entry_identity
 from compaction.staging.format.messages import CatalogEntry, ProtoTimestamp

@@ -14,8 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compaction.exceptions import CorruptMessageError, KeyValueArgumentError, shown_bytes
+from compaction.errors import shown_bytes
 from compaction.staging.changes import TOMBSTONE, rows_where, tombstones
+from compaction.staging.errors import CorruptMessageError, KeyValueArgumentError
 from compaction.staging.format.columns import (
     BINARY,
     I64,

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Final
 
-from compaction.exceptions import RowMissingError, UnknownRefError
+from compaction.staging.errors import RowMissingError, UnknownRefError
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.marks import mark, marked_objects, pinned, unmark
 from compaction.staging.flows.receipts import sweep_receipts

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from compaction.exceptions import PredicateFailedError
+from compaction.staging.errors import PredicateFailedError
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.journal import DROPPING, JournalledToken
 from compaction.staging.refs.names import JOURNAL_PARTITION

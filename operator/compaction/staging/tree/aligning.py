@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compaction.exceptions import RangeRecordError
 from compaction.staging.changes import rows_where
+from compaction.staging.errors import RangeRecordError
 from compaction.staging.format.columns import EMPTY_COLUMNS, I64, RecordColumns, concatenated
 from compaction.staging.format.framing import identities_of
 

@@ -12,8 +12,8 @@ from typing import cast
 
 import numpy as np
 
-from compaction.exceptions import NoChangesError, RangeRecordError
 from compaction.staging.changes import tombstones
+from compaction.staging.errors import NoChangesError, RangeRecordError
 from compaction.staging.format.columns import EMPTY_COLUMNS, RecordColumns
 from compaction.staging.format.ranges import RangeInfo, write_ranges
 from compaction.staging.tree.aligning import ABSENT, Upcoming, aligned, chosen, same_identities, together

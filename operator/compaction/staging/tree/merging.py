@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from compaction.exceptions import MergeConflictError, NoChangesError
+from compaction.staging.errors import MergeConflictError, NoChangesError
 from compaction.staging.format.columns import EMPTY_COLUMNS, RecordColumns
 from compaction.staging.format.ranges import RangeInfo
 from compaction.staging.tree.aligning import ABSENT, Aligned, Mask, aligned, chosen, same_identities, together

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compaction.exceptions import CorruptRangeError, MissingRangeError, ObjectMissingError, ObjectTruncatedError
+from compaction.staging.errors import CorruptRangeError, MissingRangeError
 from compaction.staging.format.breaks import BreakRule
 from compaction.staging.format.columns import BINARY, RecordColumns
 from compaction.staging.format.ranges import (
@@ -30,6 +30,7 @@ from compaction.staging.format.ranges import (
 )
 from compaction.staging.format.table_reader import BATCH_BYTES, TAIL_BYTES, TableReader
 from compaction.staging.tree.caching import RecentlyUsed
+from compaction.storage.errors import ObjectMissingError, ObjectTruncatedError
 from compaction.storage.objects.store import ObjectInfo, ObjectStorage
 from compaction.storage.pace import UNLIMITED, Pace
 

@@ -22,8 +22,8 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from compaction.exceptions import DatabaseUrlError
 from compaction.storage.database.faults import display, may_succeed_again, translated
+from compaction.storage.errors import DatabaseUrlError
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from compaction.exceptions import (
+from compaction.storage.errors import (
     DatabaseError,
     DatabaseLoginError,
     DatabaseSchemaError,

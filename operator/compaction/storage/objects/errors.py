@@ -19,7 +19,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
-from compaction.exceptions import (
+from compaction.storage.errors import (
     ObjectAccessError,
     ObjectChangedError,
     ObjectError,

@@ -16,7 +16,7 @@ from os import listdir, stat_result
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from compaction.exceptions import ObjectAccessError, ObjectStoreUnavailableError
+from compaction.storage.errors import ObjectAccessError, ObjectStoreUnavailableError
 from compaction.storage.objects.paths import is_staged
 
 _NO_NAME: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")

@@ -14,7 +14,7 @@ from typing import Any, Final
 import obstore.store
 from obstore.exceptions import BaseError
 
-from compaction.exceptions import ObjectStoreUrlError
+from compaction.storage.errors import ObjectStoreUrlError
 from compaction.storage.objects.errors import Store
 
 REMOTE: Final = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss"})

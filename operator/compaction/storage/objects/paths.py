@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from compaction.exceptions import ObjectPathError
+from compaction.storage.errors import ObjectPathError
 
 MAX_PATH: Final = 900
 """Bytes; S3 has 1024 for the root and the path together."""

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Final, TypeAlias, TypeVar
 
 import obstore
 
-from compaction.exceptions import (
+from compaction.storage.errors import (
     ObjectError,
     ObjectExistsError,
     ObjectMissingError,

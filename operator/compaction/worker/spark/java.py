@@ -12,7 +12,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from compaction.exceptions import JavaError
+from compaction.worker.errors import JavaError
 
 MINIMUM = 17
 _HELP = (

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import EngineStartError
+from compaction.worker.errors import EngineStartError
 
 MAIN_FILE: Final = "/opt/compaction/worker.py"
 _OURS: Final = frozenset({"spark.master", "spark.app.name", "spark.submit.deployMode", "spark.submit.pyFiles"})

@@ -26,14 +26,14 @@ from typing import IO, Any, Final, Self, TypeVar
 
 import structlog
 
-from compaction.exceptions import (
+from compaction.wings import SHIPPED
+from compaction.worker.errors import (
     EngineLostError,
     EngineStartError,
     ExecutorsOutOfMemoryError,
     TaskCancelledError,
     TaskFailedError,
 )
-from compaction.wings import SHIPPED
 from compaction.worker.scratch import scratch_directory
 from compaction.worker.spark.java import Java, find_java
 from compaction.worker.spark.settings import PYTHON_ENVIRONMENT, SparkSettings, spark_conf

@@ -10,14 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.catalogs.log.etcd import wire
-from compaction.catalogs.log.etcd.client import GatewayClient
-from compaction.catalogs.log.etcd.connections import Answer
-from compaction.catalogs.log.etcd.port import Compare, DeleteRange, Get, Put, Relation, Transaction
-from compaction.catalogs.log.etcd.refusals import Fate, refusal
-from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings
-from compaction.catalogs.log.etcd.wire import Document
-from compaction.exceptions import (
+from compaction.catalogs.errors import (
     CatalogLogAccessError,
     CatalogLogCutError,
     CatalogLogError,
@@ -26,6 +19,13 @@ from compaction.exceptions import (
     CatalogLogSizeError,
     CatalogLogUnavailableError,
 )
+from compaction.catalogs.log.etcd import wire
+from compaction.catalogs.log.etcd.client import GatewayClient
+from compaction.catalogs.log.etcd.connections import Answer
+from compaction.catalogs.log.etcd.port import Compare, DeleteRange, Get, Put, Relation, Transaction
+from compaction.catalogs.log.etcd.refusals import Fate, refusal
+from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings
+from compaction.catalogs.log.etcd.wire import Document
 
 EMPTY = json.dumps({"header": {"revision": "7"}}).encode()
 URLS = "http://a:1,http://b:2,http://c:3"

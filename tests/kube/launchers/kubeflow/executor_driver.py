@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from compaction.exceptions import TaskFailedError
+from compaction.worker.errors import TaskFailedError
 from compaction.worker.spark.session import SparkEngine
 from compaction.worker.spark.settings import SparkSettings
 

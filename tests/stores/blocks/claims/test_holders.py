@@ -12,7 +12,7 @@ from compaction.blocks.index.claims import JobRecord
 from compaction.blocks.index.holders import HolderRecord
 from compaction.blocks.index.tables import IndexJobState
 from compaction.blocks.model import SECOND, BlockKey
-from compaction.exceptions import DatabaseUnavailableError
+from compaction.storage.errors import DatabaseUnavailableError
 from compaction.storage.processes import Holder, ThisProcess
 
 RUNNING = {12: "boot:100", 13: "boot:200"}

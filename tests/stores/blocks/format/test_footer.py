@@ -16,17 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compaction.blocks.errors import BlockFormatError, CorruptBlockError, UnsuitableBlockError, UnsupportedColumnError
 from compaction.blocks.format.footer import MAX_FOOTER, Bounds, read_footer
 from compaction.blocks.format.footer_shape import MAX_DEPTH
 from compaction.blocks.format.metadata import BlockMetadata
 from compaction.blocks.format.thrift import FooterError, decode
-from compaction.exceptions import (
-    BlockFormatError,
-    CorruptBlockError,
-    ObjectMissingError,
-    UnsuitableBlockError,
-    UnsupportedColumnError,
-)
+from compaction.storage.errors import ObjectMissingError
 from compaction.storage.objects.store import ObjectStorage, open_objects
 from support.depth import examples
 from support.stores.blocks import PATH, footer_of, parquet, rows, with_footer
@@ -278,7 +273,7 @@ BOMBS = {
 
 PARSE = """
 import resource, sys
-from compaction.exceptions import BlockFormatError
+from compaction.blocks.errors import BlockFormatError
 from compaction.blocks.format.footer import read_footer
 from compaction.storage.objects.store import open_objects
 objects = open_objects(sys.argv[1])

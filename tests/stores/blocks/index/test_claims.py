@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from compaction.blocks.errors import BlockClaimError
 from compaction.blocks.index.claims import Claimed, claim, forget_jobs, high_water, job_record, open_jobs, retire
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.index.quarantine import Fault, quarantine
@@ -15,7 +16,7 @@ from compaction.blocks.index.registering import register
 from compaction.blocks.index.retention import RetentionPeriods, expire
 from compaction.blocks.index.tables import IndexJobState
 from compaction.blocks.model import BlockKey
-from compaction.exceptions import BlockClaimError, StaleTokenError
+from compaction.errors import StaleTokenError
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, tables
 
 

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from compaction.blocks.errors import BlockConflictError, UnknownBlockError
 from compaction.blocks.index.claims import claim, job_record, retire
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.index.listing import inspect, live_blocks
@@ -26,7 +27,6 @@ from compaction.blocks.index.tombstones import (
     standing,
     summary,
 )
-from compaction.exceptions import BlockConflictError, UnknownBlockError
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, output_of, tables
 
 GRACE = 600 * SECOND

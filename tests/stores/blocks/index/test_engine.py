@@ -12,7 +12,7 @@ from sqlalchemy import text
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.index.listing import live_blocks, streamed
 from compaction.blocks.index.registering import register
-from compaction.exceptions import DatabaseUnavailableError
+from compaction.storage.errors import DatabaseUnavailableError
 from support.stores.block_index import NOON, a_block, blocks_of
 
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select, update
 
+from compaction.blocks.errors import BlockClaimError
 from compaction.blocks.index.claims import claim, forget_jobs, job_record, open_jobs, retire
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.index.holders import renew, sign_out
 from compaction.blocks.index.refusals import IndexRefusal
 from compaction.blocks.index.registering import register
 from compaction.blocks.index.tables import HOLDERS, IndexJobState
-from compaction.exceptions import BlockClaimError, StaleTokenError
+from compaction.errors import StaleTokenError
 from compaction.storage.processes import Holder
 from support.stores.block_index import NOON, SECOND, block_id, blocks_of, check
 

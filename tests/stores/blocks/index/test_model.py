@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from compaction.blocks.errors import BlockStoreError
 from compaction.blocks.index.claims import claim, forget_jobs, high_water, retire
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.index.listing import live_blocks
@@ -23,7 +24,7 @@ from compaction.blocks.index.replacing import BlockReplacement, replace
 from compaction.blocks.index.retention import RetentionPeriods, expire
 from compaction.blocks.index.tombstones import confirm, due, forget_blocks
 from compaction.blocks.model import Block, RowFingerprint
-from compaction.exceptions import BlockStoreError, StaleTokenError
+from compaction.errors import StaleTokenError
 from stores.blocks.index.model import Model
 from support.depth import examples
 from support.stores.block_index import NOON, a_block, block_id, check, clear, output_of

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from compaction.blocks.errors import SnapshotExpiredError
 from compaction.blocks.index.claims import claim
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.index.listing import BlockFilter, live_blocks
@@ -15,7 +16,6 @@ from compaction.blocks.index.replacing import BlockReplacement, replace
 from compaction.blocks.index.retention import RetentionPeriods, expire
 from compaction.blocks.index.tombstones import confirm, due, forget_blocks
 from compaction.blocks.model import Block
-from compaction.exceptions import SnapshotExpiredError
 from support.depth import seeds
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, output_of
 

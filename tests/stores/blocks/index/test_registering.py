@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from compaction.blocks.errors import BlockConflictError, InvalidBlockError
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.index.listing import BlockFilter, inspect, live_blocks, streamed
 from compaction.blocks.index.queue import QueueDepth, read_changes, read_queue
@@ -15,7 +16,6 @@ from compaction.blocks.index.queue import depths as queue_depths
 from compaction.blocks.index.registering import register
 from compaction.blocks.index.tables import BlockState
 from compaction.blocks.model import BlockKey, RowFingerprint
-from compaction.exceptions import BlockConflictError, InvalidBlockError
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, tables
 
 

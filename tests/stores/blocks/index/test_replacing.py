@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from compaction.blocks.errors import InvalidBlockError, ReplaceRefusedError
 from compaction.blocks.index.claims import claim, job_record, retire
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.index.listing import inspect, live_blocks
@@ -23,7 +24,7 @@ from compaction.blocks.index.retention import RetentionPeriods, expire
 from compaction.blocks.index.tables import BLOCKS, BlockState, IndexJobState, TombstoneReason
 from compaction.blocks.index.tombstones import due
 from compaction.blocks.model import Block, RowFingerprint
-from compaction.exceptions import InvalidBlockError, ReplaceRefusedError, StaleTokenError
+from compaction.errors import StaleTokenError
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, output_of, tables
 
 SOURCES = blocks_of(1, 2, 3)

@@ -21,8 +21,8 @@ from compaction.blocks.index.migrations.upgrading import migrations
 from compaction.blocks.index.registering import register
 from compaction.blocks.index.schema import VERSION_TABLE, ensure_schema
 from compaction.blocks.index.tables import METADATA, NEWEST_SCHEMA
-from compaction.exceptions import DatabaseSchemaError
 from compaction.local.servers.postgres import PostgresServer
+from compaction.storage.errors import DatabaseSchemaError
 from support.stores.block_index import IDENTITY, NOON, blocks_of
 
 

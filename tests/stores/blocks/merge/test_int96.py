@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compaction.blocks.errors import SchemaConflictError, SortKeyError, UnreadableBlockError, UnsuitableBlockError
 from compaction.blocks.fingerprint.rows import fingerprint
 from compaction.blocks.fingerprint.verify import read_back
 from compaction.blocks.format.footer_shape import FIXED
@@ -33,7 +34,6 @@ from compaction.blocks.reader import BlockReader
 from compaction.blocks.registration.describe import describe
 from compaction.blocks.schema.classes import classes_of
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.exceptions import SchemaConflictError, SortKeyError, UnreadableBlockError, UnsuitableBlockError
 from compaction.storage.objects.store import open_objects
 from support.depth import examples
 from support.stores.blocks import PATH

@@ -13,19 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compaction.blocks.fingerprint.rows import fingerprint
-from compaction.blocks.fingerprint.verify import read_back
-from compaction.blocks.merge import rounds
-from compaction.blocks.merge.kernel import merge
-from compaction.blocks.merge.settings import MEBIBYTE, MIN_MEMORY, MergeInput, MergeResult, MergeSettings
-from compaction.blocks.model import RowFingerprint
-from compaction.exceptions import (
+from compaction.blocks.errors import (
     BlockNotSortedError,
     MergeMemoryError,
     SchemaConflictError,
     SortKeyError,
     UnreadableBlockError,
 )
+from compaction.blocks.fingerprint.rows import fingerprint
+from compaction.blocks.fingerprint.verify import read_back
+from compaction.blocks.merge import rounds
+from compaction.blocks.merge.kernel import merge
+from compaction.blocks.merge.settings import MEBIBYTE, MIN_MEMORY, MergeInput, MergeResult, MergeSettings
+from compaction.blocks.model import RowFingerprint
 from support.stores.block_rows import block, parquet
 
 KEY = ("service", "time")

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compaction.blocks.errors import UnreadableBlockError
 from compaction.blocks.fingerprint.verify import read_back
 from compaction.blocks.format.thrift import decode_front
 from compaction.blocks.format.thrift_edit import BINARY, STRUCT, parse
@@ -18,7 +19,6 @@ from compaction.blocks.merge.footers import OpenedFooter, read_footer
 from compaction.blocks.merge.kernel import merge
 from compaction.blocks.merge.pages import RowsTooLargeError, decoded_row, paged_bytes
 from compaction.blocks.merge.settings import MEBIBYTE, MergeInput, MergeSettings
-from compaction.exceptions import UnreadableBlockError
 
 ROWS = 40_000
 

@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 
+from compaction.blocks.errors import BlockClaimError
 from compaction.blocks.index.claims import retire
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.owners import IDENTITY_PATH
@@ -18,7 +19,7 @@ from compaction.blocks.rebuild.index import rebuild_index
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep.cleaning import sweep
 from compaction.blocks.sweep.orphan_collector import collect_orphans
-from compaction.exceptions import BlockClaimError, ObjectMissingError
+from compaction.storage.errors import ObjectMissingError
 from support.depth import seeds
 from support.faults.aged import DAY, Aging, DyingStore
 from support.faults.index_faults import Death

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import update
 
+from compaction.blocks.errors import IndexMismatchError, ReplaceRefusedError
 from compaction.blocks.fingerprint.rows import fingerprint
 from compaction.blocks.format.metadata import BlockMetadata
 from compaction.blocks.identity import begin_anew, finish_anew, read_identity
@@ -30,8 +31,9 @@ from compaction.blocks.registration.foreign import assigned_id
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep.cleaning import sweep
 from compaction.blocks.sweep.orphan_collector import collect_orphans, find_orphans
-from compaction.exceptions import IndexMismatchError, ObjectStoreUnavailableError, ReplaceRefusedError, StaleTokenError
+from compaction.errors import StaleTokenError
 from compaction.leases.tokens import MAX_TOKEN
+from compaction.storage.errors import ObjectStoreUnavailableError
 from support.faults.aged import DAY, Aging, DyingStore, deaths
 from support.faults.index_faults import Death, Interrupted, interruptions
 from support.stores.block_histories import attempt, compact

@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from ulid import ULID
 
+from compaction.blocks.errors import CorruptBlockError, UnsuitableBlockError
 from compaction.blocks.fingerprint.rows import fingerprint
 from compaction.blocks.format.metadata import BlockMetadata
 from compaction.blocks.model import Block, RowFingerprint
 from compaction.blocks.registration.describe import describe
-from compaction.exceptions import CorruptBlockError, ObjectStoreUnavailableError, UnsuitableBlockError
+from compaction.storage.errors import ObjectStoreUnavailableError
 from compaction.storage.objects.store import ObjectStorage, open_objects
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.stores.blocks import PATH, footer_of, parquet, rows

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from compaction.blocks.errors import UnsuitableBlockError
 from compaction.blocks.index.registering import KnownPath
 from compaction.blocks.index.tables import BlockState
 from compaction.blocks.registration.foreign import assigned_id, known_files, lost_columns, refuse_lost_columns
-from compaction.exceptions import UnsuitableBlockError
 from compaction.storage.objects.store import ObjectInfo
 from support.stores.block_index import a_block
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.blocks.errors import SchemaConflictError
 from compaction.blocks.format.arrow_leaves import arrow_leaves
 from compaction.blocks.format.logical import EITHER, text_with, with_texts
 from compaction.blocks.merge.schema import unified, wider_type
 from compaction.blocks.schema.classes import classes_of, schema_of_text, schema_text
-from compaction.exceptions import SchemaConflictError
 
 SIMPLE = (
     pa.int8(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64(), pa.float32(), pa.float64(), pa.null(), pa.bool_(),

@@ -13,7 +13,7 @@ from compaction.blocks.index.tombstones import FIRST_PAUSE, summary
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep import cleaning
 from compaction.blocks.sweep.cleaning import REMEMBERED, expire_all, housekeeping, sweep
-from compaction.exceptions import ObjectMissingError
+from compaction.storage.errors import ObjectMissingError
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.stores.block_histories import compact
 from support.stores.block_index import NOON, SECOND, block_id

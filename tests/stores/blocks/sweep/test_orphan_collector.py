@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from compaction.blocks.errors import BlockConflictError, IndexMismatchError, ReplaceRefusedError
 from compaction.blocks.index.claims import retire
 from compaction.blocks.index.engine import IndexDatabase
 from compaction.blocks.index.orphans import condemn
 from compaction.blocks.owners import IDENTITY_PATH
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep.orphan_collector import CLOCK_PATH, SAFETY_AGE, collect_orphans, find_orphans
-from compaction.exceptions import BlockConflictError, IndexMismatchError, ReplaceRefusedError
 from support.faults.aged import DAY, Aging
 from support.stores.block_histories import attempt, compact
 from support.stores.block_index import NOON, block_id, check

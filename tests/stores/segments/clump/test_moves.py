@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.exceptions import CorruptMovesError
 from compaction.segments.clump.moves import (
     MoveReceipt,
     Moves,
@@ -23,6 +22,7 @@ from compaction.segments.clump.moves import (
     read_moves,
     resolve,
 )
+from compaction.segments.errors import CorruptMovesError
 from compaction.segments.format.names import moves_name, parse_moves
 from compaction.segments.snapshot.seq import LiveSet
 

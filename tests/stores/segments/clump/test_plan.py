@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.exceptions import ClumpRefusedError, InvalidGroupError, LiveSetUnknownError
 from compaction.segments.clump.plan import ClumpOptions, ClumpPlan, StaysReason, mean_run, plan_clump
+from compaction.segments.errors import ClumpRefusedError, InvalidGroupError, LiveSetUnknownError
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.memtable.table import LogEntry
 from compaction.segments.planning.limits import SegmentLimits

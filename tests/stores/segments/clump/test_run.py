@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import (
-    ClumpRefusedError,
-    CorruptEntryError,
-    LiveSetUnknownError,
-    LockLostError,
-    SourcesChangedError,
-    StaleTokenError,
-)
+from compaction.errors import StaleTokenError
 from compaction.segments import sweep
 from compaction.segments.clump import commit as clump_commit
 from compaction.segments.clump.commit import commit_clumps
@@ -24,6 +17,13 @@ from compaction.segments.clump.plan import ClumpOptions
 from compaction.segments.clump.run import ClumpResult, clump_log, prepare_clump, receipts_of, require_stopped_owner
 from compaction.segments.commit import commit, fence, recovery
 from compaction.segments.directory import lock
+from compaction.segments.errors import (
+    ClumpRefusedError,
+    CorruptEntryError,
+    LiveSetUnknownError,
+    LockLostError,
+    SourcesChangedError,
+)
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.generate import Pattern, corrupt_entry, generate_log
 from compaction.segments.planning.limits import SegmentLimits

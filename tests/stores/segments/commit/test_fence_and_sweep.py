@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import (
+from compaction.errors import StaleTokenError
+from compaction.segments import sweep
+from compaction.segments.commit import commit, fence
+from compaction.segments.commit.records import FenceRecord
+from compaction.segments.errors import (
     CorruptFenceError,
     InvalidGroupError,
     LockLostError,
     LogNotWritableError,
     NotALogDirectoryError,
     SourcesChangedError,
-    StaleTokenError,
 )
-from compaction.segments import sweep
-from compaction.segments.commit import commit, fence
-from compaction.segments.commit.records import FenceRecord
 from compaction.segments.format.names import job_key, parse_partial, partial_name
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.planning.limits import IndexesMissing, SegmentLimits

@@ -12,12 +12,6 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import (
-    CorruptFenceError,
-    InvalidGroupError,
-    SegmentLogError,
-    UnwritableFenceError,
-)
 from compaction.segments import sweep
 from compaction.segments.commit import fence, recovery
 from compaction.segments.commit.records import (
@@ -27,6 +21,7 @@ from compaction.segments.commit.records import (
     TombstoneKind,
     UnreferencedReason,
 )
+from compaction.segments.errors import CorruptFenceError, InvalidGroupError, SegmentLogError, UnwritableFenceError
 from compaction.segments.format.names import job_key
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.model import FileIdentity

@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compaction.exceptions import (
+from compaction.segments import sweep
+from compaction.segments.commit import commit, fence, recovery
+from compaction.segments.commit.ra_recovery import RaOutcome
+from compaction.segments.errors import (
     CorruptEntryError,
     LiveEntriesMissingError,
     LiveSetUnknownError,
     MissingLiveIndexError,
     StoreIOError,
 )
-from compaction.segments import sweep
-from compaction.segments.commit import commit, fence, recovery
-from compaction.segments.commit.ra_recovery import RaOutcome
 from compaction.segments.format import etf
 from compaction.segments.format.codec import encode_header, encode_records, read_segment
 from compaction.segments.format.writer import LogWriter

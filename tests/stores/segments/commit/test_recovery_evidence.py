@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import CompactionError, NotALogDirectoryError
+from compaction.errors import CompactionError
 from compaction.segments import sweep
 from compaction.segments.commit import commit, fence, recovery
 from compaction.segments.commit.ra_recovery import RaOutcome
 from compaction.segments.directory import fs, lock
+from compaction.segments.errors import NotALogDirectoryError
 from compaction.segments.format import etf, names
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.planning.group_check import GroupRanges

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import LogNotReadableError, LogNotWritableError, SegmentLogError, StoreIOError
 from compaction.segments.directory.faults import storage_error
+from compaction.segments.errors import LogNotReadableError, LogNotWritableError, SegmentLogError, StoreIOError
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.snapshot.directories import write_snapshot
 from compaction.segments.snapshot.seq import LiveSet
@@ -61,7 +61,7 @@ def test_reading_and_writing_are_told_apart(
         [sys.executable, "-c", AS_NOBODY, str(file), flags], capture_output=True, text=True, check=False
     )
     last = ended.stderr.strip().splitlines()[-1]
-    assert last.startswith(f"compaction.exceptions.{expected}: {file}: cannot be "), ended.stderr
+    assert last.startswith(f"compaction.segments.errors.{expected}: {file}: cannot be "), ended.stderr
 
 
 @pytest.mark.parametrize("locked", ["snapshots/0000000000000001_0000000000000008", "snapshots/*/indexes"])

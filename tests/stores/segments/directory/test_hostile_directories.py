@@ -16,7 +16,8 @@ import pytest
 
 from compaction.api.policy.resource import CompactionPolicySpec
 from compaction.core.planning.reading import ScanResult, TargetProblem
-from compaction.exceptions import CompactionError, NotALogDirectoryError
+from compaction.errors import CompactionError
+from compaction.segments.errors import NotALogDirectoryError
 from compaction.segments.generate import generate_log
 from compaction.segments.model import segment_name
 from compaction.segments.scan.problems import LogErrorReason

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import LockFileError, LockHeldError, LockLostError
 from compaction.segments.commit import fence
 from compaction.segments.directory import lock
+from compaction.segments.errors import LockFileError, LockHeldError, LockLostError
 from compaction.segments.generate import generate_log
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import ClumpRefusedError, OwnerRunningError
 from compaction.segments.clump.run import require_stopped_owner
 from compaction.segments.directory.marker import MARKER_FILE, TEMPORARY_FILE, Marker
 from compaction.segments.directory.owner import NAMES_FILE, look_for_owner, require_stopped
+from compaction.segments.errors import ClumpRefusedError, OwnerRunningError
 from compaction.segments.memtable.table import LogEntry
 from compaction.segments.reading.view import open_log
 from compaction.segments.scan.sense import SenseSettings, sense_root

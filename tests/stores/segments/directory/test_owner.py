@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import ClumpRefusedError, OwnerRunningError
 from compaction.segments import sweep
 from compaction.segments.clump.run import require_stopped_owner
 from compaction.segments.commit import commit, fence, recovery
@@ -24,6 +23,7 @@ from compaction.segments.directory.owner import (
     require_stopped,
     system_of,
 )
+from compaction.segments.errors import ClumpRefusedError, OwnerRunningError
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.generate import generate_log
 from compaction.segments.memtable.table import LogEntry

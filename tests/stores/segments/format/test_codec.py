@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.exceptions import (
+from compaction.segments.errors import (
     CorruptSegmentError,
     InvalidSegmentFormatError,
     MissingSegmentHeaderError,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.exceptions import TermFormatError
+from compaction.segments.errors import TermFormatError
 from compaction.segments.format import etf
 from compaction.segments.format.etf import Atom, Term
 

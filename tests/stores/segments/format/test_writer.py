@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import CorruptSegmentError, InvalidEntryError, InvalidSegmentFormatError
+from compaction.segments.errors import CorruptSegmentError, InvalidEntryError, InvalidSegmentFormatError
 from compaction.segments.format.codec import encode_header, read_segment
 from compaction.segments.format.writer import MAX_PENDING_ENTRIES, LogWriter
 from compaction.segments.model import segment_name

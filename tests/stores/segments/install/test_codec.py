@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.exceptions import InstallMessageError, InstallStoppedError
+from compaction.segments.errors import InstallMessageError, InstallStoppedError
 from compaction.segments.install import codec
 from compaction.segments.install.codec import ENTRY_OVERHEAD, OVERHEAD, decode, encode
 from compaction.segments.install.driver import in_messages

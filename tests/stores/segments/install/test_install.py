@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import (
+from compaction.segments.directory import fs
+from compaction.segments.errors import (
     BrokenLogError,
     InstallIncompleteError,
     InvalidCutError,
@@ -17,7 +18,6 @@ from compaction.exceptions import (
     StoreIOError,
     WriteRefusedError,
 )
-from compaction.segments.directory import fs
 from compaction.segments.install.driver import install_snapshot
 from compaction.segments.memtable.seq import Seq
 from compaction.segments.memtable.table import LogEntry, LogPosition

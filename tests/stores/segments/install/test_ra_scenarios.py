@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import InstallStoppedError, LogGapError, WriteRefusedError
+from compaction.segments.errors import InstallStoppedError, LogGapError, WriteRefusedError
 from compaction.segments.install.codec import decode
 from compaction.segments.install.driver import SnapshotReceiver, SnapshotSender, install_snapshot
 from compaction.segments.install.messages import Chunk, Entries, Refused

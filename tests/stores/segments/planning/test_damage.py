@@ -9,15 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import (
-    CorruptSegmentError,
-    LiveEntriesMissingError,
-    SegmentLogError,
-)
 from compaction.segments import sweep
 from compaction.segments.commit import fence, recovery
 from compaction.segments.commit.commit import commit_unreferenced
 from compaction.segments.directory.listing import regular_segments
+from compaction.segments.errors import CorruptSegmentError, LiveEntriesMissingError, SegmentLogError
 from compaction.segments.format import etf
 from compaction.segments.format.codec import read_segment
 from compaction.segments.format.writer import LogWriter

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import InvalidGroupError, SourcesChangedError
+from compaction.segments.errors import InvalidGroupError, SourcesChangedError
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.planning.group_check import group_ranges
 from compaction.segments.planning.limits import SegmentLimits

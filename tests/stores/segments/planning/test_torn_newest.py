@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compaction.exceptions import SourcesChangedError
+from compaction.segments.errors import SourcesChangedError
 from compaction.segments.format.codec import encode_records
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.model import HEADER_BYTES, SLOT_BYTES, segment_name

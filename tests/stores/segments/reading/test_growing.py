@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import CorruptEntryError
 from compaction.segments.directory import fs
+from compaction.segments.errors import CorruptEntryError
 from compaction.segments.format import codec
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.memtable.table import LogEntry

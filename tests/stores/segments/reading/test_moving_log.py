@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import CorruptSegmentError, LogChangedError, MissingSegmentHeaderError, SourcesChangedError
 from compaction.segments import sweep
 from compaction.segments.commit import commit, fence
+from compaction.segments.errors import (
+    CorruptSegmentError,
+    LogChangedError,
+    MissingSegmentHeaderError,
+    SourcesChangedError,
+)
 from compaction.segments.format import codec
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.model import segment_name

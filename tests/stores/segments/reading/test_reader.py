@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.exceptions import CorruptEntryError, InvalidEntryError, SegmentLogError
+from compaction.segments.errors import CorruptEntryError, InvalidEntryError, SegmentLogError
 from compaction.segments.format.codec import read_segment
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.generate import Pattern, corrupt_entry, generate_log

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.exceptions import (
+from compaction.segments.errors import (
     CorruptIndexesError,
     InvalidSegmentFormatError,
     LiveSetUnknownError,

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import CorruptEntryError, RewriteStoppedError, SourcesChangedError, StaleTokenError
+from compaction.errors import StaleTokenError
 from compaction.segments.commit import fence
 from compaction.segments.commit.commit import GroupOutcome
 from compaction.segments.commit.records import GroupReceipt, RewrittenGroup
 from compaction.segments.directory import fs
+from compaction.segments.errors import CorruptEntryError, SourcesChangedError
 from compaction.segments.generate import corrupt_entry, generate_log
 from compaction.segments.planning.group_check import GroupCheck
 from compaction.segments.planning.limits import SegmentLimits
@@ -24,6 +25,7 @@ from compaction.segments.reading import reader
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import compact
 from compaction.segments.rewriting.compact import compact_groups
+from compaction.storage.errors import RewriteStoppedError
 from compaction.storage.pace import Pace
 from support.stores.segment_logs import content, leftovers
 

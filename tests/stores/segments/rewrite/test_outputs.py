@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compaction.exceptions import SourcesChangedError, VerificationFailedError
 from compaction.segments.commit.records import RewrittenGroup
 from compaction.segments.directory import fs
+from compaction.segments.errors import SourcesChangedError, VerificationFailedError
 from compaction.segments.generate import generate_log
 from compaction.segments.model import HEADER_BYTES, SLOT_BYTES
 from compaction.segments.planning.limits import SegmentLimits

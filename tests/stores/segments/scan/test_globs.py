@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.exceptions import GlobSyntaxError
+from compaction.segments.errors import GlobSyntaxError
 from compaction.segments.scan.globs import compile_globs, matches
 
 

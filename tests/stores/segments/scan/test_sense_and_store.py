@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compaction.exceptions import (
+from compaction.segments.commit import fence
+from compaction.segments.errors import (
     GroupEmptyError,
     GroupTooLargeError,
     NotALogDirectoryError,
-    RewriteStoppedError,
     SourcesChangedError,
     VerificationFailedError,
 )
-from compaction.segments.commit import fence
 from compaction.segments.generate import corrupt_entry, generate_log
 from compaction.segments.model import U64Array
 from compaction.segments.planning.limits import SegmentLimits
@@ -30,6 +29,7 @@ from compaction.segments.scan.sense import SenseSettings
 from compaction.segments.snapshot.directories import write_snapshot
 from compaction.segments.snapshot.seq import LiveSet
 from compaction.segments.store import SegmentLogStore
+from compaction.storage.errors import RewriteStoppedError
 from compaction.storage.pace import Pace
 from support.stores.segment_logs import content, leftovers
 

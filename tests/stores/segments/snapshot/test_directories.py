@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.exceptions import CompactionError, CorruptIndexesError, CorruptSnapshotError
+from compaction.errors import CompactionError
+from compaction.segments.errors import CorruptIndexesError, CorruptSnapshotError
 from compaction.segments.format import etf
 from compaction.segments.snapshot.data_file import SnapshotOrigin, encode_snapshot, read_snapshot_meta
 from compaction.segments.snapshot.directories import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import CorruptSnapshotError, LiveSetUnknownError, LogChangedError
+from compaction.segments.errors import CorruptSnapshotError, LiveSetUnknownError, LogChangedError
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.planning.limits import IndexesMissing, SegmentLimits
 from compaction.segments.planning.plan import plan_log

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.exceptions import CorruptIndexesError, LiveSetSyntaxError, TermFormatError
+from compaction.segments.errors import CorruptIndexesError, LiveSetSyntaxError, TermFormatError
 from compaction.segments.format import etf
 from compaction.segments.model import MAX_INDEX
 from compaction.segments.snapshot.seq import LiveSet, decode_indexes, decode_sequence, encode_indexes, encode_sequence

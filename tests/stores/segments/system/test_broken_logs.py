@@ -17,7 +17,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.exceptions import (
+from compaction.segments.checking.growth import violations
+from compaction.segments.checking.reading import read_facts
+from compaction.segments.checking.rules import Rule
+from compaction.segments.checking.run import problems_of
+from compaction.segments.commit.fence import FENCE_FILE
+from compaction.segments.directory import fs
+from compaction.segments.directory.listing import regular_segments
+from compaction.segments.directory.lock import LOCK_FILE
+from compaction.segments.errors import (
     BrokenLogError,
     CorruptSegmentError,
     CorruptSnapshotError,
@@ -30,14 +38,6 @@ from compaction.exceptions import (
     StoreIOError,
     UnexpectedLogError,
 )
-from compaction.segments.checking.growth import violations
-from compaction.segments.checking.reading import read_facts
-from compaction.segments.checking.rules import Rule
-from compaction.segments.checking.run import problems_of
-from compaction.segments.commit.fence import FENCE_FILE
-from compaction.segments.directory import fs
-from compaction.segments.directory.listing import regular_segments
-from compaction.segments.directory.lock import LOCK_FILE
 from compaction.segments.following.changes import ChangeKind
 from compaction.segments.following.follower import Follower
 from compaction.segments.memtable.table import LogEntry

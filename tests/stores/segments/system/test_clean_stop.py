@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import InvalidStopError, StoreIOError, WalChangedAfterStopError
 from compaction.segments.directory.lock import LOCK_FILE
+from compaction.segments.errors import InvalidStopError, StoreIOError, WalChangedAfterStopError
 from compaction.segments.memtable.table import LogEntry
 from compaction.segments.system import opening
 from compaction.segments.system.system import LogSystem, SystemLimits

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import ClumpRefusedError, VerificationFailedError
 from compaction.segments.clump.moves import Moves, read_moves
 from compaction.segments.clump.plan import ClumpOptions
 from compaction.segments.commit import fence
 from compaction.segments.directory.listing import regular_segments
+from compaction.segments.errors import ClumpRefusedError, VerificationFailedError
 from compaction.segments.memtable.table import LogEntry, LogPosition
 from compaction.segments.model import segment_name
 from compaction.segments.planning.limits import SegmentLimits

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import EntryMissingError, LogChangedError
 from compaction.segments import sweep
+from compaction.segments.errors import EntryMissingError, LogChangedError
 from compaction.segments.memtable.table import LogEntry
 from compaction.segments.model import segment_name
 from compaction.segments.planning.limits import SegmentLimits

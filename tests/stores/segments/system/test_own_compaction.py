@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.exceptions import LogClosedError, RewriteStoppedError, StoreIOError, WriteRefusedError
 from compaction.segments import sweep
 from compaction.segments.commit import fence
 from compaction.segments.directory import fs, lock
 from compaction.segments.directory.listing import regular_segments, segment_links
+from compaction.segments.errors import LogClosedError, StoreIOError, WriteRefusedError
 from compaction.segments.memtable.table import LogEntry, LogPosition
 from compaction.segments.model import segment_name
 from compaction.segments.planning.due import Due, DueRules
@@ -33,6 +33,7 @@ from compaction.segments.system.log import Log
 from compaction.segments.system.phase_one import OWNER
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.writer.flush import NewSegments
+from compaction.storage.errors import RewriteStoppedError
 
 WAIT = 120.0
 STATE = b"\x83j"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import LiveSetUnknownError
+from compaction.segments.errors import LiveSetUnknownError
 from compaction.segments.memtable.table import LogEntry
 from compaction.segments.reading.reader import iter_entries
 from compaction.segments.reading.view import LogState, open_log

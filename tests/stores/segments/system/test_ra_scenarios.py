@@ -13,8 +13,8 @@ from random import Random
 
 import pytest
 
-from compaction.exceptions import CorruptIndexesError, LogClosedError
 from compaction.segments.directory.listing import regular_segments
+from compaction.segments.errors import CorruptIndexesError, LogClosedError
 from compaction.segments.format.codec import read_segment
 from compaction.segments.memtable.table import LogEntry
 from compaction.segments.planning.limits import SegmentLimits

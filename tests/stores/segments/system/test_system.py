@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import (
+from compaction.segments.directory import fs
+from compaction.segments.errors import (
     DamagedWalError,
     EntryMissingError,
     FlushFailedError,
@@ -24,7 +25,6 @@ from compaction.exceptions import (
     WalFailedError,
     WriteRefusedError,
 )
-from compaction.segments.directory import fs
 from compaction.segments.memtable.seq import Seq
 from compaction.segments.memtable.table import LogEntry, LogPosition
 from compaction.segments.model import segment_name

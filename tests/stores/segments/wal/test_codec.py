@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.exceptions import DamagedWalError, InvalidEntryError, InvalidWalFormatError
+from compaction.segments.errors import DamagedWalError, InvalidEntryError, InvalidWalFormatError
 from compaction.segments.wal.codec import HEADER, RecordEncoder, WalRecord, checksum
 from compaction.segments.wal.files import wal_name
 from compaction.segments.wal.reader import FileBytes, WalReader, find_record, read_wal

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import CorruptSegmentError, EntryMissingError, SegmentLogError
 from compaction.segments.directory import fs
+from compaction.segments.errors import CorruptSegmentError, EntryMissingError, SegmentLogError
 from compaction.segments.format.codec import encode_header, read_segment
 from compaction.segments.format.writer import LogWriter
 from compaction.segments.memtable.seq import Seq

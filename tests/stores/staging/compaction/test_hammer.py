@@ -12,17 +12,17 @@ from random import Random
 
 import pytest
 
-from compaction.exceptions import (
-    ConditionFailedError,
-    HookRefusedError,
-    NoChangesError,
-    StaleTokenError,
-    TooManyTriesError,
-    WorkOutdatedError,
-)
+from compaction.errors import StaleTokenError
 from compaction.staging.compaction.claims import claim, swap_base
 from compaction.staging.compaction.rewriting import rewrite
 from compaction.staging.compaction.work import work_on
+from compaction.staging.errors import (
+    ConditionFailedError,
+    HookRefusedError,
+    NoChangesError,
+    TooManyTriesError,
+    WorkOutdatedError,
+)
 from compaction.staging.flows.committing import Committer, Proposal
 from compaction.staging.flows.writing import Condition
 from compaction.staging.sweep.tokens import sweep_tokens

@@ -10,10 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from compaction.exceptions import NoChangesError, StaleTokenError, UncommittedChangesError, WorkOutdatedError
+from compaction.errors import StaleTokenError
 from compaction.staging.compaction.claims import claim, swap_base
 from compaction.staging.compaction.rewriting import Rewritten, rewrite
 from compaction.staging.compaction.work import BranchWork, work_on
+from compaction.staging.errors import NoChangesError, UncommittedChangesError, WorkOutdatedError
 from compaction.staging.kv.sql import open_key_value_store
 from compaction.staging.staged.tokens import new_token
 from compaction.staging.sweep.objects import sweep_objects

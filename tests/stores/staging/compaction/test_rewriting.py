@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import RewriteProofError
 from compaction.staging.compaction import rewriting
 from compaction.staging.compaction.rewriting import rewrite
 from compaction.staging.compaction.work import work_on
+from compaction.staging.errors import RewriteProofError
 from compaction.staging.format.columns import RecordColumns
 from compaction.staging.tree.applying import apply
 from compaction.staging.tree.storage import RangeStorage

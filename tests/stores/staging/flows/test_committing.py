@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.exceptions import (
+from compaction.staging.errors import (
     HookRefusedError,
     MissingRangeError,
     NoChangesError,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from compaction.exceptions import (
+from compaction.staging.errors import (
     MergeConflictError,
     NoChangesError,
     PredicateFailedError,

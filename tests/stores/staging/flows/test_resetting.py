@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.exceptions import UnknownRefError
+from compaction.staging.errors import UnknownRefError
 from compaction.staging.flows.journal import journalled
 from compaction.staging.refs.branches import Branch, Branches
 from compaction.staging.refs.records import BranchRecord

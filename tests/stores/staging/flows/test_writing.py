@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import (
+from compaction.staging.changes import TOMBSTONE
+from compaction.staging.errors import (
     ConditionFailedError,
     InvalidBatchError,
     RangeRecordError,
     TooManyTriesError,
     UnknownRefError,
 )
-from compaction.staging.changes import TOMBSTONE
 from compaction.staging.flows.writing import Condition
 from compaction.staging.format.framing import frame_value, split_value
 from compaction.staging.staged.tokens import StagedTokens

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.exceptions import RangeRecordError
+from compaction.staging.errors import RangeRecordError
 from compaction.staging.format.blocks import EntryError, common_prefix, decode_small_block, encode_small_block
 from compaction.staging.format.columns import (
     BINARY,

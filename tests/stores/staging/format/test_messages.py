@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.exceptions import CorruptMessageError
+from compaction.staging.errors import CorruptMessageError
 from compaction.staging.format.messages import (
     BranchData,
     CatalogEntry,

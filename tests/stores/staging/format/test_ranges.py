@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.exceptions import CorruptRangeError, RangeRecordError
+from compaction.staging.errors import CorruptRangeError, RangeRecordError
 from compaction.staging.format.breaks import BreakRule, break_points
 from compaction.staging.format.columns import RecordColumns
 from compaction.staging.format.framing import frame_value

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.exceptions import CorruptRangeError, StagingStoreError, UnsupportedRangeError
+from compaction.staging.errors import CorruptRangeError, StagingStoreError, UnsupportedRangeError
 from compaction.staging.format import table_reader
 from compaction.staging.format.properties import FOOTER_BYTES
 from compaction.staging.format.sealing import masked_checksum

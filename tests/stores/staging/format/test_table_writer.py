@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from compaction.exceptions import RangeRecordError
+from compaction.staging.errors import RangeRecordError
 from compaction.staging.format import table_writer
 from compaction.staging.format.columns import BINARY, RecordColumns
 from compaction.staging.format.table_writer import MAX_KEY_BYTES, TableWriter

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from compaction.exceptions import PredicateFailedError
+from compaction.staging.errors import PredicateFailedError
 from compaction.staging.kv.port import Expected, Presence
 from compaction.staging.kv.sql import SqlKeyValueStore
 from support.depth import examples

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from compaction.exceptions import DatabaseSchemaError, KeyValueArgumentError, PredicateFailedError
+from compaction.staging.errors import KeyValueArgumentError, PredicateFailedError
 from compaction.staging.kv.port import MAX_KEY_BYTES, MAX_VALUE_BYTES, Presence
 from compaction.staging.kv.sql import LARGEST_PAGE, SqlKeyValueStore, open_key_value_store
+from compaction.storage.errors import DatabaseSchemaError
 from support.stores.key_values import rows_of
 
 KEYS = [

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.exceptions import (
+from compaction.local.servers.postgres import PostgresServer
+from compaction.staging.errors import (
     LiveStoreRefusedError,
     RepositoryReadOnlyError,
     SchemaVersionError,
     UnknownRefError,
 )
-from compaction.local.servers.postgres import PostgresServer
 from compaction.staging.format.messages import BranchData
 from compaction.staging.format.wire import bytes_field, read_fields
 from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store

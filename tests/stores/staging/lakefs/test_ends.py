@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from compaction.exceptions import CompactionError, NoChangesError
+from compaction.errors import CompactionError
+from compaction.staging.errors import NoChangesError
 from compaction.staging.lakefs.cleaning import LATE, Dropped, drop_deleted, drop_due, recover
 from compaction.staging.lakefs.control import MergeLease
 from compaction.staging.lakefs.journal import MERGE_PARTITION, MergeState, entries

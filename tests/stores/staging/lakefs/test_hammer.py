@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from sqlalchemy import event
 
-from compaction.exceptions import NoChangesError, PredicateFailedError
+from compaction.staging.errors import NoChangesError, PredicateFailedError
 from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
 from compaction.staging.lakefs.cleaning import drop_due
 from compaction.staging.lakefs.merging import MergeEnd, MergeOutcome, merge_branch

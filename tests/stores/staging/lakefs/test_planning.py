@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.exceptions import CorruptMessageError, CorruptRangeError, MissingRangeError
+from compaction.staging.errors import CorruptMessageError, CorruptRangeError, MissingRangeError
 from compaction.staging.format.wire import bytes_field
 from compaction.staging.lakefs.control import stop_merging
 from compaction.staging.lakefs.merging import merge_branch

@@ -18,7 +18,7 @@ from compaction.core.fate import Fate
 from compaction.core.planning.planner import JobInventory
 from compaction.core.planning.reading import HeldJob, ScanResult
 from compaction.core.reconcile.planning.creating import planner_of, spec_of
-from compaction.exceptions import ClaimRefusal, ClaimRefusedError, JobStoppedError
+from compaction.errors import ClaimRefusal, ClaimRefusedError
 from compaction.registry import fate_of
 from compaction.staging.adapter import open_adapter
 from compaction.staging.kind import STAGING
@@ -36,6 +36,7 @@ from compaction.staging.rewriting.rewriter import MetarangeRewriter
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.adapter import OpenRequest, Sensed, SenseRequest, StoreAdapter
 from compaction.storage.secrets import GivenSecrets
+from compaction.worker.errors import JobStoppedError
 from compaction.worker.ports import Assignment
 from stores.staging.lakefs.conftest import QuietClock, WatchedStore
 from support.cluster.staging_manifests import staging_area, staging_policy_object

@@ -10,7 +10,12 @@ from itertools import pairwise
 
 import pytest
 
-from compaction.exceptions import LiveStoreRefusedError, MissingRangeError, PredicateFailedError, TokenMergeProofError
+from compaction.staging.errors import (
+    LiveStoreRefusedError,
+    MissingRangeError,
+    PredicateFailedError,
+    TokenMergeProofError,
+)
 from compaction.staging.format.messages import BranchData, StagedEntryData
 from compaction.staging.format.wire import bytes_field
 from compaction.staging.lakefs import merging

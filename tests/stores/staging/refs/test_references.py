@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.exceptions import (
+from compaction.staging.errors import (
     CorruptMessageError,
     ForeignRepositoryError,
     PredicateFailedError,

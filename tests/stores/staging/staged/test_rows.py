@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.exceptions import CorruptMessageError, KeyValueArgumentError, RangeRecordError
+from compaction.staging.errors import CorruptMessageError, KeyValueArgumentError, RangeRecordError
 from compaction.staging.format.columns import RecordColumns
 from compaction.staging.format.framing import frame_value
 from compaction.staging.format.messages import StagedEntryData

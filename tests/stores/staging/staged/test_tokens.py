@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from compaction.exceptions import CorruptMessageError, KeyValueArgumentError, PredicateFailedError
+from compaction.staging.errors import CorruptMessageError, KeyValueArgumentError, PredicateFailedError
 from compaction.staging.format.columns import RecordColumns, concatenated
 from compaction.staging.format.framing import frame_value
 from compaction.staging.format.wire import bytes_field

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from compaction.exceptions import MissingRangeError, RowMissingError
 from compaction.staging.compaction.claims import claim, retire, swap_base
 from compaction.staging.compaction.rewriting import rewrite
 from compaction.staging.compaction.work import work_on
+from compaction.staging.errors import MissingRangeError, RowMissingError
 from compaction.staging.flows.journal import DROPPING, journalled
 from compaction.staging.flows.marks import mark, marked_objects, pin, pinned, unmark
 from compaction.staging.kv.port import KeyValueStore

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.exceptions import NoChangesError, ObjectStoreUnavailableError, RangeRecordError
+from compaction.staging.errors import NoChangesError, RangeRecordError
 from compaction.staging.format.breaks import BreakRule
 from compaction.staging.format.columns import RecordColumns
 from compaction.staging.format.ranges import RangeInfo, RangeWriter, write_ranges
@@ -19,6 +19,7 @@ from compaction.staging.tree.applying import Applied, ChangeCounts, apply, merge
 from compaction.staging.tree.fingerprint import fingerprint
 from compaction.staging.tree.storage import RangeStorage
 from compaction.staging.tree.stretches import Part, plan_parts
+from compaction.storage.errors import ObjectStoreUnavailableError
 from support.depth import examples
 from support.stores.staging_tables import digits
 from support.stores.staging_trees import (

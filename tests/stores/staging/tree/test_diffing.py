@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.exceptions import MissingRangeError
+from compaction.staging.errors import MissingRangeError
 from compaction.staging.format.breaks import BreakRule
 from compaction.staging.format.columns import RecordColumns
 from compaction.staging.staged.layers import layered

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from compaction.exceptions import MergeConflictError, NoChangesError
+from compaction.staging.errors import MergeConflictError, NoChangesError
 from compaction.staging.format.breaks import BreakRule
 from compaction.staging.tree.applying import apply
 from compaction.staging.tree.merging import Merged, MergeStrategy, merge

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.exceptions import CorruptRangeError, MissingRangeError, RangeRecordError
+from compaction.staging.errors import CorruptRangeError, MissingRangeError, RangeRecordError
 from compaction.staging.format.breaks import BreakRule
 from compaction.staging.format.framing import frame_value
 from compaction.staging.format.messages import RangeData

@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from compaction.exceptions import LockHeldError, LogChangedError, NotALogDirectoryError, SourcesChangedError
 from compaction.segments import sweep
+from compaction.segments.errors import LockHeldError, LogChangedError, NotALogDirectoryError, SourcesChangedError
 from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.rewriting.run import CompactionRequest, compact_log
 from compaction.segments.scan.sense import SenseSettings, sense_root

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-from compaction.exceptions import LogClosedError, RewriteStoppedError, SourcesChangedError
+from compaction.segments.errors import LogClosedError, SourcesChangedError
 from compaction.segments.memtable.table import LogEntry
 from compaction.segments.planning.due import DueRules
 from compaction.segments.planning.limits import SegmentLimits
@@ -23,6 +23,7 @@ from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.wal.current import WalLimits
 from compaction.segments.writer.flush import NewSegments
+from compaction.storage.errors import RewriteStoppedError
 from support.processes.logs.follower import Follower
 from support.stores.owned_logs import Journal, LogModel, entries, payload
 

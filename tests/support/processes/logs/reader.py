@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import LogChangedError, NotALogDirectoryError
+from compaction.segments.errors import LogChangedError, NotALogDirectoryError
 from compaction.segments.reading.reader import iter_entries
 from compaction.segments.reading.view import open_log
 from support.processes.logs.follower import FOLLOWER, SOURCE

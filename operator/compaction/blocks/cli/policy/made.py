@@ -15,7 +15,7 @@ from compaction.api.policy.resource import CompactionPolicy
 from compaction.api.text.values import Duration
 from compaction.blocks.cli.options import StorePlace
 from compaction.blocks.cli.policy.file import secrets_of_connection
-from compaction.exceptions import InvalidManifestError
+from compaction.errors import InvalidManifestError
 from compaction.storage.secrets import Secrets
 
 POLICY: Final = "blocks"

@@ -11,7 +11,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, insert, select
 
 from compaction.blocks.index.tables import HEAD
-from compaction.exceptions import DatabaseSchemaError
+from compaction.storage.errors import DatabaseSchemaError
 
 _SCRIPTS: Final = Path(__file__).parent
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar
 
+from compaction.catalogs.errors import CatalogLogAccessError, CatalogLogError, CatalogLogUnavailableError
 from compaction.catalogs.log.etcd import wire
 from compaction.catalogs.log.etcd.connections import Answer, Connections, distrusts, send
 from compaction.catalogs.log.etcd.port import ClockHeard, Get, Page, Status, Stream, Transaction, TransactionAnswer
@@ -18,7 +19,6 @@ from compaction.catalogs.log.etcd.refusals import Fate, refusal
 from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings
 from compaction.catalogs.log.etcd.stream import GatewayStream
 from compaction.catalogs.log.etcd.wire import Document
-from compaction.exceptions import CatalogLogAccessError, CatalogLogError, CatalogLogUnavailableError
 
 PAUSE_SECONDS: Final = 0.05
 MOST_PAUSE_SECONDS: Final = 1.0

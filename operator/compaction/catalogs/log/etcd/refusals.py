@@ -5,9 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Final
 
-from compaction.catalogs.log.etcd.connections import Answer
-from compaction.catalogs.log.etcd.wire import document
-from compaction.exceptions import (
+from compaction.catalogs.errors import (
     CatalogLogAccessError,
     CatalogLogCutError,
     CatalogLogError,
@@ -15,6 +13,8 @@ from compaction.exceptions import (
     CatalogLogRefusedError,
     CatalogLogSizeError,
 )
+from compaction.catalogs.log.etcd.connections import Answer
+from compaction.catalogs.log.etcd.wire import document
 
 CANCELLED, UNKNOWN, DEADLINE, DENIED, OUT_OF_RANGE, INTERNAL, UNAVAILABLE, UNAUTHENTICATED = 1, 2, 4, 7, 11, 13, 14, 16
 TRANSIENT: Final = frozenset({CANCELLED, DEADLINE, INTERNAL, UNAVAILABLE})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from compaction.exceptions import CatalogLogAccessError, CatalogLogError
+from compaction.catalogs.errors import CatalogLogAccessError, CatalogLogError
 
 DEFAULT_PORT = 2379
 

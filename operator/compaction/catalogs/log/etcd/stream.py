@@ -8,11 +8,11 @@ import http.client
 import json
 from collections.abc import Callable
 
+from compaction.catalogs.errors import CatalogLogCutError, CatalogLogUnavailableError
 from compaction.catalogs.log.etcd import wire
 from compaction.catalogs.log.etcd.connections import Answer, shut
 from compaction.catalogs.log.etcd.port import Changes
 from compaction.catalogs.log.etcd.refusals import Fate, refusal
-from compaction.exceptions import CatalogLogCutError, CatalogLogUnavailableError
 
 
 class GatewayStream:

@@ -17,7 +17,7 @@ from compaction.catalogs.participants.report import Report
 from compaction.catalogs.serving import answers
 from compaction.catalogs.serving.messages import MOST_REPORT_BYTES, ReportMessage
 from compaction.catalogs.serving.openapi import MINIMUM_PATH, REPORT_PATH
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 from compaction.serving.openapi import JSON
 
 WRONG_SECRET: Final = "a secret that is not the one of this participant"

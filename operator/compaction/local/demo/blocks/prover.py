@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from compaction.blocks.errors import CorruptBlockError, SnapshotExpiredError
 from compaction.blocks.fingerprint.rows import Fingerprinter
 from compaction.blocks.model import Block, RowFingerprint
 from compaction.blocks.reader import BlockReader, BlockSnapshot
-from compaction.exceptions import CompactionError, CorruptBlockError, SnapshotExpiredError
+from compaction.errors import CompactionError
 from compaction.local.demo.blocks.ledger import NOTHING, Entries, Ledger
 
 PAUSE_SECONDS: Final = 0.3

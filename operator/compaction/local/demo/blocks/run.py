@@ -17,7 +17,6 @@ from compaction.api.enums import JobState
 from compaction.blocks.reader import BlockReader
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep.orphan_collector import collect_orphans, find_orphans
-from compaction.exceptions import DemoError
 from compaction.local.demo import scenes
 from compaction.local.demo.accident import Accident, damage
 from compaction.local.demo.blocks import scenario, view
@@ -33,6 +32,7 @@ from compaction.local.demo.proving import proving
 from compaction.local.demo.replicas import Replicas, leftover_workers
 from compaction.local.demo.servers import Servers, start_servers
 from compaction.local.demo.stage import Stage
+from compaction.local.errors import DemoError
 
 SEED: Final = 6
 LONGEST_SECONDS: Final = 1200.0

@@ -23,7 +23,7 @@ from compaction.blocks.fingerprint.rows import fingerprint
 from compaction.blocks.model import SECOND, RowFingerprint
 from compaction.blocks.paths import block_path
 from compaction.blocks.store import BlockStore
-from compaction.exceptions import CompactionError
+from compaction.errors import CompactionError
 from compaction.local.demo.blocks.ledger import Ledger
 from compaction.local.demo.blocks.scenario import SHARD, Tenant
 

@@ -17,11 +17,11 @@ from compaction.catalogs.log.layout import Keys
 from compaction.catalogs.manager.manager import CatalogManager
 from compaction.catalogs.manager.settings import Settings
 from compaction.catalogs.model.catalog import Catalog
-from compaction.exceptions import DemoError
 from compaction.local.demo.catalog import scenario
 from compaction.local.demo.catalog.model import Model, Recorded
 from compaction.local.demo.catalog.nodes import Node
 from compaction.local.demo.catalog.scenario import NODES, PARTITIONS, PREFIX, TABLES, VERSIONS
+from compaction.local.errors import DemoError
 
 SETTINGS: Final = Settings(delay=2, max_skew=1)
 """All processes of the demo share one clock: versions are active at once."""

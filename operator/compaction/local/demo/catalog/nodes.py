@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from compaction.exceptions import DemoError
 from compaction.local.demo.catalog.scenario import AVAILABILITY
+from compaction.local.errors import DemoError
 from compaction.local.processes.process import ProcessId, spawn
 from compaction.local.servers.versitygw import free_port
 

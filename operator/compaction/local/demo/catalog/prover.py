@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from compaction.catalogs.errors import CatalogNotFoundError
 from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.catalog import Catalog
-from compaction.exceptions import CatalogNotFoundError, CompactionError
+from compaction.errors import CompactionError
 from compaction.local.demo.catalog.model import Model, Recorded, digest
 
 PAUSE_SECONDS: Final = 0.3

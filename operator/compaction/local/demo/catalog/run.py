@@ -26,7 +26,6 @@ from compaction.catalogs.log.etcd.client import GatewayClient
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.manager.history import History, recovered
 from compaction.catalogs.manager.manager import CatalogManager
-from compaction.exceptions import DemoError
 from compaction.local.cluster.state import LocalState, write_state
 from compaction.local.demo.catalog import scenario, view
 from compaction.local.demo.catalog.history import Author, Stored, opened, stored
@@ -41,6 +40,7 @@ from compaction.local.demo.leaks import find_leaks
 from compaction.local.demo.proving import proving
 from compaction.local.demo.replicas import Replicas
 from compaction.local.demo.stage import Stage, ends_of
+from compaction.local.errors import DemoError
 from compaction.local.programs.binaries import ensure_binaries
 from compaction.local.servers.etcd import LocalEtcd, serve_etcd
 

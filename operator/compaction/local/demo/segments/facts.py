@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import CorruptEntryError, LogChangedError
 from compaction.segments.commit import fence
+from compaction.segments.errors import CorruptEntryError, LogChangedError
 from compaction.segments.reading.reader import EntryFingerprint, read_batches
 from compaction.segments.reading.view import open_log
 

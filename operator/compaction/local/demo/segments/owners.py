@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from compaction.exceptions import DemoError
 from compaction.local.cluster.state import LocalState, write_state
+from compaction.local.errors import DemoError
 from compaction.local.processes.process import ProcessId, spawn, wait_gone
 from replicated_kv.client import Client
 from replicated_kv.errors import KeyValueError

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from compaction.api.enums import JobState
-from compaction.exceptions import DemoError
 from compaction.local.demo import scenes
 from compaction.local.demo.accident import Accident
 from compaction.local.demo.cluster import DemoCluster, DemoObservation
@@ -29,6 +28,7 @@ from compaction.local.demo.segments.reader import KeyReader
 from compaction.local.demo.segments.receipts import commits_of
 from compaction.local.demo.segments.scenario import POLICY, Archive
 from compaction.local.demo.stage import Stage
+from compaction.local.errors import DemoError
 from replicated_kv.client import Client
 from replicated_kv.errors import KeyValueError
 from replicated_kv.messages import Status

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from compaction.exceptions import DemoError
 from compaction.local.demo.accident import damage
 from compaction.local.demo.staging.entries import LOGS, TABLES, TOTAL, encode_entries, key_of
 from compaction.local.demo.staging.model import BranchModel
 from compaction.local.demo.staging.prover import StagingProver
 from compaction.local.demo.staging.scenario import BRANCHES, COMMITTED, COMMITTER, DAMAGED, PURGED, REPOSITORY
 from compaction.local.demo.staging.writers import BranchWriter
+from compaction.local.errors import DemoError
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.branching import Brancher
 from compaction.staging.flows.committing import Committer, Draft

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from compaction.exceptions import DemoError
+from compaction.local.errors import DemoError
 from compaction.staging.format.columns import BINARY, RecordColumns, data_of, offsets_of
 from compaction.staging.format.framing import frame_value
 from compaction.staging.format.messages import CatalogEntry

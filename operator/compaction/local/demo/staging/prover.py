@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from compaction.exceptions import CompactionError, CorruptRangeError, TooManyTriesError
+from compaction.errors import CompactionError
 from compaction.local.demo.staging.entries import TOTAL, EntryColumns, decode_entries, key_of
 from compaction.local.demo.staging.model import BranchModel, Moment
+from compaction.staging.errors import CorruptRangeError, TooManyTriesError
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.views import View, effective, read_consistently
 from compaction.staging.format.columns import concatenated

@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 from compaction.api.enums import JobState
-from compaction.exceptions import DemoError
 from compaction.local.demo import scenes
 from compaction.local.demo.accident import Accident, Succession
 from compaction.local.demo.cluster import NAMESPACE, DemoCluster, DemoObservation
@@ -42,6 +41,7 @@ from compaction.local.demo.staging.scenario import (
     WRITE_SECONDS,
 )
 from compaction.local.demo.staging.writers import writing
+from compaction.local.errors import DemoError
 from compaction.staging.measures import MOST_TOMBSTONES
 from compaction.staging.store import StagingConnection, StagingStore
 

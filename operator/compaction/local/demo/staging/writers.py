@@ -11,10 +11,11 @@ from typing import Final
 
 import numpy as np
 
-from compaction.exceptions import CompactionError, NoChangesError, TooManyTriesError
+from compaction.errors import CompactionError
 from compaction.local.demo.staging.entries import DIGITS, LOGS, TABLES, Numbers, encode_entries, key_of
 from compaction.local.demo.staging.model import BranchModel, Change, Moment
 from compaction.local.demo.staging.scenario import COMMITTER, DemoBranch
+from compaction.staging.errors import NoChangesError, TooManyTriesError
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.committing import Committer, Draft
 from compaction.staging.flows.writing import MOST_DELETED, Condition, Writer

@@ -9,16 +9,16 @@ import click
 
 from compaction.cli.histories.lines import STDIN, STDIN_NAME
 from compaction.cli.histories.running import History
-from compaction.exceptions import (
+from compaction.segments.cli.exec.operations import FLOWING, carry_out, name_of
+from compaction.segments.cli.exec.session import Session
+from compaction.segments.cli.options import max_bytes_option, max_entries_option
+from compaction.segments.errors import (
     FlushFailedError,
     LogNotReadableError,
     LogNotWritableError,
     StoreIOError,
     WalFailedError,
 )
-from compaction.segments.cli.exec.operations import FLOWING, carry_out, name_of
-from compaction.segments.cli.exec.session import Session
-from compaction.segments.cli.options import max_bytes_option, max_entries_option
 from compaction.segments.system.system import SystemLimits
 from compaction.segments.wal.current import WalLimits
 from compaction.segments.writer.flush import NewSegments

@@ -7,7 +7,8 @@ from typing import ClassVar, Final
 
 from compaction.cli.histories import fields
 from compaction.cli.histories.fields import BASE64
-from compaction.exceptions import LiveSetSyntaxError, RecordTextError
+from compaction.errors import RecordTextError
+from compaction.segments.errors import LiveSetSyntaxError
 from compaction.segments.memtable.table import LogEntry
 from compaction.segments.model import MAX_INDEX
 from compaction.segments.snapshot.data_file import SnapshotOrigin

@@ -16,7 +16,7 @@ from compaction.api.text.safe import cut
 from compaction.cli.histories.fields import BASE64
 from compaction.cli.histories.running import PATIENCE, Later, Result
 from compaction.cli.histories.texts import text_fields
-from compaction.exceptions import RecordTextError
+from compaction.errors import RecordTextError
 from compaction.segments.cli.exec.fields import Fields
 from compaction.segments.cli.exec.session import Session
 from compaction.segments.install.driver import install_snapshot

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compaction.exceptions import LogClosedError, UnknownLogError
+from compaction.segments.errors import LogClosedError, UnknownLogError
 from compaction.segments.snapshot.seq import LiveSet
 from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits

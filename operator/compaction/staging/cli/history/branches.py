@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Final
 
 from compaction.cli.histories.running import Result
-from compaction.exceptions import RecordTextError
+from compaction.errors import RecordTextError
 from compaction.staging import verifying
 from compaction.staging.cli.history.fields import Fields
 from compaction.staging.cli.history.results import commit_result

@@ -10,11 +10,11 @@ import click
 
 from compaction.cli.histories.lines import STDIN, STDIN_NAME
 from compaction.cli.histories.running import History, Result
-from compaction.exceptions import StorageError
 from compaction.staging.cli.history.operations import carry_out, name_of
 from compaction.staging.cli.history.session import Session, SteppingClock
 from compaction.staging.cli.options import StagingPlace, staging_options
 from compaction.staging.cli.tables.lines import MAX_LINE_BYTES
+from compaction.storage.errors import StorageError
 
 
 @click.command("exec")

@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 
 from compaction.cli.histories import fields
 from compaction.cli.histories.fields import BASE64
-from compaction.exceptions import RecordTextError
+from compaction.errors import RecordTextError
 from compaction.staging.cli.values import bytes_of_hex, entry_from, entry_value, raw_value
 
 _VALUE: Final = ("value", "value" + BASE64, "entry", "identity")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from compaction.api.text.safe import cut
 from compaction.cli.histories.running import Result
-from compaction.exceptions import RecordTextError
+from compaction.errors import RecordTextError
 from compaction.staging.cli.history import branches, records
 from compaction.staging.cli.history.branches import DRAFT_FIELDS
 from compaction.staging.cli.history.fields import Fields

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from compaction.cli.histories.running import Result
-from compaction.exceptions import RecordTextError
+from compaction.errors import RecordTextError
 from compaction.staging.cli.history.fields import Fields
 from compaction.staging.cli.history.results import diff_result, page_result, value_fields
 from compaction.staging.cli.history.session import OpenArea

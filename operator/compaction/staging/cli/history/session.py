@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from compaction.exceptions import RecordTextError
+from compaction.errors import RecordTextError
 from compaction.staging.cli.options import StagingPlace
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.committing import Committer

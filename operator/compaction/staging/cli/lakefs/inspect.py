@@ -10,8 +10,8 @@ import click
 from compaction.api.text.formatting import format_age, plural
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, optional, output_option, print_table
-from compaction.exceptions import StagingStoreError
 from compaction.staging.cli.lakefs.options import LivePlace, live_options, merge_options
+from compaction.staging.errors import StagingStoreError
 from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.lakefs.control import stopped_because
 from compaction.staging.lakefs.planning import COUNTED, BranchInspection, TokenInspection, inspect_branches

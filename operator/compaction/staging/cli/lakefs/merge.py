@@ -15,12 +15,13 @@ from rich.console import Console
 from compaction.api.text.formatting import plural
 from compaction.cli.errors import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
-from compaction.exceptions import StagingStoreError, StorageError
 from compaction.staging.cli.lakefs.options import LivePlace, live_options, merge_options
+from compaction.staging.errors import StagingStoreError
 from compaction.staging.lakefs.merging import MergeEnd, MergeOutcome, merge_branch
 from compaction.staging.lakefs.planning import MergePlan, plan_merge
 from compaction.staging.lakefs.repository import LiveRepository
 from compaction.staging.lakefs.settings import MergeSettings, MergeStep
+from compaction.storage.errors import StorageError
 from compaction.unexpected import defect
 
 AT_ONCE: Final = 8

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
-from compaction.exceptions import BranchClaimedError, CompactionError
+from compaction.errors import CompactionError
 from compaction.staging.compaction.claims import claim, retire, swap_base
 from compaction.staging.compaction.rewriting import Rewritten, rewrite
 from compaction.staging.compaction.work import BranchWork, work_on
+from compaction.staging.errors import BranchClaimedError
 from compaction.staging.flows.area import Area
 
 TOKEN: Final = 1

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from compaction.api.policy.staging_area import KeyValueReference, StagingAreaSpec, StagingThresholds
 from compaction.api.policy.store import StoreSpec
 from compaction.api.text.formatting import format_age, format_bytes, plural
-from compaction.exceptions import StagingStoreError
 from compaction.staging.changes import tombstones
 from compaction.staging.compaction.rewriting import staged_changes
 from compaction.staging.compaction.work import BranchWork
+from compaction.staging.errors import StagingStoreError
 from compaction.staging.flows.area import Area
 from compaction.staging.format.columns import RecordColumns
 from compaction.staging.format.ranges import RangeInfo

@@ -15,8 +15,9 @@ from typing import IO, Any, Final
 
 from compaction.cli.histories.lines import object_of
 from compaction.cli.histories.texts import bytes_of_base64, quoted, text_fields
-from compaction.exceptions import CorruptMessageError, RecordLineError, RecordTextError, shown_bytes
+from compaction.errors import RecordLineError, RecordTextError, shown_bytes
 from compaction.staging.cli.values import entry_from, entry_object, entry_of, entry_value
+from compaction.staging.errors import CorruptMessageError
 from compaction.staging.format.columns import RecordColumns
 from compaction.staging.format.framing import FramingError, frame_value, split_value
 from compaction.staging.format.messages import RangeData
