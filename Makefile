@@ -47,7 +47,7 @@ images: setup ## The operator's and the worker's image as archives, with docker 
 	@$(BIN)/compactor local images $(ARGS)
 
 ##@ Develop
-.PHONY: quick test test-deep e2e e2e-deep check compiled simulate mutate bench bench-fleet fuzz format crds manifests kubeflow-answers lock
+.PHONY: quick test test-deep e2e e2e-deep check compiled figures simulate mutate bench bench-fleet fuzz format crds manifests kubeflow-answers lock
 
 # Tests mostly wait: two workers more than there are cores, but no more than eight, for each has servers of its own and takes a
 # gigabyte. What is selected runs in one process, where a debugger and -s work.
@@ -89,6 +89,9 @@ check: setup ## ruff, mypy strict, generated files up to date, layers and house 
 	{ $(BIN)/compactor crds --check crds && $(BIN)/python -m compaction.local.shipped --check . && \
 	$(BIN)/python -m pytest -q tests/house; } || failed=1; \
 	wait $$types || failed=1; exit $$failed
+
+figures: setup ## The figures of the house beside the best that each was (ARGS=--write records those that got better)
+	@PYTHONPATH=tests $(BIN)/python -m house.figures $(ARGS)
 
 # For .ci/run: what it finds wrong `make test` says.
 compiled: setup

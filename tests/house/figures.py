@@ -1,7 +1,7 @@
 """Figures of the package that say whether its chapters are worth reading, and what each may be at most or at least.
 
-A figure may only get better: `figures.toml` holds what was reached. `python -m house.figures` (with tests/ on the path)
-prints them, `--write` records those that got better.
+A figure may only get better: `figures.toml` holds what was reached. `make figures` prints them,
+`make figures ARGS=--write` records those that got better.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Final
 from house.sources import PACKAGE, Module, read_modules
 
 RECORD: Final = Path(__file__).with_name("figures.toml")
+HEADER: Final = "# The best that each figure was (house/figures.py); written by `make figures ARGS=--write`."
 SHORTEST: Final = 60
 """Code lines below which a module is a note, not a chapter; frameworks want some (`__main__`, migrations)."""
 LONGEST: Final = 600
@@ -168,9 +169,7 @@ def main(arguments: list[str]) -> int:
             if name not in FREE
         }
         text = "\n".join(f"{name} = {value:g}" for name, value in better.items())
-        RECORD.write_text(
-            f"# The best that each figure was (house/figures.py); written by `make figures`.\n[reached]\n{text}\n"
-        )
+        RECORD.write_text(f"{HEADER}\n[reached]\n{text}\n")
     return bool(bad)
 
 

@@ -47,7 +47,7 @@ def test_they_only_get_better(modules: list[Module]) -> None:
     now, record = figures_of(modules), read_record()
     assert record.keys() == now.keys() - FREE
     assert worse(now, record) == []
-    assert unrecorded(now, record) == [], "record it: make figures"
+    assert unrecorded(now, record) == [], "record it: make figures ARGS=--write"
 
 
 def test_what_is_counted() -> None:

@@ -1,4 +1,4 @@
-"""Which room may know which: the imports say whether the house still stands (docs/architecture.md#layers)."""
+"""Which room may know which: the imports say whether the house still stands (docs/architecture.md#walls)."""
 
 from __future__ import annotations
 
