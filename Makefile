@@ -49,10 +49,10 @@ images: setup ## The operator's and the worker's image as archives, with docker 
 ##@ Develop
 .PHONY: quick test test-deep e2e e2e-deep check compiled figures simulate mutate bench bench-fleet fuzz format crds manifests kubeflow-answers lock
 
-# Tests mostly wait: two workers more than there are cores, but no more than eight, for each has servers of its own and takes a
+# Tests mostly wait: three workers more than there are cores, but no more than eight, for each has servers of its own and takes a
 # gigabyte. What is selected runs in one process, where a debugger and -s work.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-WORKERS ?= $(if $(ARGS),0,$(shell echo $$(( $(CORES) < 6 ? $(CORES) + 2 : 8 ))))
+WORKERS ?= $(if $(ARGS),0,$(shell echo $$(( $(CORES) < 6 ? $(CORES) + 3 : 8 ))))
 KUBEFLOW := PYTHONPATH=tests $(BIN)/python -m kube.launchers.kubeflow.released_operator
 PARALLEL := --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
 

@@ -40,29 +40,27 @@ _BRANCHES: Final = ast.If | ast.For | ast.While | ast.Try | ast.With | ast.IfExp
 
 def figures_of(modules: Iterable[Module]) -> dict[str, float]:
     """By name. Code lines are neither blank nor comment nor docstring."""
-    counted = [(module, ast.parse(module.text)) for module in modules]
-    lines = {module.name: _code_lines(module.text, tree) for module, tree in counted}
-    chapters = [count for module, _ in counted if (count := lines[module.name]) and module.path.name != "__init__.py"]
-    known = {module.name for module, _ in counted}
-    importers: defaultdict[str, set[str]] = defaultdict(set)
     totals: Counter[str] = Counter()
     classes: Counter[str] = Counter()
     names: Counter[tuple[str, str]] = Counter()
-    for module, tree in counted:
-        totals += _counts(tree)
-        totals["comments"] += _comments(module.text)
-        classes.update(
-            node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-        )
+    chapters: list[int] = []
+    importers: defaultdict[str, set[str]] = defaultdict(set)
+    every = list(modules)
+    known = {module.name for module in every}
+    for module in every:
+        found, defined = _counts(module.text)
+        totals += found
+        classes.update(defined)
         parts = module.path.relative_to(PACKAGE).parts
         if parts[-1] != "__init__.py":
             names[parts[0], parts[-1]] += 1
+            if found["code"]:
+                chapters.append(found["code"])
         for name in module.imports & known:
             importers[name].add(module.name)
     outside = {name for name, those in importers.items() if any(_package(one) != _package(name) for one in those)}
-    code = sum(lines.values())
     return {
-        "code_lines": code,
+        "code_lines": totals["code"],
         "modules": len(chapters),
         "median_module": statistics.median(chapters),
         "modules_too_short": sum(count < SHORTEST for count in chapters),
@@ -71,9 +69,9 @@ def figures_of(modules: Iterable[Module]) -> dict[str, float]:
         "modules_imported_from_outside": len(outside),
         "module_names_twice": sum(count for count in names.values() if count > 1),
         "class_names_twice": sum(count > 1 for count in classes.values()),
-        "import_percent": round(100 * totals["import lines"] / code, 1),
+        "import_percent": round(100 * totals["import lines"] / totals["code"], 1),
         "private_used_once_percent": round(100 * totals["private used once"] / max(totals["private"], 1), 1),
-        "docstrings_by_question_percent": round(100 * totals["docstrings by question"] / totals["docstrings"], 1),
+        "docstrings_by_question_percent": round(100 * totals["by question"] / totals["docstrings"], 1),
         "named_one_per_10000": round(10_000 * totals["named one"] / totals["names"], 1),
         "comments_per_100_branches": round(100 * totals["comments"] / totals["branches"], 1),
     }
@@ -83,51 +81,47 @@ def _package(module: str) -> str:
     return module.rpartition(".")[0]
 
 
-def _code_lines(text: str, tree: ast.Module) -> int:
-    documented: set[int] = set()
-    for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Module | ast.ClassDef | _FUNCTIONS)
-            and ast.get_docstring(node, clean=False) is not None
-        ):
-            documented.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    lines = enumerate(text.splitlines(), 1)
-    return sum(number not in documented and line.strip()[:1] not in ("", "#") for number, line in lines)
-
-
-def _comments(text: str) -> int:
-    # Most modules have none, and taking all tokens apart takes as long as everything else.
-    if "#" not in text:
-        return 0
-    return sum(token.type == tokenize.COMMENT for token in tokenize.generate_tokens(io.StringIO(text).readline))
-
-
-def _counts(tree: ast.Module) -> Counter[str]:
+def _counts(text: str) -> tuple[Counter[str], list[str]]:
+    """What one module adds to the totals, and its public classes. In one walk, which is most of what this takes."""
+    tree = ast.parse(text)
     found: Counter[str] = Counter()
+    documented: set[int] = set()
     private: set[str] = set()
     used: Counter[str] = Counter()
+    classes: list[str] = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name | ast.Attribute):
-            name = node.id if isinstance(node, ast.Name) else node.attr
-            used[name] += 1
-            found["names"] += 1
-            found["named one"] += name == "one"
+        if isinstance(node, ast.Name):
+            used[node.id] += 1
+        elif isinstance(node, ast.Attribute):
+            used[node.attr] += 1
         elif isinstance(node, ast.arg):
-            found["names"] += 1
+            found["arguments"] += 1
             found["named one"] += node.arg == "one"
-        elif isinstance(node, _FUNCTIONS):
-            if node.name.startswith("_") and not node.name.startswith("__"):
-                private.add(node.name)
-                found["private"] += 1
-            if (said := ast.get_docstring(node)) is not None:
-                found["docstrings"] += 1
-                found["docstrings by question"] += _WH.match(said) is not None
         elif isinstance(node, _BRANCHES):
             found["branches"] += 1
+        elif isinstance(node, ast.Module | ast.ClassDef | _FUNCTIONS):
+            function = isinstance(node, _FUNCTIONS)
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes.append(node.name)
+            elif isinstance(node, _FUNCTIONS) and node.name.startswith("_") and not node.name.startswith("__"):
+                private.add(node.name)
+                found["private"] += 1
+            if (said := ast.get_docstring(node, clean=False)) is not None:
+                documented.update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+                found["docstrings"] += function
+                found["by question"] += function and _WH.match(said) is not None
+    found["named one"] += used["one"]
+    found["names"] = used.total() + found["arguments"]
     found["private used once"] = sum(used[name] == 1 for name in private)
     imports = (node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom))
     found["import lines"] = sum((node.end_lineno or node.lineno) - node.lineno + 1 for node in imports)
-    return found
+    lines = enumerate(text.splitlines(), 1)
+    found["code"] = sum(number not in documented and line.strip()[:1] not in ("", "#") for number, line in lines)
+    # Most modules have no comment, and to take all tokens apart takes as long as everything else.
+    if "#" in text:
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        found["comments"] = sum(token.type == tokenize.COMMENT for token in tokens)
+    return found, classes
 
 
 def read_record(path: Path = RECORD) -> dict[str, float]:
