@@ -10,7 +10,7 @@ import os
 import sys
 
 from compaction.cli.main import main
-from compaction.exceptions import EngineStartError
+from compaction.worker.errors import EngineStartError
 from compaction.worker.spark.properties import DriverCall, worker_options
 
 

@@ -83,7 +83,7 @@ def test_of_the_package_it_holds_what_reaches_its_build(image: Image, unpacked: 
     found = {path.relative_to(place) for path in place.rglob("*") if path.is_file() and path.suffix != ".pyc"}
     package = CHECKOUT / "operator/compaction"
     assert found == {path.relative_to(package) for path in sources(image) if package in path.parents}
-    assert {path.parts[0] for path in found} >= {"cli", "kube", "rewrite", "stores"}
+    assert {path.parts[0] for path in found} >= {"blocks", "catalogs", "cli", "kube", "segments", "staging", "worker"}
     assert not {path.parts[:2] for path in found} & {
         ("local", name) for name in ("cluster", "demo", "node", "programs")
     }
