@@ -45,4 +45,4 @@ LEFT_ALONE_WORDS: Final[Mapping[str, Meaning]] = {
         "It is kept until its retention is over.",
     ),
 }
-"""Reasons of the queue of blocks, by their words: this package imports no store."""
+"""Reasons of the queue of blocks, by their words: what the core knows of a kind imports none of its libraries."""

@@ -152,4 +152,4 @@ LEFT_ALONE_WORDS: Final[Mapping[str, Meaning]] = {
         "It is deleted when the grace (spec.cleanup.delay) is over.",
     ),
 }
-"""Reasons of stores/segments/plan.py, by their words: this package imports no store."""
+"""Reasons of segments/planning, by their words: what the core knows of a kind imports none of its libraries."""
