@@ -17,7 +17,7 @@ from typing import Protocol
 import pytest
 
 from compaction.kube.logging import LogFormat, remove_handlers, setup_logging
-from compaction.local.cluster.admin import AdminClient
+from compaction.local.cluster.control_plane import AdminClient
 from compaction.local.programs.binaries import Binaries, ensure_binaries
 from compaction.segments.directory import lock
 from compaction.staging.staged.counters import COUNTING

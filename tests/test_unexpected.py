@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from compaction.blocks.paths import block_path
+from compaction.blocks.model import block_path
 from compaction.errors import CompactionError
 from compaction.unexpected import defect
 
@@ -16,7 +16,7 @@ def test_users_read_the_place_and_the_log_has_the_rest(caplog: pytest.LogCapture
         block_path("t", None, "secret")  # type: ignore[arg-type]
     except TypeError as error:
         said = defect(error, "a/b.parquet")
-    assert said.startswith("an unexpected TypeError at blocks/paths.py:")
+    assert said.startswith("an unexpected TypeError at blocks/model.py:")
     assert "NoneType" not in said
     (record,) = caplog.records
     assert (record.levelno, record.getMessage()) == (logging.WARNING, "unexpected failure of a/b.parquet")

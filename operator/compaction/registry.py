@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from compaction.api.policy.standing import PolicyStanding, standing_of
-from compaction.api.policy.store import StoreSpec
+from compaction.api.policy.store import PolicyStanding, StoreSpec, standing_of
 from compaction.blocks.kind import BLOCKS
-from compaction.core.fate import FATES, Fate
 from compaction.core.kind import Kind
+from compaction.core.meaning import FATES, Fate
 from compaction.segments.kind import SEGMENTS
 from compaction.staging.kind import STAGING
 

@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from compaction.api.catalog.catalog import (
+    MAX_PARTICIPANTS,
+    PASSING,
+    STANDING,
+    CatalogCompaction,
+    CatalogCompactionStatus,
+    CatalogReason,
+    ParticipantStatus,
+    standing_of,
+)
 from compaction.api.catalog.reasons import OUTCOMES, Outcome, Reason
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.catalog.standing import PASSING, STANDING, CatalogReason, standing_of
-from compaction.api.catalog.status import MAX_PARTICIPANTS, CatalogCompactionStatus, ParticipantStatus
-from compaction.api.policy.standing import PolicyStanding
+from compaction.api.policy.store import PolicyStanding
 from support.cluster.catalog_manifests import ACCEPTED, REFUSED, catalog_object
 
 

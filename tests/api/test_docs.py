@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState, PolicyReason, WaitReason
-from compaction.blocks.planning.rules import BlockReason
+from compaction.blocks.planning.batches import BlockReason
 from compaction.blocks.reasons import BlockJobReason
 from compaction.core.planning.candidates import LeftOutReason
 from compaction.segments.planning.plan import LeftAloneReason
 from compaction.segments.reasons import SegmentReason
-from compaction.segments.scan.problems import LogErrorReason
+from compaction.segments.scan.find import LogErrorReason
 from compaction.staging.reasons import StagingReason
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "resources.md").read_text(encoding="utf-8")

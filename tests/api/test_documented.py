@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from compaction.api.documented import Documented, descriptions
+from compaction.api.base import Documented, descriptions
 
 
 class Part(Documented):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.api.text.formatting import format_age, format_bytes, format_work, plural
+from compaction.api.text.printing import format_age, format_bytes, format_work, plural
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from compaction.api.job.resource import CompactionJob
-from compaction.api.manifests.objects import MAX_TEXT
-from compaction.api.manifests.policies import load_policies
+from compaction.api.job.job import CompactionJob
+from compaction.api.manifests import MAX_TEXT
+from compaction.cli.local.policy_file import load_policies
 from compaction.errors import InvalidManifestError
 from fuzz.object_targets import BOMB, MERGE_BOMB
 

@@ -11,11 +11,11 @@ import yaml
 from pydantic import ValidationError
 
 from compaction.api.enums import JobState, LauncherType
-from compaction.api.job.resource import AttemptStatus, CompactionJob, CompactionJobStatus, JobReceipt, SkippedSource
-from compaction.api.manifests.policies import load_policies
+from compaction.api.job.job import AttemptStatus, CompactionJob, CompactionJobStatus, JobReceipt, SkippedSource
 from compaction.api.names import name_stem
-from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus, DebtStatus, TargetError
+from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus, DebtStatus, TargetError
 from compaction.api.policy.segment_logs import SegmentLogParameters, WhenIndexesMissing
+from compaction.cli.local.policy_file import load_policies
 from compaction.errors import InvalidManifestError
 from support.cluster.manifests import (
     SEGMENT_1,

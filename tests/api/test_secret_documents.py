@@ -7,7 +7,7 @@ import base64
 import pytest
 import yaml
 
-from compaction.api.manifests.secrets import load_secrets
+from compaction.api.manifests import load_secrets
 from compaction.errors import InvalidManifestError
 
 SECRET = "hunter2"

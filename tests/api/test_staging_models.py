@@ -6,9 +6,9 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from compaction.api.job.resource import CompactionJob
-from compaction.api.manifests.policies import load_policies
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.job.job import CompactionJob
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.cli.local.policy_file import load_policies
 from compaction.errors import InvalidManifestError
 from support.cluster.manifests import Wrong
 from support.cluster.staging_manifests import (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import ConditionType, PolicyReason
-from compaction.api.policy.standing import STANDING, PolicyStanding, conditions_for, standing_of
+from compaction.api.policy.store import STANDING, PolicyStanding, conditions_for, standing_of
 from compaction.registry import all_kinds, policy_standing
 from support.cluster.argo import health
 from support.cluster.kstatus import KStatus, Verdict, argo_sync, flux_wait, kstatus, kubectl_wait

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.api.text.safe import REDACTED, printable, redacted
+from compaction.api.text.printing import REDACTED, printable, redacted
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
 from pydantic import TypeAdapter
 
-from compaction.api.text.times import Timestamp, format_timestamp, timestamp_from_epoch
-from compaction.api.text.values import MAX_QUANTITY, Duration, Quantity
+from compaction.api.text.quantities import (
+    MAX_QUANTITY,
+    Duration,
+    Quantity,
+    Timestamp,
+    format_timestamp,
+    timestamp_from_epoch,
+)
 
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 parts = st.tuples(st.integers(0, 99999), st.sampled_from(sorted(UNITS)))

@@ -12,12 +12,11 @@ from contextlib import ExitStack
 
 from bench.harness import Fact, Sample, Workspace, sample
 from compaction.blocks.index.claims import claim
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.queue import read_changes, read_queue
-from compaction.blocks.index.registering import register
-from compaction.blocks.index.replacing import BlockReplacement, replace
-from compaction.blocks.index.schema import ensure_schema
+from compaction.blocks.index.queued import read_changes, read_queue
+from compaction.blocks.index.registering import BlockReplacement, register, replace
+from compaction.blocks.index.tables import IndexDatabase
 from compaction.blocks.model import Block
+from compaction.blocks.store import ensure_schema
 from compaction.local.servers.postgres import start_postgres
 from support.stores.block_index import NOON, a_block, output_of
 

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from itertools import count, groupby
 
 from bench.harness import Curve, Fact, Race, Side, Workspace, most_seconds, sample
+from compaction.blocks.planning.batches import BlockClass, BlockRules, QueuedBlock
 from compaction.blocks.planning.offers import offer
 from compaction.blocks.planning.queue import BlockQueue
-from compaction.blocks.planning.rules import BlockClass, BlockRules, QueuedBlock
 from compaction.core.planning.candidates import Candidate, GroupCandidate
-from compaction.core.planning.planner import JobInventory, Plan, PlanLimits, Planner
-from compaction.core.planning.triggers import PlanTrigger
+from compaction.core.planning.planner import JobInventory, Plan, PlanLimits, Planner, PlanTrigger
 
 RULES = BlockRules()
 NOW = 1_800_000_000.0

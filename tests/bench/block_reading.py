@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from bench.harness import Fact, Workspace
-from compaction.blocks.fingerprint.verify import read_back
+from compaction.blocks.fingerprint.proof import read_back
 from compaction.blocks.registration.describe import described
 from compaction.storage.objects.store import open_objects
 from support.stores.block_shapes import KEY, SHAPES, Arrangement, generate

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.harness import Fact, Workspace
-from compaction.api.job.report import ReportOutcome
-from compaction.blocks.paths import block_path
-from compaction.blocks.rewriting.job import PART_BYTES
+from compaction.api.job.job_status import ReportOutcome
+from compaction.blocks.model import block_path
+from compaction.blocks.rewriting.report import PART_BYTES
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.local.cache import class_archives
+from compaction.local.processes.process import class_archives
 from compaction.worker.spark.session import SparkEngine
 from compaction.worker.spark.settings import SparkSettings
 from support.stores.block_index import block_id

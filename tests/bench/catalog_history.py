@@ -15,22 +15,17 @@ from functools import cache
 
 from bench.harness import Curve, Fact, Race, Side, Workspace, sample
 from compaction.catalogs.codec.codec import decode, encode
-from compaction.catalogs.commands.altering import AddColumns, DropColumns
 from compaction.catalogs.commands.command import Command, batch
-from compaction.catalogs.commands.indexes import CreateIndex, DropIndex
-from compaction.catalogs.commands.tables import RenameTable, SetTableProperties
+from compaction.catalogs.commands.schema_commands import CreateIndex, DropIndex
+from compaction.catalogs.commands.table_commands import AddColumns, DropColumns, RenameTable, SetTableProperties
 from compaction.catalogs.log.port import LogEvent
-from compaction.catalogs.manager.history import History
+from compaction.catalogs.manager.futures import InlineRunner
+from compaction.catalogs.manager.history import History, trimmed
 from compaction.catalogs.manager.manager import CatalogManager
-from compaction.catalogs.manager.runners import InlineRunner
-from compaction.catalogs.manager.trimming import trimmed
 from compaction.catalogs.model.applying import applied
-from compaction.catalogs.model.catalog import EMPTY, Catalog
-from compaction.catalogs.model.changing import changed
+from compaction.catalogs.model.catalog import EMPTY, Catalog, SharedMap
+from compaction.catalogs.model.descriptors import IndexKind, changed, hybrid
 from compaction.catalogs.model.entries import VersionedUpdate
-from compaction.catalogs.model.enums import IndexKind
-from compaction.catalogs.model.hybrid import hybrid
-from compaction.catalogs.model.maps import SharedMap
 from compaction.core.collecting import no_collection
 from support.catalogs.immediate_logs import ListLog
 from support.catalogs.worlds import World, column, table

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 
 from bench.harness import Curve, Fact, Race, Side, Workspace, least_ratio, sample
-from compaction.catalogs.log.etcd.client import GatewayClient
-from compaction.catalogs.log.etcd.port import Compare, Get, Operation, Put, Relation, Transaction
+from compaction.catalogs.log.etcd.gateway import GatewayClient
+from compaction.catalogs.log.etcd.wire import Compare, Get, Operation, Put, Relation, Transaction
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.log.layout import PRODUCT, Keys, Stored, encoded, last, number
 from compaction.catalogs.log.port import SnapshotOutcome
-from compaction.catalogs.log.recovery import FIRST_PAGE, MOST_KEYS
+from compaction.catalogs.log.watching import FIRST_PAGE, MOST_KEYS
+from compaction.catalogs.model.descriptors import hybrid, later
 from compaction.catalogs.model.entries import AlterTableProperties, RenameTable, Snapshot, VersionedUpdate
-from compaction.catalogs.model.hybrid import hybrid, later
 from compaction.local.programs.binaries import ensure_binaries
 from compaction.local.servers.etcd import start_etcd
 

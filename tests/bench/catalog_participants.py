@@ -24,11 +24,18 @@ from compaction.catalogs.compaction.deciding import compacting, propagating
 from compaction.catalogs.compaction.round import Round, Topology
 from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.catalog import Catalog
-from compaction.catalogs.model.hybrid import later, physical
+from compaction.catalogs.model.descriptors import later, physical
 from compaction.catalogs.participants.reference import system_clock
-from compaction.catalogs.serving.client import AskLimits, ParticipantAddress, ParticipantClient
-from compaction.catalogs.serving.openapi import REPORT_PATH
-from compaction.catalogs.serving.round import ReportRound, StoreRound, ask_all, store_all
+from compaction.catalogs.serving.client import (
+    AskLimits,
+    ParticipantAddress,
+    ParticipantClient,
+    ReportRound,
+    StoreRound,
+    ask_all,
+    store_all,
+)
+from compaction.catalogs.serving.server import REPORT_PATH
 from compaction.local.cluster.certs import ensure_authority
 from compaction.storage.connector import ClosingConnector
 

@@ -30,8 +30,7 @@ from bench.sensor import build
 from compaction.kube.client.api import COMPACTION_JOBS, LEASES, ApiClient, Obj
 from compaction.kube.client.config import load_connection
 from compaction.kube.launchers.process import ProcessLauncher
-from compaction.local.cluster.admin import AdminClient
-from compaction.local.cluster.control_plane import RunningControlPlane
+from compaction.local.cluster.control_plane import AdminClient, RunningControlPlane
 from compaction.segments.generate import generate_log
 
 SCRIPT = Path(__file__).with_name("processes") / "no_work.py"

@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from compaction.segments.format.codec import read_segment
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.format.segment_file import read_segment
 from compaction.segments.planning.plan import LogPlan, plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import LogState, open_log
 
 SOURCE: Final = Path(__file__).with_name("copier.c")

@@ -28,7 +28,7 @@ from bench.sensor import build
 from compaction.errors import ConflictError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import load_connection
-from compaction.kube.client.resources import COMPACTION_POLICIES, Obj
+from compaction.kube.client.transport import COMPACTION_POLICIES, Obj
 from compaction.local.cluster.control_plane import RunningControlPlane
 from compaction.segments.generate import generate_log
 

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from bench.harness import Curve, Fact, Race, Side, Workspace, most_seconds, sample
 from compaction.api.enums import JobState
 from compaction.core.planning.candidates import Candidate, GroupCandidate
-from compaction.core.planning.planner import JobInventory, Plan, PlanLimits, Planner
+from compaction.core.planning.planner import JobInventory, Plan, PlanLimits, Planner, PlanTrigger
 from compaction.core.planning.scheduler import QueuedJob, Schedule, WorkerSlots, assign
-from compaction.core.planning.triggers import PlanTrigger
 
 SEGMENTS_PER_LOG = 100
 GROUP = 8

@@ -22,15 +22,15 @@ from typing import Final
 
 from bench.harness import Fact, Workspace
 from compaction.segments.directory import fs
-from compaction.segments.directory.listing import regular_segments, segment_links
+from compaction.segments.directory.fs import regular_segments, segment_links
 from compaction.segments.generate import Pattern, generate_log
-from compaction.segments.memtable.table import LogEntry
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.memtable import LogEntry
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits
-from compaction.segments.wal.current import WalLimits
 from compaction.segments.wal.files import WAL_SUFFIX
-from compaction.segments.writer.flush import NewSegments
+from compaction.segments.wal.wal_log import WalLimits
+from compaction.segments.writer import NewSegments
 
 WAIT: Final = 600.0
 MOST_TIMES: Final = 2.0

@@ -22,13 +22,12 @@ from bench import copier
 from bench.harness import Fact, Race, Sample, Side, Workspace, in_child, sample
 from compaction.segments.commit import fence, recovery
 from compaction.segments.commit.records import GroupReceipt
-from compaction.segments.format.codec import encode_header, encode_records, read_segment
 from compaction.segments.format.names import group_key
+from compaction.segments.format.segment_file import encode_header, encode_records, read_segment
 from compaction.segments.generate import generate_log
 from compaction.segments.model import data_start
-from compaction.segments.planning.group_check import GroupCheck
-from compaction.segments.planning.limits import SegmentLimits
-from compaction.segments.planning.plan import plan_log
+from compaction.segments.planning.plan import GroupCheck, plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting.compact import compact_groups
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 
 from bench.harness import Curve, Fact, Race, Side, Workspace, least_ratio
-from compaction.api.policy.resource import CompactionPolicySpec
+from compaction.api.policy.policy import CompactionPolicySpec
 from compaction.segments.generate import generate_log
-from compaction.segments.scan.changes import SETTLE_SECONDS
+from compaction.segments.scan.find import SETTLE_SECONDS
 from compaction.segments.scan.sense import content_of
 from compaction.storage.adapter import SenseRequest, StoreAdapter, open_store
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from bench.harness import Curve, Fact, Race, Side, Target, Workspace
 from bench.sensor import build
-from compaction.api.job.report import ReportOutcome
-from compaction.local.cache import class_archives
+from compaction.api.job.job_status import ReportOutcome
+from compaction.local.processes.process import class_archives
 from compaction.local.programs.spark_archive import ensure_archive
 from compaction.segments.commit import fence
 from compaction.segments.generate import generate_log

@@ -14,12 +14,10 @@ from pathlib import Path
 
 from bench.harness import Fact, Race, Side, Target, Workspace, sample
 from compaction.staging.format.columns import RecordColumns
-from compaction.staging.format.framing import frame_value
-from compaction.staging.format.identity import RangeIdentity
+from compaction.staging.format.identity import RangeIdentity, frame_value
 from compaction.staging.format.messages import CatalogEntry, ProtoTimestamp
 from compaction.staging.format.ranges import RangeInfo, write_ranges
-from compaction.staging.format.sources import FileSource
-from compaction.staging.format.table_reader import TableReader
+from compaction.staging.format.table_reader import FileSource, TableReader
 from compaction.staging.format.table_writer import TableWriter
 from support.stores.plain_tables import read_plain, write_plain
 from support.stores.rocksdb_tables import rocksdb_tables

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from bench.harness import Curve, Fact, Race, Side, Workspace, answer_of_child, in_child
-from compaction.staging.compaction.rewriting import base_view, staged_changes
+from compaction.staging.compaction import base_view, staged_changes
 from compaction.staging.format.columns import I64, RecordColumns
 from compaction.staging.format.ranges import write_ranges
 from compaction.staging.rewriting.tree import WrittenTree
+from compaction.staging.tree.aligning import fingerprint
 from compaction.staging.tree.applying import merge_changes
-from compaction.staging.tree.fingerprint import fingerprint
 from support.stores.plain_tables import read_plain, write_plain
 from support.stores.rocksdb_tables import rocksdb_tables
 from support.stores.staging_bulk import BulkRepo, deletions_of, in_steps, records_of

@@ -17,14 +17,14 @@ from typing import Final
 
 from bench.harness import Fact, Race, Side, Workspace, least_ratio
 from compaction.segments.directory import fs
-from compaction.segments.memtable.table import LogEntry
+from compaction.segments.memtable import LogEntry
 from compaction.segments.system.log import Log
-from compaction.segments.system.recovery import recover
-from compaction.segments.system.row import LogRow
+from compaction.segments.system.opening import recover
+from compaction.segments.system.rules import LogRow
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.wal.codec import HEADER
-from compaction.segments.wal.current import WalLimits
 from compaction.segments.wal.files import wal_files
+from compaction.segments.wal.wal_log import WalLimits
 
 LIMITS: Final = SystemLimits(wal=WalLimits(max_size=1 << 40))
 """No roll: what is measured is the write-ahead log alone."""

@@ -70,7 +70,9 @@ def test_every_name_of_the_package_is_there_and_none_is_loaded_for_the_others() 
         assert getattr(library, name).__name__ == name
     with pytest.raises(AttributeError, match="no attribute 'Catalogue'"):
         getattr(library, "Catalogue")  # noqa: B009
-    probe = "import sys, compaction.catalogs.model.catalog; print('compaction.catalogs.log.etcd.client' in sys.modules)"
+    probe = (
+        "import sys, compaction.catalogs.model.catalog; print('compaction.catalogs.log.etcd.gateway' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout == "False\n"
 
 

@@ -15,10 +15,9 @@ import pytest
 
 from chaos.commit_proxy import CommitProxy, Cut
 from compaction.blocks.index.claims import claim, high_water, open_jobs
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.listing import live_blocks
-from compaction.blocks.index.registering import register
-from compaction.blocks.index.replacing import BlockReplacement, replace
+from compaction.blocks.index.live_blocks import live_blocks
+from compaction.blocks.index.registering import BlockReplacement, register, replace
+from compaction.blocks.index.tables import IndexDatabase
 from compaction.blocks.model import RowFingerprint
 from compaction.local.servers.postgres import PostgresServer
 from compaction.storage.errors import DatabaseError, DatabaseUnavailableError
@@ -110,10 +109,10 @@ NURSERY = """
 import os, random, sys
 from compaction.errors import CompactionError
 from compaction.blocks.index.claims import claim, high_water, open_jobs, retire
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.queue import read_queue
-from compaction.blocks.index.listing import live_blocks
-from compaction.blocks.index.replacing import BlockReplacement, replace
+from compaction.blocks.index.tables import IndexDatabase
+from compaction.blocks.index.queued import read_queue
+from compaction.blocks.index.live_blocks import live_blocks
+from compaction.blocks.index.registering import BlockReplacement, replace
 from support.stores.block_index import NOON, output_of
 
 def compact(url, seed):

@@ -11,11 +11,11 @@ import pytest
 
 from chaos.commit_proxy import CommitProxy, Cut
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.blocks.rewriting.attempt import COMMIT_PATIENCE, BlockAttempt
+from compaction.api.job.job_status import JobReport, ReportOutcome
+from compaction.blocks.rewriting.rewriter import COMMIT_PATIENCE, BlockAttempt
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.local.servers.postgres import PostgresServer
-from compaction.worker.place import objects_place
+from compaction.worker.tasks import objects_place
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_index import check, empty_postgres

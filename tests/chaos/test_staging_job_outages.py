@@ -11,17 +11,16 @@ import pytest
 
 from chaos.commit_proxy import CommitProxy, Cut
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.api.job.resource import CompactionJobSpec
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.job.job import CompactionJobSpec
+from compaction.api.job.job_status import JobReport, ReportOutcome
+from compaction.api.policy.policy import CompactionPolicy
 from compaction.core.planning.planner import JobInventory
-from compaction.core.reconcile.planning.creating import planner_of, spec_of
+from compaction.core.reconcile.planning.replan import planner_of, spec_of
 from compaction.local.servers.postgres import PostgresServer
 from compaction.staging.adapter import open_adapter
 from compaction.staging.flows.area import Area
-from compaction.staging.flows.branching import Brancher
+from compaction.staging.flows.branching import Brancher, seal
 from compaction.staging.flows.reading import Reader
-from compaction.staging.flows.swapping import seal
 from compaction.staging.flows.writing import Writer
 from compaction.staging.rewriting.rewriter import MetarangeRewriter
 from compaction.staging.store import StagingConnection, StagingStore

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from compaction.cli.completion import FILES, NO_FILES, completions
-from compaction.cli.main import COMMANDS, called_as, main
+from compaction.cli.main import COMMANDS, FILES, NO_FILES, called_as, completions, main
 from support.cluster.by_kubectl import Cluster
 from support.cluster.catalog_manifests import catalog_object
 from support.cluster.manifests import job_object, policy_object

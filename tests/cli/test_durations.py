@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from compaction.cli.durations import DurationParameter
+from compaction.cli.values import DurationParameter
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ for command in json.loads(sys.argv[2]):
 """
 CLUSTER = {"kopf", "kubernetes", "aiohttp", "pyspark"}
 PARQUET = {"pyarrow", "numpy"}
-MODELS = {"pydantic", "yaml", "compaction.api.policy.resource"}
+MODELS = {"pydantic", "yaml", "compaction.api.policy.policy"}
 DATABASE = {"sqlalchemy", "alembic", "mako", "sqlalchemy.dialects.postgresql", "obstore"}
 TALK = {"rich", "structlog"}
 
@@ -67,7 +67,7 @@ def test_who_asks_the_index_imports_the_database_only(blocks: BlockCommands) -> 
 def test_who_looks_into_a_log_imports_no_store_of_blocks(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert main(["segments", "generate", str(log)]) == 0
-    heavy = CLUSTER | DATABASE | {"pyarrow", "compaction.api.policy.resource"}
+    heavy = CLUSTER | DATABASE | {"pyarrow", "compaction.api.policy.policy"}
     assert imported(heavy, ["segments", "inspect", log]) == [""]
 
 
@@ -78,7 +78,7 @@ def test_a_run_of_a_policy_imports_nothing_of_catalogs(tmp_path: Path) -> None:
         "apiVersion: compaction.dev/v1alpha1\nkind: CompactionPolicy\nmetadata: {name: logs}\n"
         f"spec: {{store: {{segmentLogs: {{root: {root}}}}}}}\n"
     )
-    heavy = {"compaction.catalogs", "compaction.api.catalog.resource", "kubernetes", "kopf"}
+    heavy = {"compaction.catalogs", "compaction.api.catalog.catalog", "kubernetes", "kopf"}
     assert imported(heavy, ["run", "-f", file, "--dry-run"]) == [""]
 
 

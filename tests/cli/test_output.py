@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from compaction.cli.errors import ErrorGroup, describe
+from compaction.cli.lazy import ErrorGroup, describe
 from compaction.cli.output import Column, OutputFormat, TableStream, emit, optional_bytes, output_option, print_table
 from compaction.segments.errors import NotALogDirectoryError
 

@@ -6,7 +6,7 @@ import pytest
 
 from compaction.cli.cluster.why import show
 from compaction.cli.output import print_pairs
-from compaction.core.explain.policy import explain_policy
+from compaction.core.explain.why_policy import explain_policy
 from support.cluster.explained import NOW, policy_with
 
 HOSTILE = "/ra/\x1b]0;evil\x07\x1b[2J"

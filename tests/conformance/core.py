@@ -10,18 +10,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.api.job.resource import CompactionJobSpec
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.job.job import CompactionJobSpec
+from compaction.api.job.job_status import JobReport, ReportOutcome
+from compaction.api.policy.policy import CompactionPolicy
 from compaction.core.kind import Kind
+from compaction.core.planning.debt import HeldJob
 from compaction.core.planning.planner import JobInventory
-from compaction.core.planning.reading import HeldJob
-from compaction.core.reconcile.planning.creating import planner_of, spec_of
+from compaction.core.reconcile.planning.replan import planner_of, spec_of
 from compaction.registry import kind_of
 from compaction.storage.adapter import Sensed, SenseRequest, StoreAdapter, Swept, open_store
-from compaction.worker.engine import Engine
-from compaction.worker.ports import Assignment
-from compaction.worker.runner import RunnerOfAllKinds
+from compaction.worker.attempt import RunnerOfAllKinds
+from compaction.worker.ports import Assignment, Engine
 from conformance.harness import Harness
 from support.processes.worker_ports import FakeLease
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import ReportOutcome
+from compaction.api.job.job_status import ReportOutcome
 from conformance.core import Core, Job, succeeded
 from conformance.harness import Fault, Harness, Strike
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, ReportOutcome
+from compaction.api.job.job_status import JobReport, ReportOutcome
 from compaction.errors import ClaimRefusedError, CompactionError, StaleTokenError
 from compaction.worker.errors import JobStoppedError, LeaseLostError
 from conformance.core import Core, Job, succeeded

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from compaction.api.crd.definitions import crd_files
-from compaction.api.job.resource import JobReceipt
+from compaction.api.job.job import JobReceipt
 from compaction.api.policy.store import StoreSpec
 from compaction.local.cluster.control_plane import start_control_plane
 from compaction.local.programs.binaries import Binaries

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from compaction.local.cluster.admin import Answer
+from compaction.local.cluster.control_plane import Answer
 from support.cluster.control_plane import ControlPlane
 
 DryRun = Callable[[dict[str, Any]], Answer]

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
+from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus, ProcessStatus, RequiredTime
 from compaction.api.catalog.reasons import Outcome
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.catalog.status import CatalogCompactionStatus, ProcessStatus, RequiredTime
 from compaction.api.conditions import set_ready
-from compaction.api.text.times import timestamp_from_epoch
-from compaction.local.cluster.admin import Answer
+from compaction.api.text.quantities import timestamp_from_epoch
+from compaction.local.cluster.control_plane import Answer
 from support.cluster.catalog_manifests import ACCEPTED, REFUSED, catalog_object
 
 pytestmark = pytest.mark.apiserver

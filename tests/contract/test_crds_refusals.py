@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from compaction.blocks.paths import place_problem
-from compaction.local.cluster.admin import Answer
+from compaction.blocks.model import place_problem
+from compaction.local.cluster.control_plane import Answer
 from support.cluster.manifests import (
     BLOCK_1,
     WRONG_BLOCK_JOBS,

@@ -12,10 +12,10 @@ import yaml
 
 from compaction.api.conditions import set_complete, set_ready
 from compaction.api.enums import JobState
-from compaction.api.job.resource import CompactionJob, CompactionJobStatus
-from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus, DebtStatus
-from compaction.api.text.times import Timestamp, timestamp_from_epoch
-from compaction.local.cluster.admin import Answer
+from compaction.api.job.job import CompactionJob, CompactionJobStatus
+from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus, DebtStatus
+from compaction.api.text.quantities import Timestamp, timestamp_from_epoch
+from compaction.local.cluster.control_plane import Answer
 from support.cluster.manifests import SEGMENT_1, SEGMENT_2, job_object, policy_object
 
 pytestmark = pytest.mark.apiserver

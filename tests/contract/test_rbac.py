@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from compaction.kube.client.resources import PODS
+from compaction.kube.client.transport import PODS
 from compaction.kube.launchers.objects import VERBS
 from compaction.kube.replica.preflight import needed_permissions
 from support.cluster.control_plane import ControlPlane

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from compaction.blocks.rewriting.job import BlockJob
+from compaction.blocks.rewriting.report import BlockJob
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from crash.mortal_worker import Mortal, attempt
 from support.faults.index_faults import When

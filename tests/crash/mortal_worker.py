@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from compaction.api.job.report import JobReport
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.rewriting.attempt import BlockAttempt
-from compaction.blocks.rewriting.job import BlockJob
+from compaction.api.job.job_status import JobReport
+from compaction.blocks.index.tables import IndexDatabase
+from compaction.blocks.rewriting.report import BlockJob
+from compaction.blocks.rewriting.rewriter import BlockAttempt
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.storage.errors import ObjectStoreUnavailableError
 from compaction.storage.objects.store import ObjectStorage
-from compaction.worker.place import objects_place
+from compaction.worker.tasks import objects_place
 from support.faults.index_faults import Death, Fault, Interrupted, When
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_jobs import secrets_of

@@ -10,8 +10,8 @@ from pathlib import Path
 from compaction.segments.commit import commit, fence
 from compaction.segments.commit.records import RewrittenGroup
 from compaction.segments.directory import lock
-from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.plan import plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from compaction.blocks.index.retention import RetentionPeriods
 from compaction.blocks.index.tables import BlockState
+from compaction.blocks.index.tombstones import RetentionPeriods
 from compaction.blocks.owners import IDENTITY_PATH
 from compaction.blocks.store import BlockStore
 from compaction.blocks.sweep.cleaning import REMEMBERED, expire_all, housekeeping, sweep

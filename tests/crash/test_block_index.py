@@ -13,14 +13,21 @@ from typing import Any
 import pytest
 
 from compaction.blocks.index.claims import claim, forget_jobs, high_water, retire
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.orphans import condemn, confirm_gone, forget_gone
-from compaction.blocks.index.quarantine import Fault as BlockFault
-from compaction.blocks.index.quarantine import drop, quarantine, release
-from compaction.blocks.index.registering import register
-from compaction.blocks.index.replacing import BlockReplacement, replace
-from compaction.blocks.index.retention import RetentionPeriods, expire
-from compaction.blocks.index.tombstones import confirm, due, failed, forget_blocks
+from compaction.blocks.index.queued import Fault as BlockFault
+from compaction.blocks.index.queued import drop, quarantine, release
+from compaction.blocks.index.registering import BlockReplacement, register, replace
+from compaction.blocks.index.tables import IndexDatabase
+from compaction.blocks.index.tombstones import (
+    RetentionPeriods,
+    condemn,
+    confirm,
+    confirm_gone,
+    due,
+    expire,
+    failed,
+    forget_blocks,
+    forget_gone,
+)
 from support.faults.index_faults import Death, Fault, Interrupted, When, interruptions
 from support.stores.block_index import NOON, SECOND, SavedIndex, blocks_of, check, output_of, tables
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import ReportOutcome
+from compaction.api.job.job_status import ReportOutcome
 from compaction.blocks.errors import BlockClaimError
-from compaction.blocks.index.refusals import IndexRefusal
-from compaction.blocks.rewriting.job import BlockJob
+from compaction.blocks.index.claims import IndexRefusal
+from compaction.blocks.rewriting.report import BlockJob
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from crash.block_worker import exit_codes, order, start
 from crash.mortal_worker import Mortal, attempt

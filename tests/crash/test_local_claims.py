@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from compaction.blocks.claims.holders import STRAY_CLAIM
+from compaction.blocks.claiming import STRAY_CLAIM
 from compaction.blocks.index.claims import claim
 from compaction.blocks.index.tables import HOLDERS
 from compaction.blocks.model import SECOND
 from compaction.blocks.store import BlockStore
-from compaction.local.run.this_process import this_process
-from compaction.storage.processes import Holder
+from compaction.local.processes.process import this_process
+from compaction.storage.opened import Holder
 from support.stores.block_commands import BlockCommands, in_folder
 from support.stores.block_index import check
 from support.stores.block_jobs import orphans

@@ -17,14 +17,14 @@ import pytest
 
 from compaction.segments.errors import SegmentLogError
 from compaction.segments.install.driver import install_snapshot
-from compaction.segments.memtable.table import LogEntry
-from compaction.segments.snapshot.seq import LiveSet, encode_indexes
-from compaction.segments.system import cut, installs, snapshots
+from compaction.segments.memtable import LogEntry
+from compaction.segments.snapshot.live_indexes import LiveSet, encode_indexes
+from compaction.segments.system import content, installs
 from compaction.segments.system import log as log_module
 from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits
-from compaction.segments.wal.current import WalLimits
-from compaction.segments.writer.flush import NewSegments
+from compaction.segments.wal.wal_log import WalLimits
+from compaction.segments.writer import NewSegments
 from support.depth import at_depth
 from support.faults.power_loss import Disk, Recorder, Without, lose_power_everywhere
 from support.stores.log_promises import conforms
@@ -244,11 +244,11 @@ def covers_nothing(*_: object) -> bool:
 
 
 DEFECTS: dict[str, tuple[Any, str, object]] = {
-    "the cut's name is not synced": (cut, "fs", Without("sync_directory")),
+    "the cut's name is not synced": (content, "fs", Without("sync_directory")),
     "no cut is written": (log_module, "write_cut", nothing_is_cut),
-    "entries behind the cut count": (cut.LogCut, "covers", covers_nothing),
+    "entries behind the cut count": (content.LogCut, "covers", covers_nothing),
     "the files of the snapshot are not synced": (installs, "fs", Without("sync")),
-    "the name of the snapshot is not synced": (snapshots, "fs", Without("sync_directory")),
+    "the name of the snapshot is not synced": (content, "fs", Without("sync_directory")),
 }
 
 

@@ -14,13 +14,12 @@ import pytest
 from compaction.segments import sweep
 from compaction.segments.commit import fence, recovery
 from compaction.segments.errors import SegmentLogError
-from compaction.segments.planning.limits import SegmentLimits
-from compaction.segments.planning.unreferenced import DeadSegment
+from compaction.segments.planning.unreferenced import DeadSegment, SegmentLimits
 from compaction.segments.reading.view import is_log_directory
-from compaction.segments.rewriting.run import CompactionRequest, compact_log
-from compaction.segments.snapshot.seq import LiveSet
-from compaction.segments.system import phase_one
-from compaction.segments.system.row import LogRow
+from compaction.segments.rewriting.compact import CompactionRequest, compact_log
+from compaction.segments.snapshot.live_indexes import LiveSet
+from compaction.segments.system import compactions
+from compaction.segments.system.rules import LogRow
 from compaction.segments.system.segments import SegmentView
 from crash import test_log_system_power as power
 from support.depth import at_depth
@@ -85,12 +84,12 @@ def everything_below_the_snapshot(view: SegmentView, row: LogRow, waiting: LiveS
     """A phase 1 that forgets what is live."""
     if row.live is None or not view.segments:
         return {}
-    return phase_one.find_dead(view.state(row, waiting), row.live.clip(0, 0))
+    return compactions.find_dead(view.state(row, waiting), row.live.clip(0, 0))
 
 
 def test_a_phase_one_that_forgets_what_is_live_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the test above would pass whatever the code does."""
-    monkeypatch.setattr(phase_one, "dead_in", everything_below_the_snapshot)
+    monkeypatch.setattr(compactions, "dead_in", everything_below_the_snapshot)
     recorded = record(tmp_path, monkeypatch)
     with pytest.raises((AssertionError, SegmentLogError)):
         power.lose(tmp_path, *recorded, kept=frozenset({"everything"}), every=9, within=nullcontext)

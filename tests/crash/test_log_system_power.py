@@ -14,21 +14,20 @@ from types import ModuleType
 
 import pytest
 
-from compaction.segments.directory.listing import regular_segments
+from compaction.segments import writer as flush_module
+from compaction.segments import writer as segment_writer
+from compaction.segments.directory.fs import regular_segments
 from compaction.segments.errors import SegmentLogError
-from compaction.segments.format import writer as segment_files
-from compaction.segments.memtable.table import LogEntry
-from compaction.segments.snapshot.seq import LiveSet
-from compaction.segments.system import snapshots
+from compaction.segments.format import segment_file as segment_files
+from compaction.segments.memtable import LogEntry
+from compaction.segments.snapshot.live_indexes import LiveSet
+from compaction.segments.system import content
 from compaction.segments.system import system as system_module
 from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits
-from compaction.segments.wal import current
-from compaction.segments.wal import log as wal_log
-from compaction.segments.wal.current import WalLimits
-from compaction.segments.writer import flush as flush_module
-from compaction.segments.writer import segments as segment_writer
-from compaction.segments.writer.flush import NewSegments
+from compaction.segments.wal import wal_log
+from compaction.segments.wal.wal_log import WalLimits
+from compaction.segments.writer import NewSegments
 from support.faults.power_loss import Disk, Recorder, Without, lose_power_everywhere
 from support.stores.log_promises import History, conforms
 from support.stores.wrong_selections import live_only_above, nothing_hides
@@ -182,12 +181,12 @@ def test_power_is_lost_at_every_call(tmp_path: Path) -> None:
 
 
 DEFECTS: dict[str, tuple[ModuleType, str, object]] = {
-    "a batch is not synced": (current, "fs", Without("sync_data")),
+    "a batch is not synced": (wal_log, "fs", Without("sync_data")),
     "the name of a file is not synced": (wal_log, "fs", Without("sync_directory")),
     "segments are not synced": (segment_files, "fs", Without("sync")),
     "a directory of segments is not synced": (segment_files, "fs", Without("sync_directory")),
-    "a snapshot is not synced": (snapshots, "fs", Without("sync")),
-    "the name of a snapshot is not synced": (snapshots, "fs", Without("sync_directory")),
+    "a snapshot is not synced": (content, "fs", Without("sync")),
+    "the name of a snapshot is not synced": (content, "fs", Without("sync_directory")),
     "the directory of a log is not synced": (system_module, "fs", Without("sync_directory")),
     "live entries below the snapshot are dropped": (flush_module, "select", live_only_above),
     "what a dead entry has overwritten comes back": (flush_module, "select", nothing_hides),

@@ -12,13 +12,13 @@ from compaction.errors import StaleTokenError
 from compaction.segments.commit import commit, fence
 from compaction.segments.commit.records import GroupReceipt, RewrittenGroup
 from compaction.segments.errors import InvalidGroupError, SourcesChangedError, StoreIOError
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.model import segment_name
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from support.faults.sudden_death import DyingFilesystem
 from support.stores.segment_logs import content, leftovers
 
@@ -149,7 +149,7 @@ def test_a_disk_that_refuses_once_fails_exactly_what_was_not_committed(log: Path
 
 def recopied(groups: list[RewrittenGroup], directory: Path) -> list[RewrittenGroup]:
     """The same groups as they are after the whole directory was copied: every file has another identity."""
-    from compaction.segments.directory.listing import regular_identity
+    from compaction.segments.directory.fs import regular_identity
 
     moved = []
     for group in groups:

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from compaction.segments import sweep
+from compaction.segments.clump.clump_plan import ClumpOptions
+from compaction.segments.clump.clump_run import clump_log, receipts_of
 from compaction.segments.clump.moves import read_moves
-from compaction.segments.clump.plan import ClumpOptions
-from compaction.segments.clump.run import clump_log, receipts_of
 from compaction.segments.commit import fence, recovery
 from compaction.segments.errors import CorruptMovesError, SegmentLogError
-from compaction.segments.format.writer import LogWriter
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.format.segment_file import LogWriter
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.store import SegmentLogStore
 from support.depth import at_depth

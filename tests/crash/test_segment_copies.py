@@ -11,13 +11,13 @@ import pytest
 
 from compaction.segments import sweep
 from compaction.segments.commit import commit, fence
-from compaction.segments.format.writer import LogWriter
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.planning.plan import plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from support.stores.segment_logs import content
 
 LIMITS = SegmentLimits(max_sources=2)

@@ -22,14 +22,14 @@ from compaction.segments.commit import commit, evidence, fence, recovery
 from compaction.segments.commit.evidence import Stays
 from compaction.segments.commit.records import GroupReceipt
 from compaction.segments.errors import SegmentLogError
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.model import FileIdentity
-from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.plan import plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from support.depth import one_of_each
 from support.faults.interrupted_calls import before_call
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath, points, steps

@@ -14,12 +14,12 @@ from compaction.segments.commit import commit, fence, recovery
 from compaction.segments.commit.records import RewrittenGroup
 from compaction.segments.directory import fs, lock
 from compaction.segments.errors import LockLostError
-from compaction.segments.format.writer import LogWriter
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.format.segment_file import LogWriter
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from support.faults.sudden_death import DyingFilesystem, points
 from support.stores.segment_logs import content, leftovers
 

@@ -16,9 +16,9 @@ from compaction.segments import sweep
 from compaction.segments.commit import commit, fence, recovery
 from compaction.segments.directory import lock
 from compaction.segments.errors import LockHeldError
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from crash.segment_racers import JOB, hold, race, rewrite
 from support.stores.segment_logs import content, leftovers
 
@@ -39,7 +39,7 @@ CHILD = """
     from pathlib import Path
     from compaction.segments.commit import commit, fence
     from compaction.segments.directory import fs
-    from compaction.segments.planning.limits import SegmentLimits
+    from compaction.segments.planning.unreferenced import SegmentLimits
     from compaction.segments.planning.plan import plan_log
     from compaction.segments.reading.view import open_log
     from compaction.segments.rewriting import kernel

@@ -12,16 +12,13 @@ from typing import Any
 
 import pytest
 
-from compaction.staging.compaction.claims import claim, swap_base
-from compaction.staging.compaction.rewriting import rewrite
-from compaction.staging.compaction.work import work_on
+from compaction.staging.compaction import claim, rewrite, swap_base, work_on
 from compaction.staging.errors import NoChangesError
 from compaction.staging.flows.area import Area
-from compaction.staging.flows.journal import journalled
+from compaction.staging.flows.branching import journalled
 from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
 from compaction.staging.staged.counters import TokenCounters
-from compaction.staging.sweep.objects import reachable, sweep_objects
-from compaction.staging.sweep.tokens import sweep_tokens
+from compaction.staging.sweep import reachable, sweep_objects, sweep_tokens
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.objects.store import ObjectStorage, open_objects
 from support.depth import one_of_each

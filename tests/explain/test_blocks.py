@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from compaction.api.job.resource import CompactionJob, JobReceipt
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.job.job import CompactionJob, JobReceipt
+from compaction.api.policy.policy import CompactionPolicy
 from compaction.blocks.kind import BLOCKS
 from compaction.cli.cluster.status_view import job_data, policy_data, show_policy
-from compaction.core.explain.job import explain_job
-from compaction.core.explain.policy import explain_policy
+from compaction.core.explain.why_job import explain_job
+from compaction.core.explain.why_policy import explain_policy
 from support.cluster.explained import NOW, ago, condition
 from support.cluster.manifests import BLOCK_1, BLOCK_2, block_job_object, block_policy_object
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.api.catalog.processes import Trigger
-from compaction.api.catalog.reasons import Process, Reason
-from compaction.api.catalog.standing import PASSING, CatalogReason
+from compaction.api.catalog.catalog import PASSING, CatalogReason
+from compaction.api.catalog.reasons import Process, Reason, Trigger
 from compaction.api.names import COORDINATOR_LEASE
-from compaction.catalogs.explain.explaining import explain_catalog
-from compaction.catalogs.explain.words import CATALOG_WORDS, CAUSE_WORDS
-from compaction.catalogs.participants.report import Cause
+from compaction.catalogs.explaining import CATALOG_WORDS, CAUSE_WORDS, explain_catalog
+from compaction.catalogs.participants.reports import Cause
 from compaction.cli.main import COMMANDS
 from compaction.core.meaning import Meaning, Names
 from support.cluster.explained import NOW, ago, catalog_status, catalog_with, condition, lease_with

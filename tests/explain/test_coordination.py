@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from compaction.api.names import COORDINATOR_LEASE
-from compaction.core.explain.coordination import MISSING, Leadership, coordination
+from compaction.core.explain.explanation import MISSING, Leadership, coordination
 from compaction.leases.record import Lease
 from support.cluster.explained import NOW, lease_with
 

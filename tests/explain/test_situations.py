@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from compaction.api.names import COORDINATOR_LEASE
-from compaction.core.explain.job import explain_job
-from compaction.core.explain.policy import explain_policy
+from compaction.core.explain.why_job import explain_job
+from compaction.core.explain.why_policy import explain_policy
 from compaction.segments.reasons import SegmentReason
-from compaction.segments.scan.problems import LogErrorReason
+from compaction.segments.scan.find import LogErrorReason
 from support.cluster.explained import NOW, ago, attempt, condition, job_with, lease_with, policy_with
 
 DEBT = {"bytes": 163 << 20, "sources": 40, "targets": 4}

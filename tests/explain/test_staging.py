@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from compaction.api.job.resource import CompactionJob
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.core.explain.job import explain_job
-from compaction.core.explain.policy import explain_policy
+from compaction.api.job.job import CompactionJob
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.core.explain.why_job import explain_job
+from compaction.core.explain.why_policy import explain_policy
 from support.cluster.explained import NOW, ago
 from support.cluster.staging_manifests import staging_job_object, staging_policy_object
 

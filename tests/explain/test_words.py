@@ -9,15 +9,21 @@ import pytest
 
 from compaction.api.enums import JobReason, PolicyReason, WaitReason
 from compaction.blocks.kind import BLOCKS
-from compaction.blocks.planning.rules import BlockReason
+from compaction.blocks.planning.batches import BlockReason
 from compaction.blocks.reasons import BlockJobReason
 from compaction.cli.main import COMMANDS
-from compaction.core.explain.job import explain_job
-from compaction.core.explain.job_words import JOB_WORDS
-from compaction.core.explain.left_out_words import TARGET_WORDS
-from compaction.core.explain.policy import explain_policy
-from compaction.core.explain.policy_words import POLICY_WORDS, WAIT_WORDS
-from compaction.core.explain.words import job_words, left_out_words, policy_words, wait_words
+from compaction.core.explain.why_job import explain_job
+from compaction.core.explain.why_policy import explain_policy
+from compaction.core.explain.words import (
+    JOB_WORDS,
+    POLICY_WORDS,
+    TARGET_WORDS,
+    WAIT_WORDS,
+    job_words,
+    left_out_words,
+    policy_words,
+    wait_words,
+)
 from compaction.core.meaning import Meaning, Names, meaning_of
 from compaction.core.planning.candidates import LeftOutReason
 from compaction.segments.kind import SEGMENTS

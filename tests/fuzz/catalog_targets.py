@@ -7,12 +7,10 @@ from typing import Final
 
 from compaction.catalogs.codec import canonical
 from compaction.catalogs.codec.codec import PROTOCOL_1, decode_exact, encode
-from compaction.catalogs.codec.texts import decode_text, encode_text
-from compaction.catalogs.codec.types import TypeId
+from compaction.catalogs.codec.primitives import TypeId, decode_text, encode_text
 from compaction.catalogs.errors import CatalogValueError, InapplicableEntryError
-from compaction.catalogs.model.applying import with_entries
+from compaction.catalogs.model.applying import restored, with_entries
 from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
-from compaction.catalogs.model.snapshots import restored
 from fuzz.target import Target, check_error, refusing
 from support.catalogs.samples import RELEASES
 

@@ -8,7 +8,6 @@ from typing import Final
 from compaction.segments.errors import InstallMessageError, InvalidCutError
 from compaction.segments.install import receiver as receiving
 from compaction.segments.install import sender as sending
-from compaction.segments.install.codec import checksum, decode, encode
 from compaction.segments.install.messages import (
     Cancel,
     Chunk,
@@ -20,11 +19,14 @@ from compaction.segments.install.messages import (
     Refusal,
     Refused,
     SentEntry,
+    checksum,
+    decode,
+    encode,
 )
-from compaction.segments.install.needed import NeededEntries
-from compaction.segments.memtable.table import LogEntry
-from compaction.segments.snapshot.seq import LiveSet
-from compaction.segments.system.cut import LogCut, decode_cut, encode_cut
+from compaction.segments.install.sender import NeededEntries
+from compaction.segments.memtable import LogEntry
+from compaction.segments.snapshot.live_indexes import LiveSet
+from compaction.segments.system.content import LogCut, decode_cut, encode_cut
 from fuzz.target import Target, refusing
 
 HEAD: Final = 10

@@ -8,16 +8,16 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 
 from compaction.api.policy.cron import Cron
-from compaction.api.policy.schedule import TimeZone
-from compaction.api.text.values import Duration
-from compaction.core.planning.schedule import OpenWindow, finished_by, next_time, window_state
+from compaction.api.policy.policy_spec import TimeZone
+from compaction.api.text.quantities import Duration
+from compaction.core.reconcile.timing import OpenWindow, finished_by, next_time, window_state
 from compaction.errors import CompactionError
 from compaction.segments.model import segment_name
 from compaction.segments.reading.reader import iter_entries
 from compaction.segments.reading.view import scan_log
-from compaction.segments.scan.problems import LogErrorReason
+from compaction.segments.scan.find import LogErrorReason
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.store import SegmentLogStore
 from fuzz.segment_targets import SEGMENTS, segment_bytes
 from fuzz.target import Target, check_error

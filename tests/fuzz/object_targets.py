@@ -15,22 +15,20 @@ from kubernetes.config import kube_config
 from pydantic import TypeAdapter, ValidationError
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, ReportOutcome, parse_report
-from compaction.api.job.resource import CompactionJob, JobReceipt, SkippedSource
-from compaction.api.manifests.policies import load_policies
-from compaction.api.manifests.secrets import load_secrets
-from compaction.api.text.times import Timestamp, format_timestamp
-from compaction.api.text.values import Duration, Quantity
-from compaction.cli.option_file import options_of_file
+from compaction.api.job.job import CompactionJob, JobReceipt, SkippedSource
+from compaction.api.job.job_status import JobReport, ReportOutcome, parse_report
+from compaction.api.manifests import load_secrets
+from compaction.api.text.quantities import Duration, Quantity, Timestamp, format_timestamp
+from compaction.cli.local.policy_file import load_policies
+from compaction.cli.places import options_of_file
 from compaction.kube.client.config import from_kubeconfig
 from compaction.kube.gather import job_lease, worker_lease
 from compaction.kube.launchers.process import ProcessLauncher
-from compaction.leases.observer import LeaseObserver
-from compaction.leases.record import Lease, format_micro_time, parse_micro_time
-from compaction.local.cluster import state
-from compaction.local.programs import archive
-from compaction.segments.rewriting.job import SegmentJob
-from compaction.segments.scan.globs import compile_globs, matches
+from compaction.leases.record import Lease, LeaseObserver, format_micro_time, parse_micro_time
+from compaction.local.cluster import control_plane
+from compaction.local.programs import binaries
+from compaction.segments.rewriting.report import SegmentJob
+from compaction.segments.scan.find import compile_globs, matches
 from fuzz.target import Target, refusing
 
 POLICY: Final = b"""\
@@ -183,13 +181,13 @@ def _worker_record(data: bytes, directory: Path) -> None:
 
 
 def _local_state(data: bytes, directory: Path) -> None:
-    state.state_file(directory).write_bytes(data)
-    with refusing(str(state.state_file(directory))):
-        found = state.read_state(directory)
+    control_plane.state_file(directory).write_bytes(data)
+    with refusing(str(control_plane.state_file(directory))):
+        found = control_plane.read_state(directory)
         assert found is not None
         assert not found.running
-        state.write_state(directory, found)
-        assert state.read_state(directory) == found
+        control_plane.write_state(directory, found)
+        assert control_plane.read_state(directory) == found
 
 
 def _kubeconfig(data: bytes, directory: Path) -> None:
@@ -211,9 +209,9 @@ def _archive(data: bytes, directory: Path) -> None:
     place.mkdir()
     file.write_bytes(data)
     with refusing("a.tar.gz"):
-        archive.unpack(file, place, checksum=hashlib.sha512(data).hexdigest())
+        binaries.unpack(file, place, checksum=hashlib.sha512(data).hexdigest())
     assert {path.name for path in directory.iterdir()} == {"place", "a.tar.gz"}
-    assert {path.name for path in place.iterdir()} <= set(archive.PROGRAMS)
+    assert {path.name for path in place.iterdir()} <= set(binaries.PROGRAMS)
     assert all(path.is_file() and not path.is_symlink() for path in place.iterdir())
 
 
@@ -232,7 +230,7 @@ def _tar(*members: tuple[str, bytes, bytes]) -> bytes:
 
 _FILE = tarfile.REGTYPE
 ARCHIVES: Final = (
-    _tar(*((f"bin/{name}", _FILE, b"program") for name in archive.PROGRAMS)),
+    _tar(*((f"bin/{name}", _FILE, b"program") for name in binaries.PROGRAMS)),
     _tar(("../../etcd", _FILE, b"x"), ("/etc/kubectl", _FILE, b"y"), ("kubectl", tarfile.SYMTYPE, b"/etc/passwd")),
     _tar(("etcd", tarfile.LNKTYPE, b"../a.tar.gz"), ("etcd", tarfile.FIFOTYPE, b""), ("kubectl", tarfile.DIRTYPE, b"")),
 )

@@ -12,7 +12,6 @@ from pydantic import TypeAdapter
 
 from compaction.segments.clump.moves import MoveReceipt, Moves, decode_moves, encode_moves
 from compaction.segments.commit import fence
-from compaction.segments.commit.ra_recovery import settle_marker
 from compaction.segments.commit.records import (
     FenceRecord,
     GroupReceipt,
@@ -21,14 +20,20 @@ from compaction.segments.commit.records import (
     SegmentTombstone,
     TombstoneKind,
 )
+from compaction.segments.commit.recovery import settle_marker
 from compaction.segments.directory import lock
 from compaction.segments.errors import CorruptSegmentError, LiveSetSyntaxError, LockHeldError
 from compaction.segments.format import etf, names
-from compaction.segments.format.codec import decode_segment, encode_header, encode_records
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format.segment_file import LogWriter, decode_segment, encode_header, encode_records
 from compaction.segments.model import HEADER_BYTES, FileIdentity, segment_name
-from compaction.segments.snapshot.data_file import encode_snapshot, read_snapshot_meta
-from compaction.segments.snapshot.seq import LiveSet, decode_indexes, decode_sequence, encode_indexes, encode_sequence
+from compaction.segments.snapshot.directories import encode_snapshot, read_snapshot_meta
+from compaction.segments.snapshot.live_indexes import (
+    LiveSet,
+    decode_indexes,
+    decode_sequence,
+    encode_indexes,
+    encode_sequence,
+)
 from fuzz.target import Target, check_error, refusing
 
 IDENTITY: Final = FileIdentity(device=1, inode=2, size=1 << 40, mtime_ns=3)

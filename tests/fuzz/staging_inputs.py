@@ -13,23 +13,20 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from compaction.cli.errors import describe
-from compaction.cli.histories.lines import object_of
+from compaction.cli.histories import object_of
+from compaction.cli.lazy import describe
 from compaction.errors import CompactionError, RecordLineError, RecordTextError
-from compaction.staging.cli.history.operations import CREATE_REPO, carry_out, name_of
-from compaction.staging.cli.history.session import Session
+from compaction.staging.cli.exec import CREATE_REPO, carry_out, name_of
+from compaction.staging.cli.exec_session import Session
 from compaction.staging.cli.options import StagingPlace
-from compaction.staging.cli.tables.lines import MAX_LINE_BYTES, properties_of, read_lines, record_line
-from compaction.staging.format.framing import frame_value
-from compaction.staging.format.identity import entry_identity
+from compaction.staging.cli.tables import MAX_LINE_BYTES, properties_of, read_lines, record_line
+from compaction.staging.format.identity import entry_identity, frame_value
 from compaction.staging.format.messages import CatalogEntry, ProtoTimestamp
 from compaction.staging.format.ranges import TableKind
+from compaction.staging.refs.branches import RepositoryRecord
 from compaction.staging.refs.names import REPOSITORIES_PARTITION, REPOSITORY_KEYS
-from compaction.staging.refs.records import RepositoryRecord
-from compaction.staging.serving.batches import BatchLineError, changes_in
-from compaction.staging.serving.messages import CommitRequest, ObjectValue, ResetRequest
-from compaction.staging.serving.refusals import STAGING_REFUSALS
-from compaction.staging.serving.values import framed_value, object_answer
+from compaction.staging.serving.server import STAGING_REFUSALS, BatchLineError, changes_in
+from compaction.staging.serving.wire import CommitRequest, ObjectValue, ResetRequest, framed_value, object_answer
 from compaction.staging.store import StagingConnection, StagingStore
 from fuzz.target import Target, check_error, refusing
 

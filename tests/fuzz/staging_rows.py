@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from compaction import staging
-from compaction.staging.changes import TOMBSTONE
 from compaction.staging.errors import CorruptMessageError
-from compaction.staging.flows.journal import JournalledToken
-from compaction.staging.format.framing import frame_value
+from compaction.staging.flows.branching import JournalledToken
+from compaction.staging.format.columns import TOMBSTONE
+from compaction.staging.format.identity import frame_value
 from compaction.staging.format.messages import (
     BranchData,
     CatalogEntry,
@@ -21,11 +21,11 @@ from compaction.staging.format.messages import (
     RangeData,
     StagingMessage,
     TagData,
+    read_fields,
 )
-from compaction.staging.format.wire import read_fields
-from compaction.staging.lakefs.branch_rows import read_branch_row
 from compaction.staging.lakefs.journal import MergeEntry
-from compaction.staging.refs.records import BranchRecord, RepositoryRecord
+from compaction.staging.lakefs.repository import read_branch_row
+from compaction.staging.refs.branches import BranchRecord, RepositoryRecord
 from compaction.staging.staged.counters import Counts
 from compaction.staging.staged.rows import FEW, decode_row, decode_rows, encode_row
 from fuzz.target import Target, refusing

@@ -10,11 +10,10 @@ import cramjam
 
 from compaction.staging.errors import CorruptRangeError, RangeRecordError, UnsupportedRangeError
 from compaction.staging.format.columns import RecordColumns
-from compaction.staging.format.framing import FramingError, frame_values, split_value, split_values
+from compaction.staging.format.identity import FramingError, frame_values, split_value, split_values
 from compaction.staging.format.ranges import read_metarange
-from compaction.staging.format.sealing import masked_checksum
-from compaction.staging.format.sources import BytesSource
-from compaction.staging.format.table_reader import TableReader
+from compaction.staging.format.table_parts import masked_checksum
+from compaction.staging.format.table_reader import BytesSource, TableReader
 from fuzz.target import Target, refusing
 from support.stores.plain_tables import RECORD, PlainBlock, write_plain
 from support.stores.staging_tables import SHAPES, numbered, table

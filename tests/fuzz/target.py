@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from compaction.api.text.safe import printable
+from compaction.api.text.printing import printable
 from compaction.errors import CompactionError
 
 LONGEST_ERROR = 4096

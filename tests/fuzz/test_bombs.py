@@ -74,7 +74,7 @@ def test_a_bomb_of_aliases_is_not_unfolded(tmp_path: Path, bomb: bytes) -> None:
     path = tmp_path / "policy.yaml"
     path.write_bytes(bomb)
     imports, call = (
-        "from compaction.api.manifests.policies import load_policies",
+        "from compaction.cli.local.policy_file import load_policies",
         "load_policies(path.read_text(), source='p')",
     )
     assert memory_of_refusal(path, imports=imports, call=call) < ALLOWED

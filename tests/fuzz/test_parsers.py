@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compaction.segments.reading.buffers import CHUNK_BYTES
+from compaction.segments.reading.reader import CHUNK_BYTES
 from fuzz.mutation import mutated
 from fuzz.object_targets import POLICY
 from fuzz.target import Target

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from compaction.segments.errors import DamagedWalError, InvalidWalFormatError
-from compaction.segments.wal.acceptance import Standing, WriterState
-from compaction.segments.wal.codec import HEADER, RecordEncoder, WalRecord
+from compaction.segments.wal.codec import HEADER, RecordEncoder, Standing, WalRecord, WriterState
 from compaction.segments.wal.files import decode_writers, encode_writers
-from compaction.segments.wal.reader import WalReader
+from compaction.segments.wal.wal_reader import WalReader
 from fuzz.target import Target, refusing
 
 FILE: Final = "/system/0000000000000001.wal"

@@ -76,9 +76,9 @@ LAYERS = (
     # What a write-ahead log takes, what its records are, what is in memory, what is flushed: decisions from plain data.
     Layer("compaction.segments.memtable", (*INPUT_OUTPUT, *CLOCKS)),
     Layer("compaction.segments.wal.codec", (*INPUT_OUTPUT, *CLOCKS)),
-    Layer("compaction.segments.wal.acceptance", (*INPUT_OUTPUT, *CLOCKS)),
-    Layer("compaction.segments.writer.selection", (*INPUT_OUTPUT, *CLOCKS)),
-    Layer("compaction.segments.system.row", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.segments.wal.codec", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.segments.system.rules", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.segments.system.rules", (*INPUT_OUTPUT, *CLOCKS)),
     # What the rules of an owner are, and whether facts keep them; what changed between two listings. Paths are names.
     *(
         Layer(f"compaction.segments.{module}", (*INPUT_OUTPUT, *CLOCKS), allowed=("pathlib.Path",))
@@ -93,8 +93,8 @@ LAYERS = (
         )
     ),
     # When an owner compacts, and what it reports.
-    Layer("compaction.segments.planning.due", (*INPUT_OUTPUT, *CLOCKS)),
-    Layer("compaction.segments.system.changes", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.segments.system.rules", (*INPUT_OUTPUT, *CLOCKS)),
+    Layer("compaction.segments.system.segment_changes", (*INPUT_OUTPUT, *CLOCKS)),
     # Both sides of an installation, what they say and how it is encoded.
     *(
         Layer(f"compaction.segments.install.{module}", (*INPUT_OUTPUT, *CLOCKS))
@@ -113,7 +113,7 @@ LAYERS = (
         (*LIBRARY, *SERVICE, "compaction.api", "compaction.core", "compaction.storage", "compaction.serving"),
         allowed=(
             "compaction.api.catalog.reasons",
-            "compaction.api.catalog.processes",
+            "compaction.api.catalog.reasons",
             "compaction.core.collecting",
             "compaction.storage.connector",
         ),

@@ -20,7 +20,7 @@ import pytest
 from pydantic.alias_generators import to_camel
 
 from compaction.blocks.errors import BlockStoreError
-from compaction.cli.local.tables import OpenOthers, RunTables
+from compaction.cli.local.run_view import OpenOthers, RunTables
 from compaction.core.doors import Door
 from compaction.core.kind import Kind
 from compaction.errors import CompactionError
@@ -42,8 +42,8 @@ ERRORS: dict[str, type[CompactionError]] = {
 UNIONS = frozenset(
     {
         "compaction.api.policy.store",
-        "compaction.api.job.spec",
-        "compaction.api.job.status",
+        "compaction.api.job.job",
+        "compaction.api.job.job_status",
         "compaction.registry",
         "compaction.wings",
     }

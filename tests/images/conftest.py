@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from compaction.local.images.build import ensure_images
-from compaction.local.images.model import BuiltImage, Image
+from compaction.local.images.build import BuiltImage, Image, ensure_images
 from images.containers import Pod, Unpacked, unpack
 from support.cluster.control_plane import ControlPlane
 

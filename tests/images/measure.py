@@ -15,8 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from compaction.local.images.build import ensure_images
-from compaction.local.images.model import Image
+from compaction.local.images.build import Image, ensure_images
 from images.containers import Pod, Unpacked, unpack
 
 START = """

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.images.model import CHECKOUT, RELEASE, BuiltImage, Image, sources
-from compaction.local.images.secrets import package_sources, pip_settings
+from compaction.local.images.build import CHECKOUT, RELEASE, BuiltImage, Image, package_sources, pip_settings, sources
 from images.containers import Unpacked
 
 BOUNDS = {Image.OPERATOR: 400 << 20, Image.WORKER: 700 << 20}

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from compaction.api.job.report import ReportOutcome, parse_report
+from compaction.api.job.job_status import ReportOutcome, parse_report
 from compaction.api.names import (
     ANNOTATION_REPORT,
     ANNOTATION_VERSION,
@@ -28,7 +28,7 @@ from compaction.api.names import (
 from compaction.leases.record import Lease, LeaseRecord
 from compaction.segments.commit import fence
 from compaction.segments.generate import Pattern, generate_log
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.worker.loop import WorkerExit
 from images.containers import Container, Pod, Unpacked
 from support.cluster.control_plane import ControlPlane

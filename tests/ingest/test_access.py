@@ -16,15 +16,21 @@ import pytest
 
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.serving.access import AccessRules, Gate
+from compaction.serving.access import (
+    KNOWN_SECONDS,
+    REFUSED_SECONDS,
+    AccessRules,
+    AllowedAccounts,
+    CachedReviews,
+    Gate,
+    SharedSecret,
+)
 from compaction.serving.errors import (
     IngestConfigError,
     NotAllowedError,
     NotAuthenticatedError,
     TokenReviewUnavailableError,
 )
-from compaction.serving.reviews import KNOWN_SECONDS, REFUSED_SECONDS, AllowedAccounts, CachedReviews
-from compaction.serving.shared_secrets import SharedSecret
 from support.stores.block_index import block_id
 from support.stores.block_stores import fill, upload
 from support.stores.blocks import parquet, rows
@@ -249,7 +255,7 @@ def test_what_is_no_token_is_never_asked_about() -> None:
 
 
 def test_memory_of_tokens_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compaction.serving.reviews.MOST_REMEMBERED", 10)
+    monkeypatch.setattr("compaction.serving.access.MOST_REMEMBERED", 10)
 
     async def story() -> None:
         cached = reviews(Reviewer({}), lambda: 0.0)

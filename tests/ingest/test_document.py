@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from compaction.blocks.index.tombstones import forget_blocks
 from compaction.blocks.serving.messages import Problem, RegistrationOutcome
-from compaction.blocks.serving.openapi import document
-from compaction.blocks.serving.server import IngestServer
+from compaction.blocks.serving.server import IngestServer, document
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.serving.errors import TokenReviewUnavailableError
 from compaction.serving.service import RequestLimits

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from compaction.blocks.format import footer as footer_module
 from compaction.blocks.format.metadata import BlockMetadata
+from compaction.blocks.model import block_path
 from compaction.blocks.owners import IDENTITY_PATH
-from compaction.blocks.paths import block_path
 from compaction.blocks.registration import describe as describe_module
 from compaction.blocks.store import BlockStore
 from compaction.blocks.sweep.orphan_collector import collect_orphans, find_orphans

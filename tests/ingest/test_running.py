@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.tables import IndexDatabase
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.local.cluster.certs import Authority, ensure_authority
 from compaction.serving.errors import IngestConfigError
-from compaction.serving.running import Address, TlsFiles
+from compaction.serving.service import Address, TlsFiles
 from compaction.storage.objects.store import Retrying, open_objects
 from support.stores.block_stores import fill, upload
 from support.stores.ingest import gate, serving
@@ -55,7 +55,7 @@ def certificate(port: int, context: ssl.SSLContext) -> bytes:
 def test_tls_and_a_new_certificate_without_a_restart(
     store: BlockStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compaction.serving.running.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("compaction.serving.service.LOOK_SECONDS", 0.05)
     authority = ensure_authority(tmp_path / "authority")
     files = write(authority, tmp_path)
     context = ssl.create_default_context(cafile=str(authority.ca))

@@ -7,14 +7,13 @@ from collections import Counter
 import pytest
 
 from compaction.api.enums import JobReason, PolicyReason, WaitReason
-from compaction.api.job.resource import CompactionJob, JobReceipt
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.job.job import CompactionJob, JobReceipt
+from compaction.api.policy.policy import CompactionPolicy
 from compaction.blocks.reasons import BlockJobReason
-from compaction.core.fate import FATES, Fate
 from compaction.core.kind import Kind, StoreSecrets
+from compaction.core.meaning import FATES, Fate
 from compaction.core.planning.candidates import Candidate, GroupCandidate, LeftOutReason
-from compaction.core.planning.planner import JobInventory, PlanLimits, PlannedJob, Planner
-from compaction.core.planning.triggers import PlanTrigger
+from compaction.core.planning.planner import JobInventory, PlanLimits, PlannedJob, Planner, PlanTrigger
 from compaction.registry import KINDS, any_fate, fate_of, kind_named, kind_of, kind_of_job, register
 from compaction.segments.reasons import SegmentReason
 from support.cluster.manifests import block_job_object, block_policy_object, job_object, policy_object

@@ -10,9 +10,9 @@ PROGRAM = """
 from dataclasses import replace
 
 from compaction.api.crd.definitions import crd_files
-from compaction.api.job.resource import CompactionJob
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.core.fate import Fate
+from compaction.api.job.job import CompactionJob
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.core.meaning import Fate
 from compaction.registry import all_kinds, fate_of, kind_of, kind_of_job, register
 from conformance.lines.kind import LINE_STORE, LineKind
 

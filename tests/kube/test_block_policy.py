@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from compaction.api.job.resource import JobReceipt
+from compaction.api.job.job import JobReceipt
 from compaction.api.names import ANNOTATION_USED_BY
 from compaction.blocks.kind import BLOCKS
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.kube.client.api import COMPACTION_JOBS
 from compaction.kube.client.config import ApiConnection
-from compaction.kube.client.resources import SECRETS
+from compaction.kube.client.transport import SECRETS
 from kube.own_coordinator import Bench, bench
 from support.programs import needs
 from support.stores.block_index import empty_postgres

@@ -12,18 +12,17 @@ import pytest
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.policy.policy import CompactionPolicy
 from compaction.core.reconcile.actions import Decision
 from compaction.core.reconcile.observations import PolicySnapshot
-from compaction.core.reconcile.planning import creating
+from compaction.core.reconcile.planning import replan
 from compaction.core.reconcile.policy import reconcile
 from compaction.errors import ApiUnavailableError, ConflictError
 from compaction.kube import controller
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, EVENTS, LEASES, ApiClient, Obj
-from compaction.kube.client.config import ApiConnection
-from compaction.kube.client.resources import Resource
+from compaction.kube.client.config import OWN_VERSION, ApiConnection
+from compaction.kube.client.transport import Resource
 from compaction.kube.informer.queue import LONGEST_STALE_PAUSE, stale_pause
-from compaction.kube.release import OWN_VERSION
 from compaction.segments.adapter import SegmentLogsAdapter
 from compaction.segments.commit import fence
 from compaction.segments.directory import lock
@@ -562,7 +561,7 @@ def test_a_coordinator_that_dies_in_the_middle_of_an_approved_plan_is_followed_b
     on_bench: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some of the plan's jobs have run by then, so the plan itself cannot be made again."""
-    monkeypatch.setattr(creating, "CREATED_AT_ONCE", 3)
+    monkeypatch.setattr(replan, "CREATED_AT_ONCE", 3)
     create = ApiClient.create
     logs, refusing = 8, [True]
 

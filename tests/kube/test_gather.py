@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compaction.kube.gather import job_lease, worker_lease
-from compaction.leases.observer import LeaseObserver
+from compaction.leases.record import LeaseObserver
 
 
 def body(**annotations: str) -> dict[str, object]:

@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.core.reconcile.overlap import Claimant, share_a_store
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.core.reconcile.store_work import Claimant, share_a_store
+from compaction.kube.gather import Overlaps
 from compaction.kube.informer.cache import ObjectKey
-from compaction.kube.overlaps import Overlaps
 from support.cluster.manifests import policy_object
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

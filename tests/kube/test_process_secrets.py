@@ -15,8 +15,7 @@ import pytest
 
 from compaction.kube.errors import LaunchError
 from compaction.kube.launchers.base import PolicyKey, StoreSecrets, WorkerRef, WorkerRequest
-from compaction.kube.launchers.process import ProcessLauncher
-from compaction.kube.launchers.process_secrets import REFRESH_SECONDS
+from compaction.kube.launchers.process import REFRESH_SECONDS, ProcessLauncher
 from compaction.storage.secrets import DirectorySecrets, GivenSecrets
 from support.time.waiting import eventually
 
@@ -123,7 +122,7 @@ def test_they_go_when_the_coordinator_dies_before_there_is_a_worker(state: Path)
     code = f"""
 import os, signal, sys
 from pathlib import Path
-from compaction.kube.launchers.process_secrets import handed_over
+from compaction.kube.launchers.process import handed_over
 Path({str(state / "workers")!r}).mkdir()
 with handed_over(Path({str(state / "workers")!r}), "p-w-1", {VALUES!r}):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from compaction.api.job.resource import CompactionJob
+from compaction.api.job.job import CompactionJob
 from compaction.blocks.rewriting.rewriter import BlockRewriter
 from compaction.errors import ConflictError, NotFoundError
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj

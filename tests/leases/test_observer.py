@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.leases.observer import LeaseObserver
-from compaction.leases.record import LeaseRecord
+from compaction.leases.record import LeaseObserver, LeaseRecord
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.errors import TokenExhaustedError
-from compaction.leases.tokens import MAX_TOKEN, next_token
+from compaction.leases.record import MAX_TOKEN, next_token
 
 MEMORY = st.none() | st.integers(0, MAX_TOKEN - 1)
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from compaction.api.catalog.catalog import CatalogCompactionStatus, HybridTime, RequiredTime, standing_of
 from compaction.api.catalog.reasons import Ended, Finding, Process, Reason
-from compaction.api.catalog.standing import standing_of
-from compaction.api.catalog.status import CatalogCompactionStatus, HybridTime, RequiredTime
-from compaction.api.policy.standing import conditions_for
-from compaction.catalogs.compaction.actions import CatalogDecision
-from compaction.catalogs.compaction.memory import CatalogMemory
+from compaction.api.policy.store import conditions_for
+from compaction.catalogs.compaction.observations import CatalogDecision, CatalogMemory
 from compaction.kube.informer.cache import CatalogKey
 from compaction.kube.metrics.registry import Metrics
 from manifests.promrules import Case

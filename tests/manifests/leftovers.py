@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from compaction.local.cluster.admin import Answer
+from compaction.local.cluster.control_plane import Answer
 from support.cluster.control_plane import ControlPlane
 from support.time.waiting import eventually
 

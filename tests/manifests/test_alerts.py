@@ -13,7 +13,7 @@ import yaml
 from compaction.api.conditions import Conditions
 from compaction.api.enums import AttemptOutcome, JobState, PolicyReason, WaitReason, WorkerTrouble
 from compaction.api.names import COORDINATOR_LEASE
-from compaction.api.policy.standing import conditions_for
+from compaction.api.policy.store import conditions_for
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.metrics.measure import SUPERSEDED
 from compaction.kube.metrics.registry import Metrics

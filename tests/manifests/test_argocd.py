@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.core.planning.reading import TargetProblem
+from compaction.core.planning.debt import TargetProblem
 from compaction.segments.reasons import SegmentReason
 from support.cluster.argo import health
 from support.cluster.kstatus import KStatus, kstatus

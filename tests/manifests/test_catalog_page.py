@@ -19,10 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
+from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus, CatalogReason
 from compaction.api.catalog.reasons import Reason
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.catalog.standing import CatalogReason
-from compaction.api.catalog.status import CatalogCompactionStatus
 from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType
 from compaction.local.programs.binaries import Binaries

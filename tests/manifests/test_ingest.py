@@ -17,13 +17,13 @@ import click
 import pytest
 import yaml
 
-from compaction.api.manifests.policies import load_policies
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.policy.policy import CompactionPolicy
 from compaction.blocks.cli import serve as blocks
+from compaction.cli.local.policy_file import load_policies
 from compaction.errors import ForbiddenError
 from compaction.kube.client.api import PODS, ApiClient
 from compaction.kube.client.config import load_connection, static_token
-from compaction.kube.client.token_review import TokenReviewer
+from compaction.kube.client.tokens import TokenReviewer
 from compaction.staging.cli import serve as staging
 from support.cluster.control_plane import ControlPlane
 from support.cluster.rendered import NAMESPACED, ROOT, with_components

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from compaction.api.names import COMPONENT_EXECUTOR, COMPONENT_WORKER, LABEL_COMPONENT
-from compaction.kube.client.resources import APACHE_APPLICATIONS, CONFIG_MAPS, KUBEFLOW_APPLICATIONS, SECRETS
+from compaction.kube.client.transport import APACHE_APPLICATIONS, CONFIG_MAPS, KUBEFLOW_APPLICATIONS, SECRETS
 from compaction.kube.launchers.objects import VERBS
 from node.network_policies import selects
 from support.cluster.rendered import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compaction.local.errors import ShippedFilesError
-from compaction.local.shipped import ShippedFile, alert_rules, drifted, shipped_files, write_files
+from compaction.local.shipped import ShippedFile, drifted, files, shipped_files, write_files
 from compaction.local.shipped.__main__ import main
 from compaction.local.shipped.files import INSTALL, INSTALL_HEADER, METADATA, METRICS_PAGE, RULES
 from support.cluster.rendered import NAMESPACED, ROOT, documents
@@ -98,4 +98,4 @@ def test_alerts_link_to_the_repository_of_the_metadata(
 )
 def test_an_alert_without_a_link_is_an_error(metadata: str, rules: str, words: str) -> None:
     with pytest.raises(ShippedFilesError, match=words):
-        alert_rules.with_links(rules, alert_rules.repository_of(metadata))
+        files.with_links(rules, files.repository_of(metadata))

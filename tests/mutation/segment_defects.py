@@ -24,7 +24,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="commit: higher sources are replaced before the commit point is durable",
         promise=_CRASH,
-        file="segments/commit/publish.py",
+        file="segments/commit/commit.py",
         old="    fs.sync_directory(directory)\n    placed = ",
         new="    placed = ",
         killers=("crash/test_segment_batches.py",),
@@ -32,7 +32,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="commit: nobody looks once more whether a name still is the file that was read",
         promise="segment-logs.md#when-others-act-in-between",
-        file="segments/commit/replacing.py",
+        file="segments/commit/records.py",
         old="    if regular_identity(name) != expected:\n        return False\n",
         new="",
         killers=(
@@ -136,7 +136,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="proof: an output is not compared with what was copied",
         promise=_STEPS,
-        file="segments/rewriting/outputs.py",
+        file="segments/rewriting/kernel.py",
         old="    if after.hexdigest() != before.hexdigest():",
         new="    if output.identity != identity:",
         killers=("stores/segments/scan/test_sense_and_store.py",),
@@ -144,7 +144,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="proof: the bytes of an output are not those that were written",
         promise=_STEPS,
-        file="segments/rewriting/outputs.py",
+        file="segments/rewriting/kernel.py",
         old="digest == copied.digest and ",
         new="",
         killers=("stores/segments/rewrite/test_outputs.py",),
@@ -152,7 +152,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="proof: an index may point elsewhere than to its payloads",
         promise=_STEPS,
-        file="segments/rewriting/outputs.py",
+        file="segments/rewriting/kernel.py",
         old="_is_gapless(output) and ",
         new="",
         killers=("stores/segments/rewrite/test_outputs.py",),
@@ -160,7 +160,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="recovery: after a clean stop, an end of the write-ahead log that was zeroed is none that was cut",
         promise="design/segment-wal.md#damage",
-        file="segments/wal/reader.py",
+        file="segments/wal/wal_reader.py",
         old="end < before.whole or ",
         new="",
         killers=("stores/segments/system/test_clean_stop.py",),
@@ -168,7 +168,7 @@ SEGMENT_DEFECTS: Final = (
     Defect(
         name="recovery: after a clean stop, a write-ahead log file that is gone is none that was there",
         promise="design/segment-wal.md#damage",
-        file="segments/system/recovery.py",
+        file="segments/system/opening.py",
         old="    for lost in lost_since_stop(directory):\n        raise lost\n",
         new="",
         killers=("stores/segments/system/test_clean_stop.py",),

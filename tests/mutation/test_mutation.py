@@ -22,7 +22,7 @@ AREAS = {"commit", "recovery", "fence", "sweep", "plan", "proof", "index", "clea
 } | {
     f"catalog {part}" for part in ("restrictions", "version", "checks", "answers", "order", "tokens", "rounds")
 }  # fmt: skip
-TOKENS = "leases/tokens.py"
+TOKENS = "leases/record.py"
 
 
 def _headings(page: Path) -> set[str]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.cache import cache_directory
 from compaction.local.node.running import RunningNode
 from compaction.local.node.start import start_node
+from compaction.local.processes.process import cache_directory
 from node.host_state import HostState, assert_no_trace, look
 from node.on_node import Installation, installed
 from node.private_servers import PrivateServers, private_servers

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import yaml
 
-from compaction.local.node.images import import_archive, write_archive
-from compaction.local.node.layout import NODE_ADDRESS
+from compaction.local.node.places import NODE_ADDRESS
+from compaction.local.node.running import import_archive, write_archive
 from compaction.local.programs import gobuild
 from node.on_node import NAMESPACE, Installation
 from support.cluster.by_kubectl import Object

@@ -19,8 +19,8 @@ from compaction.api.names import COORDINATOR_LEASE, EXECUTOR_SERVICE_ACCOUNT, WO
 from compaction.errors import ForbiddenError, InvalidObjectError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection, static_token
-from compaction.kube.client.resources import LEASES, Resource
-from compaction.local.node.layout import NODE_ADDRESS
+from compaction.kube.client.transport import LEASES, Resource
+from compaction.local.node.places import NODE_ADDRESS
 from compaction.local.node.running import RunningNode
 from compaction.local.tenants import EDITOR, TenantAttempt, TenantTable, as_root, pod, with_the_node
 from node.on_node import CLAIM, MOUNT, small

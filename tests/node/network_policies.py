@@ -18,8 +18,8 @@ from ipaddress import ip_network
 from itertools import product
 from typing import Any, Final
 
-from compaction.local.node.layout import PODS
-from compaction.local.node.packages import Report, ensure_packages
+from compaction.local.node.places import PODS
+from compaction.local.node.prepare import Report, ensure_packages
 from compaction.local.node.running import RunningNode
 
 Object = Mapping[str, Any]

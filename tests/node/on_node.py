@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from compaction.local.images.build import ensure_images
-from compaction.local.node.images import CTR, import_archive
-from compaction.local.node.layout import NODE_NAME
-from compaction.local.node.running import RunningNode
+from compaction.local.node.places import NODE_NAME
+from compaction.local.node.running import CTR, RunningNode, import_archive
 from compaction.local.programs.binaries import find_binaries
 from compaction.segments.directory import lock
 from support.cluster.by_kubectl import Cluster, LogRoot, Object, condition

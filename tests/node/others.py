@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from compaction.local.node.images import TOOLS_IMAGE
+from compaction.local.node.running import TOOLS_IMAGE
 from node.on_node import Installation
 from support.cluster.by_kubectl import Object
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from compaction.local.cluster.certs import Authority, ensure_authority
-from compaction.local.node.layout import NODE_ADDRESS
-from compaction.local.node.packages import Report, ensure_packages
+from compaction.local.node.places import NODE_ADDRESS
+from compaction.local.node.prepare import Report, ensure_packages
 from compaction.local.node.running import RunningNode
 from compaction.local.programs.binaries import find_binaries
 from compaction.local.servers.versitygw import REGION

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from compaction.kube.launchers.pods import GRACE_SECONDS
-from compaction.local.images.build import ensure_images
-from compaction.local.images.model import Image
-from compaction.local.node.images import full_name, import_archive
-from compaction.local.node.layout import NODE_NAME
+from compaction.local.images.build import Image, ensure_images
+from compaction.local.node.places import NODE_NAME
+from compaction.local.node.running import full_name, import_archive
 from compaction.local.node.servers import API_SERVER
 from compaction.segments.commit import fence
 from compaction.segments.generate import Pattern

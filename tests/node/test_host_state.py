@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.node.layout import NodeLayout
+from compaction.local.node.places import NodeLayout
 from node.host_state import OTHERS_GO, HostState, of_others, processes_in, traces
 from support.time.waiting import eventually
 

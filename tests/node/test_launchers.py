@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from compaction.local.node.layout import NODE_NAME
+from compaction.local.node.places import NODE_NAME
 from node.on_node import NAMESPACE, PATIENCE, Installation, small
 from node.others import other_pod, priority_class
 from node.test_compaction import at_work, await_done, much_to_do

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.cluster.state import read_state
+from compaction.local.cluster.control_plane import read_state
 from compaction.local.errors import NodeError
-from compaction.local.node import cgroups
-from compaction.local.node.images import TOOLS_IMAGE
-from compaction.local.node.layout import NodeLayout
-from compaction.local.node.running import RunningNode, adopt
+from compaction.local.node import places
+from compaction.local.node.places import NodeLayout
+from compaction.local.node.running import TOOLS_IMAGE, RunningNode, adopt
 from compaction.local.node.start import start_node, stop_node
 from node.administrator import kubectl
 from node.host_state import HostState, assert_no_trace, look, processes_in
@@ -53,7 +52,7 @@ def separate(tmp_path: Path, host_before: HostState) -> Iterator[Path]:
 
 
 def assert_no_trace_of(directory: Path) -> None:
-    eventually(lambda: not cgroups.remaining(NodeLayout(directory).cgroup), "the control groups to be removed")
+    eventually(lambda: not places.remaining(NodeLayout(directory).cgroup), "the control groups to be removed")
     assert processes_in(directory) == []
 
 
@@ -136,7 +135,7 @@ def test_a_killed_keeper_takes_everything_along(separate: Path) -> None:
     node.keeper.send(signal.SIGKILL)
     eventually(lambda: not processes_in(separate), "the kernel to end the node")
     # Nobody was left to remove them; the next start, or the stop, does.
-    assert cgroups.remaining(layout.cgroup)
+    assert places.remaining(layout.cgroup)
     node.stop()
 
 

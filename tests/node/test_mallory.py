@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
-from compaction.kube.client.resources import COMPACTION_JOBS, COMPACTION_POLICIES, PODS
+from compaction.kube.client.transport import COMPACTION_JOBS, COMPACTION_POLICIES, PODS
 from compaction.local.tenants import OF_WORKERS, pod
 from node.mallory import (
     AGENT,

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from compaction.local.node.layout import API_ADDRESS, API_PORT, NODE_ADDRESS
+from compaction.local.node.places import API_ADDRESS, API_PORT, NODE_ADDRESS
 from node.network_policies import TABLE, enforced
 from node.on_node import NAMESPACE, OPERATOR, PATIENCE, Installation, plane_of
 from node.test_compaction import await_done

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from compaction.local.cluster.certs import write_private
-from compaction.local.node.layout import NODE_NAME
+from compaction.local.node.places import NODE_NAME
 from compaction.local.node.servers import KUBELET
 from node.on_node import NAMESPACE, PATIENCE, Installation
 from node.others import container_state, other_pod, priority_class

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from compaction.core.planning.collector import collector_paused
+from compaction.core.collecting import collector_paused
 
 
 @pytest.fixture(autouse=True)

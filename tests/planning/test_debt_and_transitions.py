@@ -10,7 +10,7 @@ import pytest
 from compaction.api.enums import JobState
 from compaction.core.planning.candidates import Candidate, GroupCandidate
 from compaction.core.planning.debt import FinishedWork, LevelDebt, bytes_per_second, eta_seconds, total_debt
-from compaction.core.planning.transitions import TRANSITIONS, JobEvent, next_state
+from compaction.core.reconcile.jobs.job import TRANSITIONS, JobEvent, next_state
 from compaction.errors import IllegalTransitionError
 
 ONE = Candidate(

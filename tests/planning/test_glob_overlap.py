@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.core.planning.glob_overlap import Selection, overlap
-from compaction.segments.scan.globs import compile_globs, matches
+from compaction.core.planning.overlap import Selection, overlap
+from compaction.segments.scan.find import compile_globs, matches
 
 NAMES = ("a", "b", "ab", "c1", "[")
 PATHS = ["", *("/".join(names) for depth in (1, 2, 3) for names in itertools.product(NAMES, repeat=depth))]

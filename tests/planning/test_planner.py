@@ -11,9 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.core.planning.candidates import Candidate, GroupCandidate, LeftAlonePart, LeftOutReason, ObsoleteSource
-from compaction.core.planning.paths import relative_to
-from compaction.core.planning.planner import JobInventory, Plan, PlanLimits, Planner
-from compaction.core.planning.triggers import PlanTrigger, TargetHistory, cooldown_left
+from compaction.core.planning.overlap import relative_to
+from compaction.core.planning.planner import (
+    JobInventory,
+    Plan,
+    PlanLimits,
+    Planner,
+    PlanTrigger,
+    TargetHistory,
+    cooldown_left,
+)
 from compaction.segments.kind import tenant_of
 
 NOW = 10_000.0

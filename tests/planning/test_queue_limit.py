@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.core.planning.candidates import Candidate, GroupCandidate, LeftOutReason
-from compaction.core.planning.planner import JobInventory, Plan, PlanLimits, Planner
-from compaction.core.planning.triggers import PlanTrigger
+from compaction.core.planning.planner import JobInventory, Plan, PlanLimits, Planner, PlanTrigger
 
 LIMIT = 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.core.planning.rates import Rates, share_of, topped_up
+from compaction.core.planning.scheduler import Rates, share_of, topped_up
 
 
 def rates_of(limit: int, granted: list[int], *, slots: int, ready: int) -> Rates:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compaction.core.planning import schedule
-from compaction.core.planning.schedule import OpenWindow, finished_by, latest_time, next_time, times, window_state
+from compaction.core.reconcile import timing
+from compaction.core.reconcile.timing import OpenWindow, finished_by, latest_time, next_time, times, window_state
 
 BERLIN = "Europe/Berlin"
 ZONES = (BERLIN, "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Etc/UTC", "Asia/Kathmandu")
@@ -163,6 +163,6 @@ def test_work_that_never_fits_has_no_end_that_anybody_can_tell() -> None:
 def test_rare_windows_are_not_looked_for_beyond_a_year() -> None:
     """Sixteen windows that open every 28 years kept every decision of their policy busy for half a minute."""
     windows = [OpenWindow(f"{minute} 0 */29 2 MON", 744 * HOUR) for minute in range(16)]
-    schedule._next.cache_clear()
+    timing._next.cache_clear()
     assert finished_by(windows, BERLIN, now=1.795e9, work=1e9) is None
-    assert schedule._next.cache_info().misses < 100
+    assert timing._next.cache_info().misses < 100

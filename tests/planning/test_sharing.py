@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.core.planning.sharing import Grant, SharedDemand, share_out, shares
+from compaction.core.planning.scheduler import Grant, SharedDemand, share_out, shares
 
 LIMITS = st.integers(0, 40)
 WANTS = st.lists(st.integers(0, 20), max_size=30)

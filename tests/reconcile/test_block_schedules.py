@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.api.enums import JobState
-from compaction.blocks.planning.rules import QueuedBlock
+from compaction.blocks.planning.batches import QueuedBlock
 from support.cluster.block_world import SIZE, PlainBlockCluster
 from support.cluster.world import Crash, P
 from support.depth import examples

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from compaction.api.conditions import get_condition
 from compaction.api.enums import JobReason, PolicyReason, WaitReason
-from compaction.api.job.report import JobReport
+from compaction.api.job.job_status import JobReport
 from compaction.api.policy.block_store import BLOCK_REWRITE
-from compaction.blocks.measures import LIVE, READS, READS_AFTER, WINDOWS
+from compaction.blocks.kind import LIVE, READS, READS_AFTER, WINDOWS
 from compaction.core.planning.candidates import LeftOutReason
 from compaction.core.reconcile.jobs.job import reported
-from compaction.core.reconcile.memory import ClaimProblem, frozen
-from compaction.core.reconcile.observations import Moment, ScanResult
+from compaction.core.reconcile.observations import ClaimProblem, Moment, ScanResult, frozen
 from support.cluster.block_world import SIZE, PlainBlockCluster, ulid
 from support.cluster.manifests import block_store
 from support.cluster.world import F, P, S, U

@@ -9,10 +9,10 @@ import pytest
 
 from compaction.api.conditions import get_condition, is_true
 from compaction.api.enums import AttemptOutcome, JobReason, PolicyReason, WaitReason
-from compaction.api.policy.resource import CompactionPolicyStatus
-from compaction.core.planning.reading import TargetProblem
+from compaction.api.policy.policy import CompactionPolicyStatus
+from compaction.core.planning.debt import TargetProblem
 from compaction.core.reconcile.actions import StoreTask
-from compaction.core.reconcile.memory import ClaimProblem, frozen
+from compaction.core.reconcile.observations import ClaimProblem, frozen
 from compaction.core.reconcile.policy import reconcile
 from compaction.segments.reasons import SegmentReason
 from support.cluster.world import GAIN, A, Crash, F, P, PlainCluster, S, U

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from compaction.api.enums import JobState
 from compaction.api.names import LABEL_PLAN
-from compaction.core.planning.schedule import OpenWindow, window_state
+from compaction.core.reconcile.timing import OpenWindow, window_state
 from support.cluster.world import Crash, PlainCluster
 from support.depth import examples
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from compaction.api.enums import JobState, WorkerTrouble
-from compaction.api.text.times import timestamp_from_epoch
-from compaction.core.planning.sharing import Grant
-from compaction.core.reconcile.allowance import Allowance, OperatorLimits
+from compaction.api.text.quantities import timestamp_from_epoch
+from compaction.core.planning.scheduler import Grant
+from compaction.core.reconcile.observations import Allowance, OperatorLimits
 from compaction.core.reconcile.policy import reconcile
 from support.cluster.world import PlainCluster
 

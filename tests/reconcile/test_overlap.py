@@ -9,7 +9,7 @@ import pytest
 from compaction.api.conditions import get_condition
 from compaction.api.enums import JobState
 from compaction.api.policy.store import StoreSpec
-from compaction.core.reconcile.overlap import Claimant, older_owner, said, share_a_store
+from compaction.core.reconcile.store_work import Claimant, older_owner, said, share_a_store
 from support.cluster.world import PlainCluster
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobState
-from compaction.core.planning.sharing import Grant
+from compaction.core.planning.scheduler import Grant
 from compaction.core.reconcile import store_work
 from compaction.core.reconcile.actions import RaiseShare
-from compaction.core.reconcile.allowance import NO_ALLOWANCE, Allowance, OperatorLimits
+from compaction.core.reconcile.observations import NO_ALLOWANCE, Allowance, OperatorLimits
 from compaction.core.reconcile.shared_limits import SharedLimits
 from compaction.errors import ApiUnavailableError
 from support.cluster.executed import WorldObjects

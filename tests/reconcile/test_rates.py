@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compaction.api.enums import JobState
-from compaction.api.text.formatting import format_bytes
+from compaction.api.text.printing import format_bytes
 from support.cluster.world import PlainCluster
 
 LIMIT = 1000

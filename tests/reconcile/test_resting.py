@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from compaction.core.planning.reading import TargetProblem
-from compaction.core.planning.sharing import Grant
+from compaction.core.planning.debt import TargetProblem
+from compaction.core.planning.scheduler import Grant
 from compaction.core.reconcile.actions import Decision, Rest
-from compaction.core.reconcile.allowance import Allowance, OperatorLimits
+from compaction.core.reconcile.observations import Allowance, OperatorLimits
 from compaction.core.reconcile.status.summary import LAZY_GAP
 from compaction.core.reconcile.store_work import LONGEST_PAUSE, pause
 from support.cluster.world import PlainCluster

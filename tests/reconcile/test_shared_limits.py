@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.core.reconcile.allowance import Allowance, LimitDemand, OperatorLimits
+from compaction.core.reconcile.observations import Allowance, LimitDemand, OperatorLimits
 from compaction.core.reconcile.shared_limits import SETTLING, TURN, SharedLimits
 from support.depth import examples
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.api.job.resource import CompactionJobSpec
+from compaction.api.job.job import CompactionJobSpec
+from compaction.api.job.job_status import JobReport, ReportOutcome
 from compaction.api.names import (
     ANNOTATION_PROGRESS,
     ANNOTATION_REPORT,

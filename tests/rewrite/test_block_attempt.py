@@ -10,20 +10,20 @@ import pyarrow as pa
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import ReportOutcome
-from compaction.api.job.resource import JobReceipt
+from compaction.api.job.job import JobReceipt
+from compaction.api.job.job_status import ReportOutcome
 from compaction.blocks.format.footer import read_footer
 from compaction.blocks.format.metadata import decode
-from compaction.blocks.index.quarantine import Fault
-from compaction.blocks.index.replacing import BlockReplacement, replace
-from compaction.blocks.index.retention import RetentionPeriods, expire
+from compaction.blocks.index.queued import Fault
+from compaction.blocks.index.registering import BlockReplacement, replace
 from compaction.blocks.index.tables import BlockState, IndexJobState
+from compaction.blocks.index.tombstones import RetentionPeriods, expire
 from compaction.blocks.kind import BLOCKS
 from compaction.blocks.model import RowFingerprint
 from compaction.blocks.rewriting.report import Proof
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.storage.errors import DatabaseUnavailableError
-from compaction.worker.budget import budget_of
+from compaction.worker.attempt import budget_of
 from compaction.worker.errors import LeaseLostError
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_index import check

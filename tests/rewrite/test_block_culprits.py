@@ -15,14 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import ReportOutcome
+from compaction.api.job.job_status import ReportOutcome
 from compaction.blocks.format import footer as footer_module
 from compaction.blocks.merge import footers as footers_module
 from compaction.blocks.model import Block
 from compaction.blocks.reasons import BlockJobReason
-from compaction.blocks.rewriting import examine, task
-from compaction.blocks.rewriting.culprits import Culprit, SourceFault
-from compaction.blocks.rewriting.task import MergeFailure, of_culprit
+from compaction.blocks.rewriting import retrying, task
+from compaction.blocks.rewriting.task import Culprit, MergeFailure, SourceFault, of_culprit
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.storage.objects.store import ObjectStorage
 from support.processes.worker_ports import ThreadEngine
@@ -109,7 +108,7 @@ def broken(request: pytest.FixtureRequest) -> Break:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("module", [footer_module, footers_module, examine])
+@pytest.mark.parametrize("module", [footer_module, footers_module, retrying])
 def test_what_the_machine_lacks_accuses_no_source(
     module: ModuleType,
     error: Exception,
@@ -120,11 +119,11 @@ def test_what_the_machine_lacks_accuses_no_source(
     """In the footer, in the rows, and outside of what libraries read."""
     fill(block_store, [1])
     (source,) = block_store.live().blocks
-    if module is examine:
-        monkeypatch.setattr(examine, "read_back", Mock(side_effect=error))
+    if module is retrying:
+        monkeypatch.setattr(retrying, "read_back", Mock(side_effect=error))
     else:
         monkeypatch.setattr(module, "pq", Mock(ParquetFile=Mock(side_effect=error)))
-    found = examine.run_examination(examine.ExamineTask(Mock(open=Mock(return_value=block_store.objects)), source))
+    found = retrying.run_examination(retrying.ExamineTask(Mock(open=Mock(return_value=block_store.objects)), source))
     assert isinstance(found, MergeFailure)
     assert (found.culprit is not None) == culprit
     assert culprit or (found.reason, found.passing) == (JobReason.STORE_UNREADABLE, False)
@@ -297,7 +296,7 @@ def test_a_source_on_which_the_code_fails_keeps_no_other_from_being_merged(
     """As a library's bug would make it: by an exception that nothing expects."""
     ids = sorted(fill(block_store, range(4)))
     victim = next(block for block in block_store.live().blocks if block.id == ids[2])
-    plain_merge, plain_read = task.merge, examine.read_back
+    plain_merge, plain_read = task.merge, retrying.read_back
 
     def merging(inputs: Any, *args: Any, **known: Any) -> Any:
         return [][3] if victim.path in [one.name for one in inputs] else plain_merge(inputs, *args, **known)
@@ -306,14 +305,14 @@ def test_a_source_on_which_the_code_fails_keeps_no_other_from_being_merged(
         return [][3] if path == victim.path else plain_read(path, *args, **known)
 
     monkeypatch.setattr(task, "merge", merging)
-    monkeypatch.setattr(examine, "read_back", reading)
+    monkeypatch.setattr(retrying, "read_back", reading)
     job = job_of(connection, ids)
     claim(block_store, job, 1)
     report = run(connection, job, engine)
     assert (report.outcome, report.message) == (ReportOutcome.SUCCEEDED, "3 blocks merged into 1, 1 quarantined")
     (skipped,) = report.skipped
     assert (skipped.source, skipped.reason) == (victim.id, SourceFault.CORRUPT.value)
-    assert "an unexpected IndexError at blocks/rewriting/examine.py:" in skipped.message
+    assert "an unexpected IndexError at blocks/rewriting/retrying.py:" in skipped.message
 
 
 def test_a_defect_that_no_source_shows_by_itself_fails_the_job_by_name(

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import ReportOutcome
-from compaction.api.job.resource import CompactionJob, CompactionJobSpec
+from compaction.api.job.job import CompactionJob, CompactionJobSpec
+from compaction.api.job.job_status import ReportOutcome
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE
 from compaction.blocks.errors import SortKeyError
-from compaction.blocks.rewriting.job import BlockJob
-from compaction.blocks.rewriting.plan import order_in_words, sort_key
+from compaction.blocks.rewriting.merging import order_in_words, sort_key
+from compaction.blocks.rewriting.report import BlockJob
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.errors import InvalidAssignmentError
 from compaction.segments.rewriting.rewriter import SegmentRewriter
 from compaction.storage.secrets import DirectorySecrets, GivenSecrets, write_secrets
-from compaction.worker.place import objects_place
-from compaction.worker.runner import RunnerOfAllKinds
+from compaction.worker.attempt import RunnerOfAllKinds
+from compaction.worker.tasks import objects_place
 from support.cluster.manifests import BLOCK_1, BLOCK_2, block_job_object, block_store
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, small_spec
 from support.stores.block_index import a_block

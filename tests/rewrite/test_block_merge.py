@@ -13,14 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.blocks.fingerprint.rows import fingerprint
-from compaction.blocks.merge.settings import MergeSettings
+from compaction.blocks.fingerprint.row_hashes import fingerprint
+from compaction.blocks.merge.footers import MergeSettings
 from compaction.blocks.model import Block, RowFingerprint
 from compaction.blocks.rewriting.merging import BlockMerge, merge_blocks
 from compaction.storage.objects.store import ObjectStorage, open_objects
-from compaction.worker import shares
+from compaction.worker import tasks
 from compaction.worker.errors import LeaseLostError
-from compaction.worker.place import ObjectsPlace
+from compaction.worker.tasks import ObjectsPlace
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.block_rows import parquet
 
@@ -81,7 +81,7 @@ def test_outputs_hold_the_rows_in_order(outputs: int, tmp_path: Path, engine: Th
 def test_progress_moves_within_a_task(
     outputs: int, tmp_path: Path, engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shares, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(tasks, "TELL_SECONDS", 0.0)
     work, _, _ = work_of(tmp_path, outputs=outputs)
     steps: list[float] = []
     assert merge_blocks(work, engine, FakeLease(), tag="job.1", done=steps.append).succeeded

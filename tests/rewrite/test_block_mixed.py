@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import ReportOutcome
-from compaction.blocks.fingerprint.rows import fingerprint
-from compaction.blocks.index.orphans import condemn
+from compaction.api.job.job_status import ReportOutcome
+from compaction.blocks.fingerprint.row_hashes import fingerprint
+from compaction.blocks.index.tombstones import condemn
 from compaction.blocks.model import RowFingerprint
 from compaction.blocks.registration.describe import describe
 from compaction.blocks.registration.foreign import assigned_id

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compaction.api.job.report import ReportOutcome
-from compaction.blocks.paths import block_path
+from compaction.api.job.job_status import ReportOutcome
+from compaction.blocks.model import block_path
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from support.processes.worker_ports import ThreadEngine
 from support.stores.block_index import block_id

@@ -9,7 +9,7 @@ import pytest
 
 from compaction.storage.errors import RewriteStoppedError
 from compaction.storage.pace import Pace
-from compaction.worker.budget import BudgetClient, RateBudget, budget_of
+from compaction.worker.attempt import BudgetClient, RateBudget, budget_of
 from compaction.worker.errors import RateBudgetError
 from support.processes.worker_ports import ThreadEngine
 

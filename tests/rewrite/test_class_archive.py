@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.cache import class_archives
+from compaction.local.processes.process import class_archives
 from compaction.local.programs.spark_archive import ensure_archive
-from compaction.worker.spark import class_archive
-from compaction.worker.spark.java import Java, find_java
+from compaction.worker.spark import settings
 from compaction.worker.spark.session import SparkEngine
-from compaction.worker.spark.settings import SparkSettings
+from compaction.worker.spark.settings import Java, SparkSettings, find_java
 from support.depth import at_depth
 
 JAVA = Java(home=Path("/opt/java"), version=17)
@@ -26,18 +25,18 @@ def test_each_java_has_an_archive_of_its_own(tmp_path: Path) -> None:
     home.mkdir()
     (home / "release").write_text('JAVA_VERSION="17.0.1"')
     java = replace(JAVA, home=home)
-    first = class_archive.archive_path(tmp_path, java)
-    assert first == class_archive.archive_path(tmp_path, java)
+    first = settings.archive_path(tmp_path, java)
+    assert first == settings.archive_path(tmp_path, java)
     (home / "release").write_text('JAVA_VERSION="17.0.2"')
-    assert len({first, *(class_archive.archive_path(tmp_path, one) for one in (java, JAVA))}) == 3
+    assert len({first, *(settings.archive_path(tmp_path, one) for one in (java, JAVA))}) == 3
 
 
 def test_without_an_archive_there_are_no_options(tmp_path: Path) -> None:
-    assert class_archive.options_to_use(None, JAVA) == ""
-    assert class_archive.options_to_use(tmp_path / "nowhere", JAVA) == ""
-    archive = class_archive.archive_path(tmp_path, JAVA)
+    assert settings.options_to_use(None, JAVA) == ""
+    assert settings.options_to_use(tmp_path / "nowhere", JAVA) == ""
+    archive = settings.archive_path(tmp_path, JAVA)
     archive.write_bytes(b"")
-    assert f"-XX:SharedArchiveFile={archive}" in class_archive.options_to_use(tmp_path, JAVA)
+    assert f"-XX:SharedArchiveFile={archive}" in settings.options_to_use(tmp_path, JAVA)
 
 
 def loaded(directory: Path, archives: Path) -> tuple[str, int]:
@@ -55,7 +54,7 @@ def loaded(directory: Path, archives: Path) -> tuple[str, int]:
 def test_spark_starts_from_the_archive(tmp_path: Path) -> None:
     """In a short run from that which `make setup` has made, as every fresh machine makes it."""
     archives = at_depth(short=class_archives(), deep=tmp_path / "archives")
-    there = class_archive.archive_path(archives, find_java()).is_file()
+    there = settings.archive_path(archives, find_java()).is_file()
     said: list[str] = []
     archive = ensure_archive(archives, report=said.append)
     assert len(said) == (not there)
@@ -71,8 +70,8 @@ def test_spark_starts_from_the_archive(tmp_path: Path) -> None:
 def test_a_jvm_starts_from_a_broken_archive_as_without(tmp_path: Path) -> None:
     """Whether it runs Spark is no matter to it: it opens the archive before any class."""
     java = find_java()
-    class_archive.archive_path(tmp_path, java).write_bytes(b"no archive")
-    options = class_archive.options_to_use(tmp_path, java).split()
+    settings.archive_path(tmp_path, java).write_bytes(b"no archive")
+    options = settings.options_to_use(tmp_path, java).split()
     assert options
     command = [str(java.home / "bin" / "java"), *options, "-Xlog:class+load", "-version"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)

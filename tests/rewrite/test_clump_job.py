@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, ReportOutcome, parse_report
-from compaction.api.job.resource import CompactionJobSpec
+from compaction.api.job.job import CompactionJobSpec
+from compaction.api.job.job_status import JobReport, ReportOutcome, parse_report
 from compaction.api.policy.segment_logs import ClumpRequest
 from compaction.segments.adapter import identity_of
 from compaction.segments.clump.moves import read_moves
 from compaction.segments.commit import fence
 from compaction.segments.generate import Pattern, corrupt_entry
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.reasons import SegmentReason
 from compaction.segments.rewriting.rewriter import SegmentRewriter

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.worker.attempt import HeldJobLease
 from compaction.worker.errors import JobStoppedError, LeaseLostError
-from compaction.worker.held import HeldJobLease
 from support.processes.worker_ports import assignment, small_spec
 
 DURATION = 15.0

@@ -15,26 +15,26 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, ReportOutcome, parse_report
-from compaction.api.job.resource import CompactionJobSpec
+from compaction.api.job.job import CompactionJobSpec
+from compaction.api.job.job_status import JobReport, ReportOutcome, parse_report
 from compaction.api.policy.segment_logs import Ownership, SegmentGroup
 from compaction.errors import InvalidAssignmentError
 from compaction.segments.adapter import identity_of
-from compaction.segments.commit import fence, replacing
+from compaction.segments.commit import fence, records
 from compaction.segments.commit.records import TombstoneKind
 from compaction.segments.directory import lock
 from compaction.segments.errors import MissingSegmentHeaderError
-from compaction.segments.format.codec import read_segment
+from compaction.segments.format.segment_file import read_segment
 from compaction.segments.generate import Pattern, corrupt_entry
 from compaction.segments.model import FileIdentity, segment_name, segment_number
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.reader import read_batches
 from compaction.segments.reading.view import open_log
 from compaction.segments.reasons import SegmentReason
 from compaction.segments.rewriting.rewriter import SegmentRewriter
 from compaction.segments.rewriting.task import failure_of
 from compaction.segments.snapshot.directories import newest_snapshot, write_snapshot
-from compaction.worker.budget import budget_of
+from compaction.worker.attempt import budget_of
 from compaction.worker.errors import JobStoppedError, LeaseLostError, TaskFailedError
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
 from support.stores.ra_system import killed, stopped
@@ -364,7 +364,7 @@ def test_every_task_pays_from_the_budget_of_the_worker(make_log: MakeLog, monkey
 def test_progress_grows_while_a_group_is_copied(
     make_log: MakeLog, engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compaction.worker.shares.TELL_SECONDS", 0.0)
+    monkeypatch.setattr("compaction.worker.tasks.TELL_SECONDS", 0.0)
     directory = make_log()
     lease = FakeLease()
     report = SegmentRewriter(engine, holder="w").run(assignment(job_spec(directory)), lease)
@@ -405,7 +405,7 @@ def test_the_grace_of_replaced_names_begins_when_they_are_replaced(
     """Not when the commit began: the process may have been stopped in between, for longer than the grace."""
     directory = make_log(segments=16)
     replaced: list[float] = []
-    put_symlink = replacing.put_symlink
+    put_symlink = records.put_symlink
 
     def slowly(log: Path, name: str, output: str, *, expected: FileIdentity) -> bool:
         time.sleep(0.01)
@@ -414,7 +414,7 @@ def test_the_grace_of_replaced_names_begins_when_they_are_replaced(
         replaced.append((log / name).lstat().st_mtime)
         return done
 
-    monkeypatch.setattr(replacing, "put_symlink", slowly)
+    monkeypatch.setattr(records, "put_symlink", slowly)
     assert run(directory, engine).outcome is ReportOutcome.SUCCEEDED
     linked = [t for t in fence.read(directory).tombstones if t.kind is TombstoneKind.LINKED]
     assert len(linked) == len(replaced) > 0

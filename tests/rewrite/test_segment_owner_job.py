@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import ReportOutcome
-from compaction.segments.directory.listing import regular_segments, segment_links
-from compaction.segments.memtable.table import LogEntry
+from compaction.api.job.job_status import ReportOutcome
+from compaction.segments.directory.fs import regular_segments, segment_links
+from compaction.segments.memtable import LogEntry
 from compaction.segments.model import segment_name
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.rewriting.rewriter import SegmentRewriter
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.store import SegmentLogStore
 from compaction.segments.system.compactions import OwnerCompaction
 from compaction.segments.system.system import LogSystem, SystemLimits
-from compaction.segments.writer.flush import NewSegments
+from compaction.segments.writer import NewSegments
 from support.processes.worker_ports import FakeLease, ThreadEngine, assignment, job_spec
 from support.stores.segment_logs import leftovers
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compaction.worker import shares
-from compaction.worker.shares import Shares, Teller
+from compaction.worker import tasks
+from compaction.worker.tasks import Shares, Teller
 
 LOOPBACK = "127.0.0.1"
 
@@ -47,7 +47,7 @@ def teller_of(listening: Shares, number: int, total: int) -> Teller:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(tasks, "TELL_SECONDS", 0.0)
 
 
 def test_tasks_tell_their_share_from_another_process_or_thread() -> None:
@@ -77,7 +77,7 @@ def test_a_task_that_moves_more_than_was_thought_is_done_at_most() -> None:
 
 def test_it_is_told_once_in_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """At once for the first time, however short a while the machine is up (its clock may begin there)."""
-    monkeypatch.setattr(shares, "TELL_SECONDS", 3600.0 + time.monotonic())
+    monkeypatch.setattr(tasks, "TELL_SECONDS", 3600.0 + time.monotonic())
     heard = Heard()
     with Shares(LOOPBACK, [1.0], heard) as listening:
         teller = teller_of(listening, 0, 1_000)

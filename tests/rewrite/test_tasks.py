@@ -10,10 +10,10 @@ from contextlib import closing
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.segments.planning.group_check import GroupRanges
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import GroupRanges
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.rewriting import task
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.worker.errors import LeaseLostError
 from compaction.worker.tasks import run_tasks
 from support.processes.worker_ports import FakeLease, ThreadEngine

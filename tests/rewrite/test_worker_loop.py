@@ -13,11 +13,11 @@ from itertools import pairwise
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, ReportOutcome
+from compaction.api.job.job_status import JobReport, ReportOutcome
 from compaction.errors import CompactionError
+from compaction.worker.attempt import EndReason, Inbox, JobEnded
 from compaction.worker.errors import EngineLostError, ExecutorsOutOfMemoryError, PortUnavailableError
-from compaction.worker.events import EndReason, Inbox, JobEnded
-from compaction.worker.heartbeat import Heartbeat
+from compaction.worker.keeper import Heartbeat
 from compaction.worker.loop import Worker, WorkerExit
 from compaction.worker.ports import Assignment, HeldLease
 from support.processes.worker_ports import Cluster, wait_until

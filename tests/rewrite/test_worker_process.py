@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.api.job.report import ReportOutcome, parse_report
+from compaction.api.job.job_status import ReportOutcome, parse_report
 from compaction.api.names import (
     ANNOTATION_REPORT,
     API_VERSION,
@@ -27,7 +27,7 @@ from compaction.api.names import (
 )
 from compaction.leases.record import Lease, LeaseRecord
 from compaction.segments.commit import fence
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.worker.loop import WorkerExit
 from support.cluster.by_kubectl import Cluster
 from support.cluster.control_plane import ControlPlane

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from compaction.segments.model import FileIdentity
-from compaction.segments.scan import changes, sense
+from compaction.segments.scan import find, sense
 from simulation.processes import EPOCH, PROCESS, give_way
 
 
@@ -78,7 +78,7 @@ def simulated_time() -> Iterator[Numbers]:
     for module in replaced:
         module.time = shim  # type: ignore[attr-defined]
     stamped: Any = SimulatedStamps
-    for module in (changes, sense):
+    for module in (find, sense):
         module.os = stamped  # type: ignore[attr-defined]
     original = FileIdentity.__dict__["of"]
     numbers = Numbers()
@@ -87,7 +87,7 @@ def simulated_time() -> Iterator[Numbers]:
         yield numbers
     finally:
         FileIdentity.of = original  # type: ignore[method-assign]
-        for module in (changes, sense):
+        for module in (find, sense):
             module.os = os  # type: ignore[attr-defined]
         for module in replaced:
             module.time = real_time  # type: ignore[attr-defined]

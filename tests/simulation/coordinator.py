@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 from compaction.errors import ApiError, GoneError
 from compaction.kube.client.api import ApiClient
-from compaction.kube.client.leaseport import CoordinatorLease
-from compaction.kube.client.resources import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Resource
+from compaction.kube.client.transport import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Resource
 from compaction.kube.controller import PolicyController
 from compaction.kube.executor.events import EventRecorder
 from compaction.kube.informer.cache import ObjectCache
 from compaction.kube.informer.handlers import Feed
 from compaction.kube.informer.queue import WorkQueue
-from compaction.kube.replica.probes import LoopHeartbeat
-from compaction.kube.replica.runtime import Runtime
+from compaction.kube.replica.operator import CoordinatorLease
+from compaction.kube.replica.runtime import LoopHeartbeat, Runtime
 from compaction.kube.replica.term import StopRequest, Term, TermSettings
 from compaction.leases.election import Election, ElectionSettings, ElectionState
 from compaction.storage.adapter import open_store

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from compaction.core.reconcile.allowance import Allowance
 from compaction.core.reconcile.jobs import job, steps
 from compaction.core.reconcile.jobs.steps import JobStep
-from compaction.core.reconcile.status import waits
-from compaction.core.reconcile.workers import assigning, raising
+from compaction.core.reconcile.observations import Allowance
+from compaction.core.reconcile.status import announcing
+from compaction.core.reconcile.workers import assigning
 from compaction.kube.client.api import ApiClient
-from compaction.kube.executor import assign
+from compaction.kube.executor import executor
 from compaction.leases.election import Election
-from compaction.leases.observer import LeaseObserver
+from compaction.leases.record import LeaseObserver
 from compaction.segments import sweep
-from compaction.segments.commit import evidence, fence, replacing
+from compaction.segments.commit import evidence, fence, records
 from compaction.segments.commit.evidence import Likeness
 from compaction.segments.commit.records import FenceRecord
 from compaction.segments.directory import fs
@@ -84,7 +84,7 @@ def _nobody_checks_tokens() -> list[Patch]:
 
 def _tokens_from_the_lease_alone() -> list[Patch]:
     return [
-        (assign, "next_token", lambda lease, *_: lease + 1),
+        (executor, "next_token", lambda lease, *_: lease + 1),
         (FenceRecord, "high_water", lambda *_: 0),
     ]
 
@@ -94,7 +94,7 @@ def _sources_are_moved_away() -> list[Patch]:
         fs.rename(directory / name, directory / f"{name}.old")
         return True
 
-    return [(replacing, "put_symlink", move)]
+    return [(records, "put_symlink", move)]
 
 
 def _no_grace() -> list[Patch]:
@@ -134,7 +134,7 @@ def _status_is_written_every_time() -> list[Patch]:
 
 
 def _new_jobs_wait_in_silence() -> list[Patch]:
-    return [(waits, "of_new_jobs", lambda _: waits.NO_WAITS)]
+    return [(announcing, "of_new_jobs", lambda _: announcing.NO_WAITS)]
 
 
 def _every_lease_is_expired() -> list[Patch]:
@@ -163,7 +163,7 @@ def _everybody_takes_what_is_theirs_alone() -> list[Patch]:
 
 
 def _raises_round_up() -> list[Patch]:
-    return [(raising, "topped_up", lambda granted, left: tuple(share + left + 1 for share in granted))]
+    return [(assigning, "topped_up", lambda granted, left: tuple(share + left + 1 for share in granted))]
 
 
 def _an_error_nobody_foresaw() -> list[Patch]:

@@ -15,11 +15,11 @@ from contextvars import Context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.model import FileIdentity
 from compaction.segments.reading.view import open_log
 from compaction.segments.snapshot.directories import find_snapshots, write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from simulation.invariants import LogBook, readable
 from support.stores.ra_owner import RaOwner
 

@@ -15,17 +15,15 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from compaction.api.job.report import JobReport
+from compaction.api.job.job_status import JobReport
 from compaction.errors import CompactionError
 from compaction.kube.assignments import KubeLeasePort, WorkerIdentity
 from compaction.kube.errors import LaunchError
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.segments.rewriting.rewriter import SegmentRewriter
-from compaction.worker import budget
-from compaction.worker.budget import BudgetClient, Granted, RateBudget
+from compaction.worker import attempt
+from compaction.worker.attempt import BudgetClient, EndReason, Granted, HeldJobLease, JobEnded, RateBudget
 from compaction.worker.errors import EngineLostError
-from compaction.worker.events import EndReason, JobEnded
-from compaction.worker.held import HeldJobLease
 from compaction.worker.keeper import LeaseKeeper
 from compaction.worker.loop import Worker
 from compaction.worker.ports import LeasePort
@@ -116,7 +114,7 @@ class InlineEngine:
     def __init__(self, world: SimulatedSystem, process: Process) -> None:
         self._world = world
         self._process = process
-        budget._budgets[self] = InlineBudget(self.address, clock=process.monotonic)
+        attempt._budgets[self] = InlineBudget(self.address, clock=process.monotonic)
 
     def submit(self, work: Callable[[Any], Any], task: Any, *, tag: str) -> Future[Any]:
         future: Future[Any] = Future()

@@ -25,10 +25,10 @@ from unittest.mock import patch
 
 import structlog
 
-from compaction.api.policy import paths
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.api.text.times import format_timestamp, timestamp_from_epoch
-from compaction.core.reconcile.allowance import OperatorLimits
+from compaction.api.policy import values
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.api.text.quantities import format_timestamp, timestamp_from_epoch
+from compaction.core.reconcile.observations import OperatorLimits
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica.term import StopRequest
 from compaction.registry import kind_named
@@ -365,7 +365,7 @@ def simulate(seed: int, *, allowed: frozenset[str] | None = None) -> Outcome:
 
     try:
         # Policies of people may not have such a path: here it leads to another directory in each run.
-        any_path = patch.object(paths, "OF_THE_KERNEL", "$^")
+        any_path = patch.object(values, "OF_THE_KERNEL", "$^")
         with any_path, simulated_time() as numbers, _captured_logs(worlds), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from compaction.segments.directory import fs
 from compaction.segments.generate import generate_log
-from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.plan import plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading import reader
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting.kernel import rewrite_group
 from compaction.storage.errors import RewriteStoppedError
 from compaction.storage.pace import STEP_SECONDS, UNLIMITED, Pace, TokenBucket, limited
-from compaction.worker.budget import BudgetClient
+from compaction.worker.attempt import BudgetClient
 
 
 class Clock:

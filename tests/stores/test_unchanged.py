@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from compaction.api.job.resource import CompactionJobSpec
-from compaction.api.policy.spec import CompactionPolicySpec
-from compaction.core.planning.reading import ScanResult
+from compaction.api.job.job import CompactionJobSpec
+from compaction.api.policy.policy_spec import CompactionPolicySpec
+from compaction.core.planning.debt import ScanResult
 from compaction.segments.generate import generate_log
 from compaction.segments.reading.view import open_log
-from compaction.segments.scan.changes import SETTLE_SECONDS
+from compaction.segments.scan.find import SETTLE_SECONDS
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.storage.adapter import SenseRequest, StoreAdapter, open_store
 
 FIRST, LAST = "0000000000000001.segment", "0000000000000006.segment"

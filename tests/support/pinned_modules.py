@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from compaction.local.cache import cache_directory
-from compaction.local.processes.locks import exclusive
+from compaction.local.processes.process import cache_directory, exclusive
 from compaction.local.programs.binaries import cache_lock, install_set
 
 

@@ -27,8 +27,7 @@ from typing import Any, Final
 import pytest
 
 from compaction.local.errors import BinaryError
-from compaction.local.processes.locks import exclusive
-from compaction.local.processes.process import GUARD, ProcessId
+from compaction.local.processes.process import GUARD, ProcessId, exclusive
 from compaction.local.programs.promtool import ensure_promtool, find_promtool
 from compaction.local.servers.versitygw import ensure_versitygw, find_versitygw
 from support.cluster.prometheus_operator import ensure_definitions, find_definitions

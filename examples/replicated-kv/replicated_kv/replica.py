@@ -16,14 +16,13 @@ from typing import Final
 
 from compaction.segments.errors import EntryMissingError
 from compaction.segments.install.driver import SnapshotReceiver
-from compaction.segments.memtable.table import LogEntry
-from compaction.segments.snapshot.data_file import read_state
-from compaction.segments.snapshot.directories import LogSnapshot
-from compaction.segments.snapshot.seq import LiveSet
-from compaction.segments.system.pending import Acknowledgement
+from compaction.segments.memtable import LogEntry
+from compaction.segments.snapshot.directories import LogSnapshot, read_state
+from compaction.segments.snapshot.live_indexes import LiveSet
+from compaction.segments.system.installs import Acknowledgement
 from compaction.segments.system.system import LogSystem, SystemLimits
-from compaction.segments.wal.current import WalLimits
-from compaction.segments.writer.flush import NewSegments
+from compaction.segments.wal.wal_log import WalLimits
+from compaction.segments.writer import NewSegments
 from replicated_kv.errors import DivergedError
 from replicated_kv.machine import Command, KeyIndex
 from replicated_kv.messages import Append, Appended, Position, Status

@@ -11,11 +11,10 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from compaction.api.base import ApiModel
-from compaction.api.bounds import Message
+from compaction.api.base import ApiModel, Message
 from compaction.api.enums import ConditionStatus, ConditionType
-from compaction.api.text.safe import INT64_MAX
-from compaction.api.text.times import Timestamp, to_timestamp
+from compaction.api.text.printing import INT64_MAX
+from compaction.api.text.quantities import Timestamp, to_timestamp
 
 
 class Condition(ApiModel):

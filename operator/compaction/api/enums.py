@@ -31,7 +31,7 @@ class AttemptOutcome(StrEnum):
 class LauncherType(StrEnum):
     """How workers are started."""
 
-    AUTO = "auto"  # what the cluster serves decides (kube/launchers/choice.py)
+    AUTO = "auto"  # what the cluster serves decides (kube/launchers/objects.py)
     PROCESS = "process"  # a supervised subprocess beside the operator
     KUBEFLOW = "kubeflow"  # a SparkApplication of sparkoperator.k8s.io/v1beta2
     APACHE = "apache"  # a SparkApplication of spark.apache.org/v1

@@ -12,13 +12,12 @@ from typing import Final
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from compaction.api.crd.columns import PrinterColumn
-from compaction.api.job.resource import CompactionJob
-from compaction.api.job.spec import CompactionJobSpec, JobParameters, JobSources, job_members, job_rules
+from compaction.api.base import PrinterColumn
+from compaction.api.job.job import CompactionJob, CompactionJobSpec, JobParameters, JobSources, job_members, job_rules
 from compaction.api.members import StoreMember
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.api.policy.spec import CompactionPolicySpec
-from compaction.api.policy.status import CompactionPolicyStatus
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.api.policy.policy_spec import CompactionPolicySpec
+from compaction.api.policy.policy_status import CompactionPolicyStatus
 from compaction.api.policy.store import STORES, StoreSpec, exactly_one_store
 
 _REBUILT: Final[tuple[type[BaseModel], ...]] = (

@@ -13,8 +13,7 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from compaction.api.base import ApiModel
-from compaction.api.crd.columns import PrinterColumn
+from compaction.api.base import ApiModel, PrinterColumn
 
 
 class StoreModel(ApiModel):

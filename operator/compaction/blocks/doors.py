@@ -10,7 +10,7 @@ BLOCK_DOORS: Final = Doors(
     adapter=Door("compaction.blocks.adapter:open_adapter"),
     rewriters={"BlockRewrite": Door("compaction.blocks.rewriting.rewriter:open_rewriter")},
     tables=Door("compaction.blocks.cli.run_tables"),
-    open_jobs=Door("compaction.blocks.cli.others:open_jobs_of"),
+    open_jobs=Door("compaction.blocks.cli.run_tables:open_jobs_of"),
     commands=(
         Command(
             "blocks",

@@ -1,38 +1,110 @@
-"""Block stores as the core knows them."""
+"""Block stores as the core knows them: targets, measures, reasons, and jobs in their words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from compaction.api.job.resource import CompactionJobSpec, JobParameters, JobReceipt, JobSources
-from compaction.api.policy.block_store import (
-    BLOCK_REWRITE,
-    BLOCK_STORE,
-    BlockParameters,
-    BlockSources,
-    BlockStoreSpec,
-)
+from compaction.api.job.job import CompactionJobSpec, JobParameters, JobReceipt, JobSources
+from compaction.api.policy.block_store import BLOCK_REWRITE, BLOCK_STORE, BlockParameters, BlockSources, BlockStoreSpec
 from compaction.api.policy.store import StoreSpec
-from compaction.api.text.formatting import format_bytes, plural
-from compaction.blocks import words
+from compaction.api.text.printing import format_bytes, plural
+from compaction.blocks import reasons
 from compaction.blocks.doors import BLOCK_DOORS
-from compaction.blocks.measures import LIVE, READS, READS_AFTER, WINDOWS
 from compaction.blocks.reasons import FATES
-from compaction.blocks.work import format_merge, work_of
 from compaction.core.kind import Kind, Measure, Nouns, StoreSecrets, Words, Work
-from compaction.core.planning.candidates import Candidate
-from compaction.core.planning.parts import Parts
-from compaction.core.planning.paths import plain_path
+from compaction.core.planning.candidates import Candidate, Parts
+from compaction.core.planning.debt import ScanResult, UnofferedDebt
+from compaction.core.planning.overlap import plain_path
 from compaction.core.planning.planner import PlannedJob
-from compaction.core.planning.reading import ScanResult
 
 if TYPE_CHECKING:
-    from compaction.api.policy.resource import (  # it needs cronsim, which the worker does not have
-        CompactionPolicyStatus,
-        DebtStatus,
-    )
+    from compaction.api.policy.policy import CompactionPolicyStatus, DebtStatus
+
+
+# What a block store measures besides its debt. The room of the store reads them; nothing heavy is imported here.
+
+LIVE: Final = "liveBlocks"
+WINDOWS: Final = "windows"
+READS: Final = "readAmplification"
+READS_AFTER: Final = "readAmplificationAfter"
+
+
+def measures_of(
+    *, live: int, windows: int, candidates: Iterable[Candidate], beyond: Iterable[UnofferedDebt] = ()
+) -> Mapping[str, float]:
+    """The measures of a scan.
+
+    Args:
+        live: blocks that a reader of everything would open.
+        windows: combinations of tenant, shard and window of time that have any: a query about one of them opens
+            `live / windows` blocks on average.
+        candidates, beyond: the debt. Of each batch one block is left.
+    """
+    fewer = sum(one.debt_sources - 1 for one in candidates if not one.is_empty)
+    fewer += sum(one.sources - one.targets for one in beyond)
+    return {
+        LIVE: live,
+        WINDOWS: windows,
+        READS: read_amplification(live, windows),
+        READS_AFTER: read_amplification(live - fewer, windows),
+    }
+
+
+def read_amplification(blocks: int, windows: int) -> float:
+    """Blocks that a query about one tenant, shard and window opens on average; at least one, 0 in an empty store."""
+    return round(max(1.0, blocks / windows), 2) if windows else 0.0
+
+
+# The targets of a block store, and a planned job in its words.
+#
+# A target is a batch, `<tenant>/<shard>/L<level>/<its first id in order>`: no other batch has that block, so jobs of
+# one key run beside one another, and the parts that a Faulty job is split into take turns.
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWork:
+    """A planned job: `sources` ascending, all of one tenant and shard; their outputs are of `output_level`. A source
+    may be of a lower level than `level`: it has skipped some.
+    """
+
+    tenant: str
+    shard: int
+    level: int
+    sources: tuple[str, ...]
+
+    @property
+    def output_level(self) -> int:
+        """The level of what comes out."""
+        return self.level + 1
+
+
+def work_of(target: str, level: int, sources: tuple[str, ...]) -> BlockWork:
+    """What a job of a block store does."""
+    tenant, shard, _, _ = target.rsplit("/", 3)
+    return BlockWork(tenant=tenant, shard=int(shard), level=level, sources=sources)
+
+
+def target_name(tenant: str, shard: int, level: int, first: str) -> str:
+    """The name of a target."""
+    return f"{tenant}/{shard}/L{level}/{first}"
+
+
+def tenant_of_target(target: str) -> str:
+    """The tenant of a target; "" for a name in another form."""
+    parts = target.rsplit("/", 3)
+    return parts[0] if len(parts) == 4 else ""
+
+
+def format_merge(sources: int, outputs: int) -> str:
+    """What a job did with blocks: `20 blocks merged into 1`; nothing comes of those without rows."""
+    blocks = plural(sources, "block")
+    return f"{blocks} merged into {outputs}" if outputs else f"{blocks} without rows dropped"
+
+
+# Block stores as the core knows them.
 
 _OF_ROWS: Final = re.compile(r"([0-9]{1,19}):([0-9a-f]{16})", re.ASCII)
 _ESCAPED: Final = re.compile(rb"%([0-9a-fA-F]{2})")
@@ -53,7 +125,7 @@ class BlockStoreKind(Kind):
         ends_quarantine="release or drop the block",
     )
     doors = BLOCK_DOORS
-    words = Words(jobs=words.JOB_WORDS, left_alone=words.LEFT_ALONE_WORDS)
+    words = Words(jobs=reasons.JOB_WORDS, left_alone=reasons.LEFT_ALONE_WORDS)
     measures = (
         Measure(LIVE, "blocks", "Blocks that a reader of the whole store opens", "Live blocks"),
         Measure(

@@ -1,13 +1,18 @@
-"""Blocks as everybody sees them: the index, the planner, the rewrite. Plain frozen data.
-
-Units: bytes; rows; epoch microseconds (UTC) for times of data, inclusive on both ends. A block is immutable: whatever
-changes gets another id.
-"""
+"""Blocks as plain data, and where they lie below the root of a store."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from compaction.api.text.printing import printable
+from compaction.blocks.errors import InvalidTenantError
+
+# Blocks as everybody sees them: the index, the planner, the rewrite. Plain frozen data.
+#
+# Units: bytes; rows; epoch microseconds (UTC) for times of data, inclusive on both ends. A block is immutable:
+# whatever changes gets another id.
 
 SECOND: Final = 1_000_000
 """Times are microseconds."""
@@ -82,3 +87,100 @@ class Block:
     def key(self) -> BlockKey:
         """With which blocks it may be compacted."""
         return BlockKey(self.tenant, self.shard, self.level)
+
+
+# Where blocks lie: `<tenant>/<shard>/<ULID>.parquet` below the store's root, in every store alike.
+#
+# A tenant is any text of one line: without control characters and marks of direction. What is not a letter, a digit,
+# `_` or `-` of ASCII (or a dot behind the first character) is written as `=` and two hexadecimal digits for each byte
+# of UTF-8, so no name leaves its folder, and two names never share one.
+
+SUFFIX: Final = ".parquet"
+MAX_TENANT: Final = 200
+"""Bytes of an escaped tenant: folders hold names of 255."""
+MAX_SHARD: Final = (1 << 31) - 1
+
+ULID_TEXT: Final = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}", re.ASCII)
+_PLAIN: Final = re.compile(rb"[A-Za-z0-9_-]")
+_ESCAPED: Final = re.compile(r"(?:[A-Za-z0-9_-]|=[0-9A-F]{2})(?:[A-Za-z0-9_.-]|=[0-9A-F]{2})*", re.ASCII)
+_SHARD: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
+
+
+class BlockPlace(NamedTuple):
+    """What the path of a block says."""
+
+    tenant: str
+    shard: int
+    id: str
+
+
+def block_path(tenant: str, shard: int, block: str) -> str:
+    """The path of a block. Raises InvalidTenantError; ValueError for a shard or id that no block has."""
+    if not 0 <= shard <= MAX_SHARD:
+        raise ValueError(f"shard {shard} is not in 0..{MAX_SHARD}")
+    if not ULID_TEXT.fullmatch(block):
+        raise ValueError(f"{block!r} is not a ULID in upper case")
+    return f"{shard_prefix(tenant, shard)}/{block}{SUFFIX}"
+
+
+def shard_prefix(tenant: str, shard: int) -> str:
+    """The folder of a tenant's shard."""
+    return f"{escape_tenant(tenant)}/{shard}"
+
+
+def escape_tenant(tenant: str) -> str:
+    """A tenant as one part of a path. Raises InvalidTenantError: empty, too long, or no text of one line.
+
+    This is the rule of every entrance: commands, HTTP, the index, and, in its own words, the resources
+    (`api/policy/block_store.py`).
+    """
+    if (shown := printable(tenant)) != tenant:
+        raise InvalidTenantError(
+            f"tenant {shown[:60]!r} holds control characters or marks of direction: leave them out"
+        )
+    try:
+        data = tenant.encode()
+    except UnicodeEncodeError:
+        raise InvalidTenantError(f"tenant {tenant!r} cannot be written in UTF-8") from None
+    parts = [
+        chr(byte) if _PLAIN.match(bytes([byte])) or (byte == 0x2E and position) else f"={byte:02X}"
+        for position, byte in enumerate(data)
+    ]
+    escaped = "".join(parts)
+    if not 1 <= len(escaped) <= MAX_TENANT:
+        raise InvalidTenantError(
+            f"tenant {tenant[:40]!r} takes {len(escaped)} bytes of a path, allowed are 1 to {MAX_TENANT}"
+        )
+    return escaped
+
+
+def place_problem(tenant: str, shard: int) -> str:
+    """Why no block can be of this tenant and shard; empty when one can."""
+    try:
+        escape_tenant(tenant)
+    except InvalidTenantError as error:
+        return str(error)
+    return "" if 0 <= shard <= MAX_SHARD else f"shard {shard} is not in 0..{MAX_SHARD}"
+
+
+def unescape_tenant(part: str) -> str | None:
+    """The tenant of a folder; None for one that `escape_tenant` does not make."""
+    if not _ESCAPED.fullmatch(part):
+        return None
+    data = re.sub(rb"=([0-9A-F]{2})", lambda found: bytes([int(found[1], 16)]), part.encode())
+    try:
+        tenant = data.decode()
+        return tenant if escape_tenant(tenant) == part else None
+    except (UnicodeDecodeError, InvalidTenantError):
+        return None
+
+
+def parse_block_path(path: str) -> BlockPlace | None:
+    """The inverse of `block_path`; None for everything else, which is not ours to touch."""
+    parts = path.split("/")
+    if len(parts) != 3 or not parts[2].endswith(SUFFIX) or not _SHARD.fullmatch(parts[1]):
+        return None
+    tenant, shard, block = unescape_tenant(parts[0]), int(parts[1]), parts[2].removesuffix(SUFFIX)
+    if tenant is None or shard > MAX_SHARD or not ULID_TEXT.fullmatch(block):
+        return None
+    return BlockPlace(tenant, shard, block)

@@ -21,8 +21,7 @@ from typing import Final, NamedTuple
 
 from compaction.blocks.errors import ForeignFileError
 from compaction.storage.errors import ObjectAccessError, ObjectError, ObjectMissingError, ObjectPathError
-from compaction.storage.objects.paths import check_path
-from compaction.storage.objects.store import ObjectInfo, ObjectStorage
+from compaction.storage.objects.store import ObjectInfo, ObjectStorage, check_path
 
 ASKED_AT_ONCE: Final = 8
 MOST_KNOWN: Final = 100_000

@@ -24,19 +24,21 @@ from compaction.blocks.errors import (
     SnapshotExpiredError,
     UnsuitableBlockError,
 )
-from compaction.blocks.format.footer import LIBRARY_FAILURES, UNKNOWN, BlockFooter, read_footer, short
-from compaction.blocks.format.metadata import decode
-from compaction.blocks.format.times import (
+from compaction.blocks.format.footer import (
+    LIBRARY_FAILURES,
+    UNKNOWN,
+    BlockFooter,
+    read_footer,
     registered_time_column,
     scale_of,
+    short,
     stored_scale,
     time_column_of,
     times_of_footer,
 )
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.listing import EVERYTHING, BlockFilter, inspect
-from compaction.blocks.index.pages import blocks_at, page
-from compaction.blocks.index.tables import BlockState
+from compaction.blocks.format.metadata import decode
+from compaction.blocks.index.live_blocks import EVERYTHING, BlockFilter, blocks_at, inspect, page
+from compaction.blocks.index.tables import BlockState, IndexDatabase
 from compaction.blocks.merge.schema import unified
 from compaction.blocks.model import Block
 from compaction.storage.errors import ObjectMissingError, StorageError

@@ -1,8 +1,4 @@
-"""A block store as the rest of the system sees it: its objects and its index together.
-
-A facade without a state of its own; every method is one transaction of the index, given the time by the store's clock.
-Safe to use from several threads and processes at once. See docs/block-stores.md for what is promised.
-"""
+"""A block store as the rest of the system sees it: its objects and its index, which know that they belong together."""
 
 from __future__ import annotations
 
@@ -12,24 +8,193 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from compaction.blocks.errors import BlockStoreError, ForeignFileError
-from compaction.blocks.identity import bind
-from compaction.blocks.index import claims, listing, quarantine, registering, replacing
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.listing import EVERYTHING, BlockFilter, BlockRecord, Listing
-from compaction.blocks.index.quarantine import Fault, Quarantined
-from compaction.blocks.index.queue import QueueChanges, QueueReading, read_changes, read_queue
-from compaction.blocks.index.registering import Registered
-from compaction.blocks.index.replacing import BlockReplacement, Replaced
+from sqlalchemy import Connection, Select, column, delete, inspect, select, table, update
+from ulid import ULID
+
+from compaction.blocks.errors import BlockStoreError, ForeignFileError, IndexMismatchError
+from compaction.blocks.index import claims, live_blocks, queued, registering
+from compaction.blocks.index.live_blocks import EVERYTHING, BlockFilter, BlockRecord, Listing
+from compaction.blocks.index.queued import Fault, Quarantined, QueueChanges, QueueReading, read_changes, read_queue
+from compaction.blocks.index.registering import BlockReplacement, Registered, Replaced
+from compaction.blocks.index.tables import HEAD, METADATA, NEWEST_SCHEMA, IndexChange, IndexDatabase, head_version
 from compaction.blocks.model import SECOND, Block
-from compaction.blocks.owners import FolderOwners
-from compaction.storage.database.engine import DEFAULT_PATIENCE
-from compaction.storage.errors import StorageError
+from compaction.blocks.owners import IDENTITY_PATH, FolderOwners
+from compaction.storage.database import DEFAULT_PATIENCE
+from compaction.storage.errors import ObjectExistsError, ObjectMissingError, StorageError
 from compaction.storage.objects.store import ObjectStorage, open_objects
-from compaction.storage.processes import Holder
-from compaction.storage.unreachable import StoreAddress
+from compaction.storage.opened import Holder, StoreAddress
+
+# The schema of the index, made or brought up to date by Alembic in one transaction; safe when many do it at once.
+
+VERSION_TABLE: Final = "block_index_schema"
+_VERSION: Final[Select[Any]] = select(column("version_num")).select_from(table(VERSION_TABLE))
+
+
+def ensure_schema(database: IndexDatabase, *, identity: str) -> str:
+    """Make the tables, or bring them up to date; returns the identity of the index.
+
+    `identity`: given to an index that is new; one that exists keeps its own. A caller that deletes objects because the
+    index does not know them compares it with what is written beside the objects: the index of another store knows
+    nothing.
+
+    Raises:
+        DatabaseSchemaError: the schema is of a newer version of this program.
+        DatabaseUnavailableError, DatabaseError
+    """
+    if database.read(_current) != NEWEST_SCHEMA:
+        database.ordered(lambda connection: _upgrade(database, connection, identity))
+    return database.read(lambda connection: str(connection.execute(select(HEAD.c.identity)).scalar_one()))
+
+
+def _current(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    found: str | None = connection.execute(_VERSION).scalar()
+    return found
+
+
+def _upgrade(database: IndexDatabase, connection: Connection, identity: str) -> None:
+    # Alembic takes longer to import than most commands take to ask the index.
+    from compaction.blocks.index.migrations.upgrading import upgrade
+
+    upgrade(connection, current=_current(connection), name=database.name, identity=identity)
+
+
+# Which index belongs to which store: the same word is in the index and in an object beside the blocks.
+#
+# Without it, an index of another store, or a new and empty one after the database was lost, knows none of the
+# objects, and an orphan collector would delete all of them. So a store is opened only with the index that it was
+# created with.
+
+_LONGEST: Final = 100
+_AFTER: Final = "-after-"
+"""In the identity of a rebuilt index: the index that it replaced."""
+_WORD: Final = 26
+
+
+def bind(objects: ObjectStorage, index: IndexDatabase) -> str:
+    """Make both sides of a new store, or check those of one that exists; returns the identity.
+
+    The index is first: a store without an identity gets that of an index in which nothing was ever changed, so a crash
+    in between is repaired by the next call, and nothing else is ever bound.
+
+    Raises:
+        IndexMismatchError: they do not belong together, or one of both was lost.
+        ForeignFileError: a new store would lie inside another one, or in the folder of a table.
+        DatabaseSchemaError, DatabaseUnavailableError, DatabaseError, ObjectError
+    """
+    ours = ensure_schema(index, identity=str(ULID()))
+    theirs = read_identity(objects)
+    if theirs is None:
+        if index.read(head_version) != 0:
+            raise IndexMismatchError(
+                objects.url,
+                index.name,
+                f"the index has blocks, and there is no object {IDENTITY_PATH} in the store: correct the URL of one of "
+                f"both; if the object was deleted, write it again with the text {ours}",
+            )
+        # A merge of the inner store would delete what is live in the outer one.
+        FolderOwners(objects).refuse_new_store()
+        theirs = _write(objects, ours)
+    if theirs != ours:
+        empty = index.read(head_version) == 0
+        advice = (
+            "restore the database, or make the index from the blocks with `compactor blocks rebuild-index`"
+            if empty
+            else "correct the URL of one of both"
+        )
+        what = "the index is new and the store is not" if empty else "the index is that of another store"
+        raise IndexMismatchError(objects.url, index.name, f"{what}: {advice}")
+    return ours
+
+
+def begin_anew(objects: ObjectStorage, index: IndexDatabase) -> str:
+    """Take an empty index for a store whose own was lost; returns the word for `finish_anew`. Until then store and
+    index do not belong together, so a half-built index is never used. What an earlier call left in it is taken
+    out.
+
+    Raises:
+        IndexMismatchError: the index is in use, of this store or of another: one that exists is never replaced.
+        ForeignFileError: see `bind`.
+        DatabaseSchemaError, DatabaseUnavailableError, DatabaseError, ObjectError
+    """
+    theirs = read_identity(objects)
+    if theirs is None:
+        FolderOwners(objects).refuse_new_store()
+        theirs = _write(objects, str(ULID()))
+    suffix = f"{_AFTER}{theirs[:_WORD]}"
+    word = f"{ULID()}{suffix}"
+    ours = ensure_schema(index, identity=word)
+    if ours == theirs:
+        reason = "the index is the one of this store: it is not lost. To rebuild it, stop everything that uses it and "
+        raise IndexMismatchError(objects.url, index.name, f"{reason}name an empty database")
+    if not ours.endswith(suffix) and index.read(head_version) != 0:
+        reason = "the index is not empty, and not of this store: name an empty database"
+        raise IndexMismatchError(objects.url, index.name, reason)
+    index.change(lambda change: _empty(change, word))
+    return word
+
+
+def finish_anew(objects: ObjectStorage, index: IndexDatabase, word: str) -> None:
+    """From now on the store is opened with this index, and with no other: not with the one that was lost either, should
+    it come back. Repeating is harmless. Raises IndexMismatchError: another process has started to rebuild it since.
+    """
+    if index.read(_identity_of) != word:
+        raise IndexMismatchError(objects.url, index.name, "another process has started to rebuild the same index")
+    index.change(_begin_history)
+    objects.put(IDENTITY_PATH, word.encode())
+
+
+def _begin_history(change: IndexChange) -> None:
+    """No reader goes on at an earlier version: those of the lost index were other states, those of this one parts."""
+    change.connection.execute(update(HEAD).values(forgotten=change.version))
+
+
+def _identity_of(connection: Connection) -> str:
+    return str(connection.execute(select(HEAD.c.identity)).scalar_one())
+
+
+def _empty(change: IndexChange, word: str) -> None:
+    for each in METADATA.sorted_tables:
+        if each is not HEAD:
+            change.connection.execute(delete(each))
+    change.connection.execute(update(HEAD).values(identity=word))
+
+
+def read_identity(objects: ObjectStorage) -> str | None:
+    """What the store says; None when it says nothing. Raises IndexMismatchError for an object that is no identity."""
+    try:
+        data = objects.get(IDENTITY_PATH)
+    except ObjectMissingError:
+        return None
+    try:
+        text = data.decode("ascii").strip()
+    except UnicodeDecodeError:
+        text = ""
+    if not text or len(text) > _LONGEST:
+        raise IndexMismatchError(
+            objects.url,
+            "its index",
+            f"the object {IDENTITY_PATH} is damaged: restore it, or delete it and rebuild the index",
+        )
+    return text
+
+
+def _write(objects: ObjectStorage, identity: str) -> str:
+    """The identity that the store has from now on: this one, or that of the process that came first."""
+    try:
+        objects.put(IDENTITY_PATH, identity.encode(), if_absent=True)
+    except ObjectExistsError:
+        return read_identity(objects) or identity
+    return identity
+
+
+# A block store as the rest of the system sees it: its objects and its index together.
+#
+# A facade without a state of its own; every method is one transaction of the index, given the time by the store's
+# clock. Safe to use from several threads and processes at once. See docs/block-stores.md for what is promised.
 
 DESCRIBED_AT_ONCE: Final = 8
 """Footers that are read beside one another when many blocks are registered."""
@@ -162,11 +327,11 @@ class BlockStore:
 
     def live(self, which: BlockFilter = EVERYTHING) -> Listing:
         """The live blocks at one instant."""
-        return listing.live_blocks(self.index, which)
+        return live_blocks.live_blocks(self.index, which)
 
     def inspect(self, block: str) -> BlockRecord | None:
         """All that is known about a block."""
-        return listing.inspect(self.index, block)
+        return live_blocks.inspect(self.index, block)
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -194,7 +359,7 @@ class BlockStore:
 
     def replace(self, result: BlockReplacement) -> Replaced:
         """Commit a result: see `index.replacing.replace`."""
-        return replacing.replace(self.index, result, now=self.now())
+        return registering.replace(self.index, result, now=self.now())
 
     def job(self, name: str) -> claims.JobRecord | None:
         """What is remembered of a job."""
@@ -208,19 +373,19 @@ class BlockStore:
 
     def quarantined(self) -> tuple[Quarantined, ...]:
         """Quarantined blocks, the oldest first."""
-        return quarantine.quarantined(self.index)
+        return queued.quarantined(self.index)
 
     def set_aside(self, faults: Mapping[str, Fault], *, job: str | None = None) -> None:
         """Quarantine live blocks, by id. Raises UnknownBlockError."""
-        quarantine.quarantine(self.index, faults, now=self.now(), job=job)
+        queued.quarantine(self.index, faults, now=self.now(), job=job)
 
     def release(self, block: str) -> bool:
         """The block waits for compaction again. Raises UnknownBlockError."""
-        return quarantine.release(self.index, block, now=self.now())
+        return queued.release(self.index, block, now=self.now())
 
     def drop(self, block: str) -> bool:
         """Give up the rows of a quarantined block. Raises UnknownBlockError."""
-        return quarantine.drop(self.index, block, now=self.now())
+        return queued.drop(self.index, block, now=self.now())
 
     # -- the queue ----------------------------------------------------------------------------------------------------
 

@@ -11,26 +11,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from compaction.catalogs.commands.altering import AddColumns, AlterColumn, DropColumns
-    from compaction.catalogs.commands.columns import ColumnSpec
-    from compaction.catalogs.commands.indexes import (
+    from compaction.catalogs.commands.command import ColumnSpec
+    from compaction.catalogs.commands.schema_commands import (
         CreateIndex,
+        CreateSchema,
         DropIndex,
+        DropSchema,
         MakeIndexAvailable,
         RemoveIndex,
         RenameIndex,
         StartBuildingIndex,
     )
-    from compaction.catalogs.commands.schemas import CreateSchema, DropSchema
-    from compaction.catalogs.commands.tables import CreateTable, DropTable, PrimaryKey, RenameTable, SetTableProperties
-    from compaction.catalogs.commands.zones import AlterZone, CreateZone, DropZone, RenameZone, SetDefaultZone
+    from compaction.catalogs.commands.table_commands import (
+        AddColumns,
+        AlterColumn,
+        CreateTable,
+        DropColumns,
+        DropTable,
+        PrimaryKey,
+        RenameTable,
+        SetTableProperties,
+    )
+    from compaction.catalogs.commands.zone_commands import AlterZone, CreateZone, DropZone, RenameZone, SetDefaultZone
     from compaction.catalogs.errors import CatalogError
     from compaction.catalogs.manager.events import CatalogEvent, EventKind
-    from compaction.catalogs.manager.executing import Executed
-    from compaction.catalogs.manager.settings import Settings
+    from compaction.catalogs.manager.history import Settings
+    from compaction.catalogs.manager.manager import Executed
     from compaction.catalogs.model.catalog import Catalog
-    from compaction.catalogs.model.enums import Collation, ColumnType, IndexKind
-    from compaction.catalogs.model.values import Constant, Function
+    from compaction.catalogs.model.descriptors import Collation, ColumnType, Constant, Function, IndexKind
     from compaction.catalogs.opening import OpenCatalog, open_catalog
 
 __all__ = [

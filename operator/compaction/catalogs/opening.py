@@ -13,15 +13,14 @@ from typing import Any, Final
 
 from compaction.catalogs.commands.command import Command
 from compaction.catalogs.errors import CatalogArgumentError
-from compaction.catalogs.log.etcd.client import GatewayClient
-from compaction.catalogs.log.etcd.settings import EtcdSettings, Tls
+from compaction.catalogs.log.etcd.gateway import GatewayClient
+from compaction.catalogs.log.etcd.wire import EtcdSettings, Tls
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.manager.events import EventKind
-from compaction.catalogs.manager.executing import Executed
-from compaction.catalogs.manager.manager import CatalogManager
-from compaction.catalogs.manager.settings import Settings
+from compaction.catalogs.manager.history import Settings
+from compaction.catalogs.manager.manager import CatalogManager, Executed
 from compaction.catalogs.model.catalog import Catalog
-from compaction.catalogs.model.hybrid import MAX_LOGICAL, hybrid
+from compaction.catalogs.model.descriptors import MAX_LOGICAL, hybrid
 
 WAIT_SECONDS: Final = 60.0
 """How long a change may take until every process shows it."""

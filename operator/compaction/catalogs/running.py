@@ -13,22 +13,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from compaction.api.catalog.processes import Stage
-from compaction.api.catalog.reasons import Ended
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.catalog.spec import CatalogCompactionSpec
-from compaction.api.catalog.status import CatalogCompactionStatus
-from compaction.api.text.times import to_timestamp
-from compaction.catalogs.compaction.actions import CatalogDecision, Task
-from compaction.catalogs.compaction.catalog import reconcile
-from compaction.catalogs.compaction.memory import CatalogMemory
-from compaction.catalogs.compaction.observations import CatalogSnapshot, Result
-from compaction.catalogs.model.hybrid import hybrid
-from compaction.catalogs.operator.etcd_logs import EtcdLogs
-from compaction.catalogs.operator.finding import credentials_in, named_participants
-from compaction.catalogs.operator.http_participants import HttpParticipants
-from compaction.catalogs.operator.ports import Credentials
-from compaction.catalogs.operator.working import CatalogWork, RoundState
+from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
+from compaction.api.catalog.catalog_spec import CatalogCompactionSpec
+from compaction.api.catalog.reasons import Ended, Stage
+from compaction.api.text.quantities import to_timestamp
+from compaction.catalogs.compaction.observations import CatalogDecision, CatalogMemory, CatalogSnapshot, Result, Task
+from compaction.catalogs.compaction.reconcile import reconcile
+from compaction.catalogs.model.descriptors import hybrid
+from compaction.catalogs.operator.finding import EtcdLogs, HttpParticipants, credentials_in, named_participants
+from compaction.catalogs.operator.working import CatalogWork, Credentials, RoundState
 from compaction.catalogs.serving.client import ParticipantAddress
 from compaction.core.reconcile.observations import Moment
 from compaction.kube.informer.cache import ObjectKey

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem, ShellComplete
 
-from compaction.api.text.safe import printable
+from compaction.api.text.printing import printable
 from compaction.cli.cluster.flags import cluster_flags, remember
-from compaction.cli.errors import EXIT_DATA_ERROR, EXIT_INTERRUPTED, describe
-from compaction.cli.lazy import LazyGroup, pause_collector
+from compaction.cli.lazy import EXIT_DATA_ERROR, EXIT_INTERRUPTED, LazyGroup, describe, pause_collector
 from compaction.errors import CompactionError
 from compaction.wings import commands
 
@@ -34,8 +34,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "compaction.cli.cluster.plan:command",
         "Show the newest plan of a policy, and why candidates were left out.",
     ),
-    "approve": ("compaction.cli.cluster.approve:command", "Approve the plan of a policy."),
-    "retry": ("compaction.cli.cluster.retry:command", "Reset the attempts of faulty jobs and retry them."),
+    "approve": ("compaction.cli.cluster.plan:approve_command", "Approve the plan of a policy."),
+    "retry": ("compaction.cli.cluster.quarantine:command", "Reset the attempts of faulty jobs and retry them."),
     "quarantine": (
         "compaction.cli.cluster.quarantine:group",
         "List quarantined sources; release them.",
@@ -114,6 +114,34 @@ def main(argv: list[str] | None = None) -> int:
         click.echo(f"error: {describe(error)}", err=True)
         return EXIT_DATA_ERROR
     return result if isinstance(result, int) else 0
+
+
+# `kubectl_complete-compaction`: completion of `kubectl compaction ...`, asked for by kubectl's own completion.
+#
+# kubectl runs it with the words after `compaction`, the last of them unfinished, and reads one candidate per line,
+# with a tab before its description, then a directive (cobra's protocol: `:4` means no file names beside these).
+
+NO_FILES: Final = ":4"
+FILES: Final = ":0"
+
+
+def completions(words: list[str]) -> list[str]:
+    """The lines of the answer."""
+    *before, unfinished = words or [""]
+    items = ShellComplete(cli, {}, "compactor", "").get_completions(before, unfinished)
+    plain = [item for item in items if item.type == "plain"]
+    directive = NO_FILES if len(plain) == len(items) else FILES
+    return [*(_line(item) for item in plain), directive]
+
+
+def _line(item: CompletionItem) -> str:
+    return f"{item.value}\t{item.help}" if item.help else str(item.value)
+
+
+def complete() -> int:
+    """Entry point."""
+    sys.stdout.write("".join(f"{line}\n" for line in completions(sys.argv[1:])))
+    return 0
 
 
 if __name__ == "__main__":

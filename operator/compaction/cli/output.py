@@ -1,8 +1,4 @@
-"""One way to print results: `-o table|json|yaml`.
-
-json and yaml carry exact values under the names of the data; a table is for people (rich on a terminal, plain columns
-in a pipe or file).
-"""
+"""Results in one way, `-o table|json|yaml`, and the progress of a local run."""
 
 from __future__ import annotations
 
@@ -11,12 +7,20 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from compaction.api.text.formatting import format_bytes
-from compaction.api.text.safe import printable
+from compaction.api.text.printing import format_bytes, printable
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+
+# One way to print results: `-o table|json|yaml`.
+#
+# json and yaml carry exact values under the names of the data; a table is for people (rich on a terminal, plain
+# columns in a pipe or file).
 
 Row = Mapping[str, Any]
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -186,3 +190,66 @@ def _lines(rows: Iterable[Row], fmt: OutputFormat, columns: Sequence[Column]) ->
     else:
         yield "\t".join(column.title.upper() for column in columns)
         yield from ("\t".join(_cells(row, columns)) for row in rows)
+
+
+# What a local run shows while it works.
+
+
+class ProgressBar:
+    """Bytes copied, jobs ended; on standard error, and only when that is a terminal."""
+
+    def __init__(self, noun: str = "jobs") -> None:
+        """`noun`: what the parts of the work are called."""
+        # As for tables: it takes longer to import than most commands take to answer.
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._noun = noun
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}% {task.fields[jobs]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._jobs: dict[str, tuple[int, int]] = {}
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> ProgressBar:
+        self._progress.start()
+        self._task = self._progress.add_task("scanning the store", total=None, jobs="")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def say(self, what: str) -> None:
+        """Change the words before the bar."""
+        assert self._task is not None
+        self._progress.update(self._task, description=what)
+
+    def note(self, job: str, cost_bytes: int, percent: int) -> None:
+        """A job changed (called from any thread)."""
+        assert self._task is not None
+        self._jobs[job] = (max(1, cost_bytes), percent)
+        jobs = tuple(self._jobs.values())
+        ended = sum(percent == 100 for _, percent in jobs)
+        self._progress.update(
+            self._task,
+            total=sum(cost for cost, _ in jobs),
+            completed=sum(cost * percent / 100 for cost, percent in jobs),
+            jobs=f"{ended}/{len(jobs)} {self._noun}",
+        )
+
+    def clear(self, what: str) -> None:
+        """Nothing is under way any more."""
+        assert self._task is not None
+        self._jobs.clear()
+        self._progress.reset(self._task, total=None, description=what, jobs="")
+
+    def line(self, text: str) -> None:
+        """Print a line, above the bar when there is one."""
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What the options that say where a store is have in common: secrets come from the environment and from files only."""
+"""Options that say where a store is: secrets come from the environment and from files only."""
 
 from __future__ import annotations
 
@@ -11,6 +11,48 @@ import click
 from click.core import ParameterSource
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
+
+from compaction.api.text.printing import cut, printable
+from compaction.storage.errors import StoreOptionsError
+
+# Files with the options of an object store: YAML or JSON, one `option: value` per line.
+
+MAX_TEXT: Final = 1 << 20
+"""Bytes; a file of options has a few hundred."""
+
+
+def options_of_file(path: Path) -> Mapping[str, str]:
+    """The options, as text. Raises StoreOptionsError and OSError."""
+    # YAML takes longer to import than a command without such a file takes to answer.
+    import yaml
+
+    from compaction.api.manifests import BoundedLoader
+
+    with path.open("rb") as file:
+        data = file.read(MAX_TEXT + 1)
+    if len(data) > MAX_TEXT:
+        raise StoreOptionsError(f"{path}: larger than {MAX_TEXT} bytes: this is not a file of options")
+    try:
+        document = yaml.load(data.decode(), Loader=BoundedLoader)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        # Its own words quote the text.
+        mark = getattr(error, "problem_mark", None)
+        line = f" (line {mark.line + 1})" if mark is not None else ""
+        raise StoreOptionsError(f"{path}: neither YAML nor JSON{line}: write one `option: value` per line") from None
+    if not isinstance(document, dict):
+        raise StoreOptionsError(f"{path}: holds no options: write one `option: value` per line")
+    return {str(name): _text(path, str(name), value) for name, value in document.items()}
+
+
+def _text(path: Path, name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise StoreOptionsError(f"{path}: option {printable(cut(name, 100))} has no plain value: put it into quotes")
+
+
+# What the options that say where a store is have in common: secrets come from the environment and from files only.
 
 OPTIONS_VARIABLE: Final = "COMPACTION_STORE_OPTIONS_FILE"
 PATIENCE: Final = 10.0
@@ -75,9 +117,6 @@ def options_of(file: Path | None) -> Mapping[str, str]:
     """The options of an object store. Raises StoreOptionsError and OSError."""
     if file is None:
         return MappingProxyType({})
-    # YAML takes longer to import than a command without such a file takes to answer.
-    from compaction.cli.option_file import options_of_file
-
     return options_of_file(file)
 
 

@@ -14,17 +14,14 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from compaction.api.text.values import Quantity
+from compaction.api.text.quantities import Quantity
 from compaction.cli.cluster.flags import kubeconfig_option
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import load_connection
-from compaction.kube.client.token_review import TokenReviewer
+from compaction.kube.client.tokens import TokenReviewer
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.serving.access import AccessRules, Gate
-from compaction.serving.reviews import AllowedAccounts, CachedReviews
-from compaction.serving.running import Address, TlsFiles, serve
-from compaction.serving.service import HttpService, RequestLimits
-from compaction.serving.shared_secrets import SharedSecret
+from compaction.serving.access import AccessRules, AllowedAccounts, CachedReviews, Gate, SharedSecret
+from compaction.serving.service import Address, HttpService, RequestLimits, TlsFiles, serve
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE: Final = click.Path(dir_okay=False, path_type=Path)

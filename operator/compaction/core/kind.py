@@ -15,23 +15,18 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from compaction.api.job.resource import CompactionJobSpec, JobParameters, JobReceipt, JobSources
+from compaction.api.job.job import CompactionJobSpec, JobParameters, JobReceipt, JobSources
 from compaction.api.members import StoreMember
-from compaction.api.policy.standing import PolicyStanding
-from compaction.api.policy.store import StoreSpec
-from compaction.api.text.formatting import plural
+from compaction.api.policy.store import PolicyStanding, StoreSpec
+from compaction.api.text.printing import plural
 from compaction.core.doors import Doors
-from compaction.core.fate import Fate
-from compaction.core.meaning import Meaning
-from compaction.core.planning.candidates import Candidate
-from compaction.core.planning.parts import Parts
+from compaction.core.meaning import Fate, Meaning
+from compaction.core.planning.candidates import Candidate, Parts
+from compaction.core.planning.debt import ScanResult
 from compaction.core.planning.planner import PlannedJob
-from compaction.core.planning.reading import ScanResult
 
 if TYPE_CHECKING:
-    from compaction.api.policy.resource import (
-        CompactionPolicyStatus,  # it needs cronsim, which the worker does not have
-    )
+    from compaction.api.policy.policy import CompactionPolicyStatus
 
 
 @dataclass(frozen=True, slots=True)

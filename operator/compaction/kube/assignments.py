@@ -21,9 +21,9 @@ from typing import Final, cast
 import structlog
 from pydantic import ValidationError
 
-from compaction.api.bounds import first_problem
-from compaction.api.job.report import JobReport
-from compaction.api.job.resource import CompactionJob
+from compaction.api.base import first_problem
+from compaction.api.job.job import CompactionJob
+from compaction.api.job.job_status import JobReport
 from compaction.api.names import (
     ANNOTATION_BYTES_PER_SECOND,
     ANNOTATION_HOST,
@@ -41,7 +41,7 @@ from compaction.api.names import (
     POLICY_KIND,
     child_labels,
 )
-from compaction.api.text.safe import INT64_MAX, number_in
+from compaction.api.text.printing import INT64_MAX, number_in
 from compaction.errors import (
     AlreadyExistsError,
     ApiError,
@@ -52,8 +52,7 @@ from compaction.errors import (
     NotFoundError,
 )
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient, Obj, WatchEvent
-from compaction.kube.client.config import ApiConnection
-from compaction.kube.release import OWN_VERSION
+from compaction.kube.client.config import OWN_VERSION, ApiConnection
 from compaction.leases.record import Lease, LeaseRecord
 from compaction.worker.errors import LeaseLostError, PortUnavailableError, StopRequestedError, WorkerLeaseGoneError
 from compaction.worker.ports import Assignment, JobOffer, LeasePort

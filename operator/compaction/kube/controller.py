@@ -1,16 +1,14 @@
-"""The coordinator's controller: takes the picture, lets `reconcile` decide, has the decision carried out.
-
-One key is one policy with everything of it, so there are no races between jobs of a policy. Scans of the store and
-sweeps run in threads, one of each per policy, and report back through the queue; the loop is never blocked. Nothing
-is kept that a restart could not find again: the memory of a policy only saves work.
+"""The controller of policies: takes the picture, lets `reconcile` decide, has the decision carried out, shares
+limits.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any, Final
 
 import structlog
@@ -18,23 +16,30 @@ from pydantic import ValidationError
 
 from compaction.api.conditions import reason_since
 from compaction.api.enums import PolicyReason
-from compaction.api.job.resource import CompactionJob
-from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus
-from compaction.api.policy.standing import conditions_for
+from compaction.api.job.job import CompactionJob
+from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus
+from compaction.api.policy.store import conditions_for
 from compaction.core.reconcile import store_work
 from compaction.core.reconcile.actions import Decision
-from compaction.core.reconcile.allowance import NO_LIMITS, OperatorLimits
-from compaction.core.reconcile.observations import Moment, PolicySnapshot
+from compaction.core.reconcile.observations import (
+    NO_ALLOWANCE,
+    NO_LIMITS,
+    Allowance,
+    LimitDemand,
+    Moment,
+    OperatorLimits,
+    PolicySnapshot,
+)
 from compaction.core.reconcile.policy import reconcile
+from compaction.core.reconcile.shared_limits import SharedLimits, waited_for_worker
 from compaction.core.reconcile.status.announcing import of_standing
 from compaction.errors import CompactionError
-from compaction.kube.client.resources import COMPACTION_POLICIES, LEASES, Obj, Resource
-from compaction.kube.executor.api import ApiObjects
+from compaction.kube.client.transport import COMPACTION_POLICIES, LEASES, Obj, Resource
 from compaction.kube.executor.events import EventType
-from compaction.kube.executor.executor import Executor
-from compaction.kube.executor.outcome import ExecutionResult
-from compaction.kube.executor.workers import LaunchedWorkers
+from compaction.kube.executor.executor import ExecutionResult, Executor
+from compaction.kube.executor.policy_objects import ApiObjects, LaunchedWorkers
 from compaction.kube.gather import (
+    Overlaps,
     ParsedObjects,
     is_lease_of,
     is_worker,
@@ -48,13 +53,76 @@ from compaction.kube.informer.cache import CacheChange, Delta, ObjectKey, key_of
 from compaction.kube.informer.queue import AGAIN, stale_pause
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.metrics.measure import measure
-from compaction.kube.overlaps import Overlaps
 from compaction.kube.replica.runtime import Runtime
-from compaction.kube.sensing.resting import Resting, Seen
-from compaction.kube.sensing.store_tasks import PolicyState, StoreTasks, close
-from compaction.kube.sharing import Sharing
-from compaction.leases.observer import LeaseObserver
+from compaction.kube.store_tasks import PolicyState, Resting, Seen, StoreTasks, close
+from compaction.leases.record import LeaseObserver
 from compaction.storage.adapter import StoreAdapter, open_store
+
+# The operator's limits at the edge: the ledger of a term, its first entries, and the task that shares out.
+
+SHARE_OUT: Final = 0.2
+"""Seconds between two sharings: what they cost does not grow with what happens in between."""
+_PAUSES: Final = 200
+"""So many times as long as a sharing took, when it takes long: for thousands of policies they come less often."""
+
+
+class Sharing:
+    """Owned by the controller. Without limits it does nothing and costs nothing."""
+
+    def __init__(self, limits: OperatorLimits, *, monotonic: Callable[[], float]) -> None:
+        self._limits = limits
+        self._monotonic = monotonic
+        self._commons: SharedLimits[ObjectKey] | None = None
+
+    def begin(self, runtime: Runtime, workers: Mapping[ObjectKey, tuple[WorkerObservation, ...]]) -> None:
+        """Enter the workers that there are, once a term: after everything was listed, before anything is decided."""
+        if self._commons is not None or not self._limits.any:
+            return
+        keys = {*runtime.cache.policies.keys(), *workers}
+        holds = {key: _workers_of(runtime, key, workers.get(key, ())) for key in keys}
+        self._commons = SharedLimits(self._limits, holds, now=self._monotonic())
+
+    def allowance(self, key: ObjectKey) -> Allowance:
+        """What a policy may have."""
+        return NO_ALLOWANCE if self._commons is None else self._commons.allowance(key)
+
+    def note(self, key: ObjectKey, demand: LimitDemand, policy: CompactionPolicy | None, now: Moment) -> None:
+        """A decision was made: before anything is awaited, so that no other depends on less than is known."""
+        if self._commons is not None:
+            waited = waited_for_worker(policy, now) if policy is not None else 0.0
+            self._commons.note(key, demand, now=now.monotonic, waited=waited)
+
+    def give_up(self, key: ObjectKey) -> None:
+        """The policy cannot be read any more."""
+        if self._commons is not None:
+            self._commons.give_up(key)
+
+    async def run(self, runtime: Runtime) -> None:
+        """Share out every now and then; policies that may do something new are queued. Returns without limits."""
+        for name, value in asdict(self._limits).items():
+            if value is not None:
+                runtime.metrics.limits.labels(name).set(value)
+        took = 0.0
+        while self._limits.any:
+            await asyncio.sleep(max(SHARE_OUT, _PAUSES * took))
+            began = self._monotonic()
+            if self._commons is not None:
+                for key in self._commons.share_out(self._monotonic()):
+                    runtime.queue.add(key)
+                runtime.metrics.workers_held.set(self._commons.held)
+            took = self._monotonic() - began
+
+
+def _workers_of(runtime: Runtime, key: ObjectKey, observed: tuple[WorkerObservation, ...]) -> int:
+    leases = {body["metadata"]["name"] for body in runtime.cache.leases_of(key) if is_worker(body)}
+    return len(leases | {worker.name for worker in observed if not worker.ended})
+
+
+# The coordinator's controller: takes the picture, lets `reconcile` decide, has the decision carried out.
+#
+# One key is one policy with everything of it, so there are no races between jobs of a policy. Scans of the store and
+# sweeps run in threads, one of each per policy, and report back through the queue; the loop is never blocked. Nothing
+# is kept that a restart could not find again: the memory of a policy only saves work.
 
 log = structlog.get_logger(__name__)
 

@@ -17,7 +17,7 @@ import structlog
 from structlog.contextvars import bound_contextvars, merge_contextvars
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from compaction.api.text.safe import printable
+from compaction.api.text.printing import printable
 
 
 class LogFormat(StrEnum):

@@ -21,8 +21,7 @@ from typing import Final, Protocol
 import structlog
 
 from compaction.errors import AlreadyExistsError, ApiError, ConflictError, NotFoundError
-from compaction.leases.observer import LeaseObserver
-from compaction.leases.record import Lease, LeaseRecord
+from compaction.leases.record import Lease, LeaseObserver, LeaseRecord
 
 _JITTER: Final = 1.2
 

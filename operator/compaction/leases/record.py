@@ -1,18 +1,22 @@
-"""`coordination.k8s.io/v1` Leases as frozen records: parse, change, build.
+"""Leases as frozen records, the fencing tokens in them, and when one has expired by this process's own clock."""
 
-`LeaseRecord` is the spec, `Lease` the parts of the object that this project uses. `leaseTransitions` is the counter
-that fencing tokens live in (docs/design/leases-and-tokens.md#tokens); times are informative only and are never compared
-with a local clock. Pure: no I/O, the wall clock is passed in.
-"""
+from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
-from compaction.api.text.safe import cut
-from compaction.errors import MalformedLeaseError
+from compaction.api.text.printing import cut
+from compaction.errors import MalformedLeaseError, TokenExhaustedError
+
+# `coordination.k8s.io/v1` Leases as frozen records: parse, change, build.
+#
+# `LeaseRecord` is the spec, `Lease` the parts of the object that this project uses. `leaseTransitions` is the counter
+# that fencing tokens live in (docs/design/leases-and-tokens.md#tokens); times are informative only and are never
+# compared with a local clock. Pure: no I/O, the wall clock is passed in.
 
 _LONGEST_TIME: Final = 64
 _LONGEST_QUOTE: Final = 80
@@ -54,7 +58,7 @@ class LeaseRecord:
     renew_time: datetime | None = None
 
     @classmethod
-    def parse(cls, spec: Mapping[str, Any], *, name: str = "lease") -> "LeaseRecord":
+    def parse(cls, spec: Mapping[str, Any], *, name: str = "lease") -> LeaseRecord:
         """Read a Lease's spec. Raises MalformedLeaseError naming the lease and the field."""
         return cls(
             holder=_text(spec, "holderIdentity", name) or None,
@@ -75,15 +79,15 @@ class LeaseRecord:
             spec["renewTime"] = format_micro_time(self.renew_time)
         return spec
 
-    def acquired(self, holder: str, *, transitions: int, duration_seconds: int, now: datetime) -> "LeaseRecord":
+    def acquired(self, holder: str, *, transitions: int, duration_seconds: int, now: datetime) -> LeaseRecord:
         """A new term: both times are `now`."""
         return LeaseRecord(holder, duration_seconds, transitions, acquire_time=now, renew_time=now)
 
-    def renewed(self, *, now: datetime) -> "LeaseRecord":
+    def renewed(self, *, now: datetime) -> LeaseRecord:
         """The same term, one renewal later."""
         return replace(self, renew_time=now)
 
-    def released(self, *, now: datetime) -> "LeaseRecord":
+    def released(self, *, now: datetime) -> LeaseRecord:
         """Released, so free at once: no holder, one second, the transitions kept (docs/design/leases-and-tokens.md)."""
         return LeaseRecord(None, 1, self.transitions, acquire_time=now, renew_time=now)
 
@@ -105,7 +109,7 @@ class Lease:
     owner_references: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
-    def parse(cls, body: Mapping[str, Any]) -> "Lease":
+    def parse(cls, body: Mapping[str, Any]) -> Lease:
         """Read an object of the API server. Raises MalformedLeaseError."""
         metadata = body.get("metadata")
         if not isinstance(metadata, Mapping):
@@ -150,11 +154,11 @@ class Lease:
             "spec": self.record.spec(),
         }
 
-    def with_record(self, record: LeaseRecord) -> "Lease":
+    def with_record(self, record: LeaseRecord) -> Lease:
         """The same object with another record."""
         return replace(self, record=record)
 
-    def annotate(self, changes: Mapping[str, str | None]) -> "Lease":
+    def annotate(self, changes: Mapping[str, str | None]) -> Lease:
         """The same object with annotations set, or removed where the value is None."""
         merged = {key: value for key, value in {**self.annotations, **changes}.items() if value is not None}
         return replace(self, annotations=MappingProxyType(merged))
@@ -195,3 +199,106 @@ def _time(spec: Mapping[str, Any], key: str, name: str) -> datetime | None:
         return parse_micro_time(value)
     except (TypeError, ValueError) as error:
         raise MalformedLeaseError(f"lease {name}: spec.{key} is not a time: {_brief(value)}") from error
+
+
+# Fencing tokens: positive integers that grow at every assignment of a job (docs/design/leases-and-tokens.md#tokens).
+#
+# The token lives in `Lease.spec.leaseTransitions`, but a Lease can be deleted and a cluster restored from an old
+# backup. So the next one is floored by every place that remembers: the job's status and, above all, the store itself.
+
+#: `leaseTransitions` is an int32; one assignment per second would reach this after 68 years.
+MAX_TOKEN = 2**31 - 1
+
+
+def next_token(lease_transitions: int | None, status_token: int | None, high_water: int | None) -> int:
+    """`max(Lease.leaseTransitions, status.fencingToken, the store's high water) + 1`; None means nothing is recorded.
+
+    Strictly larger than every argument. Raises ValueError on a negative argument, TokenExhaustedError at int32's end.
+    """
+    known = [value for value in (lease_transitions, status_token, high_water) if value is not None]
+    if any(value < 0 for value in known):
+        raise ValueError(f"a token cannot be negative: {known}")
+    token = max(known, default=0) + 1
+    if token > MAX_TOKEN:
+        raise TokenExhaustedError(
+            f"the next fencing token would be {token}, above the largest a Lease can hold ({MAX_TOKEN}); "
+            "create the job under another name"
+        )
+    return token
+
+
+# When is a lease expired? Decided from what this process saw change, by its own monotonic clock, and nothing else.
+#
+# client-go's rule (docs/design/leases-and-tokens.md#expiry): remember the record and the local time at which it was
+# last seen to *change*; the lease is expired once its own duration has passed since then without a change. Remote
+# timestamps are never compared with a local clock, so clock skew does not matter, only clock rate. A process that has
+# just started measures afresh: it may find a dead lease later than necessary, never a live one expired.
+#
+# The clock must not count time the machine was suspended, or everything would look expired on waking, before the
+# first fresh observation: `time.monotonic` on Linux is right.
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseObservation:
+    """The last record seen for a key and the local time (seconds, own clock) at which it was first seen like this."""
+
+    record: LeaseRecord
+    changed_at: float
+
+
+class LeaseObserver(Generic[Key]):
+    """Keeps one observation per key. Not thread safe: one owner, one loop."""
+
+    def __init__(self, *, default_duration: float = 15.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._default_duration = default_duration
+        self._seen: dict[Key, LeaseObservation] = {}
+
+    def observe(self, key: Key, record: LeaseRecord) -> bool:
+        """Note a record read just now; True when it differs from the last one, which restarts the measure."""
+        previous = self._seen.get(key)
+        if previous is not None and previous.record == record:
+            return False
+        self._seen[key] = LeaseObservation(record, self._clock())
+        return True
+
+    def forget(self, key: Key) -> None:
+        """The lease is gone, or no longer of interest."""
+        self._seen.pop(key, None)
+
+    def last(self, key: Key) -> LeaseObservation | None:
+        """What was observed for the key."""
+        return self._seen.get(key)
+
+    def expires_at(self, key: Key) -> float | None:
+        """Local time from which the lease counts as expired; None when it was never observed.
+
+        A lease without a holder is free from the moment this was seen. The duration is the one its holder wrote; the
+        default applies only to a record without one.
+        """
+        seen = self._seen.get(key)
+        if seen is None:
+            return None
+        if seen.record.holder is None:
+            return seen.changed_at
+        duration = seen.record.duration_seconds
+        return seen.changed_at + (self._default_duration if duration is None else duration)
+
+    def expired(self, key: Key) -> bool:
+        """True from the exact instant `expires_at`. A lease never observed is not expired: nothing was measured."""
+        expires_at = self.expires_at(key)
+        return expires_at is not None and self._clock() >= expires_at
+
+    def remaining(self, key: Key) -> float | None:
+        """Seconds until expiry, never negative; None when never observed. The natural delay for the next read."""
+        expires_at = self.expires_at(key)
+        return None if expires_at is None else max(0.0, expires_at - self._clock())
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._seen
+
+    def keys(self) -> tuple[Key, ...]:
+        """Every key with an observation."""
+        return tuple(self._seen)

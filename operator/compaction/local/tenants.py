@@ -27,8 +27,8 @@ from compaction.api.names import (
 from compaction.errors import ApiError, ForbiddenError, InvalidObjectError, NotFoundError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection
-from compaction.kube.client.resources import CATALOG_COMPACTIONS, COMPACTION_POLICIES, LEASES, PODS, Obj, Resource
-from compaction.local.demo.check import Check
+from compaction.kube.client.transport import CATALOG_COMPACTIONS, COMPACTION_POLICIES, LEASES, PODS, Obj, Resource
+from compaction.local.demo.proving import Check
 from compaction.local.errors import DrillError
 
 EDITOR: Final = "compaction-editor"

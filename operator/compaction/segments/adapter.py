@@ -12,20 +12,20 @@ from pathlib import Path
 from types import MappingProxyType
 
 from compaction.api.enums import PolicyReason
-from compaction.api.job.resource import CompactionJobSpec
+from compaction.api.job.job import CompactionJobSpec
 from compaction.api.policy.segment_logs import Ownership, SegmentLogsSpec
-from compaction.api.text.safe import INT64_MAX
+from compaction.api.text.printing import INT64_MAX
 from compaction.core.planning.candidates import Candidate, GroupCandidate, LeftAlonePart, ObsoleteSource
+from compaction.core.planning.debt import ScanResult, TargetProblem
 from compaction.core.planning.planner import LeftOut
-from compaction.core.planning.reading import ScanResult, TargetProblem
 from compaction.errors import ClaimRefusal, ClaimRefusedError, CompactionError, InvalidAssignmentError, StaleTokenError
-from compaction.segments.directory.faults import fault_of
+from compaction.segments.directory.fs import fault_of
 from compaction.segments.errors import LockHeldError, NotALogDirectoryError, OwnerRunningError, SegmentLogError
 from compaction.segments.kind import MISSING, tenant_of
 from compaction.segments.model import FileIdentity
-from compaction.segments.planning.limits import IndexesMissing, SegmentLimits
+from compaction.segments.planning.unreferenced import IndexesMissing, SegmentLimits
 from compaction.segments.reasons import SegmentReason
-from compaction.segments.scan.problems import LogError, LogErrorReason
+from compaction.segments.scan.find import LogError, LogErrorReason
 from compaction.segments.scan.sense import LogDebt, SenseResult, SenseSettings
 from compaction.segments.store import SegmentLogStore
 from compaction.storage.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept

@@ -17,12 +17,11 @@ import numpy as np
 
 from compaction.segments.directory.owner import is_ra_directory
 from compaction.segments.errors import InvalidEntryError, SegmentLogError
-from compaction.segments.format.codec import read_segment
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format.segment_file import LogWriter, read_segment
 from compaction.segments.model import DEFAULT_MAX_SIZE, segment_name
 from compaction.segments.reading.view import open_log
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 
 # An Erlang binary as external term: version, tag, u32 length. Ra decodes what it reads, so payloads are real terms.
 _BINARY_HEAD: Final = b"\x83m"

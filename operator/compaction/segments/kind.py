@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from compaction.api.job.resource import CompactionJobSpec, JobParameters, JobReceipt, JobSources
+from compaction.api.job.job import CompactionJobSpec, JobParameters, JobReceipt, JobSources
 from compaction.api.policy.segment_logs import (
     SEGMENT_LOGS,
     SEGMENT_REWRITE,
@@ -16,22 +16,18 @@ from compaction.api.policy.segment_logs import (
     SegmentLogsSpec,
 )
 from compaction.api.policy.store import StoreSpec
-from compaction.api.text.formatting import format_bytes, plural
+from compaction.api.text.printing import format_bytes, plural
 from compaction.core.kind import Alarm, Kind, Measure, Nouns, ReasonMessage, StoreVolume, Words, Work
-from compaction.core.planning.candidates import Candidate
-from compaction.core.planning.glob_overlap import Selection, overlap
-from compaction.core.planning.parts import Parts
-from compaction.core.planning.paths import first_below, plain_path, relative_to
+from compaction.core.planning.candidates import Candidate, Parts
+from compaction.core.planning.debt import ScanResult
+from compaction.core.planning.overlap import Selection, first_below, overlap, plain_path, relative_to
 from compaction.core.planning.planner import PlannedJob
-from compaction.core.planning.reading import ScanResult
-from compaction.segments import words
+from compaction.segments import reasons
 from compaction.segments.doors import SEGMENT_DOORS
 from compaction.segments.reasons import FATES, SegmentReason
 
 if TYPE_CHECKING:
-    from compaction.api.policy.resource import (
-        CompactionPolicyStatus,  # it needs cronsim, which the worker does not have
-    )
+    from compaction.api.policy.policy import CompactionPolicyStatus
 
 MISSING: Final = Measure(
     name="missingLiveEntries",
@@ -63,11 +59,11 @@ class SegmentLogsKind(Kind):
     )
     doors = SEGMENT_DOORS
     words = Words(
-        jobs=words.JOB_WORDS,
-        policies=words.POLICY_WORDS,
-        waits=words.WAIT_WORDS,
-        left_out=words.LEFT_OUT_WORDS,
-        left_alone=words.LEFT_ALONE_WORDS,
+        jobs=reasons.JOB_WORDS,
+        policies=reasons.POLICY_WORDS,
+        waits=reasons.WAIT_WORDS,
+        left_out=reasons.LEFT_OUT_WORDS,
+        left_alone=reasons.LEFT_ALONE_WORDS,
     )
     measures = (MISSING,)
     fates = FATES

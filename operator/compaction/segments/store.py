@@ -19,17 +19,16 @@ from compaction.segments.commit import commit, fence, recovery
 from compaction.segments.commit.commit import GroupOutcome
 from compaction.segments.commit.records import FenceRecord, GroupReceipt, RewrittenGroup, SegmentTombstone
 from compaction.segments.directory import lock
-from compaction.segments.directory.faults import storage_errors
+from compaction.segments.directory.fs import storage_errors
 from compaction.segments.directory.owner import require_stopped
 from compaction.segments.errors import NotALogDirectoryError, SegmentLogError, SourcesChangedError
 from compaction.segments.format.names import group_key
-from compaction.segments.planning.group_check import GroupCheck, GroupRanges
-from compaction.segments.planning.plan import LogPlan, plan_log
+from compaction.segments.planning.plan import GroupCheck, GroupRanges, LogPlan, plan_log
 from compaction.segments.planning.unreferenced import known_live
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
 from compaction.segments.scan.sense import SenseCache, SenseResult, SenseSettings, sense_root
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.storage.pace import UNLIMITED, Pace
 
 

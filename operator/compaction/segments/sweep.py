@@ -21,17 +21,14 @@ from compaction.segments.clump.moves import load_moves, moves_files
 from compaction.segments.commit import fence, recovery
 from compaction.segments.commit.records import FenceRecord, SegmentTombstone, TombstoneKind
 from compaction.segments.directory import fs, lock
-from compaction.segments.directory.faults import storage_errors
-from compaction.segments.directory.listing import links_of, segment_links, status
+from compaction.segments.directory.fs import links_of, segment_links, status, storage_errors
 from compaction.segments.directory.owner import require_stopped
 from compaction.segments.errors import CorruptMovesError, LiveEntriesMissingError, LiveSetUnknownError
 from compaction.segments.format.names import clump_name, job_key, parse_partial
 from compaction.segments.model import FileIdentity
-from compaction.segments.planning.limits import IndexesMissing
-from compaction.segments.planning.unreferenced import DeadSegment, dead_segments
-from compaction.segments.snapshot.data_file import DATA_FILE
-from compaction.segments.snapshot.directories import newest_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.planning.unreferenced import DeadSegment, IndexesMissing, dead_segments
+from compaction.segments.snapshot.directories import DATA_FILE, newest_snapshot
+from compaction.segments.snapshot.live_indexes import LiveSet
 
 UNKNOWN_ATTEMPT_SECONDS: Final = 600.0
 """Age below which the output of a claimed attempt stays when the caller does not know which attempts are running."""

@@ -1,4 +1,6 @@
-"""What an endpoint offers, once: its routes are made from its operations, and the OpenAPI document too."""
+"""Operations of an endpoint, once: its routes and its OpenAPI document are made from them, and from its wire
+models.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,36 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Any, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
 from pydantic.json_schema import models_json_schema
+
+from compaction.api.base import Documented
+
+# What every model that goes over the wire is.
+#
+# Requests are strict: an unknown field is an error of the client, never ignored.
+
+
+class Wire(Documented):
+    """Frozen, camelCase, nothing unknown, nothing converted."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+    )
+
+    def to_json(self) -> bytes:
+        """As it is sent; what is None is left out."""
+        return self.model_dump_json(exclude_none=True).encode()
+
+
+# What an endpoint offers, once: its routes are made from its operations, and the OpenAPI document too.
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain"

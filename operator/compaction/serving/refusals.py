@@ -16,11 +16,10 @@ import structlog
 from aiohttp import web
 from pydantic import ValidationError
 
-from compaction.api.text.safe import cut, printable
+from compaction.api.text.printing import cut, printable
 from compaction.errors import CompactionError
 from compaction.serving.errors import NotAllowedError, NotAuthenticatedError, TokenReviewUnavailableError
-from compaction.serving.openapi import JSON
-from compaction.serving.wire import Wire
+from compaction.serving.openapi import JSON, Wire
 from compaction.storage.errors import (
     DatabaseSchemaError,
     DatabaseUnavailableError,

@@ -13,29 +13,26 @@ from dataclasses import replace
 from typing import Final
 
 from compaction.api.enums import PolicyReason
-from compaction.api.job.resource import CompactionJobSpec
+from compaction.api.job.job import CompactionJobSpec
 from compaction.api.policy.staging_area import StagingAreaSpec
-from compaction.core.planning.reading import HeldJob, ScanResult, TargetProblem
+from compaction.core.planning.debt import HeldJob, ScanResult, TargetProblem
 from compaction.errors import InvalidAssignmentError
-from compaction.staging.answers import claiming, left_out, unreadable
-from compaction.staging.behind import furthest_behind
-from compaction.staging.compaction.claims import claim, high_water_of, retire
+from compaction.staging.answers import claiming, furthest_behind, left_out, unreadable
+from compaction.staging.compaction import claim, high_water_of, retire
 from compaction.staging.connecting import connection_of, work_of
 from compaction.staging.damage import DamageChecks
 from compaction.staging.errors import StagingStoreError, UnknownRefError
 from compaction.staging.flows.area import Area
-from compaction.staging.lakefs.adapter import LiveAdapter
+from compaction.staging.kind import branch_of_target, target_name
+from compaction.staging.lakefs.lakefs_adapter import LiveAdapter
 from compaction.staging.reasons import StagingReason
 from compaction.staging.sensor import BranchScan, BranchSensor, candidate_of, next_change
 from compaction.staging.store import OpenedRepository, StagingConnection
-from compaction.staging.sweep.objects import sweep_objects
-from compaction.staging.sweep.tokens import journal_rows, next_due, note_unused, sweep_tokens
-from compaction.staging.work import branch_of_target, target_name
+from compaction.staging.sweep import journal_rows, next_due, note_unused, sweep_objects, sweep_tokens
 from compaction.storage.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
 from compaction.storage.errors import StorageError
-from compaction.storage.opened import KeptOpen
+from compaction.storage.opened import KeptOpen, explaining
 from compaction.storage.secrets import Secrets
-from compaction.storage.unreachable import explaining
 
 PATIENCE: Final = 10.0
 """Seconds for which a scan or a claim waits for a database that is away: the next one is not far."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compaction.api.policy.staging_area import MetarangeSources, StagingAreaReference
-from compaction.staging.compaction.work import BranchWork
+from compaction.staging.compaction import BranchWork
 from compaction.staging.store import StagingConnection
 from compaction.storage.secrets import Secrets, options_and_authorities, require, value_of
 

@@ -14,7 +14,7 @@ from typing import Final
 from compaction.errors import CompactionError
 from compaction.staging.errors import CorruptMessageError, CorruptRangeError, MissingRangeError, UnsupportedRangeError
 from compaction.staging.kv.port import KeyValueStore
-from compaction.staging.refs.records import BranchRecord
+from compaction.staging.refs.branches import BranchRecord
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.errors import ObjectMissingError
 

@@ -1,11 +1,12 @@
-"""Staging areas as the core knows them."""
+"""Staging areas as the core knows them: targets, measures, reasons, and jobs in their words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from compaction.api.job.resource import CompactionJobSpec, JobParameters, JobReceipt, JobSources
+from compaction.api.job.job import CompactionJobSpec, JobParameters, JobReceipt, JobSources
 from compaction.api.policy.staging_area import (
     METARANGE_REWRITE,
     STAGING_AREA,
@@ -14,23 +15,116 @@ from compaction.api.policy.staging_area import (
     StagingAreaSpec,
 )
 from compaction.api.policy.store import StoreSpec
-from compaction.api.text.formatting import format_bytes, plural
+from compaction.api.text.printing import format_bytes, plural
 from compaction.core.kind import Kind, Measure, Nouns, StoreSecrets, Words, Work
-from compaction.core.planning.candidates import Candidate
-from compaction.core.planning.parts import Parts
+from compaction.core.planning.candidates import Candidate, Parts
+from compaction.core.planning.debt import ScanResult
 from compaction.core.planning.planner import PlannedJob
-from compaction.core.planning.reading import ScanResult
-from compaction.staging import measures, words
+from compaction.staging import reasons
 from compaction.staging.doors import STAGING_DOORS
-from compaction.staging.listing_cost import listing_costs
 from compaction.staging.reasons import FATES
-from compaction.staging.work import base_version_of, branch_of_target, format_rewrite, trees_of
 
 if TYPE_CHECKING:
-    from compaction.api.policy.resource import (  # it needs cronsim, which the worker does not have
+    from compaction.api.policy.policy import (  # they need cronsim, see `kind`
         CompactionPolicyStatus,
         DebtStatus,
+        TargetDebtStatus,
     )
+
+
+# What is measured of branches: for the whole store, and for each candidate. Nothing heavy is imported here.
+
+TOMBSTONES: Final = "tombstones"
+SEALED_TOKENS: Final = "sealedTokens"
+STAGED_WRITES: Final = "stagedWrites"
+STAGED_BYTES: Final = "stagedBytes"
+BRANCHES: Final = "branches"
+MOST_TOMBSTONES: Final = "branchTombstones"
+MOST_SEALED_TOKENS: Final = "branchSealedTokens"
+
+TOMBSTONES_AFTER: Final = "tombstonesAfter"
+SEALED_TOKENS_AFTER: Final = "sealedTokensAfter"
+"""Of a branch that is behind: what compaction would leave; of tombstones under a live lakeFS, at most."""
+RANGES: Final = "ranges"
+"""Of a receipt alone: ranges that the changes touched, and those written instead."""
+
+AGE_REACHED: Final = "ageReached"
+"""Of a candidate alone: 1 when the last compaction of its branch began longer ago than the threshold."""
+
+
+# The targets of a staging area, and the version of a branch that a plan is made from.
+
+
+def target_name(repository: str, branch: str) -> str:
+    """The name of a target: a branch of a repository. Neither name has a slash."""
+    return f"{repository}/{branch}"
+
+
+def branch_of_target(target: str) -> str:
+    """The branch of a target; the whole text for a name in another form."""
+    return target.rpartition("/")[2]
+
+
+def base_version_of(repository: str, branch: str, commit: str, base: str, tokens: Sequence[str]) -> str:
+    """What a plan is made from: the two trees, and a hash of the tokens above them. Another one means that the plan is
+    outdated. `base`: the compacted base, "" when that is the tree of the commit. `tokens`: the newest first.
+    """
+    content = hashlib.sha256()
+    for part in (repository, branch, *tokens):
+        content.update(b"%d:" % len(part.encode()) + part.encode())
+    return f"{commit}/{base}/{content.hexdigest()}"
+
+
+def trees_of(base_version: str) -> tuple[str, str]:
+    """Commit and compacted base of a base version; the base is "" where there is none."""
+    commit, base, _ = base_version.split("/")
+    return commit, base
+
+
+def format_rewrite(receipt: JobReceipt) -> str:
+    """What a job did with a branch: `3 tokens compacted, 2 ranges written, 40 left as they are`."""
+    if receipt.metarange is None and receipt.outputs:
+        return f"{plural(len(receipt.sources), 'token')} merged into one with {plural(receipt.records, 'row')}"
+    done = [f"{plural(len(receipt.sources), 'token')} compacted"]
+    if receipt.metarange is not None:
+        done.append(f"{plural(receipt.metarange.ranges_written, 'range')} written")
+        if receipt.metarange.ranges_reused:
+            done.append(f"{receipt.metarange.ranges_reused} left as they are")
+        if receipt.metarange.tombstones:
+            done.append(f"{plural(receipt.metarange.tombstones, 'tombstone')} removed")
+    return ", ".join(done)
+
+
+# What reads of the branches that are furthest behind cost, now and after compaction, in sentences.
+#
+# docs/design/staging-areas.md#sensor.
+
+
+def listing_costs(debt: DebtStatus) -> tuple[str, ...]:
+    """One sentence per branch that the status names, the worst first; none when it names none."""
+    return tuple(_cost(one) for one in debt.behind)
+
+
+def _cost(target: TargetDebtStatus) -> str:
+    """`Listing `main/` steps over 999,999 tombstones; 0 after compaction. It asks 12 sealed tokens; 0 after
+    compaction. 1,200,000 writes are staged.`
+    """
+    tombstones, left = target.measure(TOMBSTONES), target.measure(TOMBSTONES_AFTER)
+    tokens, tokens_left = target.measure(SEALED_TOKENS), target.measure(SEALED_TOKENS_AFTER)
+    writes = int(target.measure(STAGED_WRITES))
+    at_most = "at most " if left else ""
+    return (
+        f"Listing `{branch_of_target(target.target)}/` steps over {_counted(tombstones, 'tombstone')}; "
+        f"{at_most}{left:,.0f} after compaction. It asks {_counted(tokens, 'sealed token')}; {tokens_left:,.0f} after "
+        f"compaction. {_counted(writes, 'write')} {'is' if writes == 1 else 'are'} staged."
+    )
+
+
+def _counted(amount: float, noun: str) -> str:
+    return f"{amount:,.0f} {noun if amount == 1 else noun + 's'}"
+
+
+# Staging areas as the core knows them.
 
 
 class StagingAreaKind(Kind):
@@ -50,29 +144,29 @@ class StagingAreaKind(Kind):
     doors = STAGING_DOORS
     fates = FATES
     words = Words(
-        jobs=words.JOB_WORDS,
-        policies=words.POLICY_WORDS,
-        waits=words.WAIT_WORDS,
-        left_out=words.LEFT_OUT_WORDS,
+        jobs=reasons.JOB_WORDS,
+        policies=reasons.POLICY_WORDS,
+        waits=reasons.WAIT_WORDS,
+        left_out=reasons.LEFT_OUT_WORDS,
     )
     measures = (
-        Measure(measures.TOMBSTONES, "tombstones", "Tombstones in the tokens of branches", "Tombstones"),
-        Measure(measures.SEALED_TOKENS, "sealed_tokens", "Sealed tokens of branches", "Sealed tokens"),
-        Measure(measures.STAGED_WRITES, "staged_writes", "Writes in the tokens of branches", "Staged writes"),
-        Measure(measures.STAGED_BYTES, "staged_bytes", "Bytes in the tokens of branches", "Staged bytes", unit="bytes"),
+        Measure(TOMBSTONES, "tombstones", "Tombstones in the tokens of branches", "Tombstones"),
+        Measure(SEALED_TOKENS, "sealed_tokens", "Sealed tokens of branches", "Sealed tokens"),
+        Measure(STAGED_WRITES, "staged_writes", "Writes in the tokens of branches", "Staged writes"),
+        Measure(STAGED_BYTES, "staged_bytes", "Bytes in the tokens of branches", "Staged bytes", unit="bytes"),
         Measure(
-            measures.MOST_TOMBSTONES,
+            MOST_TOMBSTONES,
             "branch_tombstones",
             "Tombstones of the branch that has the most: what a listing steps over at most",
             "Tombstones of one branch",
         ),
         Measure(
-            measures.MOST_SEALED_TOKENS,
+            MOST_SEALED_TOKENS,
             "branch_sealed_tokens",
             "Sealed tokens of the branch that has the most: what a read asks one after another at most",
             "Sealed tokens of one branch",
         ),
-        Measure(measures.BRANCHES, "branches", "Branches of staging areas", "Branches"),
+        Measure(BRANCHES, "branches", "Branches of staging areas", "Branches"),
     )
     overlap_remedy = "name different repositories"
     immutable_sources = True
@@ -83,11 +177,11 @@ class StagingAreaKind(Kind):
         """See `Kind`. Any threshold is enough."""
         thresholds = _area(store).thresholds
         least = {
-            measures.TOMBSTONES: thresholds.tombstones,
-            measures.SEALED_TOKENS: thresholds.sealed_tokens,
-            measures.STAGED_WRITES: thresholds.staged_writes,
-            measures.STAGED_BYTES: None if thresholds.staged_bytes is None else int(thresholds.staged_bytes),
-            measures.AGE_REACHED: 1,
+            TOMBSTONES: thresholds.tombstones,
+            SEALED_TOKENS: thresholds.sealed_tokens,
+            STAGED_WRITES: thresholds.staged_writes,
+            STAGED_BYTES: None if thresholds.staged_bytes is None else int(thresholds.staged_bytes),
+            AGE_REACHED: 1,
         }
         given = {name: amount for name, amount in least.items() if amount is not None}
         return lambda candidate: any(candidate.measure(name) >= amount for name, amount in given.items())
@@ -192,10 +286,10 @@ class StagingAreaKind(Kind):
         if status.debt is None or not status.debt.measures:
             return ()
         debt = status.debt
-        staged = f"{debt.measure(measures.STAGED_WRITES):,g} writes"
-        tombstones = f"{debt.measure(measures.TOMBSTONES):,g} of them tombstones"
-        sealed = f"{debt.measure(measures.SEALED_TOKENS):,g} sealed tokens"
-        branches = plural(int(debt.measure(measures.BRANCHES)), "branch", "branches")
+        staged = f"{debt.measure(STAGED_WRITES):,g} writes"
+        tombstones = f"{debt.measure(TOMBSTONES):,g} of them tombstones"
+        sealed = f"{debt.measure(SEALED_TOKENS):,g} sealed tokens"
+        branches = plural(int(debt.measure(BRANCHES)), "branch", "branches")
         return (("Staged", f"{staged}, {tombstones}, and {sealed} in {branches}"),)
 
 

@@ -14,10 +14,10 @@ from typing import Final
 from compaction.api.policy.staging_area import MAX_TOKENS_PER_JOB, StagingAreaSpec
 from compaction.core.planning.candidates import Candidate, GroupCandidate
 from compaction.errors import CompactionError
-from compaction.staging.compaction.work import BranchWork
+from compaction.staging.compaction import BranchWork
 from compaction.staging.errors import CorruptMessageError, StagingStoreError
 from compaction.staging.flows.area import Area
-from compaction.staging.measures import (
+from compaction.staging.kind import (
     AGE_REACHED,
     BRANCHES,
     MOST_SEALED_TOKENS,
@@ -26,11 +26,10 @@ from compaction.staging.measures import (
     STAGED_BYTES,
     STAGED_WRITES,
     TOMBSTONES,
+    target_name,
 )
-from compaction.staging.refs.branches import Branch
-from compaction.staging.refs.records import BranchRecord
+from compaction.staging.refs.branches import Branch, BranchRecord
 from compaction.staging.staged.counters import Counts
-from compaction.staging.work import target_name
 from compaction.unexpected import defect
 
 REST_SECONDS: Final = 60.0

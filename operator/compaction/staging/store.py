@@ -14,14 +14,13 @@ from typing import Self
 
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.branching import Brancher
-from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
-from compaction.staging.kv.tables import TABLE
-from compaction.staging.refs.repositories import Repositories, Repository
+from compaction.staging.kv.sql import TABLE, SqlKeyValueStore, open_key_value_store
+from compaction.staging.refs.branches import Repositories, Repository
 from compaction.staging.staged.counters import TokenCounters
 from compaction.staging.tree.storage import RangeStorage
-from compaction.storage.database.engine import DEFAULT_PATIENCE
+from compaction.storage.database import DEFAULT_PATIENCE
 from compaction.storage.objects.store import open_objects
-from compaction.storage.unreachable import StoreAddress
+from compaction.storage.opened import StoreAddress
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from compaction.staging.changes import rows_where, tombstones
 from compaction.staging.errors import StagingStoreError
 from compaction.staging.flows.area import Area
-from compaction.staging.format.columns import RecordColumns
-from compaction.staging.format.framing import split_values
-from compaction.staging.format.identity import RangeIdentity, commit_id
+from compaction.staging.format.columns import RecordColumns, rows_where, tombstones
+from compaction.staging.format.identity import RangeIdentity, commit_id, split_values
 from compaction.staging.format.messages import CommitData
 from compaction.staging.format.ranges import RangeInfo, TableKind
 from compaction.staging.kv.port import Pair

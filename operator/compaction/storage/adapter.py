@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
-from compaction.api.job.resource import CompactionJobSpec
-from compaction.api.policy.resource import CompactionPolicySpec
-from compaction.core.planning.reading import HeldJob, ScanResult, TargetProblem
+from compaction.api.job.job import CompactionJobSpec
+from compaction.api.policy.policy import CompactionPolicySpec
+from compaction.core.planning.debt import HeldJob, ScanResult, TargetProblem
 from compaction.registry import kind_of
-from compaction.storage.processes import ThisProcess
+from compaction.storage.opened import ThisProcess
 from compaction.storage.secrets import NO_SECRETS, Secrets
 
 SWEEP_AGAIN = 30.0

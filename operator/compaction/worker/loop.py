@@ -26,12 +26,11 @@ from typing import Final
 import structlog
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, ReportOutcome
+from compaction.api.job.job_status import JobReport, ReportOutcome
 from compaction.errors import InvalidAssignmentError
+from compaction.worker.attempt import Clock, EndReason, Finished, HeldJobLease, Inbox, JobAssigned, JobEnded
 from compaction.worker.errors import EngineLostError, ExecutorsOutOfMemoryError, JobStoppedError, LeaseLostError
-from compaction.worker.events import EndReason, Finished, Inbox, JobAssigned, JobEnded
-from compaction.worker.heartbeat import Heartbeat
-from compaction.worker.held import Clock, HeldJobLease
+from compaction.worker.keeper import Heartbeat
 from compaction.worker.ports import JobRunner
 
 log = structlog.get_logger(__name__)

@@ -1,26 +1,83 @@
-"""What the worker needs from the outside, as narrow Protocols.
-
-The loop, the heartbeat and the rewrite know nothing of Kubernetes: they see assignments, leases and reports through
-these ports. `kube/assignments.py` implements them on Lease objects; the tests implement them in memory.
-
-Invariants every implementation keeps:
-
-* A call either took effect and returns, or raises. `PortUnavailableError` means *unknown*: the write may have happened
-  (a reply can be lost), so every call may be repeated.
-* A job's lease is only ever touched with the token it was assigned with. Another holder, another token or a missing
-  lease is `LeaseLostError`, at once and for good.
-"""
+"""Ports of the worker, as narrow Protocols: coordinator, engine of its tasks, progress."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from compaction.api.job.report import JobReport
-from compaction.api.job.resource import CompactionJobSpec
+from compaction.api.job.job import CompactionJobSpec
+from compaction.api.job.job_status import JobReport
 from compaction.storage.secrets import Secrets
-from compaction.worker.engine import Engine
+
+# What a rewrite needs from the engine that runs its tasks: Spark (spark/session.py), or a thread pool in tests.
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class Engine(Protocol):
+    """Runs independent tasks, each identified by the tag of the attempt it belongs to."""
+
+    @property
+    def parallelism(self) -> int:
+        """How many tasks can run at the same time, at least 1."""
+
+    @property
+    def address(self) -> str:
+        """Host name or address at which tasks reach this process."""
+
+    def submit(self, work: Callable[[Task], Result], task: Task, *, tag: str) -> Future[Result]:
+        """Run `work(task)` somewhere. `work` is importable by name, `task` and the result can be pickled.
+
+        The future raises TaskCancelledError after `cancel(tag)`, EngineLostError when the engine is gone, and
+        TaskFailedError when the task itself raised or its process died (ExecutorsOutOfMemoryError: for want of memory).
+        """
+
+    def cancel(self, tag: str) -> None:
+        """Stop all tasks with this tag, running or not yet begun, and wait until none is left."""
+
+
+# How far a job is, by bytes of the sources that are settled (committed or given up).
+
+
+class Progress:
+    """Counts settled bytes of a known total and tells a listener the percent. Thread safe.
+
+    At most 99: that a job is done is only said by its receipt.
+    """
+
+    def __init__(self, total_bytes: int, tell: Callable[[int], None]) -> None:
+        self._total = max(1, total_bytes)
+        self._tell = tell
+        self._done = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def percent(self) -> int:
+        """0 to 99."""
+        return min(99, int(self._done * 100 / self._total))
+
+    def add(self, done_bytes: float) -> None:
+        """So many bytes more are settled."""
+        with self._lock:
+            self._done += done_bytes
+            self._tell(self.percent)
+
+
+# What the worker needs from the outside, as narrow Protocols.
+#
+# The loop, the heartbeat and the rewrite know nothing of Kubernetes: they see assignments, leases and reports through
+# these ports. `kube/assignments.py` implements them on Lease objects; the tests implement them in memory.
+#
+# Invariants every implementation keeps:
+#
+# * A call either took effect and returns, or raises. `PortUnavailableError` means *unknown*: the write may have
+#   happened (a reply can be lost), so every call may be repeated.
+# * A job's lease is only ever touched with the token it was assigned with. Another holder, another token or a missing
+#   lease is `LeaseLostError`, at once and for good.
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.processes.no_work import NoWork
-from compaction.core.reconcile.allowance import OperatorLimits
+from compaction.core.reconcile.observations import OperatorLimits
 from compaction.kube.assignments import WorkerIdentity, lease_port
 from compaction.kube.client.config import load_connection
 from compaction.kube.controller import PolicyController
@@ -37,8 +37,8 @@ from compaction.kube.logging import LogFormat, setup_logging
 from compaction.kube.replica.operator import OperatorConfig, run_operator
 from compaction.kube.replica.runtime import Runtime
 from compaction.leases.election import ElectionSettings
-from compaction.worker.events import EndReason, Inbox, JobEnded
-from compaction.worker.heartbeat import Heartbeat
+from compaction.worker.attempt import EndReason, Inbox, JobEnded
+from compaction.worker.keeper import Heartbeat
 from compaction.worker.loop import Worker
 
 REQUEST, ENDED, STOP = ".request", ".ended", ".stop"

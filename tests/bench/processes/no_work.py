@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.api.job.resource import JobReceipt
+from compaction.api.job.job import JobReceipt
+from compaction.api.job.job_status import JobReport, ReportOutcome
 from compaction.kube.assignments import WorkerIdentity, lease_port
 from compaction.kube.client.config import load_connection
 from compaction.kube.controller import PolicyController
@@ -26,8 +26,8 @@ from compaction.kube.launchers.base import WorkerRequest
 from compaction.kube.launchers.process import ProcessLauncher, worker_command
 from compaction.kube.replica.operator import OperatorConfig, run_operator
 from compaction.segments.snapshot.directories import SNAPSHOTS
-from compaction.worker.events import Inbox
-from compaction.worker.heartbeat import Heartbeat
+from compaction.worker.attempt import Inbox
+from compaction.worker.keeper import Heartbeat
 from compaction.worker.loop import Worker
 from compaction.worker.ports import Assignment, HeldLease
 

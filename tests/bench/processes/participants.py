@@ -14,11 +14,11 @@ import sys
 from aiohttp import web
 
 from compaction.api.catalog.reasons import UNDEFINED
-from compaction.catalogs.model.hybrid import later
+from compaction.catalogs.model.descriptors import later
 from compaction.catalogs.participants.reference import system_clock
-from compaction.catalogs.participants.report import Cause, PartitionReport, Report, Role
+from compaction.catalogs.participants.reports import Cause, PartitionReport, Report, Role
 from compaction.catalogs.serving.messages import ReportMessage, StoredMessage
-from compaction.catalogs.serving.openapi import MINIMUM_PATH, REPORT_PATH
+from compaction.catalogs.serving.server import MINIMUM_PATH, REPORT_PATH
 
 TABLE_PARTITIONS = 25
 """Of each table."""

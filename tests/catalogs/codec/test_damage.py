@@ -8,13 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from compaction.catalogs.codec.codec import PROTOCOL_1, decode, encode
-from compaction.catalogs.codec.nesting import ObjectReader, ObjectWriter
-from compaction.catalogs.codec.reader import Reader
-from compaction.catalogs.codec.registry import RELEASES as RELEASE_NAMES
-from compaction.catalogs.codec.registry import SERIALIZERS
-from compaction.catalogs.codec.types import TypeId
-from compaction.catalogs.codec.writer import Writer
+from compaction.catalogs.codec.codec import PROTOCOL_1, SERIALIZERS, decode, encode
+from compaction.catalogs.codec.codec import RELEASES as RELEASE_NAMES
+from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, Reader, TypeId, Writer
 from compaction.catalogs.errors import CatalogValueError, CorruptCatalogValueError, UnsupportedCatalogValueError
 from compaction.catalogs.model.entries import VersionedUpdate
 from support.catalogs.samples import RELEASES

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from compaction.catalogs.codec.nesting import ObjectReader, ObjectWriter
-from compaction.catalogs.codec.registry import RELEASES, SERIALIZERS, Serializer, SerializerTable
-from compaction.catalogs.codec.types import TypeId
+from compaction.catalogs.codec.codec import RELEASES, SERIALIZERS, Serializer, SerializerTable
+from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, TypeId
 from compaction.catalogs.errors import SerializerTableError
 from support.catalogs import samples
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 
 from compaction.catalogs.codec import canonical
 from compaction.catalogs.codec.codec import PROTOCOL_1, decode, decode_exact, encode
-from compaction.catalogs.codec.texts import decode_text, encode_text
-from compaction.catalogs.codec.types import TypeId
+from compaction.catalogs.codec.primitives import TypeId, decode_text, encode_text
 from compaction.catalogs.errors import CatalogValueError
 from compaction.catalogs.model.descriptors import Index
 from compaction.catalogs.model.entries import (

@@ -6,15 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.catalogs.codec.codec import decode, decode_exact, encode
-from compaction.catalogs.codec.nesting import ObjectReader, ObjectWriter
-from compaction.catalogs.codec.reader import Reader
-from compaction.catalogs.codec.registry import SERIALIZERS, Serializer, SerializerTable
-from compaction.catalogs.codec.types import TypeId
-from compaction.catalogs.codec.writer import Writer
+from compaction.catalogs.codec.codec import SERIALIZERS, Serializer, SerializerTable, decode, decode_exact, encode
+from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, Reader, TypeId, Writer
 from compaction.catalogs.errors import SerializerTableError, UnsupportedCatalogValueError
 from compaction.catalogs.model import entries as model
-from compaction.catalogs.model.snapshots import resolved
+from compaction.catalogs.model.applying import resolved
 from support.catalogs.samples import HASH, SORTED, TABLE, ZONE, named
 
 

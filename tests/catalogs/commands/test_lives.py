@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.catalogs.commands import altering, indexes, schemas, tables, views, zones
-from compaction.catalogs.commands.columns import ColumnSpec
-from compaction.catalogs.commands.command import Command
+from compaction.catalogs.commands import schema_commands, table_commands, zone_commands
+from compaction.catalogs.commands.command import ColumnSpec, Command
 from compaction.catalogs.errors import (
     CatalogValidationError,
     InapplicableEntryError,
@@ -16,11 +15,9 @@ from compaction.catalogs.errors import (
     IndexStatusError,
 )
 from compaction.catalogs.model import entries as model
-from compaction.catalogs.model.applying import applied
+from compaction.catalogs.model.applying import applied, restored
 from compaction.catalogs.model.catalog import EMPTY
-from compaction.catalogs.model.enums import ColumnType, IndexStatus, ViewKind
-from compaction.catalogs.model.hybrid import hybrid
-from compaction.catalogs.model.snapshots import restored
+from compaction.catalogs.model.descriptors import ColumnType, IndexStatus, ViewKind, hybrid
 from support.catalogs.worlds import World, column, table
 
 
@@ -43,10 +40,10 @@ def test_the_first_table_makes_the_default_zone() -> None:
 
 def test_a_zone_that_only_has_the_name_of_the_default_is_not_taken() -> None:
     world = World.started()
-    world.run(zones.CreateZone("Default", ("p",)))
+    world.run(zone_commands.CreateZone("Default", ("p",)))
     with pytest.raises(CatalogValidationError, match="exists and is not the default"):
         world.run(table("A"))
-    world.run(zones.SetDefaultZone("Default"))
+    world.run(zone_commands.SetDefaultZone("Default"))
     world.run(table("A"))
     assert world.table("A").storage_profile == "p"
 
@@ -54,8 +51,8 @@ def test_a_zone_that_only_has_the_name_of_the_default_is_not_taken() -> None:
 def test_a_batch_is_one_version_or_none() -> None:
     world = World.started()
     found = world.run(
-        schemas.CreateSchema("PUBLIC", True), table("A", "V"), indexes.DropIndex("PUBLIC", "X", True),
-        indexes.CreateIndex("PUBLIC", "I", "A", ("V",)),
+        schema_commands.CreateSchema("PUBLIC", True), table("A", "V"), schema_commands.DropIndex("PUBLIC", "X", True),
+        schema_commands.CreateIndex("PUBLIC", "I", "A", ("V",)),
     )  # fmt: skip
     assert found.applied == (False, True, False, True)
     assert world.catalog.version == 2
@@ -70,33 +67,33 @@ def test_a_batch_is_one_version_or_none() -> None:
 def test_the_life_of_an_index() -> None:
     world = World.started()
     world.run(table("T", "V"))
-    created = world.run(indexes.CreateIndex("PUBLIC", "I", "T", ("V",)))
+    created = world.run(schema_commands.CreateIndex("PUBLIC", "I", "T", ("V",)))
     assert kinds(created.entries) == ["NewIndex", "AdvanceIds"]
     index = world.index("I")
     assert index is not None
     assert (index.status, index.created_with_table) == (IndexStatus.REGISTERED, False)
     with pytest.raises(IndexStatusError, match="is REGISTERED and cannot become AVAILABLE"):
-        world.run(indexes.MakeIndexAvailable(index.id))
-    world.run(indexes.StartBuildingIndex(index.id))
+        world.run(schema_commands.MakeIndexAvailable(index.id))
+    world.run(schema_commands.StartBuildingIndex(index.id))
     with pytest.raises(IndexStatusError, match="is BUILDING"):
-        world.run(indexes.StartBuildingIndex(index.id))
-    world.run(indexes.MakeIndexAvailable(index.id))
+        world.run(schema_commands.StartBuildingIndex(index.id))
+    world.run(schema_commands.MakeIndexAvailable(index.id))
     with pytest.raises(CatalogValidationError, match="cannot be removed"):
-        world.run(indexes.RemoveIndex(index.id))
-    assert kinds(world.run(indexes.DropIndex("PUBLIC", "I")).entries) == ["DropIndex"]
+        world.run(schema_commands.RemoveIndex(index.id))
+    assert kinds(world.run(schema_commands.DropIndex("PUBLIC", "I")).entries) == ["DropIndex"]
     assert world.index("I") is None
     assert world.catalog.indexes[index.id].status is IndexStatus.STOPPING
     with pytest.raises(IndexNotFoundError, match=r"PUBLIC\.I does not exist"):
-        world.run(indexes.RenameIndex("PUBLIC", "I", "J"))
-    world.run(indexes.CreateIndex("PUBLIC", "I", "T", ("V",)))
+        world.run(schema_commands.RenameIndex("PUBLIC", "I", "J"))
+    world.run(schema_commands.CreateIndex("PUBLIC", "I", "T", ("V",)))
     again = world.index("I")
     assert again is not None
     assert again.id > index.id
     assert [one.id for one in world.catalog.indexes_of(world.table("T").id)] == [3, index.id, again.id]
-    world.run(indexes.RemoveIndex(index.id))
+    world.run(schema_commands.RemoveIndex(index.id))
     assert index.id not in world.catalog.indexes
     with pytest.raises(IndexNotFoundError):
-        world.run(indexes.RemoveIndex(index.id))
+        world.run(schema_commands.RemoveIndex(index.id))
     assert world.index("I") is again or world.index("I") == again
 
 
@@ -104,24 +101,24 @@ def test_the_life_of_an_index() -> None:
 def test_an_index_that_was_never_available_is_removed_at_once(steps: int) -> None:
     world = World.started()
     world.run(table("T", "V"))
-    world.run(indexes.CreateIndex("PUBLIC", "I", "T", ("V",)))
+    world.run(schema_commands.CreateIndex("PUBLIC", "I", "T", ("V",)))
     index = world.index("I")
     assert index is not None
     if steps:
-        world.run(indexes.StartBuildingIndex(index.id))
-    assert kinds(world.run(indexes.DropIndex("PUBLIC", "I")).entries) == ["RemoveIndex"]
+        world.run(schema_commands.StartBuildingIndex(index.id))
+    assert kinds(world.run(schema_commands.DropIndex("PUBLIC", "I")).entries) == ["RemoveIndex"]
 
 
 def test_a_dropped_table_leaves_its_stopping_indexes() -> None:
     world = World.started()
-    world.run(table("T", "V"), indexes.CreateIndex("PUBLIC", "I", "T", ("V",)))
+    world.run(table("T", "V"), schema_commands.CreateIndex("PUBLIC", "I", "T", ("V",)))
     index = world.index("I")
     assert index is not None
-    world.run(indexes.DropIndex("PUBLIC", "I"))
-    assert world.run(tables.DropTable("PUBLIC", "T")).entries == (model.RemoveIndex(3), model.DropTable(2))
+    world.run(schema_commands.DropIndex("PUBLIC", "I"))
+    assert world.run(table_commands.DropTable("PUBLIC", "T")).entries == (model.RemoveIndex(3), model.DropTable(2))
     assert list(world.catalog.indexes) == [index.id]
     assert restored(world.catalog.snapshot()) == world.catalog
-    world.run(indexes.RemoveIndex(index.id))
+    world.run(schema_commands.RemoveIndex(index.id))
     assert not len(world.catalog.indexes)
 
 
@@ -129,7 +126,7 @@ def test_names_return_and_ids_do_not() -> None:
     world = World.started()
     world.run(table("T"))
     first, before = world.table("T"), world.catalog
-    world.run(tables.DropTable("PUBLIC", "T"))
+    world.run(table_commands.DropTable("PUBLIC", "T"))
     world.run(table("T"))
     assert world.table("T").id > first.id
     assert World(before).table("T") is first
@@ -138,11 +135,11 @@ def test_names_return_and_ids_do_not() -> None:
 def test_columns_keep_their_ids_and_a_name_that_returns_gets_another() -> None:
     world = World.started()
     world.run(table("T", "A", "B"))
-    world.run(altering.DropColumns("PUBLIC", "T", ("A",)))
-    world.run(altering.AddColumns("PUBLIC", "T", (column("C"), column("A"))))
-    world.run(altering.AlterColumn("PUBLIC", "T", "B", ColumnType.INT64))
-    world.run(tables.RenameTable("PUBLIC", "T", "U"))
-    world.run(tables.SetTableProperties("PUBLIC", "U", 0.5))
+    world.run(table_commands.DropColumns("PUBLIC", "T", ("A",)))
+    world.run(table_commands.AddColumns("PUBLIC", "T", (column("C"), column("A"))))
+    world.run(table_commands.AlterColumn("PUBLIC", "T", "B", ColumnType.INT64))
+    world.run(table_commands.RenameTable("PUBLIC", "T", "U"))
+    world.run(table_commands.SetTableProperties("PUBLIC", "U", 0.5))
     found = world.table("U")
     assert [(one.name, one.id) for one in found.columns] == [("ID", 0), ("B", 2), ("C", 3), ("A", 4)]
     assert (found.latest_version, found.next_column_id, found.stale_rows_fraction) == (4, 5, 0.5)
@@ -154,37 +151,37 @@ def test_columns_keep_their_ids_and_a_name_that_returns_gets_another() -> None:
 
 def test_a_schema_is_dropped_with_what_is_in_it() -> None:
     world = World.started()
-    world.run(table("A", "V"), table("B"), indexes.CreateIndex("PUBLIC", "I", "A", ("V",)))
-    world.run(indexes.DropIndex("PUBLIC", "I"))
-    found = world.run(schemas.DropSchema("PUBLIC", cascade=True))
+    world.run(table("A", "V"), table("B"), schema_commands.CreateIndex("PUBLIC", "I", "A", ("V",)))
+    world.run(schema_commands.DropIndex("PUBLIC", "I"))
+    found = world.run(schema_commands.DropSchema("PUBLIC", cascade=True))
     assert kinds(found.entries)[-3:] == ["DropTable", "DropTable", "DropSchema"]
     assert set(kinds(found.entries)[:-3]) == {"RemoveIndex"}
     assert world.catalog.schema("PUBLIC") is None
     for left in (world.catalog.tables, world.catalog.indexes, world.catalog.table_names, world.catalog.index_names):
         assert not len(left)
-    assert kinds(world.run(schemas.CreateSchema("PUBLIC")).entries) == ["NewSchema", "AdvanceIds"]
+    assert kinds(world.run(schema_commands.CreateSchema("PUBLIC")).entries) == ["NewSchema", "AdvanceIds"]
 
 
 def test_a_system_view_is_replaced_by_another_and_not_by_an_equal_one() -> None:
     world = World.started()
-    view = views.CreateSystemView("V", (column("A"),), ViewKind.NODE)
+    view = schema_commands.CreateSystemView("V", (column("A"),), ViewKind.NODE)
     assert kinds(world.run(view).entries) == ["NewSystemView", "AdvanceIds"]
     assert world.run(view).applied == (False,)
-    world.run(views.CreateSystemView("V", (column("B"),), ViewKind.NODE))
+    world.run(schema_commands.CreateSystemView("V", (column("B"),), ViewKind.NODE))
     (only,) = world.catalog.views.values()
     assert (only.id, only.columns[0].name) == (3, "B")
 
 
 def test_zones_change_within_their_quorum() -> None:
     world = World.started()
-    world.run(zones.CreateZone("Z", ("p",), replicas=5, scale_up=3))
-    assert kinds(world.run(zones.AlterZone("Z")).entries) == ["AlterZone"]
-    world.run(zones.AlterZone("Z", replicas=2))
+    world.run(zone_commands.CreateZone("Z", ("p",), replicas=5, scale_up=3))
+    assert kinds(world.run(zone_commands.AlterZone("Z")).entries) == ["AlterZone"]
+    world.run(zone_commands.AlterZone("Z", replicas=2))
     zone = world.catalog.zone("Z")
     assert zone is not None
     assert (zone.replicas, zone.quorum_size, zone.scale_up, zone.scale_down) == (2, 2, 3, 2**31 - 1)
-    world.run(zones.RenameZone("Z", "Y"))
-    world.run(zones.SetDefaultZone("Y"))
+    world.run(zone_commands.RenameZone("Z", "Y"))
+    world.run(zone_commands.SetDefaultZone("Y"))
     assert world.catalog.zone("Z") is None
     assert world.catalog.default_zone_id == zone.id
 
@@ -193,7 +190,7 @@ def test_a_change_touches_the_object_and_its_schema() -> None:
     world = World.started()
     world.run(table("A"), table("B"))
     before = world.catalog
-    world.run(altering.AddColumns("PUBLIC", "A", (column("X"),)))
+    world.run(table_commands.AddColumns("PUBLIC", "A", (column("X"),)))
     time = hybrid(world.catalog.version * 1000)
     assert world.table("A").update_timestamp == time
     schema = world.catalog.schema("PUBLIC")
@@ -209,14 +206,14 @@ def test_every_version_is_its_snapshot() -> None:
     world = World.started()
     steps: list[Command] = [
         table("A", "V", "W"),
-        indexes.CreateIndex("PUBLIC", "I", "A", ("V",)),
-        zones.CreateZone("Z", ("p", "q")),
+        schema_commands.CreateIndex("PUBLIC", "I", "A", ("V",)),
+        zone_commands.CreateZone("Z", ("p", "q")),
         table("B", "V", zone="Z"),
-        altering.AddColumns("PUBLIC", "B", (ColumnSpec("S", ColumnType.STRING, length=9),)),
-        views.CreateSystemView("V", (column("A"),), ViewKind.CLUSTER),
-        altering.DropColumns("PUBLIC", "A", ("W",)),
-        indexes.DropIndex("PUBLIC", "I"),
-        tables.DropTable("PUBLIC", "B"),
+        table_commands.AddColumns("PUBLIC", "B", (ColumnSpec("S", ColumnType.STRING, length=9),)),
+        schema_commands.CreateSystemView("V", (column("A"),), ViewKind.CLUSTER),
+        table_commands.DropColumns("PUBLIC", "A", ("W",)),
+        schema_commands.DropIndex("PUBLIC", "I"),
+        table_commands.DropTable("PUBLIC", "B"),
     ]
     for step in steps:
         world.run(step)
@@ -252,8 +249,8 @@ def test_an_entry_that_names_what_is_not_there_is_damage(entry: model.Entry) -> 
 
 def test_a_new_object_takes_an_id_of_its_own() -> None:
     world = World.started()
-    world.run(table("T", "V"), zones.CreateZone("Z", ("p",)))
-    world.run(views.CreateSystemView("V", (column("A"),), ViewKind.NODE))
+    world.run(table("T", "V"), zone_commands.CreateZone("Z", ("p",)))
+    world.run(schema_commands.CreateSystemView("V", (column("A"),), ViewKind.NODE))
     (view,) = world.catalog.views.values()
     entries: list[model.Entry] = [
         model.NewTable(world.table("T")),

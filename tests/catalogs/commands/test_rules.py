@@ -9,26 +9,28 @@ from typing import Any
 import pytest
 
 from compaction.catalogs.codec.codec import decode, encode
-from compaction.catalogs.commands import altering, indexes, schemas, tables, views, zones
-from compaction.catalogs.commands.columns import LENGTH, PRECISION, SCALE, ColumnSpec
-from compaction.catalogs.commands.command import Command
-from compaction.catalogs.commands.tables import PrimaryKey
+from compaction.catalogs.commands import schema_commands, table_commands, zone_commands
+from compaction.catalogs.commands.command import LENGTH, PRECISION, SCALE, ColumnSpec, Command
+from compaction.catalogs.commands.table_commands import PrimaryKey
 from compaction.catalogs.errors import CatalogValidationError, NoStorageProfileError
-from compaction.catalogs.model.entries import NewColumns, VersionedUpdate
-from compaction.catalogs.model.enums import Collation, ColumnType, IndexKind, ViewKind
-from compaction.catalogs.model.values import (
+from compaction.catalogs.model.descriptors import (
+    Collation,
+    ColumnType,
     Constant,
     Date,
     DateTime,
     Decimal,
     Duration,
     Function,
+    IndexKind,
     Period,
     Time,
     Timestamp,
     Uuid,
     Value,
+    ViewKind,
 )
+from compaction.catalogs.model.entries import NewColumns, VersionedUpdate
 from support.catalogs.worlds import INT, World, column, table
 
 COLUMNS = (column("ID", False), column("V"))
@@ -37,22 +39,22 @@ SORTED = (Collation.ASC_NULLS_LAST,)
 
 
 def created(*columns: ColumnSpec, key: PrimaryKey = KEY, colocation: tuple[str, ...] | None = None) -> Command:
-    return tables.CreateTable("PUBLIC", "N", columns, key, colocation)
+    return table_commands.CreateTable("PUBLIC", "N", columns, key, colocation)
 
 
 def added(*columns: ColumnSpec) -> Command:
-    return altering.AddColumns("PUBLIC", "T", columns)
+    return table_commands.AddColumns("PUBLIC", "T", columns)
 
 
 def altered(column: str, type: ColumnType | None = None, **others: object) -> Command:
-    return altering.AlterColumn("PUBLIC", "T", column, type, **others)  # type: ignore[arg-type]
+    return table_commands.AlterColumn("PUBLIC", "T", column, type, **others)  # type: ignore[arg-type]
 
 
 PARAMETERS: dict[str, tuple[Callable[[], object], str]] = {
-    "schema name": (lambda: schemas.CreateSchema(" "), "missing or blank"),
-    "reserved": (lambda: schemas.CreateSchema("DEFINITION_SCHEMA"), "reserved"),
-    "not reserved": (lambda: schemas.CreateSystemSchema("S"), "not the name of a system schema"),
-    "table in system": (lambda: tables.DropTable("SYSTEM", "T"), "belongs to the system"),
+    "schema name": (lambda: schema_commands.CreateSchema(" "), "missing or blank"),
+    "reserved": (lambda: schema_commands.CreateSchema("DEFINITION_SCHEMA"), "reserved"),
+    "not reserved": (lambda: schema_commands.CreateSystemSchema("S"), "not the name of a system schema"),
+    "table in system": (lambda: table_commands.DropTable("SYSTEM", "T"), "belongs to the system"),
     "no columns": (lambda: created(), "has no columns"),
     "columns twice": (lambda: created(*COLUMNS, column("V")), "V is listed more than once"),
     "no key": (lambda: created(*COLUMNS, key=PrimaryKey(())), "has no primary key"),
@@ -77,20 +79,23 @@ PARAMETERS: dict[str, tuple[Callable[[], object], str]] = {
     "no scale": (lambda: ColumnSpec("N", ColumnType.TIME, precision=1, scale=1), "has no scale"),
     "added without default": (lambda: added(column("X", False)), "not nullable and has no default"),
     "nothing added": (lambda: added(), "no columns are named"),
-    "nothing dropped": (lambda: altering.DropColumns("PUBLIC", "T", ()), "no columns are named"),
-    "fraction": (lambda: tables.SetTableProperties("PUBLIC", "T", 1.5), "out of range 0-1"),
-    "fraction nan": (lambda: tables.SetTableProperties("PUBLIC", "T", math.nan), "out of range 0-1"),
-    "count": (lambda: tables.SetTableProperties("PUBLIC", "T", None, -1), "negative"),
-    "partitions": (lambda: zones.CreateZone("Z", ("p",), partitions=65_001), "out of range 1-65000"),
-    "replicas": (lambda: zones.CreateZone("Z", ("p",), replicas=0), "number of replicas 0"),
-    "quorum": (lambda: zones.CreateZone("Z", ("p",), replicas=3, quorum_size=3), "quorum of 3 replicas 3"),
-    "profiles": (lambda: zones.CreateZone("Z", ()), "no storage profile"),
-    "filter": (lambda: zones.CreateZone("Z", ("p",), filter="bad[["), "no JSON path"),
-    "alter partitions": (lambda: zones.AlterZone("Z", partitions=1), "cannot be changed"),
-    "scale up": (lambda: zones.AlterZone("Z", scale_up=-1), "scale up -1"),
-    "index columns": (lambda: indexes.CreateIndex("PUBLIC", "I", "T", ()), "has no columns"),
-    "index collations": (lambda: indexes.CreateIndex("PUBLIC", "I", "T", ("V",), IndexKind.SORTED), "needs a coll"),
-    "view columns": (lambda: views.CreateSystemView("V", (), ViewKind.NODE), "has no columns"),
+    "nothing dropped": (lambda: table_commands.DropColumns("PUBLIC", "T", ()), "no columns are named"),
+    "fraction": (lambda: table_commands.SetTableProperties("PUBLIC", "T", 1.5), "out of range 0-1"),
+    "fraction nan": (lambda: table_commands.SetTableProperties("PUBLIC", "T", math.nan), "out of range 0-1"),
+    "count": (lambda: table_commands.SetTableProperties("PUBLIC", "T", None, -1), "negative"),
+    "partitions": (lambda: zone_commands.CreateZone("Z", ("p",), partitions=65_001), "out of range 1-65000"),
+    "replicas": (lambda: zone_commands.CreateZone("Z", ("p",), replicas=0), "number of replicas 0"),
+    "quorum": (lambda: zone_commands.CreateZone("Z", ("p",), replicas=3, quorum_size=3), "quorum of 3 replicas 3"),
+    "profiles": (lambda: zone_commands.CreateZone("Z", ()), "no storage profile"),
+    "filter": (lambda: zone_commands.CreateZone("Z", ("p",), filter="bad[["), "no JSON path"),
+    "alter partitions": (lambda: zone_commands.AlterZone("Z", partitions=1), "cannot be changed"),
+    "scale up": (lambda: zone_commands.AlterZone("Z", scale_up=-1), "scale up -1"),
+    "index columns": (lambda: schema_commands.CreateIndex("PUBLIC", "I", "T", ()), "has no columns"),
+    "index collations": (
+        lambda: schema_commands.CreateIndex("PUBLIC", "I", "T", ("V",), IndexKind.SORTED),
+        "needs a coll",
+    ),
+    "view columns": (lambda: schema_commands.CreateSystemView("V", (), ViewKind.NODE), "has no columns"),
 }
 
 
@@ -101,28 +106,31 @@ def test_wrong_parameters_are_refused_before_any_catalog_is_read(make: Callable[
 
 
 STATE: dict[str, tuple[Command, str]] = {
-    "schema": (schemas.CreateSchema("PUBLIC"), "PUBLIC already exists"),
-    "system schema": (schemas.DropSchema("SYSTEM", True), "SYSTEM belongs to the system"),
-    "rename, key's index": (tables.RenameTable("PUBLIC", "T", "T2"), "index PUBLIC.T2_PK already exists"),
-    "rename of none": (tables.RenameTable("PUBLIC", "X", "T", True), "table PUBLIC.T already exists"),
-    "no schema": (schemas.DropSchema("S"), "S does not exist"),
-    "not empty": (schemas.DropSchema("PUBLIC"), "is not empty"),
+    "schema": (schema_commands.CreateSchema("PUBLIC"), "PUBLIC already exists"),
+    "system schema": (schema_commands.DropSchema("SYSTEM", True), "SYSTEM belongs to the system"),
+    "rename, key's index": (table_commands.RenameTable("PUBLIC", "T", "T2"), "index PUBLIC.T2_PK already exists"),
+    "rename of none": (table_commands.RenameTable("PUBLIC", "X", "T", True), "table PUBLIC.T already exists"),
+    "no schema": (schema_commands.DropSchema("S"), "S does not exist"),
+    "not empty": (schema_commands.DropSchema("PUBLIC"), "is not empty"),
     "table": (table("T"), "table PUBLIC.T already exists"),
     "table of an index": (table("I"), "index PUBLIC.I already exists"),
     "key's index": (table("T2", "A"), "index PUBLIC.T2_PK already exists"),
-    "no table": (tables.DropTable("PUBLIC", "X"), "table PUBLIC.X does not exist"),
-    "rename": (tables.RenameTable("PUBLIC", "T", "I"), "index PUBLIC.I already exists"),
-    "profile": (tables.CreateTable("PUBLIC", "N", COLUMNS, KEY, storage_profile="p"), "no storage profile p"),
+    "no table": (table_commands.DropTable("PUBLIC", "X"), "table PUBLIC.X does not exist"),
+    "rename": (table_commands.RenameTable("PUBLIC", "T", "I"), "index PUBLIC.I already exists"),
+    "profile": (table_commands.CreateTable("PUBLIC", "N", COLUMNS, KEY, storage_profile="p"), "no storage profile p"),
     "zone": (table("N", zone="X"), "zone X does not exist"),
-    "zone twice": (zones.CreateZone("Z", ("p",)), "zone Z already exists"),
-    "default zone": (zones.DropZone("Default"), "is the default zone"),
-    "zone in use": (zones.DropZone("Z"), "table T3 is in it"),
-    "zone renamed": (zones.RenameZone("Z", "Default"), "zone Default already exists"),
-    "altered quorum": (zones.AlterZone("Z", replicas=3, quorum_size=1), "quorum of 3 replicas 1 is out of range 2-2"),
+    "zone twice": (zone_commands.CreateZone("Z", ("p",)), "zone Z already exists"),
+    "default zone": (zone_commands.DropZone("Default"), "is the default zone"),
+    "zone in use": (zone_commands.DropZone("Z"), "table T3 is in it"),
+    "zone renamed": (zone_commands.RenameZone("Z", "Default"), "zone Default already exists"),
+    "altered quorum": (
+        zone_commands.AlterZone("Z", replicas=3, quorum_size=1),
+        "quorum of 3 replicas 1 is out of range 2-2",
+    ),
     "column twice": (added(column("V")), "has a column V already"),
-    "no column": (altering.DropColumns("PUBLIC", "T", ("X",)), "no column X"),
-    "key's column": (altering.DropColumns("PUBLIC", "T", ("ID",)), "belongs to the primary key"),
-    "index's column": (altering.DropColumns("PUBLIC", "T", ("V",)), "cannot be dropped: I, T2_PK indexes it"),
+    "no column": (table_commands.DropColumns("PUBLIC", "T", ("X",)), "no column X"),
+    "key's column": (table_commands.DropColumns("PUBLIC", "T", ("ID",)), "belongs to the primary key"),
+    "index's column": (table_commands.DropColumns("PUBLIC", "T", ("V",)), "cannot be dropped: I, T2_PK indexes it"),
     "narrower": (altered("V", ColumnType.INT16), "INT32 cannot become INT16"),
     "other type": (altered("V", ColumnType.STRING), "INT32 cannot become STRING"),
     "key's type": (altered("ID", ColumnType.INT64), "its type is fixed"),
@@ -133,11 +141,11 @@ STATE: dict[str, tuple[Command, str]] = {
     "precision": (altered("D", ColumnType.DECIMAL, precision=4), "cannot become 4 from 5"),
     "scale": (altered("D", ColumnType.DECIMAL, scale=3), "cannot become 3 from 2"),
     "function": (altered("V", default=Function("rand_uuid")), "only columns of a primary key"),
-    "index": (indexes.CreateIndex("PUBLIC", "I", "T", ("V",)), "index PUBLIC.I already exists"),
-    "index of none": (indexes.CreateIndex("PUBLIC", "J", "T", ("X",)), "no column X"),
-    "unique": (indexes.CreateIndex("PUBLIC", "J", "T", ("V",), unique=True), "lacks columns that place"),
-    "key's index dropped": (indexes.DropIndex("PUBLIC", "T_PK"), "belongs to the primary key of table T"),
-    "no schema of a table": (tables.RenameTable("NOPE", "T", "U"), "schema NOPE does not exist"),
+    "index": (schema_commands.CreateIndex("PUBLIC", "I", "T", ("V",)), "index PUBLIC.I already exists"),
+    "index of none": (schema_commands.CreateIndex("PUBLIC", "J", "T", ("X",)), "no column X"),
+    "unique": (schema_commands.CreateIndex("PUBLIC", "J", "T", ("V",), unique=True), "lacks columns that place"),
+    "key's index dropped": (schema_commands.DropIndex("PUBLIC", "T_PK"), "belongs to the primary key of table T"),
+    "no schema of a table": (table_commands.RenameTable("NOPE", "T", "U"), "schema NOPE does not exist"),
 }
 
 
@@ -145,47 +153,50 @@ STATE: dict[str, tuple[Command, str]] = {
 def test_what_the_catalog_does_not_allow_is_refused(command: Command, reason: str) -> None:
     world = World.started()
     text, number = ColumnSpec("S", ColumnType.STRING, length=10), ColumnSpec("D", ColumnType.DECIMAL, True, 5, 2)
-    world.run(tables.CreateTable("PUBLIC", "T", (*COLUMNS, text, number), KEY))
-    world.run(indexes.CreateIndex("PUBLIC", "I", "T", ("V",)), indexes.CreateIndex("PUBLIC", "T2_PK", "T", ("V",)))
-    world.run(zones.CreateZone("Z", ("p",)), table("T3", zone="Z"))
+    world.run(table_commands.CreateTable("PUBLIC", "T", (*COLUMNS, text, number), KEY))
+    world.run(
+        schema_commands.CreateIndex("PUBLIC", "I", "T", ("V",)),
+        schema_commands.CreateIndex("PUBLIC", "T2_PK", "T", ("V",)),
+    )
+    world.run(zone_commands.CreateZone("Z", ("p",)), table("T3", zone="Z"))
     before = world.catalog
     with pytest.raises(CatalogValidationError, match=reason):
-        world.run(zones.CreateZone("OK", ("p",)), command)
+        world.run(zone_commands.CreateZone("OK", ("p",)), command)
     assert world.catalog is before
 
 
 def test_a_zone_without_profiles_has_an_error_of_its_own() -> None:
     world = World.started()
-    world.run(zones.CreateZone("Z", ("p",)))
-    world.run(zones.AlterZone("Z", storage_profiles=()))
+    world.run(zone_commands.CreateZone("Z", ("p",)))
+    world.run(zone_commands.AlterZone("Z", storage_profiles=()))
     with pytest.raises(NoStorageProfileError, match="zone Z has no storage profile"):
         world.run(table("T", zone="Z"))
 
 
 IF: list[Command] = [
-    schemas.CreateSchema("PUBLIC", True),
-    schemas.DropSchema("X", False, True),
-    zones.AlterZone("X", True),
-    zones.RenameZone("X", "Y", True),
-    zones.SetDefaultZone("X", True),
-    zones.SetDefaultZone("Default"),
-    zones.DropZone("X", True),
-    zones.CreateZone("Default", ("p",), True),
-    tables.CreateTable("PUBLIC", "T", COLUMNS, KEY, if_not_exists=True),
-    tables.DropTable("X", "T", True),
-    tables.DropTable("PUBLIC", "X", True),
-    tables.RenameTable("PUBLIC", "X", "Y", True),
-    tables.SetTableProperties("PUBLIC", "T"),
-    tables.SetTableProperties("PUBLIC", "X", 0.5, None, True),
-    altering.AddColumns("PUBLIC", "T", (column("V"),), False, True),
-    altering.AddColumns("PUBLIC", "X", (column("V"),), True),
-    altering.DropColumns("PUBLIC", "T", ("X",), False, True),
-    altering.DropColumns("PUBLIC", "X", ("X",), True),
-    altering.AlterColumn("PUBLIC", "X", "V", if_table_exists=True),
-    altering.AlterColumn("PUBLIC", "T", "V", INT),
-    indexes.CreateIndex("PUBLIC", "T_PK", "T", ("V",), if_not_exists=True),
-    indexes.DropIndex("X", "I", True),
-    indexes.RenameIndex("PUBLIC", "X", "Y", True),
+    schema_commands.CreateSchema("PUBLIC", True),
+    schema_commands.DropSchema("X", False, True),
+    zone_commands.AlterZone("X", True),
+    zone_commands.RenameZone("X", "Y", True),
+    zone_commands.SetDefaultZone("X", True),
+    zone_commands.SetDefaultZone("Default"),
+    zone_commands.DropZone("X", True),
+    zone_commands.CreateZone("Default", ("p",), True),
+    table_commands.CreateTable("PUBLIC", "T", COLUMNS, KEY, if_not_exists=True),
+    table_commands.DropTable("X", "T", True),
+    table_commands.DropTable("PUBLIC", "X", True),
+    table_commands.RenameTable("PUBLIC", "X", "Y", True),
+    table_commands.SetTableProperties("PUBLIC", "T"),
+    table_commands.SetTableProperties("PUBLIC", "X", 0.5, None, True),
+    table_commands.AddColumns("PUBLIC", "T", (column("V"),), False, True),
+    table_commands.AddColumns("PUBLIC", "X", (column("V"),), True),
+    table_commands.DropColumns("PUBLIC", "T", ("X",), False, True),
+    table_commands.DropColumns("PUBLIC", "X", ("X",), True),
+    table_commands.AlterColumn("PUBLIC", "X", "V", if_table_exists=True),
+    table_commands.AlterColumn("PUBLIC", "T", "V", INT),
+    schema_commands.CreateIndex("PUBLIC", "T_PK", "T", ("V",), if_not_exists=True),
+    schema_commands.DropIndex("X", "I", True),
+    schema_commands.RenameIndex("PUBLIC", "X", "Y", True),
 ]
 
 
@@ -204,13 +215,13 @@ def test_commands_that_have_nothing_to_do_write_nothing(command: Command) -> Non
                '$[?(@.storage=="SSD")]', "$.é", "region", "$.length()"],
 )  # fmt: skip
 def test_paths_of_json_are_filters(filter: str) -> None:
-    assert zones.CreateZone("Z", ("p",), filter=filter).filter == filter
+    assert zone_commands.CreateZone("Z", ("p",), filter=filter).filter == filter
 
 
 @pytest.mark.parametrize("filter", ["bad[[", "$.", "$[", "$[?(@.a]", "$[?()]", "$['a]", "$a", "$..", "$.a b", "$[a]"])
 def test_other_texts_are_none(filter: str) -> None:
     with pytest.raises(CatalogValidationError, match="no JSON path"):
-        zones.CreateZone("Z", ("p",), filter=filter)
+        zone_commands.CreateZone("Z", ("p",), filter=filter)
 
 
 def test_a_constant_default_serves_a_column_that_is_not_nullable() -> None:

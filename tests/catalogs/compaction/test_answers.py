@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from compaction.api.catalog.reasons import OUTCOMES, UNDEFINED, Finding, Outcome, Reason, standing
-from compaction.catalogs.commands.schemas import CreateSchema
-from compaction.catalogs.compaction.answers import absent, unready
-from compaction.catalogs.compaction.deciding import Cut, compacting, propagating
+from compaction.catalogs.commands.schema_commands import CreateSchema
+from compaction.catalogs.compaction.deciding import Cut, absent, compacting, propagating, unready
 from compaction.catalogs.compaction.round import Topology, Unanswered
-from compaction.catalogs.model.hybrid import MINIMUM, later
-from compaction.catalogs.participants.report import Cause, PartitionReport, Role
+from compaction.catalogs.model.descriptors import MINIMUM, later
+from compaction.catalogs.participants.reports import Cause, PartitionReport, Role
 from support.catalogs.rounds import NAMES, NOW, Story, report, round_of, stopped, timeline
 from support.catalogs.worlds import table
 

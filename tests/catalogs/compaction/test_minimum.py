@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 
 from compaction.api.catalog.reasons import Reason
-from compaction.catalogs.compaction.minimum import required
-from compaction.catalogs.compaction.round import Round
-from compaction.catalogs.model.hybrid import hybrid, later
-from compaction.catalogs.participants.report import Cause, PartitionReport, Rebalance, Report, Role
+from compaction.catalogs.compaction.round import Round, required
+from compaction.catalogs.model.descriptors import hybrid, later
+from compaction.catalogs.participants.reports import Cause, PartitionReport, Rebalance, Report, Role
 from support.catalogs.rounds import NOW, report, round_of
 
 OLD = hybrid(5_000)

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.api.catalog.processes import Processes, Stage, Trigger
-from compaction.api.catalog.reasons import UNDEFINED, Process
-from compaction.catalogs.compaction.fencing import least_token
-from compaction.catalogs.compaction.watermark import WatermarkRule, due_in, moved
-from compaction.catalogs.model.hybrid import hybrid
+from compaction.api.catalog.reasons import UNDEFINED, Process, Processes, Stage, Trigger
+from compaction.catalogs.compaction.reconcile import least_token
+from compaction.catalogs.compaction.round import WatermarkRule, due_in, moved
+from compaction.catalogs.model.descriptors import hybrid
 
 RULE = WatermarkRule(update_interval=300_000, data_availability=600_000, max_skew=500)
 

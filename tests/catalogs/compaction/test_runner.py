@@ -7,16 +7,19 @@ import random
 import pytest
 
 from compaction.api.catalog.reasons import UNDEFINED, Outcome, Reason
-from compaction.catalogs.commands.altering import AddColumns
-from compaction.catalogs.commands.indexes import CreateIndex, MakeIndexAvailable, StartBuildingIndex
-from compaction.catalogs.commands.schemas import CreateSchema
-from compaction.catalogs.commands.tables import DropTable
-from compaction.catalogs.commands.zones import CreateZone
+from compaction.catalogs.commands.schema_commands import (
+    CreateIndex,
+    CreateSchema,
+    MakeIndexAvailable,
+    StartBuildingIndex,
+)
+from compaction.catalogs.commands.table_commands import AddColumns, DropTable
+from compaction.catalogs.commands.zone_commands import CreateZone
 from compaction.catalogs.compaction.deciding import Compaction, Cut, Propagate, compacting, propagating
 from compaction.catalogs.compaction.round import Topology, Unanswered
 from compaction.catalogs.model.catalog import Catalog
-from compaction.catalogs.model.hybrid import MINIMUM, hybrid, later
-from compaction.catalogs.participants.report import Cause, IndexBuild, PartitionReport, Rebalance, Role
+from compaction.catalogs.model.descriptors import MINIMUM, hybrid, later
+from compaction.catalogs.participants.reports import Cause, IndexBuild, PartitionReport, Rebalance, Role
 from support.catalogs.rounds import (
     NAMES,
     NOW,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.catalogs.commands.schemas import CreateSchema
-from compaction.catalogs.compaction.history import history_of, is_shortest, snapshot_candidate
+from compaction.catalogs.commands.schema_commands import CreateSchema
+from compaction.catalogs.compaction.round import history_of, is_shortest, snapshot_candidate
 from compaction.catalogs.log.port import LogEvent
 from compaction.catalogs.manager.history import START, History
 from compaction.catalogs.model.catalog import EMPTY

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from compaction.catalogs.errors import CatalogLogAccessError, CatalogLogError
-from compaction.catalogs.log.etcd.client import GatewayClient
-from compaction.catalogs.log.etcd.settings import EtcdSettings, Tls
+from compaction.catalogs.log.etcd.gateway import GatewayClient
+from compaction.catalogs.log.etcd.wire import EtcdSettings, Tls
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.local.servers.etcd import start_etcd
 from support.catalogs.etcd_members import QUICK, Members, etcd_members

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from compaction.catalogs.errors import CatalogLogError, CatalogLogUnavailableError
-from compaction.catalogs.log.etcd.settings import Endpoint
+from compaction.catalogs.log.etcd.wire import Endpoint
 from compaction.catalogs.model.entries import Snapshot
 from support.catalogs.etcd_members import EtcdStore, Members, etcd_members
 from support.catalogs.log_writers import Writer, followed, more, require_true, writing

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compaction.catalogs.errors import CatalogLogUnavailableError, CatalogLogUncertainError
-from compaction.catalogs.log.etcd.client import GatewayClient
-from compaction.catalogs.log.etcd.port import Transaction, TransactionAnswer
+from compaction.catalogs.log.etcd.gateway import GatewayClient
+from compaction.catalogs.log.etcd.wire import Transaction, TransactionAnswer
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.log.port import Renewal, SnapshotOutcome
 from support.catalogs.etcd_members import EtcdStore

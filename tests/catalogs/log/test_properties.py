@@ -14,8 +14,8 @@ from compaction.catalogs.errors import CatalogLogRewoundError, CorruptCatalogLog
 from compaction.catalogs.log.layout import Keys, Stored, last, number, pack, short_name, unpack
 from compaction.catalogs.log.memory import MemoryUpdateLog
 from compaction.catalogs.log.port import LogEvent, UpdateLog
+from compaction.catalogs.model.descriptors import LOGICAL_BITS
 from compaction.catalogs.model.entries import AdvanceIds, Event, Snapshot, VersionedUpdate
-from compaction.catalogs.model.hybrid import LOGICAL_BITS
 from support.catalogs.etcd_members import EtcdStore
 from support.catalogs.events import events
 from support.depth import examples

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from compaction.catalogs.errors import CatalogLogUnavailableError, CorruptCatalogLogError
-from compaction.catalogs.log import requests
-from compaction.catalogs.log.etcd.client import GatewayClient
-from compaction.catalogs.log.etcd.port import DeleteRange, Get, Operation, Page, Put, Transaction
+from compaction.catalogs.log import layout
+from compaction.catalogs.log.etcd.gateway import GatewayClient
+from compaction.catalogs.log.etcd.wire import DeleteRange, Get, Operation, Page, Put, Transaction
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.log.layout import Keys, Stored, encoded, last, number
 from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.model.descriptors import hybrid
 from compaction.catalogs.model.entries import Event
-from compaction.catalogs.model.hybrid import hybrid
 from support.catalogs.etcd_members import EtcdStore
 from support.catalogs.logs import at, fill, snapshot, update, versions
 
@@ -222,7 +222,7 @@ class _Unswept(GatewayClient):
 
 def test_garbage_is_deleted_by_the_next(etcd_store: EtcdStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep that failed changes nothing for readers; whatever the next snapshot's outcome, it deletes."""
-    monkeypatch.setattr(requests, "AT_ONCE", 2)
+    monkeypatch.setattr(layout, "AT_ONCE", 2)
     fill(etcd_store.open(), 8)
     killed = EtcdUpdateLog(_Unswept(etcd_store.members.settings()), etcd_store.prefix)
     etcd_store.opened.append(killed)

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from compaction.catalogs.errors import CatalogLogRewoundError
-from compaction.catalogs.log.etcd.client import GatewayClient
-from compaction.catalogs.log.etcd.port import Stream
-from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings
+from compaction.catalogs.log.etcd.gateway import GatewayClient
+from compaction.catalogs.log.etcd.wire import Endpoint, EtcdSettings, Stream
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from support.catalogs.etcd_members import QUICK, EtcdStore, Members, etcd_members
 from support.catalogs.log_writers import Writer, followed, more, writing

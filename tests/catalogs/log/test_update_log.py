@@ -19,16 +19,23 @@ from compaction.catalogs.errors import (
     CatalogLogUnavailableError,
     CatalogValueError,
 )
-from compaction.catalogs.log.etcd.port import Get, Put, Transaction
+from compaction.catalogs.log.etcd.wire import Get, Put, Transaction
 from compaction.catalogs.log.layout import Keys
 from compaction.catalogs.log.port import LogEvent, SnapshotOutcome
 from compaction.catalogs.manager.clock import HybridClock, system_milliseconds
 from compaction.catalogs.manager.manager import CatalogManager
-from compaction.catalogs.model.descriptors import Column, Zone
+from compaction.catalogs.model.descriptors import (
+    Column,
+    ColumnType,
+    ConsistencyMode,
+    Constant,
+    Date,
+    Timestamp,
+    Zone,
+    hybrid,
+    later,
+)
 from compaction.catalogs.model.entries import AdvanceIds, NewColumns, RenameTable, Snapshot, VersionedUpdate
-from compaction.catalogs.model.enums import ColumnType, ConsistencyMode
-from compaction.catalogs.model.hybrid import hybrid, later
-from compaction.catalogs.model.values import Constant, Date, Timestamp
 from support.catalogs.etcd_members import EtcdStore, etcd_members
 from support.catalogs.logs import DELAY, Collector, Store, at, fill, snapshot, update, versions, watched
 from support.time.waiting import PATIENCE_SECONDS

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.catalogs.manager.clock import HybridClock, system_milliseconds
-from compaction.catalogs.model.hybrid import MAX_LOGICAL, MAXIMUM, hybrid, logical, physical
+from compaction.catalogs.model.descriptors import MAX_LOGICAL, MAXIMUM, hybrid, logical, physical
 
 
 def test_a_timestamp_is_the_millisecond_and_a_counter() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compaction.catalogs.commands import altering, indexes, schemas, tables, views, zones
+from compaction.catalogs.commands import schema_commands, table_commands, zone_commands
 from compaction.catalogs.commands.command import Command
 from compaction.catalogs.log.port import LogEvent
 from compaction.catalogs.manager.events import (
@@ -25,32 +25,31 @@ from compaction.catalogs.manager.events import (
     ZoneAltered,
     ZoneCreated,
 )
-from compaction.catalogs.model.enums import ColumnType, IndexKind, ViewKind
-from compaction.catalogs.model.hybrid import later
+from compaction.catalogs.model.descriptors import ColumnType, IndexKind, ViewKind, later
 from support.catalogs.immediate_logs import ListLog
 from support.catalogs.managers import Stage, stage
 from support.catalogs.worlds import column, table
 
 KINDS: list[tuple[Command, list[str]]] = [
     (table("T", "A"), ["ZONE_CREATE", "SET_DEFAULT_ZONE", "TABLE_CREATE", "INDEX_CREATE"]),
-    (altering.AddColumns("PUBLIC", "T", (column("B"),)), ["TABLE_ALTER"]),
-    (altering.AlterColumn("PUBLIC", "T", "B", ColumnType.INT64), ["TABLE_ALTER"]),
-    (altering.DropColumns("PUBLIC", "T", ("B",)), ["TABLE_ALTER"]),
-    (tables.SetTableProperties("PUBLIC", "T", 0.5), ["TABLE_ALTER"]),
-    (tables.RenameTable("PUBLIC", "T", "U"), ["TABLE_ALTER"]),
-    (indexes.CreateIndex("PUBLIC", "I", "U", ("A",), IndexKind.HASH), ["INDEX_CREATE"]),
-    (indexes.RenameIndex("PUBLIC", "I", "J"), []),
-    (indexes.StartBuildingIndex(5), ["INDEX_BUILDING"]),
-    (indexes.MakeIndexAvailable(5), ["INDEX_AVAILABLE"]),
-    (indexes.DropIndex("PUBLIC", "J"), ["INDEX_STOPPING"]),
-    (indexes.RemoveIndex(5), ["INDEX_REMOVED"]),
-    (tables.DropTable("PUBLIC", "U"), ["INDEX_REMOVED", "TABLE_DROP"]),
-    (schemas.CreateSchema("S"), []),
-    (schemas.DropSchema("S"), []),
-    (zones.CreateZone("Z", ("default",)), ["ZONE_CREATE"]),
-    (zones.AlterZone("Z", replicas=3), ["ZONE_ALTER"]),
-    (zones.DropZone("Z"), ["ZONE_DROP"]),
-    (views.CreateSystemView("V", (column("C"),), ViewKind.NODE), ["SYSTEM_VIEW_CREATE"]),
+    (table_commands.AddColumns("PUBLIC", "T", (column("B"),)), ["TABLE_ALTER"]),
+    (table_commands.AlterColumn("PUBLIC", "T", "B", ColumnType.INT64), ["TABLE_ALTER"]),
+    (table_commands.DropColumns("PUBLIC", "T", ("B",)), ["TABLE_ALTER"]),
+    (table_commands.SetTableProperties("PUBLIC", "T", 0.5), ["TABLE_ALTER"]),
+    (table_commands.RenameTable("PUBLIC", "T", "U"), ["TABLE_ALTER"]),
+    (schema_commands.CreateIndex("PUBLIC", "I", "U", ("A",), IndexKind.HASH), ["INDEX_CREATE"]),
+    (schema_commands.RenameIndex("PUBLIC", "I", "J"), []),
+    (schema_commands.StartBuildingIndex(5), ["INDEX_BUILDING"]),
+    (schema_commands.MakeIndexAvailable(5), ["INDEX_AVAILABLE"]),
+    (schema_commands.DropIndex("PUBLIC", "J"), ["INDEX_STOPPING"]),
+    (schema_commands.RemoveIndex(5), ["INDEX_REMOVED"]),
+    (table_commands.DropTable("PUBLIC", "U"), ["INDEX_REMOVED", "TABLE_DROP"]),
+    (schema_commands.CreateSchema("S"), []),
+    (schema_commands.DropSchema("S"), []),
+    (zone_commands.CreateZone("Z", ("default",)), ["ZONE_CREATE"]),
+    (zone_commands.AlterZone("Z", replicas=3), ["ZONE_ALTER"]),
+    (zone_commands.DropZone("Z"), ["ZONE_DROP"]),
+    (schema_commands.CreateSystemView("V", (column("C"),), ViewKind.NODE), ["SYSTEM_VIEW_CREATE"]),
 ]
 
 
@@ -83,12 +82,12 @@ def test_events_carry_descriptors_and_ids() -> None:
     assert key.index == catalog.indexes[key.index.id]
     heard.clear()
     one.run(
-        altering.AddColumns("PUBLIC", "T", (column("B"),)),
-        altering.AlterColumn("PUBLIC", "T", "A", ColumnType.INT64),
-        altering.DropColumns("PUBLIC", "T", ("B",)),
-        tables.SetTableProperties("PUBLIC", "T", None, 7),
-        tables.RenameTable("PUBLIC", "T", "U"),
-        zones.AlterZone("Default", replicas=3),
+        table_commands.AddColumns("PUBLIC", "T", (column("B"),)),
+        table_commands.AlterColumn("PUBLIC", "T", "A", ColumnType.INT64),
+        table_commands.DropColumns("PUBLIC", "T", ("B",)),
+        table_commands.SetTableProperties("PUBLIC", "T", None, 7),
+        table_commands.RenameTable("PUBLIC", "T", "U"),
+        zone_commands.AlterZone("Default", replicas=3),
     )
     added, altered, dropped, properties, renamed, zone = heard
     assert isinstance(added, ColumnsAdded)
@@ -265,7 +264,7 @@ def test_descriptors_bear_the_time_of_the_log() -> None:
     assert made is not None
     assert (made.update_timestamp, schema.update_timestamp) == (stored, stored)
     assert [index.update_timestamp for index in catalog.indexes_of(made.id)] == [stored]
-    one.run(tables.DropTable("PUBLIC", "T"))
+    one.run(table_commands.DropTable("PUBLIC", "T"))
     after = one.manager.latest.schema("PUBLIC")
     assert after is not None
     assert after.update_timestamp == log.events[3].timestamp > stored

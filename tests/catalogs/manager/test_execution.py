@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.catalogs.commands.schemas import CreateSchema
-from compaction.catalogs.commands.tables import DropTable
+from compaction.catalogs.commands.schema_commands import CreateSchema
+from compaction.catalogs.commands.table_commands import DropTable
 from compaction.catalogs.errors import CatalogConflictError, CatalogStoppedError, CatalogValidationError
 from compaction.catalogs.log.port import LogEvent, Renewal
-from compaction.catalogs.manager.executing import Executed
+from compaction.catalogs.manager.manager import Executed
 from compaction.catalogs.model import entries as model
+from compaction.catalogs.model.descriptors import hybrid, later, physical
 from compaction.catalogs.model.entries import VersionedUpdate
-from compaction.catalogs.model.hybrid import hybrid, later, physical
 from support.catalogs.immediate_logs import ListLog, LosingLog
 from support.catalogs.managers import START, stage
 from support.catalogs.worlds import table

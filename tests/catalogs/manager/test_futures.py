@@ -9,8 +9,8 @@ import pytest
 
 from compaction.catalogs.errors import CatalogClosedError
 from compaction.catalogs.manager import futures
-from compaction.catalogs.manager.readiness import Readiness
-from compaction.catalogs.manager.runners import InlineRunner, Runner, ThreadRunner
+from compaction.catalogs.manager.events import Readiness
+from compaction.catalogs.manager.futures import InlineRunner, Runner, ThreadRunner
 
 
 def test_results_and_errors_go_on() -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.catalogs.commands import indexes, tables
+from compaction.catalogs.commands import schema_commands, table_commands
 from compaction.catalogs.commands.command import Command
 from compaction.catalogs.errors import IndexStatusError
 from compaction.catalogs.model.catalog import Catalog
-from compaction.catalogs.model.descriptors import Index
-from compaction.catalogs.model.enums import IndexStatus
+from compaction.catalogs.model.descriptors import Index, IndexStatus
 from support.catalogs.immediate_logs import ListLog
 from support.catalogs.managers import Stage, stage
 from support.catalogs.worlds import table
 
-CREATE = indexes.CreateIndex("PUBLIC", "I", "T", ("V",))
-DROP = indexes.DropIndex("PUBLIC", "I")
+CREATE = schema_commands.CreateIndex("PUBLIC", "I", "T", ("V",))
+DROP = schema_commands.DropIndex("PUBLIC", "I")
 
 
 def found(catalog: Catalog) -> Index | None:
@@ -32,7 +31,10 @@ def built(steps: int) -> tuple[Stage, Index]:
     one.run(CREATE)
     index = found(one.manager.latest)
     assert index is not None
-    life: tuple[Command, ...] = (indexes.StartBuildingIndex(index.id), indexes.MakeIndexAvailable(index.id))
+    life: tuple[Command, ...] = (
+        schema_commands.StartBuildingIndex(index.id),
+        schema_commands.MakeIndexAvailable(index.id),
+    )
     for command in life[:steps]:
         one.run(command)
     return one, index
@@ -57,14 +59,14 @@ def test_index_lifecycle_drop_before(steps: int) -> None:
 @pytest.mark.parametrize(
     ("steps", "make"),
     [
-        (0, indexes.MakeIndexAvailable),
-        (1, indexes.StartBuildingIndex),
-        (2, indexes.StartBuildingIndex),
-        (2, indexes.MakeIndexAvailable),
+        (0, schema_commands.MakeIndexAvailable),
+        (1, schema_commands.StartBuildingIndex),
+        (2, schema_commands.StartBuildingIndex),
+        (2, schema_commands.MakeIndexAvailable),
     ],
 )
 def test_index_lifecycle_wrong_status(
-    steps: int, make: type[indexes.StartBuildingIndex] | type[indexes.MakeIndexAvailable]
+    steps: int, make: type[schema_commands.StartBuildingIndex] | type[schema_commands.MakeIndexAvailable]
 ) -> None:
     """Index lifecycle: wrong previous status -> `It is impossible to change the index status:`; here the message names
     the index, its status and the one that cannot follow.
@@ -98,7 +100,7 @@ def test_index_lifecycle_recreated_table() -> None:
     """Index lifecycle: drop+recreate table likewise."""
     one, _ = built(2)
     before = one.manager.latest
-    one.run(tables.DropTable("PUBLIC", "T"))
+    one.run(table_commands.DropTable("PUBLIC", "T"))
     one.run(table("T", "V"))
     schema, old_schema = one.manager.latest.schema("PUBLIC"), before.schema("PUBLIC")
     assert schema is not None

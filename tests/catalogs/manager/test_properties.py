@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.catalogs.codec import canonical
-from compaction.catalogs.commands.altering import AddColumns, DropColumns
 from compaction.catalogs.commands.command import Command
-from compaction.catalogs.commands.tables import DropTable
+from compaction.catalogs.commands.table_commands import AddColumns, DropColumns, DropTable
 from compaction.catalogs.errors import CatalogNotFoundError, CatalogValidationError
-from compaction.catalogs.manager.executing import Executed
+from compaction.catalogs.manager.manager import Executed
 from compaction.catalogs.model.catalog import Catalog
 from support.catalogs.immediate_logs import ListLog
 from support.catalogs.managers import ManualTime, Stage, stage

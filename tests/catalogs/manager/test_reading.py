@@ -6,7 +6,7 @@ import pytest
 
 from compaction.catalogs.errors import CatalogClosedError, CatalogLogUnavailableError, CatalogNotFoundError
 from compaction.catalogs.log.port import Recovered, Renewal, SnapshotOutcome
-from compaction.catalogs.manager.settings import Settings
+from compaction.catalogs.manager.history import Settings
 from compaction.catalogs.model.catalog import EMPTY
 from compaction.catalogs.model.entries import VersionedUpdate
 from support.catalogs.immediate_logs import ListLog

@@ -8,7 +8,7 @@ import pytest
 
 from compaction.catalogs.errors import CatalogClockError, CatalogLateError, CatalogStoppedError
 from compaction.catalogs.log.port import LogTime
-from compaction.catalogs.model.hybrid import hybrid, physical
+from compaction.catalogs.model.descriptors import hybrid, physical
 from support.catalogs.immediate_logs import ListLog
 from support.catalogs.managers import START, ManualTime, Stage, stage
 from support.catalogs.worlds import table

@@ -14,9 +14,8 @@ import pytest
 from compaction.catalogs.errors import CatalogClosedError, CatalogConflictError
 from compaction.catalogs.log.port import Renewal, SnapshotOutcome
 from compaction.catalogs.manager.events import CatalogEvent, EventKind
-from compaction.catalogs.manager.executing import Executed
-from compaction.catalogs.manager.manager import CatalogManager
-from compaction.catalogs.manager.settings import Settings
+from compaction.catalogs.manager.history import Settings
+from compaction.catalogs.manager.manager import CatalogManager, Executed
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
 from support.catalogs.immediate_logs import ListLog
 from support.catalogs.worlds import table

@@ -7,9 +7,8 @@ from threading import Event, Lock
 import pytest
 
 from compaction.catalogs.errors import CatalogClosedError
-from compaction.catalogs.manager.clock import HybridClock
-from compaction.catalogs.manager.timers import ClockWaits, ThreadTimer
-from compaction.catalogs.model.hybrid import hybrid
+from compaction.catalogs.manager.clock import ClockWaits, HybridClock, ThreadTimer
+from compaction.catalogs.model.descriptors import hybrid
 from support.catalogs.managers import START, ManualTime, at
 
 

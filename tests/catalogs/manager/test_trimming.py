@@ -9,16 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.catalogs.codec.codec import decode, encode
-from compaction.catalogs.commands.altering import AddColumns, AlterColumn, DropColumns
 from compaction.catalogs.commands.command import Command
-from compaction.catalogs.commands.tables import DropTable, RenameTable
+from compaction.catalogs.commands.table_commands import AddColumns, AlterColumn, DropColumns, DropTable, RenameTable
 from compaction.catalogs.log.port import SnapshotOutcome
-from compaction.catalogs.manager.trimming import trimmed
-from compaction.catalogs.model.catalog import Catalog
-from compaction.catalogs.model.descriptors import Table
-from compaction.catalogs.model.enums import ColumnType
-from compaction.catalogs.model.maps import SharedMap
-from compaction.catalogs.model.snapshots import restored
+from compaction.catalogs.manager.history import trimmed
+from compaction.catalogs.model.applying import restored
+from compaction.catalogs.model.catalog import Catalog, SharedMap
+from compaction.catalogs.model.descriptors import ColumnType, Table
 from support.catalogs.immediate_logs import ListLog
 from support.catalogs.managers import Stage, stage
 from support.catalogs.worlds import World, column, table

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.catalogs.model.maps import SharedMap
+from compaction.catalogs.model.catalog import SharedMap
 from support.depth import examples
 
 steps = st.lists(st.tuples(st.booleans(), st.integers(0, 60)), max_size=80)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.api.catalog.reasons import UNDEFINED
-from compaction.catalogs.participants.minimums import Checkpoint, PartitionKey, PublishedMinimums
+from compaction.catalogs.participants.reference import Checkpoint, PartitionKey, PublishedMinimums
 
 ONE, TWO = PartitionKey(1, 0), PartitionKey(1, 1)
 

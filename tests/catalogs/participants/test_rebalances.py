@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.catalogs.commands.zones import AlterZone, CreateZone
+from compaction.catalogs.commands.zone_commands import AlterZone, CreateZone
 from compaction.catalogs.model.catalog import Catalog
-from compaction.catalogs.model.hybrid import hybrid
+from compaction.catalogs.model.descriptors import hybrid
 from compaction.catalogs.participants.rebalances import (
     ZoneAssignments,
     ZoneHistory,
@@ -17,7 +17,7 @@ from compaction.catalogs.participants.rebalances import (
     rebalances,
     zone_histories,
 )
-from compaction.catalogs.participants.report import Rebalance
+from compaction.catalogs.participants.reports import Rebalance
 from support.catalogs.worlds import World, table
 
 NOW = hybrid(100_000)

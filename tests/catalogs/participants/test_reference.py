@@ -8,12 +8,10 @@ import pytest
 
 from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.errors import MinimumAheadError, ParticipantStateError
-from compaction.catalogs.model.hybrid import MINIMUM, hybrid, later
-from compaction.catalogs.participants.consistency import contradictions
-from compaction.catalogs.participants.minimums import PartitionKey
-from compaction.catalogs.participants.reference import ReferenceParticipant, system_clock
-from compaction.catalogs.participants.report import Cause, IndexBuild, Role
-from compaction.catalogs.participants.watermark_file import WatermarkFile
+from compaction.catalogs.model.descriptors import MINIMUM, hybrid, later
+from compaction.catalogs.participants.reference import PartitionKey, ReferenceParticipant, system_clock
+from compaction.catalogs.participants.reports import Cause, IndexBuild, Role, contradictions
+from compaction.catalogs.participants.watermark import WatermarkFile
 from support.catalogs.participants import Clock
 
 

@@ -10,10 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.api.catalog.reasons import UNDEFINED
-from compaction.catalogs.model.hybrid import MAXIMUM, MINIMUM
-from compaction.catalogs.participants.consistency import ReportRule, contradictions
-from compaction.catalogs.participants.report import Cause, IndexBuild, PartitionReport, Rebalance, Role
-from compaction.catalogs.participants.required import Required, required
+from compaction.catalogs.model.descriptors import MAXIMUM, MINIMUM
+from compaction.catalogs.participants.reports import (
+    Cause,
+    IndexBuild,
+    PartitionReport,
+    Rebalance,
+    ReportRule,
+    Required,
+    Role,
+    contradictions,
+    required,
+)
 from support.catalogs.participants import REPORT, report
 
 PARTITION = PartitionReport(5, 3, Role.PRIMARY, 90)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.errors import CatalogError
-from compaction.catalogs.participants.transactions import ActiveTransactions
-from compaction.catalogs.participants.versions import CatalogVersions
+from compaction.catalogs.participants.watermark import ActiveTransactions, CatalogVersions
 from support.catalogs.participants import Clock, Versions
 from support.catalogs.worlds import World
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.errors import WatermarkFileError
-from compaction.catalogs.model.hybrid import hybrid
-from compaction.catalogs.participants.watermark import LowWatermark, WatermarkSettings
-from compaction.catalogs.participants.watermark_file import WatermarkFile, WatermarkMemory
+from compaction.catalogs.model.descriptors import hybrid
+from compaction.catalogs.participants.watermark import LowWatermark, WatermarkFile, WatermarkMemory, WatermarkSettings
 
 SETTINGS = WatermarkSettings(availability=1000, update=500, skew=10)
 

@@ -9,11 +9,10 @@ import pytest
 
 from compaction.catalogs.codec import canonical
 from compaction.catalogs.codec.codec import decode, encode
-from compaction.catalogs.model.applying import applied
+from compaction.catalogs.model.applying import applied, restored
 from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.entries import VersionedUpdate
-from compaction.catalogs.model.snapshots import restored
-from compaction.catalogs.replay.log import in_order
+from compaction.catalogs.replay.recorded import in_order
 from compaction.catalogs.replay.replaying import replay
 from support.catalogs.histories import puts, records
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from compaction.catalogs.model.hybrid import hybrid
+from compaction.catalogs.model.descriptors import hybrid
 
 START = 1_750_000_000_000
 """Milliseconds since the epoch at which every run begins."""

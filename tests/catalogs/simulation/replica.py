@@ -10,16 +10,24 @@ from typing import TYPE_CHECKING
 from catalogs.simulation.network import START
 from catalogs.simulation.users import User
 from compaction.api.catalog.reasons import Reason
-from compaction.catalogs.compaction.actions import Ask, ReadLog, SaveSnapshot, SendMinimum
-from compaction.catalogs.compaction.catalog import reconcile
-from compaction.catalogs.compaction.history import history_of
-from compaction.catalogs.compaction.memory import CatalogMemory
-from compaction.catalogs.compaction.observations import CatalogSnapshot, Delivered, Heard, LogRead, Result
-from compaction.catalogs.compaction.round import Answer, Unanswered
+from compaction.catalogs.compaction.observations import (
+    Ask,
+    CatalogMemory,
+    CatalogSnapshot,
+    Delivered,
+    Heard,
+    LogRead,
+    ReadLog,
+    Result,
+    SaveSnapshot,
+    SendMinimum,
+)
+from compaction.catalogs.compaction.reconcile import reconcile
+from compaction.catalogs.compaction.round import Answer, Unanswered, history_of
 from compaction.catalogs.errors import MinimumAheadError
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.operator.working import save
-from compaction.catalogs.participants.consistency import contradictions
+from compaction.catalogs.participants.reports import contradictions
 from compaction.core.reconcile.observations import Moment
 
 if TYPE_CHECKING:

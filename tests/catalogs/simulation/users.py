@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from catalogs.simulation.network import SkewedClock
 from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.model.catalog import Catalog
-from compaction.catalogs.model.hybrid import later
+from compaction.catalogs.model.descriptors import later
 from compaction.catalogs.participants.reference import ReferenceParticipant
-from compaction.catalogs.participants.report import Role
+from compaction.catalogs.participants.reports import Role
 
 PARTITIONS = 3
 AVAILABILITY, UPDATE, SKEW = 10_000, 4_000, 500

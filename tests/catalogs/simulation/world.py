@@ -14,22 +14,24 @@ from typing import Any
 from catalogs.simulation.network import START, Network, Schedule, SkewedClock
 from catalogs.simulation.replica import Replica
 from catalogs.simulation.users import AVAILABILITY, PARTITIONS, SKEW, UPDATE, User
+from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
 from compaction.api.catalog.reasons import UNDEFINED, Outcome, Reason
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.catalog.status import CatalogCompactionStatus
-from compaction.catalogs.commands.altering import AddColumns
 from compaction.catalogs.commands.command import Command, batch
-from compaction.catalogs.commands.indexes import CreateIndex, MakeIndexAvailable, StartBuildingIndex
-from compaction.catalogs.commands.schemas import CreateSchema, CreateSystemSchema
-from compaction.catalogs.commands.tables import DropTable
-from compaction.catalogs.commands.zones import CreateZone
+from compaction.catalogs.commands.schema_commands import (
+    CreateIndex,
+    CreateSchema,
+    CreateSystemSchema,
+    MakeIndexAvailable,
+    StartBuildingIndex,
+)
+from compaction.catalogs.commands.table_commands import AddColumns, DropTable
+from compaction.catalogs.commands.zone_commands import CreateZone
 from compaction.catalogs.log.memory import MemoryUpdateLog
 from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.applying import applied
 from compaction.catalogs.model.catalog import EMPTY, Catalog
+from compaction.catalogs.model.descriptors import IndexStatus, hybrid
 from compaction.catalogs.model.entries import VersionedUpdate
-from compaction.catalogs.model.enums import IndexStatus
-from compaction.catalogs.model.hybrid import hybrid
 from support.catalogs.worlds import column, table
 from support.cluster.catalog_manifests import catalog_object
 

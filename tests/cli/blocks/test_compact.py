@@ -15,8 +15,7 @@ import pytest
 
 from compaction.blocks.format.int96 import Int96Reading
 from compaction.blocks.format.metadata import BlockMetadata
-from compaction.blocks.model import RowFingerprint
-from compaction.blocks.paths import block_path
+from compaction.blocks.model import RowFingerprint, block_path
 from support.stores.block_commands import KEY, BlockCommands, block, policy_file
 from support.stores.blocks import parquet
 

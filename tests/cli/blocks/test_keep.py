@@ -6,7 +6,7 @@ import json
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from compaction.blocks.index.quarantine import Fault
+from compaction.blocks.index.queued import Fault
 from compaction.blocks.index.tombstones import failed
 from support.stores.block_commands import BlockCommands, block, policy_file
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from compaction.blocks.cli.times import time_text
+from compaction.blocks.cli.options import time_text
 from compaction.blocks.model import SECOND
 from compaction.cli.main import main
 from support.stores.block_commands import BlockCommands, block, policy_file

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from compaction.blocks.cli import verify as blocks_verify
-from compaction.blocks.index.quarantine import Fault
+from compaction.blocks.index.queued import Fault
 from compaction.blocks.model import Block
 from compaction.blocks.registration.foreign import assigned_id
 from compaction.storage.objects.store import ObjectStorage

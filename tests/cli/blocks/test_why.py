@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compaction.blocks.index.quarantine import Fault
+from compaction.blocks.index.queued import Fault
 from support.stores.block_commands import BlockCommands, block, policy_file
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from compaction.catalogs.compaction.history import history_of
-from compaction.catalogs.log.etcd.client import GatewayClient
-from compaction.catalogs.log.etcd.settings import EtcdSettings
+from compaction.catalogs.compaction.round import history_of
+from compaction.catalogs.log.etcd.gateway import GatewayClient
+from compaction.catalogs.log.etcd.wire import EtcdSettings
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.serving.server import ParticipantServer

@@ -80,7 +80,7 @@ def test_other_forms(drops: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_file_without_an_end_is_refused(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compaction.catalogs.cli.decode.LARGEST", 1000)
+    monkeypatch.setattr("compaction.catalogs.cli.versions.LARGEST", 1000)
     code, rows, errors = run(capsys, "/dev/zero")
     assert (code, rows) == (1, [])
     assert "/dev/zero: larger than 1000 bytes" in errors[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.catalogs.model.hybrid import hybrid
+from compaction.catalogs.model.descriptors import hybrid
 from compaction.catalogs.serving.server import ParticipantServer
 from compaction.cli.main import main
 from support.catalogs.endpoints import answer, raw_server, says

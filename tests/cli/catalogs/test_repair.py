@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from compaction.catalogs.log.etcd.port import Operation, Put, Transaction
+from compaction.catalogs.log.etcd.wire import Operation, Put, Transaction
 from compaction.catalogs.log.layout import Keys, Stored, encoded, last
-from compaction.catalogs.model.descriptors import Column
+from compaction.catalogs.model.descriptors import Column, ColumnType, Constant, Date, later
 from compaction.catalogs.model.entries import NewColumns, VersionedUpdate
-from compaction.catalogs.model.enums import ColumnType
-from compaction.catalogs.model.hybrid import later
-from compaction.catalogs.model.values import Constant, Date
 from compaction.cli.main import main
 from support.catalogs.etcd_members import EtcdStore, Members
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compaction.catalogs.participants.reference import ReferenceParticipant
-from compaction.catalogs.participants.report import Role
+from compaction.catalogs.participants.reports import Role
 from compaction.cli.main import main
 from support.catalogs.ddl import THREE_NAMES
 from support.catalogs.endpoints import participant

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from compaction.api.catalog.catalog import CatalogReason
 from compaction.api.catalog.reasons import Reason
-from compaction.api.catalog.standing import CatalogReason
-from compaction.catalogs.explain.words import CATALOG_WORDS
+from compaction.catalogs.explaining import CATALOG_WORDS
 from compaction.core.meaning import Names
 from support.cluster.by_kubectl import Cluster
 from support.cluster.catalog_manifests import catalog_object

@@ -17,10 +17,10 @@ import pytest
 import yaml
 
 from compaction.api.names import ANNOTATION_APPROVE, ANNOTATION_RELEASE, ANNOTATION_RETRY
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.policy.policy import CompactionPolicy
 from compaction.cli.cluster.access import models
 from compaction.cli.main import COMMANDS
-from compaction.core.explain.left_out_words import TARGET_WORDS
+from compaction.core.explain.words import TARGET_WORDS
 from compaction.local.servers.versitygw import free_port
 from support.cluster.by_kubectl import Cluster
 from support.cluster.command_users import User, columns_of

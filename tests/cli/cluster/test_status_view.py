@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from compaction.api.metadata import OwnerReference
+from compaction.api.base import OwnerReference
 from compaction.api.names import API_VERSION, POLICY_KIND
-from compaction.cli.cluster.retry import what_follows
+from compaction.cli.cluster.quarantine import what_follows
 from compaction.cli.cluster.status_view import fleet_row, policy_data, show_policy
-from compaction.core.explain.coordination import Coordination, Leadership
+from compaction.core.explain.explanation import Coordination, Leadership
 from support.cluster.explained import NOW, ago, condition, job_with, policy_with
 
 

@@ -17,18 +17,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cli.commands import Run
-from compaction.segments.checking.rules import CHECKLIST, NUMBERS, Rule, Seen
+from compaction.segments.checking.facts import CHECKLIST, NUMBERS, Rule, Seen
 from compaction.segments.commit import fence
-from compaction.segments.directory.listing import regular_segments, segment_links
-from compaction.segments.directory.marker import MARKER_FILE
-from compaction.segments.format.codec import read_segment
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.directory.fs import regular_segments, segment_links
+from compaction.segments.directory.owner import MARKER_FILE
+from compaction.segments.format.segment_file import LogWriter, read_segment
 from compaction.segments.generate import corrupt_entry
-from compaction.segments.memtable.table import LogEntry
+from compaction.segments.memtable import LogEntry
 from compaction.segments.model import HEADER_BYTES, segment_name
 from compaction.segments.snapshot.directories import newest_snapshot, write_snapshot
-from compaction.segments.snapshot.seq import LiveSet, encode_indexes
-from compaction.segments.system.cut import CUT_FILE
+from compaction.segments.snapshot.live_indexes import LiveSet, encode_indexes
+from compaction.segments.system.content import CUT_FILE
 from compaction.segments.wal.codec import HEADER
 from compaction.segments.wal.files import STOP_FILE, wal_files, wal_name, wal_number
 from house.sources import ROOT

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cli.commands import Run
 from compaction.segments.cli.commands import group
-from compaction.segments.cli.exec.operations import OPERATIONS
+from compaction.segments.cli.exec import OPERATIONS
 from house.sources import ROOT
 from support.depth import at_depth, examples
 from support.stores.log_commands import owner_process

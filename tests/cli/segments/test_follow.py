@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from cli.commands import Run
-from compaction.segments.checking.rules import CHECKLIST, Seen
-from compaction.segments.directory.listing import regular_segments
+from compaction.segments.checking.facts import CHECKLIST, Seen
+from compaction.segments.directory.fs import regular_segments
 from compaction.segments.wal.codec import HEADER
 from compaction.segments.wal.files import wal_files
 from support.depth import at_depth

@@ -12,22 +12,20 @@ from pathlib import Path
 import pytest
 
 from cli.commands import Run
-from compaction.segments.checking import reading, segments
-from compaction.segments.checking import run as checking_run
-from compaction.segments.checking.facts import LogFacts
-from compaction.segments.checking.rules import Problem
+from compaction.segments.checking import all_checks as checking_run
+from compaction.segments.checking import checks, reading
+from compaction.segments.checking.facts import LogFacts, Problem
 from compaction.segments.commit import fence, recovery
 from compaction.segments.format import etf
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.generate import corrupt_entry, generate_log
-from compaction.segments.memtable.table import LogEntry
+from compaction.segments.memtable import LogEntry
 from compaction.segments.model import segment_name
 from compaction.segments.scan import sense
 from compaction.segments.scan.sense import SenseSettings, sense_root
-from compaction.segments.snapshot.data_file import SnapshotOrigin
-from compaction.segments.snapshot.directories import newest_snapshot, write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
-from compaction.segments.system.cut import LogCut, write_cut
+from compaction.segments.snapshot.directories import SnapshotOrigin, newest_snapshot, write_snapshot
+from compaction.segments.snapshot.live_indexes import LiveSet
+from compaction.segments.system.content import LogCut, write_cut
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 from support.stores.log_systems import write_wal
 from support.stores.ra_owner import RaOwner
@@ -297,7 +295,7 @@ def test_what_fails_at_one_log_is_named_and_its_siblings_go_on(
     """An error of the program: in the reading, and in a check."""
     for name in ("a", "b", "c"):
         generate_log(tmp_path / name, segments=2, entries_per_segment=8, payload_bytes=64, sync=False)
-    read, check = reading._cut, segments.links
+    read, check = reading._cut, checks.links
 
     def broken(log: Path) -> object:
         return 1 / 0 if log.name == "a" else read(log)
@@ -306,7 +304,7 @@ def test_what_fails_at_one_log_is_named_and_its_siblings_go_on(
         return iter([1 // 0]) if log.name == "b" else check(log)
 
     monkeypatch.setattr(reading, "_cut", broken)
-    monkeypatch.setattr(checking_run, "_LOG_CHECKS", (segments.names_and_headers, broken_check))
+    monkeypatch.setattr(checking_run, "_LOG_CHECKS", (checks.names_and_headers, broken_check))
     result = run("verify", tmp_path)
     assert result.exit_code == 1
     rows = dict(line.split()[:2] for line in result.stdout.splitlines()[1:4])

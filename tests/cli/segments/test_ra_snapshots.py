@@ -12,10 +12,16 @@ from compaction.segments.errors import InstallStoppedError, SegmentLogError, Wri
 from compaction.segments.format import etf
 from compaction.segments.generate import generate_log
 from compaction.segments.install.driver import install_snapshot
-from compaction.segments.memtable.table import LogEntry
-from compaction.segments.snapshot.data_file import NO_CLUSTER, SnapshotOrigin, read_origin
-from compaction.segments.snapshot.directories import LogSnapshot, newest_snapshot, write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.memtable import LogEntry
+from compaction.segments.snapshot.directories import (
+    NO_CLUSTER,
+    LogSnapshot,
+    SnapshotOrigin,
+    newest_snapshot,
+    read_origin,
+    write_snapshot,
+)
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem
 from support.stores.ra_system import META, stopped

@@ -13,12 +13,12 @@ import yaml
 from cli.commands import Run
 from compaction.segments.generate import corrupt_entry, generate_log
 from compaction.segments.model import segment_name
-from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.plan import plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.reader import iter_entries
 from compaction.segments.reading.view import open_log
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 
 
 @pytest.fixture

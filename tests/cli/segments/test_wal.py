@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from cli.commands import Run
-from compaction.segments.memtable.table import LogEntry
+from compaction.segments.memtable import LogEntry
 from compaction.segments.wal.codec import HEADER
 from compaction.segments.wal.files import STOP_FILE, WRITERS_FILE, wal_files
 from support.stores.log_systems import varied_system, write_wal

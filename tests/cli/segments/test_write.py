@@ -15,13 +15,13 @@ import yaml
 from cli.commands import Run
 from compaction.segments.commit import commit, fence
 from compaction.segments.format.names import group_sources, parse_compacting
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.generate import corrupt_entry, generate_log
-from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.plan import plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 from support.stores.segment_logs import compact_log, content, regular
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from compaction.local.servers.postgres import PostgresServer
 from compaction.staging.cli.commands import group
 from compaction.staging.cli.lakefs import merge as merge_command
-from compaction.staging.format.wire import bytes_field
+from compaction.staging.format.messages import bytes_field
 from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
 from compaction.staging.lakefs.control import MergeLease
 from compaction.staging.lakefs.repository import open_live_repository

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.staging.compaction.claims import claim
-from compaction.staging.compaction.work import work_on
+from compaction.staging.compaction import claim, work_on
 from compaction.staging.refs.names import COMMIT_KEYS
 from support.stores.staging_commands import StagingCommands
 

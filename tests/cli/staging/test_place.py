@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.cli.completion import completions
+from compaction.cli.main import completions
 from compaction.local.servers.postgres import PostgresServer
 from support.stores.s3 import S3
 from support.stores.staging_commands import REPOSITORY, StagingCommands

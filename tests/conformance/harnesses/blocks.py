@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from unittest.mock import patch
 
-from compaction.blocks.index.listing import BlockFilter
-from compaction.blocks.paths import block_path
+from compaction.blocks.index.live_blocks import BlockFilter
+from compaction.blocks.kind import tenant_of_target
+from compaction.blocks.model import block_path
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep import orphan_collector
-from compaction.blocks.work import tenant_of_target
 from compaction.storage.secrets import Secrets
 from conformance.harness import Calls, Fault, Strike
 from crash.mortal_worker import Mortal

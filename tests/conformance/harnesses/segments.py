@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compaction.segments.commit import fence
-from compaction.segments.format.codec import read_segment
+from compaction.segments.format.segment_file import read_segment
 from compaction.segments.generate import corrupt_entry
 from compaction.segments.reading.view import open_log
 from compaction.storage.secrets import NO_SECRETS, Secrets

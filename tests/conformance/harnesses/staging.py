@@ -10,18 +10,16 @@ from unittest.mock import patch
 
 from compaction.staging import adapter
 from compaction.staging.flows.area import Area
-from compaction.staging.flows.branching import Brancher
+from compaction.staging.flows.branching import Brancher, seal
 from compaction.staging.flows.reading import Reader
-from compaction.staging.flows.swapping import seal
 from compaction.staging.flows.writing import Writer
 from compaction.staging.store import StagingConnection, StagingStore
-from compaction.staging.sweep.objects import reachable
-from compaction.staging.sweep.tokens import journal_rows
+from compaction.staging.sweep import journal_rows, reachable
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.errors import DatabaseUnavailableError, ObjectStoreUnavailableError
 from compaction.storage.objects.store import ObjectStorage
 from compaction.storage.secrets import GivenSecrets, Secrets
-from compaction.worker.place import ObjectsPlace
+from compaction.worker.tasks import ObjectsPlace
 from conformance.harness import Calls, Fault, Strike
 from support.depth import one_of_each
 from support.faults.staging_faults import KV_CALLS, OBJECT_CALLS, Fate, Killed, When

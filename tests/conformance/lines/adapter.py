@@ -10,9 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from compaction.api.enums import PolicyReason
-from compaction.api.job.resource import CompactionJobSpec
+from compaction.api.job.job import CompactionJobSpec
 from compaction.core.planning.candidates import Candidate, GroupCandidate, LeftAlonePart
-from compaction.core.planning.reading import ScanResult, TargetProblem
+from compaction.core.planning.debt import ScanResult, TargetProblem
 from compaction.errors import ClaimRefusal, ClaimRefusedError
 from compaction.storage.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
 from conformance.lines import record

@@ -11,24 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field, StringConstraints
 
-from compaction.api.base import ApiModel
-from compaction.api.crd.columns import PrinterColumn
-from compaction.api.crd.hints import list_atomic
-from compaction.api.job.resource import CompactionJobSpec, JobParameters, JobReceipt, JobSources
+from compaction.api.base import ApiModel, PrinterColumn, list_atomic
+from compaction.api.job.job import CompactionJobSpec, JobParameters, JobReceipt, JobSources
 from compaction.api.members import JobMember, SourcesModel, StoreMember, StoreModel
 from compaction.api.policy.store import StoreSpec
-from compaction.api.text.formatting import plural
+from compaction.api.text.printing import plural
 from compaction.core.doors import Door, Doors
 from compaction.core.kind import Kind, Measure, Nouns, Words, Work
 from compaction.core.meaning import Meaning
-from compaction.core.planning.candidates import Candidate
-from compaction.core.planning.parts import Parts
-from compaction.core.planning.paths import relative_to
+from compaction.core.planning.candidates import Candidate, Parts
+from compaction.core.planning.debt import ScanResult
+from compaction.core.planning.overlap import relative_to
 from compaction.core.planning.planner import PlannedJob
-from compaction.core.planning.reading import ScanResult
 
 if TYPE_CHECKING:
-    from compaction.api.policy.resource import CompactionPolicyStatus
+    from compaction.api.policy.policy import CompactionPolicyStatus
 
 LINE_REWRITE: Final = "LineRewrite"
 QUARANTINED: Final = "Quarantined"

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 
 from compaction import registry
 from compaction.api import extend
-from compaction.api.job.resource import CompactionJob
-from compaction.api.job.spec import CompactionJobSpec, JobParameters, JobSources
+from compaction.api.job.job import CompactionJob, CompactionJobSpec, JobParameters, JobSources
 from compaction.api.policy.store import STORES, StoreSpec
 from conformance.lines.kind import LINES
 

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.api.job.resource import JobReceipt, SkippedSource
+from compaction.api.job.job import JobReceipt, SkippedSource
+from compaction.api.job.job_status import JobReport, ReportOutcome
 from compaction.errors import CompactionError, StaleTokenError
 from compaction.storage.secrets import Secrets
 from compaction.worker.attempt import RewriteAttempt
-from compaction.worker.engine import Engine
-from compaction.worker.ports import Assignment, HeldLease, JobRunner
+from compaction.worker.ports import Assignment, Engine, HeldLease, JobRunner
 from compaction.worker.tasks import run_tasks
 from conformance.lines import files, record
 from conformance.lines.adapter import identity_of

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from compaction.api.text.formatting import plural
+from compaction.api.text.printing import plural
 from compaction.cli.output import Column
-from compaction.core.planning.debt import total_debt
+from compaction.core.planning.debt import ScanResult, total_debt
 from compaction.core.planning.planner import LeftOut, Plan, PlannedJob
-from compaction.core.planning.reading import ScanResult
 from compaction.local.run.job import LocalJob, RunResult
 
 Data = dict[str, Any]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.catalogs.participants.report import Report
+from compaction.catalogs.participants.reports import Report
 from support.catalogs.endpoints import Script, answer, raw_server, report_answer, says
 from support.catalogs.etcd_members import Members
 from support.catalogs.participants import report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.catalogs.commands.indexes import CreateIndex, MakeIndexAvailable, StartBuildingIndex
+from compaction.catalogs.commands.schema_commands import CreateIndex, MakeIndexAvailable, StartBuildingIndex
 from support.cluster.by_kubectl import Object
 from support.cluster.orders import TABLE, Orders
 from support.processes.operators import OperatorFleet

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from compaction.catalogs.model.hybrid import later
+from compaction.catalogs.model.descriptors import later
 from support.catalogs.etcd_members import Members
 from support.catalogs.participant_processes import ParticipantProcess
 from support.cluster.orders import NEVER, Orders

@@ -14,14 +14,11 @@ from aiohttp import web
 
 from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.errors import ParticipantConfigError
-from compaction.catalogs.model.hybrid import MINIMUM, later
-from compaction.catalogs.participants.minimums import PartitionKey
-from compaction.catalogs.participants.reference import ReferenceParticipant
-from compaction.catalogs.participants.report import Cause, IndexBuild, Report, Role
-from compaction.catalogs.serving.conformance.behavior import BEHAVIOR_CHECKS
-from compaction.catalogs.serving.conformance.checks import PROTOCOL_CHECKS
-from compaction.catalogs.serving.conformance.probe import ProbeSettings
-from compaction.catalogs.serving.conformance.run import CheckOutcome, CheckResult, run_checks
+from compaction.catalogs.model.descriptors import MINIMUM, later
+from compaction.catalogs.participants.reference import PartitionKey, ReferenceParticipant
+from compaction.catalogs.participants.reports import Cause, IndexBuild, Report, Role
+from compaction.catalogs.serving.conformance.checks import PROTOCOL_CHECKS, ProbeSettings
+from compaction.catalogs.serving.conformance.run import BEHAVIOR_CHECKS, CheckOutcome, CheckResult, run_checks
 from compaction.catalogs.serving.server import ParticipantServer
 from support.catalogs.endpoints import ready
 from support.stores.ingest import SECRET, gate, serving

@@ -17,17 +17,25 @@ from typing import Any
 import pytest
 
 from compaction.api.catalog.reasons import Reason
-from compaction.catalogs.compaction.answers import unanswered
+from compaction.catalogs.compaction.deciding import unanswered
 from compaction.catalogs.compaction.round import Answer, Round, Topology
 from compaction.catalogs.errors import ParticipantConfigError, ParticipantError, ParticipantFailure
-from compaction.catalogs.model.hybrid import hybrid, later
+from compaction.catalogs.model.descriptors import hybrid, later
 from compaction.catalogs.participants.reference import ReferenceParticipant
-from compaction.catalogs.participants.report import PartitionReport, Report, Role
-from compaction.catalogs.serving.client import AskLimits, ParticipantAddress, ParticipantClient, Skew, skew_of
+from compaction.catalogs.participants.reports import PartitionReport, Report, Role
+from compaction.catalogs.serving.client import (
+    AskLimits,
+    ParticipantAddress,
+    ParticipantClient,
+    ReportRound,
+    Skew,
+    ask_all,
+    skew_of,
+    store_all,
+)
 from compaction.catalogs.serving.messages import ReportMessage
-from compaction.catalogs.serving.round import ReportRound, ask_all, store_all
 from compaction.local.cluster.certs import ensure_authority
-from compaction.serving.running import Address, TlsFiles
+from compaction.serving.service import Address, TlsFiles
 from support.catalogs.endpoints import (
     Script,
     answer,
@@ -403,4 +411,4 @@ def test_a_participant_on_which_the_code_fails_is_one_failure_of_the_round(monke
     with raw_server(says(report_answer(report(name="node0")))) as port:
         found = run_round([at(port, "node0"), at(port, "node1")])
     assert list(found.reports) == ["node0"]
-    assert "an unexpected IndexError at catalogs/serving/round.py:" in found.failures["node1"].detail
+    assert "an unexpected IndexError at catalogs/serving/client.py:" in found.failures["node1"].detail

@@ -12,19 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compaction.catalogs.errors import CatalogError
-from compaction.catalogs.model.hybrid import hybrid, later
+from compaction.catalogs.model.descriptors import hybrid, later
 from compaction.catalogs.participants.reference import ReferenceParticipant
-from compaction.catalogs.participants.report import Role
+from compaction.catalogs.participants.reports import Role
 from compaction.catalogs.serving.actions import ACTIONS
 from compaction.catalogs.serving.messages import MOST_REPORT_BYTES, ReportMessage
-from compaction.catalogs.serving.openapi import document
-from compaction.catalogs.serving.server import ParticipantServer
-from compaction.catalogs.serving.serving import serve
-from compaction.serving.access import Gate
+from compaction.catalogs.serving.server import ParticipantServer, document, serve
+from compaction.serving.access import Gate, SharedSecret
 from compaction.serving.errors import TokenReviewUnavailableError
 from compaction.serving.refusals import Refused
 from compaction.serving.service import RequestLimits
-from compaction.serving.shared_secrets import SharedSecret
 from support.catalogs.endpoints import participant, ready
 from support.catalogs.participants import REPORT
 from support.depth import examples

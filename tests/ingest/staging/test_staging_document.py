@@ -14,10 +14,9 @@ import pytest
 
 from compaction.serving.service import RequestLimits
 from compaction.staging.errors import CorruptMessageError
-from compaction.staging.serving.messages import StagingProblem
-from compaction.staging.serving.openapi import STAGING_API, StagingName
-from compaction.staging.serving.repositories import OpenRepositories
-from compaction.staging.serving.server import StagingServer
+from compaction.staging.serving.operations import OpenRepositories
+from compaction.staging.serving.server import STAGING_API, StagingName, StagingServer
+from compaction.staging.serving.wire import StagingProblem
 from compaction.staging.store import StagingConnection, StagingStore
 from compaction.storage.errors import DatabaseUnavailableError
 from support.stores.api_documents import check_routes, check_whole, secured

@@ -14,11 +14,10 @@ import pytest
 from compaction.serving.service import RequestLimits
 from compaction.staging.errors import CorruptMessageError, TooManyTriesError
 from compaction.staging.flows.reading import Reader
-from compaction.staging.format.framing import frame_value, split_value
-from compaction.staging.format.identity import entry_identity
+from compaction.staging.format.identity import entry_identity, frame_value, split_value
 from compaction.staging.format.messages import CatalogEntry
-from compaction.staging.serving.messages import MOST_CHANGES
 from compaction.staging.serving.server import StagingServer
+from compaction.staging.serving.wire import MOST_CHANGES
 from compaction.staging.store import StagingConnection, StagingStore
 from compaction.storage.errors import DatabaseUnavailableError
 from support.stores.ingest import Answer, Endpoint, gate, serving

@@ -14,22 +14,20 @@ from typing import Any
 
 import pytest
 
-from compaction.api.catalog.status import CatalogCompactionStatus
+from compaction.api.catalog.catalog import CatalogCompactionStatus
 from compaction.api.names import ANNOTATION_USED_BY
-from compaction.catalogs.commands.schemas import CreateSchema
-from compaction.catalogs.model.hybrid import hybrid, later
-from compaction.catalogs.operator.controller import CatalogController
-from compaction.catalogs.operator.dispatch import Controllers
+from compaction.catalogs.commands.schema_commands import CreateSchema
+from compaction.catalogs.model.descriptors import hybrid, later
+from compaction.catalogs.operator.controller import CatalogController, Controllers
 from compaction.catalogs.participants.reference import ReferenceParticipant, system_clock
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection
-from compaction.kube.client.resources import CATALOG_COMPACTIONS, EVENTS, SECRETS
+from compaction.kube.client.transport import CATALOG_COMPACTIONS, EVENTS, SECRETS
 from compaction.kube.controller import PolicyController
 from compaction.kube.executor.events import EventRecorder
 from compaction.kube.informer.cache import CatalogKey, ObjectCache, ObjectKey
-from compaction.kube.informer.handlers import Feed
+from compaction.kube.informer.handlers import Feed, Relist
 from compaction.kube.informer.queue import WorkQueue
-from compaction.kube.informer.relist import Relist
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica.runtime import Runtime
 from support.cluster.catalog_manifests import catalog_object

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.api.catalog.resource import CatalogCompaction
+from compaction.api.catalog.catalog import CatalogCompaction
 from compaction.catalogs.errors import CatalogLogAccessError
-from compaction.catalogs.operator.etcd_logs import EtcdLogs
-from compaction.catalogs.operator.ports import Credentials
+from compaction.catalogs.operator.finding import EtcdLogs
+from compaction.catalogs.operator.working import Credentials
 from compaction.storage.errors import SecretMissingError
 from support.cluster.catalog_manifests import catalog_object
 

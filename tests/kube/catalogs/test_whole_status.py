@@ -12,18 +12,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from compaction.api.catalog.processes import Trigger
-from compaction.api.catalog.reasons import UNDEFINED, Outcome, Reason
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.catalog.standing import CatalogReason
-from compaction.api.catalog.status import CatalogCompactionStatus
+from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus, CatalogReason
+from compaction.api.catalog.reasons import UNDEFINED, Outcome, Reason, Trigger
 from compaction.api.enums import ConditionType
-from compaction.catalogs.compaction.observations import Broken, Delivered, LogRead, Saved
+from compaction.catalogs.compaction.observations import Broken, Delivered, LogRead, Saved, Work
 from compaction.catalogs.compaction.round import Unanswered
-from compaction.catalogs.compaction.work import Work
 from compaction.catalogs.log.port import SnapshotOutcome
-from compaction.catalogs.model.hybrid import hybrid
-from compaction.catalogs.participants.report import Cause, IndexBuild, PartitionReport, Rebalance, Report, Role
+from compaction.catalogs.model.descriptors import hybrid
+from compaction.catalogs.participants.reports import Cause, IndexBuild, PartitionReport, Rebalance, Report, Role
 from support.catalogs.rounds import report
 from support.cluster.by_kubectl import Cluster
 from support.cluster.catalog_coordinator import HISTORY, START, CatalogCoordinator

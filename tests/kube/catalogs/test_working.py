@@ -8,14 +8,25 @@ from typing import Any
 
 import pytest
 
+from compaction.api.catalog.catalog import CatalogCompaction
+from compaction.api.catalog.catalog_spec import CatalogCompactionSpec
 from compaction.api.catalog.reasons import Reason
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.catalog.spec import CatalogCompactionSpec
-from compaction.catalogs.commands.altering import AddColumns
-from compaction.catalogs.commands.schemas import CreateSchema, CreateSystemSchema
-from compaction.catalogs.compaction.actions import Ask, ReadLog, SaveSnapshot, SendMinimum, Task
-from compaction.catalogs.compaction.history import history_of
-from compaction.catalogs.compaction.observations import Broken, Delivered, Heard, LogRead, Result, Saved
+from compaction.catalogs.commands.schema_commands import CreateSchema, CreateSystemSchema
+from compaction.catalogs.commands.table_commands import AddColumns
+from compaction.catalogs.compaction.observations import (
+    Ask,
+    Broken,
+    Delivered,
+    Heard,
+    LogRead,
+    ReadLog,
+    Result,
+    Saved,
+    SaveSnapshot,
+    SendMinimum,
+    Task,
+)
+from compaction.catalogs.compaction.round import history_of
 from compaction.catalogs.errors import (
     CatalogLogAccessError,
     CatalogLogFullError,
@@ -25,14 +36,13 @@ from compaction.catalogs.errors import (
     ParticipantConfigError,
 )
 from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.model.descriptors import hybrid
 from compaction.catalogs.model.entries import Snapshot
-from compaction.catalogs.model.hybrid import hybrid
-from compaction.catalogs.operator.failures import reason_of
 from compaction.catalogs.operator.finding import ClusterPlaces, addresses_of
-from compaction.catalogs.operator.working import CatalogWork, RoundState
+from compaction.catalogs.operator.working import CatalogWork, RoundState, reason_of
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.errors import ApiUnavailableError, ForbiddenError
-from compaction.kube.client.own_tokens import OwnTokens
+from compaction.kube.client.tokens import OwnTokens
 from compaction.kube.informer.cache import ObjectKey
 from support.catalogs.worlds import column, table
 from support.cluster.catalog_manifests import catalog_object

@@ -8,7 +8,7 @@ import pytest
 
 from compaction.errors import NotFoundError
 from compaction.kube.client.config import ApiConnection
-from compaction.kube.client.leaseport import coordinator_lease
+from compaction.kube.replica.operator import coordinator_lease
 from compaction.leases.record import LeaseRecord
 
 pytestmark = pytest.mark.apiserver

@@ -11,8 +11,7 @@ import pytest
 
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import load_connection
-from compaction.kube.client.own_tokens import KEPT_SECONDS, AccountName, OwnTokens
-from compaction.kube.client.token_review import TokenReviewer
+from compaction.kube.client.tokens import KEPT_SECONDS, AccountName, OwnTokens, TokenReviewer
 from compaction.serving.errors import OwnTokenError
 from support.cluster.control_plane import ControlPlane
 

@@ -14,10 +14,9 @@ import pytest
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection, load_connection
-from compaction.kube.client.token_review import TokenReviewer
-from compaction.serving.access import Gate
+from compaction.kube.client.tokens import TokenReviewer
+from compaction.serving.access import AllowedAccounts, CachedReviews, Gate
 from compaction.serving.errors import TokenReviewUnavailableError
-from compaction.serving.reviews import AllowedAccounts, CachedReviews
 from support.cluster.control_plane import ControlPlane
 from support.stores.block_stores import upload
 from support.stores.ingest import Endpoint, serving

@@ -6,15 +6,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from compaction.api.job.resource import CompactionJobSpec, CompactionJobStatus, JobSources, PolicyReference
+from compaction.api.job.job import CompactionJobSpec, CompactionJobStatus, JobSources, PolicyReference
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE, SegmentLogSources
 from compaction.core.reconcile.actions import AssignJob
 from compaction.core.reconcile.observations import Identity, Moment
 from compaction.kube.client.api import LEASES, ApiClient
 from compaction.kube.client.config import ApiConnection, no_token
-from compaction.kube.executor.api import ApiObjects
-from compaction.kube.executor.assign import AssignmentSteps
-from compaction.kube.executor.outcome import ExecutionResult
+from compaction.kube.executor.executor import AssignmentSteps, ExecutionResult
+from compaction.kube.executor.policy_objects import ApiObjects
 from compaction.kube.informer.cache import ObjectKey
 from kube.executor.quiet_runtime import quiet_runtime
 

@@ -10,15 +10,15 @@ from typing import cast
 import pytest
 
 from compaction.api.enums import WaitReason
-from compaction.api.job.resource import CompactionJob, CompactionJobSpec, CompactionJobStatus
-from compaction.blocks.claims.refused import claiming as of_blocks
+from compaction.api.job.job import CompactionJob, CompactionJobSpec, CompactionJobStatus
+from compaction.blocks.claiming import claiming as of_blocks
 from compaction.blocks.errors import BlockClaimError
-from compaction.blocks.index.refusals import IndexRefusal
+from compaction.blocks.index.claims import IndexRefusal
 from compaction.core.reconcile.actions import AssignJob
-from compaction.core.reconcile.jobs.claims import Refused
+from compaction.core.reconcile.jobs.job import Refused
 from compaction.core.reconcile.observations import Identity
 from compaction.errors import ClaimRefusal, ClaimRefusedError, CompactionError, StaleTokenError, TokenExhaustedError
-from compaction.kube.executor.assign import claim
+from compaction.kube.executor.executor import claim
 from compaction.segments.adapter import claiming as of_logs
 from compaction.segments.errors import (
     LockHeldError,

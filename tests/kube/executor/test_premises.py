@@ -12,8 +12,8 @@ from compaction.api.names import ANNOTATION_BYTES_PER_SECOND, COMPONENT_JOB, chi
 from compaction.core.reconcile.actions import Premise, RaiseShare
 from compaction.core.reconcile.observations import Identity
 from compaction.kube.client.api import ApiClient
-from compaction.kube.client.resources import LEASES, Obj
-from compaction.kube.executor.api import ApiObjects
+from compaction.kube.client.transport import LEASES, Obj
+from compaction.kube.executor.policy_objects import ApiObjects
 from compaction.kube.informer.cache import ObjectKey
 from compaction.leases.record import Lease, LeaseRecord
 from kube.executor.quiet_runtime import quiet_runtime

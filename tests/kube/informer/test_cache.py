@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.api.names import LABEL_POLICY
-from compaction.kube.client.resources import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES
+from compaction.kube.client.transport import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES
 from compaction.kube.informer.cache import (
     CacheChange,
     KindStore,

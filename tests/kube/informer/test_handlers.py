@@ -12,7 +12,7 @@ import pytest
 from compaction.api.names import ANNOTATION_PROGRESS, LABEL_MANAGED_BY, LABEL_POLICY, MANAGED_BY
 from compaction.kube.client.api import COMPACTION_POLICIES, LEASES, ApiClient, Obj
 from compaction.kube.client.config import ApiConnection, no_token
-from compaction.kube.client.resources import Resource
+from compaction.kube.client.transport import Resource
 from compaction.kube.errors import ConnectionConfigError
 from compaction.kube.informer.cache import CacheChange, Delta, ObjectCache, ObjectKey
 from compaction.kube.informer.handlers import Feed, build_registry, build_settings, session_for_kopf

@@ -16,14 +16,12 @@ from compaction.api.enums import LauncherType
 from compaction.errors import AlreadyExistsError, ConflictError, NotFoundError
 from compaction.kube.client.api import COMPACTION_POLICIES, ApiClient
 from compaction.kube.client.config import load_connection
-from compaction.kube.client.resources import PODS, Obj
-from compaction.kube.launchers.auto import AutoLauncher
-from compaction.kube.launchers.backends import BACKENDS
+from compaction.kube.client.transport import PODS, Obj
+from compaction.kube.launchers.backends import BACKENDS, AutoLauncher
 from compaction.kube.launchers.base import PolicyKey, WorkerRequest
-from compaction.kube.launchers.choice import KINDS
-from compaction.kube.launchers.objects import SELECTOR, ObjectLauncher
+from compaction.kube.launchers.objects import KINDS, SELECTOR, ObjectLauncher
+from compaction.kube.launchers.pods import DRIVER_CONTAINER, WORKER_CONTAINER
 from compaction.kube.launchers.process import ProcessLauncher
-from compaction.kube.launchers.templates import DRIVER_CONTAINER, WORKER_CONTAINER
 from kube.own_coordinator import Bench
 from kube.tiny_worker import TinyWorker, nothing
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.kube.executor.workers import pod_request
-from compaction.kube.launchers.base import PolicyKey, WorkerRequest
-from compaction.kube.launchers.baseline import BASELINE, PodAllowance
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.kube.executor.policy_objects import pod_request
+from compaction.kube.launchers.base import BASELINE, PodAllowance, PolicyKey, WorkerRequest
 from compaction.registry import kind_of
 from support.cluster.manifests import policy_object
 

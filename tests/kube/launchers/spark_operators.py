@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compaction.local.cluster.admin import AdminClient
+from compaction.local.cluster.control_plane import AdminClient
 from support.time.waiting import eventually
 
 DEFINITIONS = ("sparkapplications.sparkoperator.k8s.io", "sparkapplications.spark.apache.org")

@@ -12,10 +12,9 @@ from urllib.parse import urlsplit
 
 import pyspark
 
-from compaction.kube.client.resources import Obj
-from compaction.local.cache import class_archives
-from compaction.worker.spark.class_archive import options_to_use
-from compaction.worker.spark.java import find_java
+from compaction.kube.client.transport import Obj
+from compaction.local.processes.process import class_archives
+from compaction.worker.spark.settings import find_java, options_to_use
 from kube.launchers.kubeflow import released_operator
 from support.cluster.control_plane import ControlPlane
 

@@ -18,19 +18,16 @@ import pytest
 from compaction.api.enums import LauncherType, WorkerEnding, WorkerTrouble
 from compaction.kube.client.api import ApiCall, ApiClient
 from compaction.kube.client.config import load_connection
-from compaction.kube.client.resources import PODS, Obj
+from compaction.kube.client.transport import PODS, Obj
 from compaction.kube.errors import LaunchError, LaunchUncertainError
 from compaction.kube.launchers.apache import apache_application
-from compaction.kube.launchers.auto import AutoLauncher
-from compaction.kube.launchers.backends import BACKENDS
+from compaction.kube.launchers.backends import BACKENDS, AutoLauncher
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef
-from compaction.kube.launchers.choice import KINDS, Availability
 from compaction.kube.launchers.driver_pod import driver_pod
 from compaction.kube.launchers.kubeflow import WRITTEN_CONF, kubeflow_application
-from compaction.kube.launchers.objects import ObjectLauncher
+from compaction.kube.launchers.objects import KINDS, Availability, ObjectLauncher
+from compaction.kube.launchers.pods import DRIVER_CONTAINER, SPARK_VERSION
 from compaction.kube.launchers.process import ProcessLauncher
-from compaction.kube.launchers.spark_conf import SPARK_VERSION
-from compaction.kube.launchers.templates import DRIVER_CONTAINER
 from kube.launchers.pods import FULL, IMAGE, of_spark, request_of, terminated
 from kube.launchers.spark_operators import define
 from support.time.waiting import eventually

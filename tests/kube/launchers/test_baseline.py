@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from compaction.kube.errors import LaunchError
-from compaction.kube.launchers.baseline import PodAllowance
+from compaction.kube.launchers.base import PodAllowance
 from compaction.kube.launchers.driver_pod import driver_pod
 from compaction.kube.launchers.kubeflow import kubeflow_application
 from kube.launchers.pods import FULL, request_of

@@ -6,7 +6,7 @@ import pytest
 
 from compaction.api.enums import LauncherType
 from compaction.kube.errors import LaunchError
-from compaction.kube.launchers.choice import Availability, LauncherChoice, choose
+from compaction.kube.launchers.objects import Availability, LauncherChoice, choose
 
 AUTO, PROCESS, KUBEFLOW, APACHE, POD = (
     LauncherType.AUTO,

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from compaction.api.enums import LauncherType
-from compaction.api.manifests.policies import load_policies
+from compaction.cli.local.policy_file import load_policies
 from compaction.kube.errors import LaunchError
 from compaction.kube.launchers.backends import BACKENDS
 from compaction.kube.launchers.driver_pod import TEMPLATE_DIRECTORY, driver_pod

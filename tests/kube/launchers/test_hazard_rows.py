@@ -14,8 +14,8 @@ import pytest
 
 from compaction.api.enums import LauncherType, WorkerTrouble
 from compaction.kube.client.api import COMPACTION_POLICIES, LEASES
-from compaction.kube.client.resources import Obj
-from compaction.kube.launchers.choice import KINDS
+from compaction.kube.client.transport import Obj
+from compaction.kube.launchers.objects import KINDS
 from kube.launchers.played_cluster import RUNNING, Cluster, played
 from kube.own_coordinator import Bench
 

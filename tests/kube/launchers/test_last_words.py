@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.kube.launchers.last_words import LONGEST, ending_of, last_words
-from compaction.kube.launchers.pod_status import Sighting, observe_pod
+from compaction.kube.launchers.pod_status import LONGEST, Sighting, ending_of, last_words, observe_pod
 from compaction.worker.loop import WorkerExit
 from kube.launchers.pods import NOW, pod_object, terminated
 

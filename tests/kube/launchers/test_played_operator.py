@@ -16,9 +16,8 @@ import pytest
 from compaction.errors import NotFoundError
 from compaction.kube.client.api import COMPACTION_POLICIES, ApiClient
 from compaction.kube.client.config import load_connection
-from compaction.kube.client.resources import KUBEFLOW_APPLICATIONS, Obj
-from compaction.kube.launchers.auto import AutoLauncher
-from compaction.kube.launchers.backends import BACKENDS
+from compaction.kube.client.transport import KUBEFLOW_APPLICATIONS, Obj
+from compaction.kube.launchers.backends import BACKENDS, AutoLauncher
 from compaction.kube.launchers.base import PolicyKey, WorkerRequest
 from compaction.kube.launchers.objects import ObjectLauncher
 from compaction.kube.launchers.process import ProcessLauncher

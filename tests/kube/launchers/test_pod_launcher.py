@@ -15,10 +15,9 @@ import pytest
 from compaction.api.enums import LauncherType, WorkerEnding, WorkerTrouble
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection, load_connection
-from compaction.kube.client.resources import PODS, Resource
+from compaction.kube.client.transport import PODS, Resource
 from compaction.kube.errors import LaunchError
-from compaction.kube.launchers.auto import AutoLauncher
-from compaction.kube.launchers.backends import BACKENDS
+from compaction.kube.launchers.backends import BACKENDS, AutoLauncher
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef
 from compaction.kube.launchers.objects import KEPT_SECONDS, ObjectLauncher
 from compaction.kube.launchers.process import ProcessLauncher

@@ -12,7 +12,7 @@ import pytest
 from compaction.api.enums import LauncherType
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import load_connection
-from compaction.kube.client.resources import PODS, Obj
+from compaction.kube.client.transport import PODS, Obj
 from compaction.kube.errors import LaunchError
 from compaction.kube.launchers.apache import apache_application
 from compaction.kube.launchers.backends import BACKENDS

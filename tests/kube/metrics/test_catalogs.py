@@ -6,16 +6,22 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from compaction.api.catalog.catalog import CatalogCompactionStatus
 from compaction.api.catalog.reasons import Outcome, Process, Reason
-from compaction.api.catalog.status import CatalogCompactionStatus
-from compaction.catalogs.compaction.actions import CatalogDecision
-from compaction.catalogs.compaction.memory import CatalogMemory
-from compaction.catalogs.compaction.observations import Broken, Delivered, LogRead, Result, Saved
+from compaction.catalogs.compaction.observations import (
+    Broken,
+    CatalogDecision,
+    CatalogMemory,
+    Delivered,
+    LogRead,
+    Result,
+    Saved,
+    Work,
+)
 from compaction.catalogs.compaction.round import Unanswered
-from compaction.catalogs.compaction.work import Work
 from compaction.catalogs.log.port import SnapshotOutcome
-from compaction.catalogs.model.hybrid import hybrid
-from compaction.catalogs.participants.report import Cause
+from compaction.catalogs.model.descriptors import hybrid
+from compaction.catalogs.participants.reports import Cause
 from compaction.kube.informer.cache import CatalogKey
 from compaction.kube.metrics.registry import Metrics
 from support.catalogs.rounds import report

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from compaction.api.enums import PolicyReason
-from compaction.api.policy.standing import STANDING, conditions_for
+from compaction.api.policy.store import STANDING, conditions_for
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.metrics.registry import Metrics
 from compaction.segments.reasons import SegmentReason

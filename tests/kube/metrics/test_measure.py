@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compaction.api.enums import JobReason
-from compaction.core.planning.reading import TargetProblem
+from compaction.core.planning.debt import TargetProblem
 from compaction.core.reconcile.actions import Decision
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.metrics.measure import CleanupState, measure

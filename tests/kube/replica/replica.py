@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from compaction.kube.client.resources import Resource
+from compaction.kube.client.transport import Resource
 from compaction.kube.informer.cache import Delta, ObjectKey
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.replica.operator import OperatorConfig, run_operator

@@ -8,7 +8,7 @@ import pytest
 from compaction.kube.client.transport import ApiCall
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.metrics.registry import Metrics
-from compaction.kube.replica.probes import Health, LoopHeartbeat, ProbeServer, ProbeServerError
+from compaction.kube.replica.runtime import Health, LoopHeartbeat, ProbeServer, ProbeServerError
 
 
 @pytest.fixture

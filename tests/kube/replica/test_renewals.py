@@ -17,7 +17,7 @@ import pytest
 
 from compaction.kube.client.api import COMPACTION_POLICIES, LEASES, ApiClient
 from compaction.kube.client.config import ApiConnection, no_token
-from compaction.kube.client.leaseport import coordinator_lease
+from compaction.kube.replica.operator import coordinator_lease
 from compaction.leases.election import ElectionSettings
 from compaction.leases.elector import Elector
 

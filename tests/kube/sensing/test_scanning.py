@@ -8,8 +8,8 @@ from typing import cast
 import structlog.testing
 
 from compaction.api.enums import PolicyReason
-from compaction.core.planning.reading import ScanResult
-from compaction.kube.sensing.scanning import scan, sweep
+from compaction.core.planning.debt import ScanResult
+from compaction.kube.scanning import scan, sweep
 from compaction.storage.adapter import SWEEP_AGAIN, Sensed, SenseRequest, StoreAdapter, Swept
 
 

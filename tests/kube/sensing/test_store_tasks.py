@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from compaction.kube.client.config import ApiConnection
-from compaction.kube.sensing.store_tasks import STORE_TASKS
+from compaction.kube.store_tasks import STORE_TASKS
 from compaction.segments.adapter import SegmentLogsAdapter
 from compaction.storage.adapter import Sensed, SenseRequest, Swept
 from kube.own_coordinator import Bench, bench

@@ -18,9 +18,8 @@ from typing import Self
 
 import pytest
 
-from compaction.local.cluster import lifecycle
-from compaction.local.cluster.control_plane import start_control_plane
-from compaction.local.cluster.state import read_state
+from compaction.local.cluster import control_plane
+from compaction.local.cluster.control_plane import read_state, start_control_plane
 from compaction.local.errors import ControlPlaneBusyError, ControlPlaneError
 from compaction.local.processes.process import ProcessId, wait_gone
 from compaction.local.programs.binaries import Binaries
@@ -160,10 +159,10 @@ def test_a_foreground_command_takes_everything_with_it_and_up_twice_is_refused(t
     """What a command left behind, also a killed one, does not stand in the way of the next one."""
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         takes_everything_with_it(tmp_path, signum)
-    running = lifecycle.up(tmp_path, detached=True)
+    running = control_plane.up(tmp_path, detached=True)
     with pytest.raises(ControlPlaneBusyError, match="already runs"):
-        lifecycle.up(tmp_path, detached=True)
-    stopped = lifecycle.down(tmp_path)
+        control_plane.up(tmp_path, detached=True)
+    stopped = control_plane.down(tmp_path)
     assert stopped is not None
     assert stopped.processes == running.processes
     assert not any(process.alive() for process in running.processes)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.cluster import lifecycle
-from compaction.local.cluster.state import (
+from compaction.local.cluster import control_plane
+from compaction.local.cluster.control_plane import (
     LocalState,
     default_state_dir,
     read_state,
@@ -54,9 +54,9 @@ def test_foreign_content_is_named(tmp_path, content):
 
 def test_down_forgets_what_is_gone_and_says_so(tmp_path):
     write_state(tmp_path, STATE)
-    assert lifecycle.down(tmp_path) == STATE
-    assert lifecycle.down(tmp_path) is None
-    assert lifecycle.down(tmp_path / "never") is None
+    assert control_plane.down(tmp_path) == STATE
+    assert control_plane.down(tmp_path) is None
+    assert control_plane.down(tmp_path / "never") is None
 
 
 def test_default_place(monkeypatch):

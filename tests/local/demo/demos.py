@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.cluster.state import read_state
+from compaction.local.cluster.control_plane import read_state
 from compaction.local.processes.process import ProcessId
 
 COMMAND = [sys.executable, "-m", "compaction.cli.main", "demo"]

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from compaction.local.demo.replicas import leftover_workers
+from compaction.local.demo.cluster import leftover_workers
 from local.demo.demos import COMMAND, running_below, started_in
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.spark, pytest.mark.usefixtures("binaries")]

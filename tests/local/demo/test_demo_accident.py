@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from compaction.api.enums import JobState
-from compaction.api.job.resource import CompactionJob
-from compaction.local.demo.accident import Accident
-from compaction.local.demo.cluster import DemoCluster, DemoObservation
+from compaction.api.job.job import CompactionJob
+from compaction.local.demo.cluster import Accident, DemoCluster, DemoObservation
 from compaction.local.processes.process import ProcessId
 
 

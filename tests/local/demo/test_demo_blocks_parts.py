@@ -12,20 +12,18 @@ from typing import Any
 import pytest
 import yaml
 
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.policy.policy import CompactionPolicy
 from compaction.blocks.model import Block, RowFingerprint
 from compaction.blocks.reader import BlockReader
 from compaction.blocks.store import BlockStore
-from compaction.local.demo import servers
-from compaction.local.demo.blocks import scenario
-from compaction.local.demo.blocks.facts import StoreFacts, Stray, compare, look
-from compaction.local.demo.blocks.ledger import Entries, Ledger
+from compaction.local.demo import stage
+from compaction.local.demo.blocks import writers
+from compaction.local.demo.blocks.proof import StoreFacts, Stray, compare, look
 from compaction.local.demo.blocks.run import Cast
-from compaction.local.demo.blocks.scenario import DAMAGED, TOP_LEVEL, Tenant
-from compaction.local.demo.blocks.writers import Writer, writing
+from compaction.local.demo.blocks.writers import DAMAGED, TOP_LEVEL, Entries, Ledger, Tenant, Writer, writing
 from compaction.local.demo.cluster import DemoCluster
-from compaction.local.demo.leaks import find_leaks
 from compaction.local.demo.proving import proving
+from compaction.local.demo.scenes import find_leaks
 from compaction.local.errors import ControlPlaneError
 from compaction.local.processes.process import ProcessId
 from support.programs import needs
@@ -172,17 +170,17 @@ def test_a_block_without_an_object_is_stray(cast: Cast) -> None:
 
 
 def test_the_policy_is_one_the_models_accept() -> None:
-    policy = CompactionPolicy.from_object(scenario.policy("s3://demo/blocks"))
+    policy = CompactionPolicy.from_object(writers.policy("s3://demo/blocks"))
     store = policy.spec.store.block_store
     assert store is not None
     assert len(store.levels) == TOP_LEVEL
 
 
 def test_secrets_are_in_their_documents_and_nowhere_else() -> None:
-    text = scenario.secrets({"secret_access_key": "hidden"}, "postgresql://u:p@/db")
+    text = writers.secrets({"secret_access_key": "hidden"}, "postgresql://u:p@/db")
     names = [document["metadata"]["name"] for document in yaml.safe_load_all(text)]
-    assert names == [scenario.CREDENTIALS_SECRET, scenario.INDEX_SECRET]
-    assert "hidden" not in yaml.safe_dump(scenario.policy("s3://demo/blocks"))
+    assert names == [writers.CREDENTIALS_SECRET, writers.INDEX_SECRET]
+    assert "hidden" not in yaml.safe_dump(writers.policy("s3://demo/blocks"))
 
 
 def test_leaks_are_found_in_objects_logs_and_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,17 +202,17 @@ def test_leaks_are_found_in_objects_logs_and_processes(tmp_path: Path, monkeypat
 @needs("versitygw")
 def test_servers_are_started_recorded_and_stopped(tmp_path: Path) -> None:
     place = tmp_path / "servers"
-    running = servers.start_servers(place, detached=False, report=print)
+    running = stage.start_servers(place, detached=False, report=print)
     scratch = (place / "postgres").readlink()
     try:
-        assert running.database.execute("SELECT 1", database=servers.DATABASE) == [(1,)]
+        assert running.database.execute("SELECT 1", database=stage.DATABASE) == [(1,)]
         assert not any(secret in repr(running) for secret in running.secrets)
     finally:
-        servers.stop_servers(place)
+        stage.stop_servers(place)
     assert not scratch.exists()
     assert not running.objects.process.alive()
     assert not running.database.process.alive()
-    servers.stop_servers(place)
+    stage.stop_servers(place)
 
 
 @needs("versitygw")
@@ -222,12 +220,12 @@ def test_what_was_started_before_the_other_failed_is_stopped(tmp_path: Path, mon
     def fail(*_: object, **__: object) -> None:
         raise ControlPlaneError("versitygw", "does not answer")
 
-    monkeypatch.setattr(servers.versitygw, "serve", fail)
+    monkeypatch.setattr(stage.versitygw, "serve", fail)
     with pytest.raises(ControlPlaneError):
-        servers.start_servers(tmp_path / "servers", detached=False, report=print)
+        stage.start_servers(tmp_path / "servers", detached=False, report=print)
     scratch = (tmp_path / "servers" / "postgres").readlink()
     assert scratch.is_dir()
-    servers.stop_servers(tmp_path / "servers")
+    stage.stop_servers(tmp_path / "servers")
     assert not scratch.exists()
 
 
@@ -235,9 +233,9 @@ def test_a_link_to_a_directory_of_somebody_else_is_not_followed(tmp_path: Path) 
     (tmp_path / "mine").mkdir()
     (tmp_path / "servers").mkdir()
     (tmp_path / "servers" / "postgres").symlink_to(tmp_path / "mine")
-    servers.stop_servers(tmp_path / "servers")
+    stage.stop_servers(tmp_path / "servers")
     assert (tmp_path / "mine").is_dir()
 
 
 def test_the_damaged_tenant_has_a_block_on_both_sides() -> None:
-    assert 0 < scenario.DAMAGED_BLOCK < DAMAGED.backlog - 1
+    assert 0 < writers.DAMAGED_BLOCK < DAMAGED.backlog - 1

@@ -11,17 +11,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from compaction.api.job.resource import CompactionJob
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.job.job import CompactionJob
+from compaction.api.policy.policy import CompactionPolicy
 from compaction.blocks.model import Block, RowFingerprint
 from compaction.local.demo import scenes
-from compaction.local.demo.accident import Accident
-from compaction.local.demo.blocks import proof, run, scenario, view
-from compaction.local.demo.blocks.facts import StoreFacts, Stray
-from compaction.local.demo.blocks.ledger import Entries, Ledger
-from compaction.local.demo.blocks.prover import ProvedContent, Prover
-from compaction.local.demo.blocks.scenario import NOISY, SHARD, TOP_LEVEL
-from compaction.local.demo.cluster import DemoCluster, DemoObservation
+from compaction.local.demo.blocks import proof, run, writers
+from compaction.local.demo.blocks.proof import ProvedContent, Prover, StoreFacts, Stray
+from compaction.local.demo.blocks.writers import NOISY, SHARD, TOP_LEVEL, Entries, Ledger
+from compaction.local.demo.cluster import Accident, DemoCluster, DemoObservation
 from support.stores.block_index import a_block
 
 NOW = "2026-01-01T00:00:00Z"
@@ -86,10 +83,10 @@ def test_views_show_jobs_blocks_and_reader(story: Story, terminal: bool) -> None
     output = io.StringIO()
     console = Console(file=output, width=200, force_terminal=terminal)
     with scenes.watching(console) as shown:
-        shown.show(view.BlockScene(story.observation(), story.after, story.entries, story.prover))
+        shown.show(run.BlockScene(story.observation(), story.after, story.entries, story.prover))
         shown.say("killed")
-    console.print(view.receipts_table(story.observation().jobs, story.story().receipts))
-    console.print(view.proof_table(story.entries, story.after, story.after, story.prover))
+    console.print(run.receipts_table(story.observation().jobs, story.story().receipts))
+    console.print(run.proof_table(story.entries, story.after, story.after, story.prover))
     for text in ("job-1", "noisy", "killed", "2 instants equal", "L0 -> L1", "3 of 3 equal"):
         assert text in output.getvalue()
 
@@ -134,7 +131,7 @@ class Story:
 
     def observation(self) -> DemoObservation:
         jobs = [self._job(number) for number in range(3)]
-        policy = scenario.policy("s3://demo/blocks") | {"status": self.status}
+        policy = writers.policy("s3://demo/blocks") | {"status": self.status}
         return DemoObservation(CompactionPolicy.from_object(policy), tuple(jobs), "replica-a")
 
     def _job(self, number: int) -> CompactionJob:

@@ -12,22 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
 from compaction.api.catalog.reasons import Reason
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.catalog.status import CatalogCompactionStatus
 from compaction.catalogs.manager.history import START, History
 from compaction.catalogs.model.applying import applied
 from compaction.catalogs.model.catalog import EMPTY, Catalog
+from compaction.catalogs.model.descriptors import hybrid
 from compaction.catalogs.model.entries import VersionedUpdate
-from compaction.catalogs.model.hybrid import hybrid
 from compaction.cli.local.demo import DEMOS
-from compaction.local.demo.catalog import run, scenario
+from compaction.local.demo.catalog import nodes, run
 from compaction.local.demo.catalog.history import Author, Stored, opened, stored
-from compaction.local.demo.catalog.model import Model, digest
-from compaction.local.demo.catalog.nodes import Node, start_node, wait_ready
-from compaction.local.demo.catalog.proof import Story, checks
-from compaction.local.demo.catalog.prover import Prover
-from compaction.local.demo.catalog.scenes import Scene, Shown, needed_by, shows, since_of
+from compaction.local.demo.catalog.nodes import Model, Node, digest, start_node, wait_ready
+from compaction.local.demo.catalog.proof import Prover, Scene, Shown, Story, checks, needed_by, shows, since_of
 from compaction.local.demo.proving import proving
 from compaction.local.errors import DemoError
 from compaction.local.programs.binaries import Binaries
@@ -41,7 +37,7 @@ def written(count: int) -> list[Catalog]:
     """So many versions of the demo's DDL, version n active at second n."""
     world = World.started()
     found = [world.catalog]
-    commands = (one for source in (scenario.beginning(), scenario.changes()) for one in source)
+    commands = (one for source in (nodes.beginning(), nodes.changes()) for one in source)
     for batch in islice(commands, count - 1):
         world.run(*batch)
         found.append(world.catalog)
@@ -71,8 +67,8 @@ def test_every_step_of_the_ddl_is_a_version(versions: list[Catalog]) -> None:
 
 def test_the_last_version_has_no_table_whose_partitions_no_participant_holds() -> None:
     # Beside these, the index is registered and begun to be built.
-    last = written(scenario.VERSIONS - 2)[-1]
-    assert {table.name for table in last.tables.values()} == set(scenario.TABLES)
+    last = written(nodes.VERSIONS - 2)[-1]
+    assert {table.name for table in last.tables.values()} == set(nodes.TABLES)
 
 
 @pytest.mark.parametrize(
@@ -219,10 +215,10 @@ def test_the_demo_is_offered_beside_those_of_the_kinds() -> None:
 
 
 def test_the_manifest_is_one_that_the_operator_takes() -> None:
-    document = scenario.compaction("https://127.0.0.1:2379", {"node-1": "http://127.0.0.1:1"})
+    document = nodes.compaction("https://127.0.0.1:2379", {"node-1": "http://127.0.0.1:1"})
     catalog = CatalogCompaction.from_object(document)
-    assert catalog.spec.topology.participants == scenario.NODES
-    assert set(catalog.spec.secret_names) == {scenario.ETCD_SECRET, scenario.PARTICIPANTS_SECRET}
+    assert catalog.spec.topology.participants == nodes.NODES
+    assert set(catalog.spec.secret_names) == {nodes.ETCD_SECRET, nodes.PARTICIPANTS_SECRET}
 
 
 @pytest.fixture
@@ -233,7 +229,7 @@ def etcd(tmp_path: Path, binaries: Binaries) -> Iterator[LocalEtcd]:
 
 @contextmanager
 def started(directory: Path, name: str) -> Iterator[Node]:
-    found = start_node(directory, name, "a secret of the demo", checkpoints=name == scenario.NODES[0], detached=False)
+    found = start_node(directory, name, "a secret of the demo", checkpoints=name == nodes.NODES[0], detached=False)
     try:
         wait_ready(found, directory)
         yield found
@@ -244,7 +240,7 @@ def started(directory: Path, name: str) -> Iterator[Node]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    with started(tmp_path, scenario.NODES[0]) as found:
+    with started(tmp_path, nodes.NODES[0]) as found:
         yield found
 
 
@@ -254,11 +250,11 @@ def test_what_is_written_is_read_cut_and_counted(
     for name, version in {
         "CHECKPOINT_AT": 10, "FIRST_TRANSACTION_AT": 12, "SECOND_TRANSACTION_AT": 14, "INDEX_AT": 16,
     }.items():  # fmt: skip
-        monkeypatch.setattr(scenario, name, version)
+        monkeypatch.setattr(nodes, name, version)
     monkeypatch.setattr("compaction.local.demo.catalog.history.VERSIONS", 20)
     told: list[str] = []
     with (
-        started(tmp_path, scenario.NODES[1]) as other,
+        started(tmp_path, nodes.NODES[1]) as other,
         opened(etcd.settings) as manager,
         opened(etcd.settings) as follower,
     ):
@@ -298,7 +294,7 @@ def test_a_participant_that_refuses_or_is_gone_is_named(node: Node, tmp_path: Pa
 
 
 def test_version_one_is_where_a_history_begins() -> None:
-    update = VersionedUpdate(1, 5, World().run(*islice(scenario.beginning(), 1).__next__()).entries)
+    update = VersionedUpdate(1, 5, World().run(*islice(nodes.beginning(), 1).__next__()).entries)
     first = applied(EMPTY, update, hybrid(1000))
     assert START.appended(first).latest.version == 1
     assert model_of([first]).first_kept(first.activation_time) == 1

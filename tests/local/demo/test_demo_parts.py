@@ -14,18 +14,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from compaction.api.job.resource import CompactionJob
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.local.demo import replicas, scenes, view
-from compaction.local.demo.accident import Accident
-from compaction.local.demo.cluster import DemoCluster, DemoObservation
-from compaction.local.demo.segments import facts, owners, proof, run, scenario
-from compaction.local.demo.segments import losses as losses_module
-from compaction.local.demo.segments.losses import Loss
-from compaction.local.demo.segments.reader import KeyReader
-from compaction.local.demo.segments.view import LogScene, proof_table, receipts_table
-from compaction.local.demo.servers import stop_servers
-from compaction.local.demo.stage import Stage
+from compaction.api.job.job import CompactionJob
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.local.demo import cluster, scenes
+from compaction.local.demo.cluster import Accident, DemoCluster, DemoObservation
+from compaction.local.demo.segments import owners, proof, run
+from compaction.local.demo.segments import proof as losses_module
+from compaction.local.demo.segments.proof import KeyReader, Loss
+from compaction.local.demo.segments.run import LogScene, proof_table, receipts_table
+from compaction.local.demo.stage import Stage, stop_servers
 from compaction.local.errors import DemoError
 from compaction.local.processes.process import ProcessId, wait_gone
 from compaction.segments.generate import CorruptedAt, corrupt_entry, generate_log
@@ -47,7 +44,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_facts_do_not_depend_on_names_but_on_content(log):
-    before = facts.measure(log)
+    before = proof.measure(log)
     assert before.entries > 0
     assert before.unreadable == ()
     assert (before.segments, before.waiting) == (5, 0)
@@ -55,33 +52,33 @@ def test_facts_do_not_depend_on_names_but_on_content(log):
 
 
 def test_facts_notice_one_flipped_byte_of_a_live_entry(log):
-    before = facts.measure(log)
+    before = proof.measure(log)
     state = open_log(log)
     record = int(state.live_mask(state.segments[1].idx).argmax())
     damage = corrupt_entry(log, segment=2, record=record)
-    after = facts.measure(log)
+    after = proof.measure(log)
     assert after.unreadable == (damage.index,)
     assert after.entries == before.entries - 1
     assert after.fingerprint != before.fingerprint
 
 
 def test_disk_bytes_count_a_hard_link_once_and_a_symlink_never(log):
-    before = facts.disk_bytes(log)
+    before = proof.disk_bytes(log)
     (log / "0000000000000009.segment").hardlink_to(log / NAMES[0])
     (log / "0000000000000010.segment").symlink_to(NAMES[0])
-    assert facts.disk_bytes(log) == before
+    assert proof.disk_bytes(log) == before
 
 
 @pytest.mark.parametrize("name", ["x.link", "x.compacting", "x.partial"])
 def test_leftovers_wait(log, name):
-    assert facts.waiting(log) == 0
+    assert proof.waiting(log) == 0
     (log / name).touch()
     (log / "0000000000000010.segment").symlink_to(NAMES[0])
-    assert facts.waiting(log) == 2
+    assert proof.waiting(log) == 2
 
 
 def test_the_policy_is_one_the_models_accept(tmp_path):
-    policy = CompactionPolicy.from_object(scenario.policy(tmp_path))
+    policy = CompactionPolicy.from_object(owners.policy(tmp_path))
     assert policy.spec.store.segment_logs is not None
     assert policy.spec.store.segment_logs.root == str(tmp_path)
 
@@ -174,7 +171,7 @@ def test_tables_render_for_a_terminal(story):
     told = story.told()
     console.print(proof_table(told))
     console.print(receipts_table(told))
-    console.print(view.checks_table(story.checks()))
+    console.print(scenes.checks_table(story.checks()))
     seen = console.file.getvalue()
     assert "does not run" in seen
     assert "equal" in seen
@@ -236,9 +233,9 @@ def test_leftover_workers_are_found_by_pid_and_start(tmp_path):
         (records / "stranger.json").write_text(json.dumps({"name": "s", "pid": child.pid, "startTicks": ticks + 1}))
         (records / "reserved.json").write_text("")
         (records / "w.secrets").mkdir()
-        assert [worker.name for worker in replicas.leftover_workers(tmp_path)] == ["w"]
-        replicas.stop_replicas(tmp_path)
-        assert replicas.leftover_workers(tmp_path) == []
+        assert [worker.name for worker in cluster.leftover_workers(tmp_path)] == ["w"]
+        cluster.stop_replicas(tmp_path)
+        assert cluster.leftover_workers(tmp_path) == []
         assert child.wait() != 0
         assert not (records / "w.secrets").exists()
 
@@ -275,9 +272,9 @@ class Story:
         path.mkdir()
         (path / NAMES[2]).touch()
         self.path = path
-        self.before_facts = facts.LogFacts(path, "aa", 10, (7,), 5, 0, 1000)
-        self.after_facts = facts.LogFacts(path, "aa", 10, (7,), 3, 0, 400)
-        self.archive = scenario.Archive(path, CorruptedAt(NAMES[2], 7, 99))
+        self.before_facts = proof.LogFacts(path, "aa", 10, (7,), 5, 0, 1000)
+        self.after_facts = proof.LogFacts(path, "aa", 10, (7,), 3, 0, 400)
+        self.archive = owners.Archive(path, CorruptedAt(NAMES[2], 7, 99))
         self.owners = owners.Owners(root / "servers", root, members=dict.fromkeys(owners.NAMES, ("127.0.0.1", 1)))
         self.workload = Workload(self.owners.members)
         self.reader = KeyReader(self.workload, read=9)
@@ -287,7 +284,7 @@ class Story:
         self.accident = Accident(DemoCluster(root, root, "p"), root, worker="dead", jobs={"job-a-1": 1})
         self.moments = [moment(second).timestamp() for second in range(9, 22)]
         self.members = {
-            name: (Comparison(name, 5, ()), facts.LogFacts(self.owners.log_of(name), "bb", 9, (), 2, 0, 500))
+            name: (Comparison(name, 5, ()), proof.LogFacts(self.owners.log_of(name), "bb", 9, (), 2, 0, 500))
             for name in owners.NAMES
         }
         self.alive = 2
@@ -350,7 +347,7 @@ class Story:
             attempt = {"token": 1, "worker": "w", "startedAt": NOW, "endedAt": NOW, "reason": reason, "message": ""}
             failed = {"state": "Faulty", "finishedAt": NOW, "attempts": [attempt]}
             jobs.append(self._job(f"job-{name}-3", self.owners.log_of(name), failed))
-        policy = scenario.policy(self.path.parent) | {"status": self.status}
+        policy = owners.policy(self.path.parent) | {"status": self.status}
         return DemoObservation(CompactionPolicy.from_object(policy), tuple(jobs), "replica-a")
 
     def _job(self, name: str, path: Path, status: dict[str, object]) -> CompactionJob:

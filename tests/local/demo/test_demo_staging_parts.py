@@ -9,21 +9,31 @@ import numpy as np
 import pytest
 import yaml
 
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.policy.policy import CompactionPolicy
 from compaction.local.demo.proving import proving
-from compaction.local.demo.staging import entries, scenario
-from compaction.local.demo.staging.cast import StagingCast
-from compaction.local.demo.staging.entries import LOGS, TOTAL, EntryColumns, decode_entries, encode_entries, key_of
-from compaction.local.demo.staging.facts import due, left_over, list_logs, look
-from compaction.local.demo.staging.model import BranchModel, Change
-from compaction.local.demo.staging.scenario import BRANCHES, CLEANUP, COMMITTED, DAMAGED, EXPERIMENT, REPOSITORY
-from compaction.local.demo.staging.writers import writing
+from compaction.local.demo.staging import writers
+from compaction.local.demo.staging.proof import due, left_over, list_logs, look
+from compaction.local.demo.staging.run import StagingCast
+from compaction.local.demo.staging.writers import (
+    BRANCHES,
+    CLEANUP,
+    COMMITTED,
+    DAMAGED,
+    EXPERIMENT,
+    LOGS,
+    REPOSITORY,
+    TOTAL,
+    BranchModel,
+    Change,
+    EntryColumns,
+    decode_entries,
+    encode_entries,
+    key_of,
+    writing,
+)
 from compaction.local.errors import DemoError
-from compaction.staging.changes import TOMBSTONE
-from compaction.staging.compaction.claims import claim, swap_base
-from compaction.staging.compaction.rewriting import rewrite
-from compaction.staging.compaction.work import work_on
-from compaction.staging.format.columns import RecordColumns
+from compaction.staging.compaction import claim, rewrite, swap_base, work_on
+from compaction.staging.format.columns import TOMBSTONE, RecordColumns
 from compaction.staging.store import StagingConnection, StagingStore
 from support.time.waiting import eventually
 
@@ -142,10 +152,10 @@ def test_the_damaged_range_belongs_to_one_branch(cast: StagingCast) -> None:
 def test_facts_are_those_of_records_and_counters(cast: StagingCast) -> None:
     assert set(look(cast.area)) == {branch.name for branch in BRANCHES}
     writer = cast.writers[CLEANUP.name]
-    writer.purge(scenario.THRESHOLDS["tombstones"])
+    writer.purge(writers.THRESHOLDS["tombstones"])
     cast.area.counters.flush()
     facts = look(cast.area)[CLEANUP.name]
-    assert facts.counts.tombstones == scenario.THRESHOLDS["tombstones"]
+    assert facts.counts.tombstones == writers.THRESHOLDS["tombstones"]
     assert due(facts)
     tokens = cast.area.branches.get(CLEANUP.name).record.tokens
     compact(cast, CLEANUP.name, "job")
@@ -156,18 +166,18 @@ def test_facts_are_those_of_records_and_counters(cast: StagingCast) -> None:
 
 
 def test_the_policy_is_one_the_models_accept() -> None:
-    policy = CompactionPolicy.from_object(scenario.policy())
+    policy = CompactionPolicy.from_object(writers.policy())
     area = policy.spec.store.staging_area
     assert area is not None
-    assert area.thresholds.tombstones == scenario.THRESHOLDS["tombstones"]
+    assert area.thresholds.tombstones == writers.THRESHOLDS["tombstones"]
 
 
 def test_secrets_are_in_their_documents_and_nowhere_else() -> None:
-    text = scenario.secrets({"secret_access_key": "hidden"}, "postgresql://u:p@/db")
+    text = writers.secrets({"secret_access_key": "hidden"}, "postgresql://u:p@/db")
     names = [document["metadata"]["name"] for document in yaml.safe_load_all(text)]
-    assert names == [scenario.CREDENTIALS_SECRET, scenario.KV_SECRET]
-    assert "hidden" not in yaml.safe_dump(scenario.policy())
+    assert names == [writers.CREDENTIALS_SECRET, writers.KV_SECRET]
+    assert "hidden" not in yaml.safe_dump(writers.policy())
 
 
 def test_more_is_below_logs_than_is_deleted_before() -> None:
-    assert scenario.PURGED < entries.LOGS
+    assert writers.PURGED < writers.LOGS

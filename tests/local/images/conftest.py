@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.images.model import Image, sources
+from compaction.local.images.build import Image, sources
 from house.sources import PACKAGE
 
 

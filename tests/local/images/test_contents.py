@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from compaction.cli.main import COMMANDS
-from compaction.local.images.model import CHECKOUT, IGNORED, Image, reaches_build, sources
+from compaction.local.images.build import CHECKOUT, IGNORED, Image, reaches_build, sources
 from house.sources import PACKAGE, read_modules
 
 WORKSTATION = (
@@ -23,7 +23,7 @@ WORKSTATION = (
 AWAY = ("local", "drill", "demo")
 """Commands that an image does not have."""
 ENTRY_POINTS = (
-    "compaction.cli.main", "compaction.cli.completion",
+    "compaction.cli.main", "compaction.cli.main",
     "compaction.segments.adapter", "compaction.blocks.adapter",
 )  # fmt: skip
 START = """

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from compaction.local.errors import ImageError
-from compaction.local.images import build, secrets
-from compaction.local.images.engine import BUILDAH_PACKAGES, Build, Buildah, Docker, find_engine
-from compaction.local.images.model import CHECKOUT, Image, content_key, sources
-from compaction.local.images.running import run
-from compaction.local.node.packages import PACKAGES
+from compaction.local.images import build
+from compaction.local.images.build import CHECKOUT, Image, content_key, sources
+from compaction.local.images.engine import BUILDAH_PACKAGES, Build, Buildah, Docker, find_engine, run
+from compaction.local.node.prepare import PACKAGES
 
 Programs = Callable[..., Path]
 
@@ -197,12 +196,12 @@ def test_apt_is_handed_over_without_paths_of_this_machine(programs: Programs, tm
         echo 'Debian|http://mirror/debian/|bookworm|main'; echo 'Debian|http://mirror/debian/|bookworm|contrib'
         echo 'Debian|http://mirror/security/|bookworm-security|main'; echo 'Other|http://other/|stable|main'""",
     )
-    assert secrets.package_sources("bookworm") == (
+    assert build.package_sources("bookworm") == (
         "deb http://mirror/debian/ bookworm main\ndeb http://mirror/security/ bookworm-security main\n"
     )
-    assert secrets.debian_mirror("bookworm") == "http://mirror/debian/"
-    assert secrets.debian_mirror("trixie") is None
-    settings = secrets.apt_settings(has_certificates=True)
+    assert build.debian_mirror("bookworm") == "http://mirror/debian/"
+    assert build.debian_mirror("trixie") is None
+    settings = build.apt_settings(has_certificates=True)
     assert 'Acquire::Retries "3";' in settings
     assert "/mine.crt" not in settings
     assert 'Acquire::https::CaInfo "/run/secrets/ca.crt";' in settings
@@ -211,15 +210,15 @@ def test_apt_is_handed_over_without_paths_of_this_machine(programs: Programs, tm
 
 def test_a_machine_without_apt_hands_over_nothing_of_it(programs: Programs, tmp_path: Path) -> None:
     programs()
-    assert not {"apt.conf", "apt.list"} & set(secrets.write_secrets(tmp_path, "bookworm", {}))
+    assert not {"apt.conf", "apt.list"} & set(build.write_secrets(tmp_path, "bookworm", {}))
 
 
 def test_the_bundle_with_a_proxys_certificate_is_handed_over(tmp_path: Path) -> None:
     bundle = tmp_path / "bundle.crt"
     bundle.write_text("PEM")
-    found = secrets.write_secrets(tmp_path, "none", {"PIP_CERT": str(bundle), "SSL_CERT_FILE": "/nowhere"})
+    found = build.write_secrets(tmp_path, "none", {"PIP_CERT": str(bundle), "SSL_CERT_FILE": "/nowhere"})
     assert found["ca.crt"].read_text() == "PEM"
-    assert secrets.certificates({"PIP_CERT": "/nowhere"}) is None
+    assert build.certificates({"PIP_CERT": "/nowhere"}) is None
 
 
 def test_the_entry_point_is_executable() -> None:

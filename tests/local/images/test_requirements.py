@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.images.model import CHECKOUT
+from compaction.local.images.build import CHECKOUT
 
 RUNS = {
     "operator": (
@@ -34,8 +34,8 @@ for module in sys.argv[1].split(","):
     importlib.import_module(module)
 import sqlalchemy
 sqlalchemy.create_engine("postgresql+psycopg://nowhere/index").dialect.dbapi.connect
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.schema import ensure_schema
+from compaction.blocks.index.tables import IndexDatabase
+from compaction.blocks.store import ensure_schema
 database = IndexDatabase.open("sqlite://" + sys.argv[3])
 ensure_schema(database, identity="01ARZ3NDEKTSV4RRFFQ69G5FAV")
 database.close()

@@ -14,25 +14,24 @@ from pathlib import Path
 import pytest
 
 from compaction.local.errors import NodeError
-from compaction.local.node import cgroups, packages, relay
-from compaction.local.node.images import full_name, write_archive
-from compaction.local.node.layout import NodeLayout
-from compaction.local.node.running import mounts_below
+from compaction.local.node import keeper, places, prepare
+from compaction.local.node.places import NodeLayout
+from compaction.local.node.running import full_name, mounts_below, write_archive
 from compaction.local.node.start import start_node, stop_node
 
 
 def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(NodeError, match=r"a node needs root.* run it with sudo"):
-        packages.check_machine()
+        prepare.check_machine()
 
 
 def test_a_service_manager_would_start_what_is_installed_so_it_is_only_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(packages, "SERVICE_MANAGER", tmp_path)
+    monkeypatch.setattr(prepare, "SERVICE_MANAGER", tmp_path)
     with pytest.raises(NodeError, match=r"apt-get install --no-install-recommends some-package"):
-        packages.ensure_packages({"no-such-program": "some-package"}, report=print)
+        prepare.ensure_packages({"no-such-program": "some-package"}, report=print)
 
 
 def test_a_directory_that_the_node_sees_differently_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -47,7 +46,7 @@ def test_stopping_where_nothing_runs(tmp_path: Path) -> None:
     assert stop_node(tmp_path) is None
     assert mounts_below(tmp_path) == []
     assert mounts_below(Path("/proc")) != []
-    assert cgroups.remaining(NodeLayout(tmp_path).cgroup) == []
+    assert places.remaining(NodeLayout(tmp_path).cgroup) == []
 
 
 def test_an_archive_names_its_image_and_its_parts_by_their_content(tmp_path: Path) -> None:
@@ -66,8 +65,8 @@ def test_an_archive_names_its_image_and_its_parts_by_their_content(tmp_path: Pat
 def test_the_relay_passes_bytes_both_ways_and_ends_a_call_nobody_answers() -> None:
     """In the namespace of this process itself: moving between namespaces needs root, and is tested on the node."""
     target = socket.create_server(("127.0.0.1", 0))
-    server = relay.listen()
-    thread = threading.Thread(target=lambda: asyncio.run(relay.accept(server, target.getsockname())), daemon=True)
+    server = keeper.listen()
+    thread = threading.Thread(target=lambda: asyncio.run(keeper.accept(server, target.getsockname())), daemon=True)
     thread.start()
     with socket.create_connection(server.getsockname()) as client:
         client.sendall(b"question")

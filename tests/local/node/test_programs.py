@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compaction.local.errors import BinaryError
-from compaction.local.node.programs import NODE_SERVERS, ensure_programs
+from compaction.local.node.prepare import NODE_SERVERS, ensure_programs
 from compaction.local.programs.binaries import Binaries
 from compaction.local.programs.gobuild import PACKAGES
 

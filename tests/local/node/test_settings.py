@@ -7,11 +7,9 @@ from pathlib import Path
 
 import yaml
 
-from compaction.local.node.identities import write_identities
-from compaction.local.node.layout import API_ADDRESS, NODE_ADDRESS, NodeLayout
-from compaction.local.node.programs import Programs
-from compaction.local.node.servers import servers
-from compaction.local.node.settings import SYSCTLS, sysctl_files, write_settings
+from compaction.local.node.places import API_ADDRESS, NODE_ADDRESS, NodeLayout
+from compaction.local.node.prepare import Programs
+from compaction.local.node.servers import SYSCTLS, servers, sysctl_files, write_identities, write_settings
 from compaction.local.programs.binaries import Binaries
 
 

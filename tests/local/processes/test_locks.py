@@ -8,11 +8,11 @@ import sys
 import threading
 import time
 
-from compaction.local.processes.locks import POLL_SECONDS, exclusive
+from compaction.local.processes.process import POLL_SECONDS, exclusive
 
 HOLD = (
     "import pathlib, sys\n"
-    "from compaction.local.processes.locks import exclusive\n"
+    "from compaction.local.processes.process import exclusive\n"
     "with exclusive(pathlib.Path(sys.argv[1]), what='a test', report=print):\n"
     "    print('held', flush=True)\n"
     "    sys.stdin.read()\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.cache import cache_directory
 from compaction.local.errors import BinaryError
+from compaction.local.processes.process import cache_directory
 from compaction.local.programs.binaries import Makers, Origin, ensure_binaries, find_binaries
 
 ALL = ("etcd", "kube-apiserver", "kubectl")

@@ -9,7 +9,7 @@ import pytest
 
 from compaction.local.errors import BinaryError
 from compaction.local.programs import gobuild
-from compaction.local.programs.versions import (
+from compaction.local.programs.gobuild import (
     ETCD_VERSION,
     GO_MINIMUM,
     GO_VERSION,

@@ -16,21 +16,19 @@ import pytest
 import yaml
 
 from compaction.api.enums import JobReason, JobState
-from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.blocks.index.retention import RetentionPeriods, expire
+from compaction.api.job.job_status import JobReport, ReportOutcome
+from compaction.blocks.index.tombstones import RetentionPeriods, expire
 from compaction.blocks.kind import BLOCKS
 from compaction.blocks.model import RowFingerprint
 from compaction.cli.local.policy_file import PolicyFile
 from compaction.cli.main import main
-from compaction.local.run.job import RunResult
-from compaction.local.run.news import News
-from compaction.local.run.once import LocalRun
-from compaction.local.run.thread_engine import ThreadEngine
-from compaction.local.run.watch import LocalWatch
+from compaction.local.run.job import News, RunResult
+from compaction.local.run.once import LocalRun, LocalWatch
+from compaction.local.run.workers import ThreadEngine
 from compaction.local.servers.postgres import PostgresServer
 from compaction.storage.adapter import open_store
+from compaction.worker.attempt import RunnerOfAllKinds
 from compaction.worker.ports import Assignment, HeldLease, JobRunner
-from compaction.worker.runner import RunnerOfAllKinds
 from support.stores.block_commands import BlockCommands, block, in_folder, policy_file
 from support.stores.s3 import S3
 from support.time.waiting import eventually
@@ -98,7 +96,7 @@ def test_a_dry_run_plans_and_changes_nothing(
 def test_an_index_that_is_not_there_ends_in_one_line(
     blocks: BlockCommands, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compaction.blocks.cli.others.PATIENCE", 0.0)
+    monkeypatch.setattr("compaction.blocks.cli.run_tables.PATIENCE", 0.0)
     blocks.add(1)
     text = policy_file(tmp_path / "policy.yaml", blocks).read_text()
     (tmp_path / "away.yaml").write_text(

@@ -13,23 +13,22 @@ import pytest
 import yaml
 
 from compaction.api.enums import JobState
-from compaction.api.job.report import JobReport
-from compaction.api.manifests.policies import load_policies
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.cli.local.policy_file import PolicyFile
+from compaction.api.job.job_status import JobReport
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.cli.local.policy_file import PolicyFile, load_policies
 from compaction.cli.local.run_view import problems_of
 from compaction.kube.errors import PlanNotApprovedError
 from compaction.local.run.job import RunResult
 from compaction.local.run.once import LocalRun, at_once
-from compaction.local.run.thread_engine import ThreadEngine
+from compaction.local.run.workers import ThreadEngine
 from compaction.segments.commit import fence
 from compaction.segments.directory import lock
 from compaction.segments.generate import Pattern, generate_log
 from compaction.storage.adapter import open_store
 from compaction.storage.secrets import NO_SECRETS, Secrets
+from compaction.worker.attempt import RunnerOfAllKinds
 from compaction.worker.errors import EngineLostError, EngineStartError
 from compaction.worker.ports import Assignment, HeldLease, JobRunner
-from compaction.worker.runner import RunnerOfAllKinds
 from support.stores.block_commands import BlockCommands, in_folder, policy_file
 from support.stores.segment_logs import content
 

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from compaction.api.enums import JobReason, JobState
-from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.api.manifests.policies import load_policies
+from compaction.api.job.job_status import JobReport, ReportOutcome
+from compaction.cli.local.policy_file import load_policies
 from compaction.cli.main import main
 from compaction.errors import InvalidManifestError
 from compaction.kube.errors import PlanNotApprovedError
@@ -26,7 +26,7 @@ from compaction.local.errors import RootUnreadableError
 from compaction.local.run.job import RunResult
 from compaction.local.run.once import LocalRun
 from compaction.segments.commit import fence
-from compaction.segments.format.codec import read_segment
+from compaction.segments.format.segment_file import read_segment
 from compaction.segments.generate import Pattern, corrupt_entry, generate_log
 from compaction.segments.rewriting.rewriter import SegmentRewriter
 from compaction.segments.snapshot.directories import newest_snapshot

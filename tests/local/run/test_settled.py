@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from compaction.api.base import ObjectMeta
 from compaction.api.enums import JobState
-from compaction.api.job.resource import CompactionJob, CompactionJobSpec
-from compaction.api.metadata import ObjectMeta
+from compaction.api.job.job import CompactionJob, CompactionJobSpec
+from compaction.core.planning.debt import ScanResult, TargetProblem
 from compaction.core.planning.planner import PlannedJob
-from compaction.core.planning.reading import ScanResult, TargetProblem
-from compaction.core.reconcile.memory import ClaimProblem, Memory, PlanMemory, Unmade, frozen
-from compaction.local.run.settled import RunState
+from compaction.core.reconcile.observations import ClaimProblem, Memory, PlanMemory, Unmade, frozen
+from compaction.local.run.once import RunState
 
 SCAN = ScanResult(number=3, generation=1, started=50.0, ended=51.0, wall=0.0)
 PLANNED = Memory(planning=PlanMemory(reading=3))

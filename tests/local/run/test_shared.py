@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from compaction.api.job.resource import CompactionJobSpec
+from compaction.api.job.job import CompactionJobSpec
 from compaction.core.planning.candidates import Candidate, GroupCandidate
-from compaction.core.planning.reading import HeldJob, ScanResult
+from compaction.core.planning.debt import HeldJob, ScanResult
 from compaction.errors import ClaimRefusal, ClaimRefusedError, CompactionError
-from compaction.local.run.shared import SharedStore
+from compaction.local.run.once import SharedStore
 from compaction.storage.adapter import Sensed, SenseRequest, Swept
 
 THEIRS = HeldJob("b", 0, ("b1", "b2"))

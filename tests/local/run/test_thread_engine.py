@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from compaction.local.run.thread_engine import ThreadEngine
+from compaction.local.run.workers import ThreadEngine
 from compaction.worker.errors import TaskCancelledError
 
 

@@ -18,13 +18,12 @@ from typing import Any
 import pytest
 import yaml
 
-from compaction.api.job.report import JobReport
-from compaction.api.manifests.policies import load_policies
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.cli.local import run_watch
-from compaction.local.run.news import PLAN_PENDING, News
-from compaction.local.run.once import look
-from compaction.local.run.watch import LocalWatch
+from compaction.api.job.job_status import JobReport
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.cli.local import run
+from compaction.cli.local.policy_file import load_policies
+from compaction.local.run.job import PLAN_PENDING, News
+from compaction.local.run.once import LocalWatch, look
 from compaction.segments.generate import Pattern, corrupt_entry, generate_log
 from compaction.segments.rewriting.rewriter import SegmentRewriter
 from compaction.storage.adapter import StoreAdapter, open_store
@@ -350,7 +349,7 @@ def test_a_signal_that_comes_before_there_is_anything_to_end_ends_what_begins_th
         signal.raise_signal(signal.SIGTERM)
         return open_store(*given, **options)
 
-    monkeypatch.setattr(run_watch, "open_store", open_late)
+    monkeypatch.setattr(run, "open_store", open_late)
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     signal.signal(signal.SIGTERM, lambda *_: pytest.fail("nothing waits for the signal"))
     try:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from compaction.catalogs.errors import CatalogLogAccessError
-from compaction.catalogs.log.etcd.client import GatewayClient
-from compaction.catalogs.log.etcd.settings import EtcdSettings, Tls
+from compaction.catalogs.log.etcd.gateway import GatewayClient
+from compaction.catalogs.log.etcd.wire import EtcdSettings, Tls
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.local.errors import ControlPlaneError
 from compaction.local.programs.binaries import Binaries

@@ -12,10 +12,10 @@ _FENCING: Final = "design/catalog-compaction.md#fencing"
 _PROCESSES: Final = "design/catalog-compaction.md#processes"
 _PUBLISHED: Final = "design/catalog-compaction.md#published-minimums"
 _TRANSACTIONS: Final = "design/catalogs.md#transactions-of-the-log"
-_FILE_ANSWERS: Final = "catalogs/compaction/answers.py"
+_FILE_ANSWERS: Final = "catalogs/compaction/deciding.py"
 _DECIDING: Final = "catalogs/compaction/deciding.py"
-_PUBLISHING: Final = "catalogs/participants/minimums.py"
-_REQUESTS: Final = "catalogs/log/requests.py"
+_PUBLISHING: Final = "catalogs/participants/reference.py"
+_REQUESTS: Final = "catalogs/log/layout.py"
 _LOG: Final = "catalogs/log/etcd_log.py"
 _RUNNER: Final = "catalogs/compaction/test_runner.py"
 _TEST_ANSWERS: Final = ("catalogs/compaction/test_answers.py",)
@@ -49,7 +49,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog answers: a late answer is reported as none",
         promise="design/catalog-compaction.md#failures",
-        file="catalogs/serving/round.py",
+        file="catalogs/serving/client.py",
         old="    ParticipantFailure.LATE: Reason.ANSWER_LATE,\n",
         new="    ParticipantFailure.LATE: Reason.NO_ANSWER,\n",
         killers=("ingest/participants/test_participant_client.py",),
@@ -57,7 +57,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog answers: an answer that is refused is reported as none",
         promise="design/catalog-compaction.md#failures",
-        file="catalogs/serving/round.py",
+        file="catalogs/serving/client.py",
         old="_REASONS.get(error.reason, Reason.ANSWER_REFUSED)",
         new="_REASONS.get(error.reason, Reason.NO_ANSWER)",
         killers=("ingest/participants/test_participant_client.py",),
@@ -153,7 +153,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog order: the minimum is past what a participant that joins may begin",
         promise=_DECISION,
-        file="catalogs/compaction/minimum.py",
+        file="catalogs/compaction/round.py",
         old="    return min(round.horizon, *(",
         new="    return min(*(round.answers and [2**62]), *(",
         killers=(f"{_RUNNER}::test_the_minimum_to_propagate_is_the_smallest_and_never_past_what_may_begin",),
@@ -277,7 +277,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog tokens: a snapshot is saved with the token of the round before",
         promise=_FENCING,
-        file="catalogs/compaction/summary.py",
+        file="catalogs/compaction/reconcile.py",
         old='        changes["fencing_token"] = found.token\n',
         new='        changes["fencing_token"] = max(1, found.token - 1)\n',
         killers=_TEST_ROUNDS,
@@ -285,7 +285,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog tokens: the token counts from the Lease alone",
         promise=_FENCING,
-        file="catalogs/compaction/fencing.py",
+        file="catalogs/compaction/reconcile.py",
         old="    return max(transitions, written) + 1\n",
         new="    return transitions + 1\n",
         killers=("catalogs/compaction/test_processes.py::test_a_later_term_has_a_larger_token",),
@@ -293,7 +293,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog tokens: a new term has the token of the last one",
         promise=_FENCING,
-        file="catalogs/compaction/fencing.py",
+        file="catalogs/compaction/reconcile.py",
         old="    return max(transitions, written) + 1\n",
         new="    return max(transitions + 1, written)\n",
         killers=("catalogs/compaction/test_processes.py::test_a_later_term_has_a_larger_token",),
@@ -309,7 +309,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog rounds: the end of one process ends the other",
         promise=_PROCESSES,
-        file="api/catalog/processes.py",
+        file="api/catalog/reasons.py",
         old="        running = self.running - {process}\n",
         new="        running = frozenset[Process]()\n",
         killers=("catalogs/compaction/test_processes.py",),
@@ -317,7 +317,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog rounds: a trigger during a round is forgotten",
         promise=_PROCESSES,
-        file="api/catalog/processes.py",
+        file="api/catalog/reasons.py",
         old="        return ended if self.remembered is None else ended.triggered(self.remembered)\n",
         new="        return ended\n",
         killers=("catalogs/compaction/test_processes.py",),
@@ -325,7 +325,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog rounds: what was remembered while participants are not found asks nothing",
         promise=_PROCESSES,
-        file="catalogs/compaction/catalog.py",
+        file="catalogs/compaction/reconcile.py",
         old="            if memory.processes.stage is Stage.ASKING:  # a remembered",
         new="            if memory.processes.stage is Stage.ASKING and memory.round is not None:  # a remembered",
         killers=_TEST_ROUNDS,
@@ -349,7 +349,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog rounds: the watermark of the coordinator goes back with the clock",
         promise="design/catalog-compaction.md#the-watermark-of-the-coordinator",
-        file="catalogs/compaction/watermark.py",
+        file="catalogs/compaction/round.py",
         old="    return max(watermark, candidate)\n",
         new="    return candidate\n",
         killers=("catalogs/compaction/test_processes.py",),
@@ -357,7 +357,7 @@ ROUND_DEFECTS: Final = (
     Defect(
         name="catalog rounds: a suspended catalog begins a round",
         promise=_PROCESSES,
-        file="catalogs/compaction/catalog.py",
+        file="catalogs/compaction/reconcile.py",
         old="    if catalog.spec.suspend:\n        # What",
         new="    if catalog.spec.suspend and not memory.watermark:\n        # What",
         killers=_TEST_ROUNDS,

@@ -16,7 +16,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="claims: a token that was accepted already claims again",
         promise=f"{_PAGE}#claims",
-        file="staging/compaction/claims.py",
+        file="staging/compaction.py",
         old="        if token <= accepted:",
         new="        if token < accepted:",
         killers=_CLAIMS,
@@ -24,7 +24,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="claims: work that is outdated is claimed",
         promise=f"{_PAGE}#claims",
-        file="staging/compaction/claims.py",
+        file="staging/compaction.py",
         old="        if not work.is_of(record):\n            raise WorkOutdatedError(_path(work))\n",
         new="",
         killers=_CLAIMS,
@@ -32,7 +32,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="claims: each attempt seals the staging token",
         promise=f"{_PAGE}#claims",
-        file="staging/compaction/claims.py",
+        file="staging/compaction.py",
         old="        if not work.is_sealed_in(record):\n            record =",
         new="        if record is not None:\n            record =",
         killers=_CLAIMS,
@@ -40,7 +40,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="claims: the first claim seals nothing",
         promise=f"{_PAGE}#claims",
-        file="staging/compaction/claims.py",
+        file="staging/compaction.py",
         old="            record = replace(record.sealed(fresh_token(area, branch)), compaction_started=",
         new="            record = replace(record, compaction_started=",
         killers=_CLAIMS,
@@ -48,7 +48,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="claims: a claim that another job takes over is forgotten",
         promise=f"{_PAGE}#claims",
-        file="staging/compaction/claims.py",
+        file="staging/compaction.py",
         old="        if record.claim_job != job:\n            record = record.unclaimed()\n",
         new="",
         killers=_CLAIMS,
@@ -56,7 +56,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="claims: a retired job claims with a token that it had",
         promise=f"{_PAGE}#claims",
-        file="staging/refs/records.py",
+        file="staging/refs/branches.py",
         old="        known[self.claim_job] = self.high_water(self.claim_job)\n",
         new="        known[self.claim_job] = 0\n",
         killers=_CLAIMS,
@@ -64,7 +64,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="claims: the tokens of jobs that are not known by name any more are forgotten",
         promise=f"{_PAGE}#claims",
-        file="staging/refs/records.py",
+        file="staging/refs/branches.py",
         old="ended_token=max(self.ended_token, *forgotten, 0)",
         new="ended_token=0",
         killers=_CLAIMS,
@@ -72,7 +72,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="claims: an attempt with an older fencing token swaps the base",
         promise=f"{_PAGE}#claims",
-        file="staging/compaction/claims.py",
+        file="staging/compaction.py",
         old="        if (record.claim_job, record.claim_token) != (job, token):",
         new="        if record.claim_job != job:",
         killers=_CLAIMS,
@@ -80,7 +80,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="claims: a job that was retired swaps the base",
         promise=f"{_PAGE}#claims",
-        file="staging/compaction/claims.py",
+        file="staging/compaction.py",
         old="        if (record.claim_job, record.claim_token) != (job, token):",
         new="        if record.claim_job and (record.claim_job, record.claim_token) != (job, token):",
         killers=_CLAIMS,
@@ -88,7 +88,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="claims: the base is swapped although a commit came first",
         promise=f"{_PAGE}#claims",
-        file="staging/compaction/claims.py",
+        file="staging/compaction.py",
         old="        if not work.is_sealed_in(record):\n            raise WorkOutdatedError(_path(work))\n",
         new="",
         killers=_CLAIMS,
@@ -96,7 +96,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="claims: work on another commit counts as the same",
         promise=f"{_PAGE}#claims",
-        file="staging/compaction/work.py",
+        file="staging/compaction.py",
         old="        return same_tokens and (record.commit_id, record.compacted_base) == (self.commit_id, self.base)",
         new="        return same_tokens",
         killers=(*_CLAIMS, *_HISTORIES),
@@ -104,7 +104,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="claims: tokens that came after the claim go with the swap",
         promise=f"{_PAGE}#claims",
-        file="staging/compaction/claims.py",
+        file="staging/compaction.py",
         old="            sealed_tokens=record.sealed_tokens[: -len(work.tokens)],",
         new="            sealed_tokens=(),",
         killers=_CLAIMS,
@@ -112,7 +112,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="claims: the compacted tokens stay above the base",
         promise=f"{_PAGE}#claims",
-        file="staging/compaction/claims.py",
+        file="staging/compaction.py",
         old="            sealed_tokens=record.sealed_tokens[: -len(work.tokens)],",
         new="            sealed_tokens=record.sealed_tokens,",
         killers=_CLAIMS,
@@ -120,7 +120,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="claims: a swap is repeated that was done",
         promise=f"{_PAGE}#claims",
-        file="staging/compaction/claims.py",
+        file="staging/compaction.py",
         old="        if (record.compacted_job, record.compacted_token) == (job, token):\n            return None\n",
         new="",
         killers=_CLAIMS,
@@ -128,7 +128,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="claims: a base is swapped in whose objects a sweep has deleted",
         promise=f"{_PAGE}#sweep",
-        file="staging/compaction/claims.py",
+        file="staging/compaction.py",
         old="        gone = [one for one in written if not area.ranges.exists(one)]",
         new="        gone = [one for one in () if not area.ranges.exists(one)]",
         killers=_CLAIMS,
@@ -136,7 +136,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="receipts: a swap leaves none",
         promise=f"{_PAGE}#claims",
-        file="staging/compaction/claims.py",
+        file="staging/compaction.py",
         old="    keep_receipt(area, work.branch, job=job, token=token, receipt=receipt)\n",
         new="",
         killers=_CLAIMS,
@@ -144,7 +144,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="receipts: the swap of another job counts as this one's",
         promise=f"{_PAGE}#claims",
-        file="staging/flows/receipts.py",
+        file="staging/flows/branching.py",
         old="    if not job or record.compacted_job != job:",
         new="    if not job or not record.compacted_job:",
         killers=_CLAIMS,
@@ -152,7 +152,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="receipts: that of a claim that stands is swept",
         promise=f"{_PAGE}#claims",
-        file="staging/flows/receipts.py",
+        file="staging/flows/branching.py",
         old="        needed.add(_key(branch.name, record.claim_job, record.claim_token))\n",
         new="",
         killers=_CLAIMS,
@@ -160,7 +160,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="receipts: those of attempts that never committed stay for ever",
         promise=f"{_PAGE}#claims",
-        file="staging/flows/receipts.py",
+        file="staging/flows/branching.py",
         old="    unneeded = [key for key in keys if key not in needed]",
         new="    unneeded = [key for key in keys if not needed]",
         killers=_CLAIMS,
@@ -168,7 +168,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="rewrite: a part is not compared with what readers see",
         promise=f"{_PAGE}#proof",
-        file="staging/rewriting/task.py",
+        file="staging/rewriting/tree.py",
         old="    if not shown == found == result.content:",
         new="    if not found == result.content:",
         killers=_TREE,
@@ -176,7 +176,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="rewrite: a part is not read back",
         promise=f"{_PAGE}#proof",
-        file="staging/rewriting/task.py",
+        file="staging/rewriting/tree.py",
         old="    if not shown == found == result.content:",
         new="    if not shown == result.content:",
         killers=_TREE,
@@ -192,7 +192,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="rewrite: a record is kept whose address only a token says",
         promise=f"{_PAGE}#compaction",
-        file="staging/rewriting/task.py",
+        file="staging/rewriting/tree.py",
         old="decode_changes(task.changes), keep_equal=False)",
         new="decode_changes(task.changes), keep_equal=True)",
         killers=_TREE,
@@ -200,7 +200,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="rewrite: a tree of one process is not compared with what readers see",
         promise=f"{_PAGE}#proof",
-        file="staging/compaction/rewriting.py",
+        file="staging/compaction.py",
         old="    if before != after:",
         new="    if before is None:",
         killers=("stores/staging/compaction/test_rewriting.py",),
@@ -208,7 +208,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="rewrite: the swap goes on without the lease",
         promise=f"{_PAGE}#compaction",
-        file="staging/rewriting/attempt.py",
+        file="staging/rewriting/rewriter.py",
         old="            self.lease.ensure_held()\n            try:\n",
         new="            try:\n",
         killers=_ATTEMPT,
@@ -216,7 +216,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="rewrite: an attempt works although another one has its claim",
         promise=f"{_PAGE}#claims",
-        file="staging/rewriting/attempt.py",
+        file="staging/rewriting/rewriter.py",
         old="        if (record.claim_job, record.claim_token) != (self.job.name, self.token):\n",
         new="        if record.claim_job != self.job.name:\n",
         killers=_ATTEMPT,
@@ -224,7 +224,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="rewrite: what an earlier attempt has committed is written again",
         promise=f"{_PAGE}#claims",
-        file="staging/rewriting/attempt.py",
+        file="staging/rewriting/rewriter.py",
         old="        if self._is_done():\n            return\n",
         new="        self._is_done()\n",
         killers=_ATTEMPT,
@@ -232,7 +232,7 @@ COMPACTION_DEFECTS: Final = (
     Defect(
         name="rewrite: a swap whose answer was lost is given up",
         promise=f"{_PAGE}#claims",
-        file="staging/rewriting/attempt.py",
+        file="staging/rewriting/rewriter.py",
         old="                if self.monotonic() >= give_up_at:",
         new="                if self.monotonic() >= 0.0:",
         killers=_ATTEMPT,

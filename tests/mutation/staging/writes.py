@@ -24,7 +24,7 @@ WRITE_DEFECTS: Final = (
     Defect(
         name="swap: the key-value store does not compare the bytes that were read",
         promise=f"{_FORMAT}#key-value-store",
-        file="staging/kv/tables.py",
+        file="staging/kv/sql.py",
         old="WHERE {row} AND value = :old",
         new="WHERE {row}",
         killers=(f"{_STAGING}/kv/test_rows.py", f"{_STAGING}/kv/test_model.py"),
@@ -40,7 +40,7 @@ WRITE_DEFECTS: Final = (
     Defect(
         name="swap: tokens leave a branch without an entry in the journal",
         promise=f"{_PAGE}#swaps",
-        file="staging/flows/swapping.py",
+        file="staging/flows/branching.py",
         old="        journal(area, _gone(branch.record, record))\n",
         new="",
         killers=(f"{_STAGING}/sweep/test_sweep.py", "crash/test_staging_branch.py"),
@@ -48,7 +48,7 @@ WRITE_DEFECTS: Final = (
     Defect(
         name="swap: a tree is named whose objects the sweep is deleting",
         promise=f"{_PAGE}#sweep",
-        file="staging/flows/swapping.py",
+        file="staging/flows/branching.py",
         old="        if not _swept(area, branch.record, record):\n",
         new="        if record is not None:\n",
         killers=(f"{_STAGING}/sweep/test_sweep.py",),
@@ -56,7 +56,7 @@ WRITE_DEFECTS: Final = (
     Defect(
         name="swap: a token without rows is sealed",
         promise=f"{_PAGE}#commits",
-        file="staging/flows/swapping.py",
+        file="staging/flows/branching.py",
         old="        if not area.tokens.has_rows(branch.record.staging_token):\n            return None\n",
         new="",
         killers=_COMMITTING,

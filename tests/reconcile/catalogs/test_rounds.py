@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from compaction.api.catalog.processes import Stage, Trigger
-from compaction.api.catalog.reasons import Finding, Outcome, Reason
-from compaction.catalogs.compaction.actions import Ask, SaveSnapshot, SendMinimum
-from compaction.catalogs.compaction.catalog import reconcile
-from compaction.catalogs.compaction.memory import CatalogMemory
-from compaction.catalogs.compaction.observations import Broken, CatalogSnapshot, Delivered, LogRead, Saved
+from compaction.api.catalog.reasons import Finding, Outcome, Reason, Stage, Trigger
+from compaction.catalogs.compaction.observations import (
+    Ask,
+    Broken,
+    CatalogMemory,
+    CatalogSnapshot,
+    Delivered,
+    LogRead,
+    Saved,
+    SaveSnapshot,
+    SendMinimum,
+    Work,
+)
+from compaction.catalogs.compaction.reconcile import reconcile
 from compaction.catalogs.compaction.round import Unanswered
-from compaction.catalogs.compaction.work import Work
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.manager.history import START as NO_VERSIONS
-from compaction.catalogs.model.hybrid import hybrid
-from compaction.catalogs.participants.report import Cause
+from compaction.catalogs.model.descriptors import hybrid
+from compaction.catalogs.participants.reports import Cause
 from compaction.core.reconcile.observations import Moment
 from support.catalogs.rounds import report
 from support.cluster.catalog_coordinator import HISTORY, START, CatalogCoordinator, kinds

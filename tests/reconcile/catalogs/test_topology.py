@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from compaction.api.catalog.spec import PartitionAssignment, TopologySpec
-from compaction.catalogs.commands.zones import AlterZone, CreateZone, DropZone, RenameZone
-from compaction.catalogs.compaction.topology import topology_of, with_assignments
+from compaction.api.catalog.catalog_spec import PartitionAssignment, TopologySpec
+from compaction.catalogs.commands.zone_commands import AlterZone, CreateZone, DropZone, RenameZone
+from compaction.catalogs.compaction.round import topology_of, with_assignments
 from support.catalogs.rounds import Story
 
 

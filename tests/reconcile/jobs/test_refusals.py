@@ -8,11 +8,10 @@ import pytest
 
 from compaction.api.conditions import get_condition
 from compaction.api.enums import AttemptOutcome, JobReason, JobState, WaitReason
-from compaction.api.job.report import JobReport
-from compaction.api.job.resource import AttemptStatus, CompactionJobStatus
+from compaction.api.job.job import AttemptStatus, CompactionJobStatus
+from compaction.api.job.job_status import JobReport
 from compaction.core.reconcile.jobs.job import LONGEST_BACKOFF, not_before, reported
-from compaction.core.reconcile.memory import ClaimProblem, WorkerMemory, frozen
-from compaction.core.reconcile.observations import Moment
+from compaction.core.reconcile.observations import ClaimProblem, Moment, WorkerMemory, frozen
 from compaction.core.reconcile.policy import reconcile
 from support.cluster.world import PlainCluster
 

@@ -10,8 +10,8 @@ import pytest
 
 from compaction.api.conditions import get_condition
 from compaction.api.enums import JobState
-from compaction.core.planning.reading import TargetProblem
-from compaction.core.reconcile.memory import frozen
+from compaction.core.planning.debt import TargetProblem
+from compaction.core.reconcile.observations import frozen
 from compaction.segments.kind import SEGMENTS
 from support.cluster.world import Crash, PlainCluster
 

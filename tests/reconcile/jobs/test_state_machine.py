@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobReason, JobState
-from compaction.api.job.report import JobReport
-from compaction.api.job.resource import CompactionJob
+from compaction.api.job.job import CompactionJob
+from compaction.api.job.job_status import JobReport
 from compaction.api.names import ANNOTATION_RETRY
-from compaction.core.planning.transitions import TRANSITIONS, JobEvent, next_state
 from compaction.core.reconcile.jobs import job as job_life
+from compaction.core.reconcile.jobs.job import TRANSITIONS, JobEvent, next_state
 from compaction.core.reconcile.jobs.steps import GoneWorker, JobRefusal, StepRules, take_step
 from compaction.core.reconcile.observations import Identity, JobLease, JobView, Moment
 from support.cluster.world import A, Crash, F, P, PlainCluster, S, SimLease, U

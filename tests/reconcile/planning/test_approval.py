@@ -10,10 +10,10 @@ import pytest
 from compaction.api.conditions import get_condition
 from compaction.api.enums import PlanApproval
 from compaction.api.names import LABEL_PLAN
-from compaction.api.policy.resource import CompactionPolicy, PlanStatus
-from compaction.api.text.times import timestamp_from_epoch
-from compaction.core.reconcile.planning import approval, creating
-from compaction.core.reconcile.planning.creating import CREATED_AT_ONCE
+from compaction.api.policy.policy import CompactionPolicy, PlanStatus
+from compaction.api.text.quantities import timestamp_from_epoch
+from compaction.core.reconcile.planning import approval, replan
+from compaction.core.reconcile.planning.replan import CREATED_AT_ONCE
 from support.cluster.world import Crash, PlainCluster
 
 
@@ -256,7 +256,7 @@ AT_ONCE, LARGE = 8, 12
 @pytest.fixture
 def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan of a dozen jobs is large."""
-    monkeypatch.setattr(creating, "CREATED_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(replan, "CREATED_AT_ONCE", AT_ONCE)
 
 
 def large() -> tuple[PlainCluster, PlanStatus]:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from compaction.core.reconcile.planning import creating
+from compaction.core.reconcile.planning import replan
 from compaction.core.reconcile.policy import reconcile
 from support.cluster.world import PlainCluster
 
@@ -14,7 +14,7 @@ from support.cluster.world import PlainCluster
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> PlainCluster:
     """Ten logs with a job each, of which three are created at once; nobody works."""
-    monkeypatch.setattr(creating, "CREATED_AT_ONCE", 3)
+    monkeypatch.setattr(replan, "CREATED_AT_ONCE", 3)
     world = PlainCluster()
     for number in range(10):
         world.add_log(f"/ra/{number}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from compaction.api.enums import PolicyReason
-from compaction.core.planning.reading import TargetProblem
+from compaction.core.planning.debt import TargetProblem
 from compaction.core.reconcile.policy import reconcile
 from compaction.segments.reasons import SegmentReason
 from support.cluster.world import PlainCluster

@@ -7,9 +7,9 @@ from typing import Any
 
 from compaction.api.conditions import get_condition
 from compaction.api.enums import JobReason, PolicyReason
-from compaction.cli.cluster.viewing import since_text
-from compaction.core.explain.policy import explain_policy
-from compaction.core.planning.reading import TargetProblem
+from compaction.cli.cluster.status_view import since_text
+from compaction.core.explain.why_policy import explain_policy
+from compaction.core.planning.debt import TargetProblem
 from compaction.segments.reasons import SegmentReason
 from support.cluster.kstatus import KStatus, kstatus
 from support.cluster.world import A, F, P, PlainCluster, S, U

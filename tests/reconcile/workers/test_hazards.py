@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobReason, JobState, PolicyReason, WaitReason, WorkerEnding, WorkerState, WorkerTrouble
-from compaction.api.job.report import ReportOutcome
-from compaction.core.reconcile.workers.launching import LAUNCH_TIMEOUT, STUCK_AFTER
+from compaction.api.job.job_status import ReportOutcome
+from compaction.core.reconcile.workers.fleet import LAUNCH_TIMEOUT, STUCK_AFTER
 from support.cluster.world import PlainCluster, SimWorker
 
 GIB = 1 << 30

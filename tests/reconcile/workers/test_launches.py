@@ -9,11 +9,10 @@ import pytest
 
 from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType, JobState, PolicyReason, WaitReason, WorkerEnding, WorkerTrouble
-from compaction.api.policy.resource import CompactionPolicySpec
-from compaction.core.reconcile.memory import WorkerMemory
+from compaction.api.policy.policy import CompactionPolicySpec
+from compaction.core.reconcile.observations import WorkerMemory
 from compaction.core.reconcile.policy import reconcile
-from compaction.core.reconcile.workers.fleet import settings_of
-from compaction.core.reconcile.workers.launching import PATIENT
+from compaction.core.reconcile.workers.fleet import PATIENT, settings_of
 from support.cluster.manifests import block_policy_object, block_store
 from support.cluster.world import PlainCluster
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from compaction.api.enums import AttemptOutcome
-from compaction.api.policy.resource import CompactionPolicyStatus
+from compaction.api.policy.policy import CompactionPolicyStatus
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.metrics.registry import Metrics
 from house.sources import ROOT

@@ -9,9 +9,9 @@ from compaction.api.enums import ConditionType, JobState
 from compaction.core.reconcile.actions import Decision
 from compaction.core.reconcile.observations import PolicySnapshot
 from compaction.core.reconcile.policy import reconcile
-from compaction.core.reconcile.workers.skew import announced, skew_of, skewed
+from compaction.core.reconcile.workers.fleet import skew_announced, skew_of, skewed
 from compaction.kube.gather import LONGEST_VERSION, worker_lease
-from compaction.leases.observer import LeaseObserver
+from compaction.leases.record import LeaseObserver
 from support.cluster.world import PlainCluster
 
 SKEW = ConditionType.WORKER_VERSION_SKEW
@@ -57,11 +57,11 @@ def test_the_condition_goes_with_the_worker_and_is_told_once() -> None:
     first = reconcile(picture(world, operator="0.2.0", worker="0.1.0"))
     assert first.policy_status is not None
     before = first.policy_status.status.conditions
-    assert list(announced(before, before)) == []
+    assert list(skew_announced(before, before)) == []
     same = reconcile(picture(world, operator="0.1.0", worker="0.1.0"))
     assert same.policy_status is not None
     assert get_condition(same.policy_status.status.conditions, SKEW) is None
-    assert list(announced(before, same.policy_status.status.conditions)) == []
+    assert list(skew_announced(before, same.policy_status.status.conditions)) == []
 
 
 def test_other_versions_than_before_are_told_again() -> None:
@@ -71,7 +71,7 @@ def test_other_versions_than_before_are_told_again() -> None:
         decision = reconcile(picture(world, operator="0.2.0", worker=worker))
         assert decision.policy_status is not None
         told.append(decision.policy_status.status.conditions)
-    assert [one.reason for one in announced(*told)] == [SKEW]
+    assert [one.reason for one in skew_announced(*told)] == [SKEW]
 
 
 def test_silence_about_a_version_is_no_difference() -> None:

@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, ReportOutcome
+from compaction.api.job.job_status import JobReport, ReportOutcome
 from compaction.api.policy.staging_area import StagingAreaReference
-from compaction.staging.compaction.claims import claim, swap_base
-from compaction.staging.compaction.work import BranchWork, work_on
-from compaction.staging.rewriting import attempt
-from compaction.staging.rewriting.attempt import COMMIT_PATIENCE, MetarangeAttempt
-from compaction.staging.rewriting.job import MetarangeJob
+from compaction.staging.compaction import BranchWork, claim, swap_base, work_on
+from compaction.staging.rewriting import rewriter
+from compaction.staging.rewriting.report import MetarangeJob
+from compaction.staging.rewriting.rewriter import COMMIT_PATIENCE, MetarangeAttempt
 from compaction.storage.errors import DatabaseUnavailableError
 from compaction.worker.errors import LeaseLostError
-from compaction.worker.place import ObjectsPlace
+from compaction.worker.tasks import ObjectsPlace
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.staging_repos import DRAFT, StagingRepo
 
@@ -157,7 +156,7 @@ def test_a_swap_whose_answer_is_lost_is_repeated(attempts: Attempts, monkeypatch
             raise DatabaseUnavailableError("key-value store", "no answer, as the test wants it")
         return done
 
-    monkeypatch.setattr(attempt, "swap_base", swap)
+    monkeypatch.setattr(rewriter, "swap_base", swap)
     report = attempts.run(1)
     assert (report.outcome, len(calls)) == (ReportOutcome.SUCCEEDED, 3)
     assert attempts.passed > 0
@@ -171,7 +170,7 @@ def test_a_database_that_stays_away_ends_it_uncharged(attempts: Attempts, monkey
     def away(*_: Any, **__: Any) -> Any:
         raise DatabaseUnavailableError("key-value store", "away, as the test wants it")
 
-    monkeypatch.setattr(attempt, "swap_base", away)
+    monkeypatch.setattr(rewriter, "swap_base", away)
     report = attempts.run(1)
     assert (report.outcome, report.charged) == (ReportOutcome.FAILED, False)
     assert attempts.passed >= COMMIT_PATIENCE

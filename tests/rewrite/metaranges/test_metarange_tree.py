@@ -9,20 +9,16 @@ from random import Random
 
 import pytest
 
-from compaction.staging.changes import TOMBSTONE
-from compaction.staging.compaction.rewriting import rewrite
-from compaction.staging.compaction.spool import ChangesSpool, decode_changes, encode_changes
-from compaction.staging.compaction.work import BranchWork, work_on
+from compaction.staging.compaction import BranchWork, ChangesSpool, decode_changes, encode_changes, rewrite, work_on
 from compaction.staging.errors import CorruptRangeError, RewriteProofError, UnexpectedRangeError, WorkerShortageError
-from compaction.staging.format.columns import RecordColumns, concatenated
+from compaction.staging.format.columns import TOMBSTONE, RecordColumns, concatenated
 from compaction.staging.format.ranges import RangeInfo
-from compaction.staging.rewriting import task
+from compaction.staging.rewriting import tree
 from compaction.staging.rewriting.tree import TreeWriter, WrittenTree
-from compaction.staging.tree.applying import PartResult
+from compaction.staging.tree.applying import Part, PartResult
 from compaction.staging.tree.storage import RangeStorage
-from compaction.staging.tree.stretches import Part
 from compaction.worker.errors import LeaseLostError
-from compaction.worker.place import ObjectsPlace
+from compaction.worker.tasks import ObjectsPlace
 from support.depth import seeds
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.staging_repos import Content, StagingRepo, framed
@@ -78,7 +74,7 @@ def test_a_part_that_does_not_read_back_ends_it(
     branch: StagingRepo, folder: Path, engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = branch.put({"a": "1"}, staging={"b": "2"})
-    monkeypatch.setattr(task, "read_back", lambda storage, ranges: "1:another")
+    monkeypatch.setattr(tree, "read_back", lambda storage, ranges: "1:another")
     with pytest.raises(RewriteProofError, match=r"read back as 1:another, the branch shows 1:"):
         write(branch, folder, engine, work_on("example", record, staged=True))
     assert branch.area.branches.get("main").record == record
@@ -100,13 +96,13 @@ def test_a_part_that_lost_a_change_ends_it(
 ) -> None:
     """What was written is what is read back: only the view of a reader tells that a deletion is missing."""
     record = branch.put({"a": "1"}, staging={"a": None, "b": "2"})
-    write_part = task.write_part
+    write_part = tree.write_part
 
     def losing(storage: RangeStorage, part: Part, changes: Iterable[RecordColumns], **options: bool) -> PartResult:
         pairs = [pair for batch in changes for pair in batch.pairs()]
         return write_part(storage, part, [RecordColumns.of(pairs[1:])], **options)
 
-    monkeypatch.setattr(task, "write_part", losing)
+    monkeypatch.setattr(tree, "write_part", losing)
     with pytest.raises(RewriteProofError, match=r"read back as 2:.*, the branch shows 1:"):
         write(branch, folder, engine, work_on("example", record, staged=True))
 
@@ -191,7 +187,7 @@ def test_what_a_worker_lacks_is_said_and_no_defect(
         raise lacking
 
     record = branch.put({"a": "1"}, sealed=[{"b": "2"}])
-    monkeypatch.setattr(task, "write_part", fail)
+    monkeypatch.setattr(tree, "write_part", fail)
     with pytest.raises(WorkerShortageError, match=says):
         write(branch, folder, engine, work_on("example", record, staged=True))
 
@@ -200,6 +196,6 @@ def test_a_defect_in_a_part_is_named_and_no_loss_of_the_engine(
     branch: StagingRepo, folder: Path, engine: ThreadEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = branch.put({"a": "1"}, sealed=[{"b": "2"}])
-    monkeypatch.setattr(task, "write_part", lambda *args, **known: [][3])
+    monkeypatch.setattr(tree, "write_part", lambda *args, **known: [][3])
     with pytest.raises(UnexpectedRangeError, match=r"an unexpected IndexError at staging/rewriting/task\.py:"):
         write(branch, folder, engine, work_on("example", record, staged=True))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from compaction.local.cache import class_archives
+from compaction.local.processes.process import class_archives
 from compaction.worker.spark.session import SparkEngine
 from compaction.worker.spark.settings import SparkSettings
 

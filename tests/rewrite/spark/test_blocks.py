@@ -11,19 +11,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import ReportOutcome
-from compaction.api.job.resource import CompactionJob, CompactionJobSpec
-from compaction.blocks.index.listing import BlockFilter
+from compaction.api.job.job import CompactionJob, CompactionJobSpec
+from compaction.api.job.job_status import ReportOutcome
+from compaction.blocks.index.live_blocks import BlockFilter
+from compaction.blocks.merge.footers import MergeInput, MergeSettings
 from compaction.blocks.merge.kernel import merge
-from compaction.blocks.merge.settings import MergeInput, MergeSettings
-from compaction.blocks.rewriting.culprits import SourceFault
+from compaction.blocks.rewriting.task import SourceFault
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.storage.secrets import DirectorySecrets, write_secrets
+from compaction.worker.attempt import Inbox, RunnerOfAllKinds
 from compaction.worker.errors import LeaseLostError
-from compaction.worker.events import Inbox
-from compaction.worker.heartbeat import Heartbeat
+from compaction.worker.keeper import Heartbeat
 from compaction.worker.loop import Worker, WorkerExit
-from compaction.worker.runner import RunnerOfAllKinds
 from compaction.worker.spark.session import SparkEngine
 from support.cluster.manifests import block_job_object
 from support.processes.worker_ports import Cluster, FakeLease

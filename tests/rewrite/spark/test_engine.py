@@ -16,18 +16,18 @@ from pathlib import Path
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import ReportOutcome
+from compaction.api.job.job_status import ReportOutcome
 from compaction.segments.commit import fence
 from compaction.segments.generate import Pattern
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.rewriting.rewriter import SegmentRewriter
+from compaction.worker.attempt import Inbox
 from compaction.worker.errors import JavaError, LeaseLostError, TaskCancelledError, TaskFailedError
-from compaction.worker.events import Inbox
-from compaction.worker.heartbeat import Heartbeat
+from compaction.worker.keeper import Heartbeat
 from compaction.worker.loop import Worker, WorkerExit
 from compaction.worker.scratch import PREFIX, scratch_directory
-from compaction.worker.spark.java import find_java
 from compaction.worker.spark.session import SparkEngine
+from compaction.worker.spark.settings import find_java
 from support.depth import at_depth
 from support.processes.family import command_line, descendants, still_alive
 from support.processes.worker_ports import Cluster, FakeLease, assignment, job_spec
@@ -47,7 +47,7 @@ from pathlib import Path
 import structlog
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from compaction.local.cache import class_archives
+from compaction.local.processes.process import class_archives
 from compaction.worker.spark.session import SparkEngine
 from compaction.worker.spark.settings import SparkSettings
 with SparkEngine(SparkSettings(master="local[2]", scratch_parent=Path.cwd(), archives=class_archives())) as engine:
@@ -200,7 +200,7 @@ def test_killed_worker_is_followed_by_an_attempt_that_finishes_once(
     (tmp_path / "spec.json").write_text(spec.model_dump_json(by_alias=True))
     body = f"""
 from pathlib import Path
-from compaction.api.job.resource import CompactionJobSpec
+from compaction.api.job.job import CompactionJobSpec
 from compaction.segments.rewriting.rewriter import SegmentRewriter
 from support.processes.worker_ports import FakeLease, assignment
 

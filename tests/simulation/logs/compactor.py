@@ -8,8 +8,8 @@ from random import Random
 
 from compaction.segments.commit.records import RewrittenGroup
 from compaction.segments.errors import SegmentLogError, SourcesChangedError, StoreIOError
-from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.plan import LogPlan
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.scan.sense import SenseSettings
 from compaction.segments.store import SegmentLogStore

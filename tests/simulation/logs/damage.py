@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compaction.segments.directory.listing import regular_identity, regular_segments
+from compaction.segments.directory.fs import regular_identity, regular_segments
 from compaction.segments.errors import CorruptEntryError, EntryMissingError, MissingLiveIndexError, SegmentLogError
 from compaction.segments.model import HEADER_BYTES, SLOT_BYTES, FileIdentity
 

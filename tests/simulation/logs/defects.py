@@ -16,26 +16,24 @@ from unittest import mock
 import numpy as np
 
 from compaction.segments import model
-from compaction.segments.commit import evidence, publish, recovery
+from compaction.segments import writer as flush_module
+from compaction.segments import writer as segment_writer
+from compaction.segments.commit import commit, evidence, recovery
 from compaction.segments.commit.evidence import Likeness
 from compaction.segments.directory import fs
 from compaction.segments.errors import MissingLiveIndexError, RecoveryBlockedError
-from compaction.segments.format import codec, names
-from compaction.segments.format import writer as segment_files
-from compaction.segments.memtable.seq import Seq
-from compaction.segments.memtable.table import MemTable
+from compaction.segments.format import names, segment_file
+from compaction.segments.format import segment_file as segment_files
+from compaction.segments.memtable import MemTable, Seq
 from compaction.segments.reading import view
-from compaction.segments.rewriting import kernel, outputs
+from compaction.segments.rewriting import kernel
 from compaction.segments.snapshot import directories
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
+from compaction.segments.system import content
 from compaction.segments.system import log as log_module
 from compaction.segments.system import segments as segment_view
-from compaction.segments.system import snapshots
-from compaction.segments.system.row import LogRow
-from compaction.segments.wal import current
-from compaction.segments.wal import log as wal_log
-from compaction.segments.writer import flush as flush_module
-from compaction.segments.writer import segments as segment_writer
+from compaction.segments.system.rules import LogRow
+from compaction.segments.wal import wal_log
 from support.faults.power_loss import Without
 from support.stores.wrong_selections import live_only_above, nothing_hides
 
@@ -71,13 +69,13 @@ def _absence_commits() -> list[Patch]:
 
 def _missing_indexes_are_empty() -> list[Patch]:
     """B2: `indexes` is written after the snapshot is visible, and a snapshot without it has no live index."""
-    publish, search = snapshots.publish, directories._search
+    publish, search = content.publish, directories._search
 
     def late(partial: Path, **snapshot_of: Any) -> Any:
         live = snapshot_of["live"]
         snapshot = publish(partial, **snapshot_of)
         fs.unlink(snapshot.path / directories.INDEXES_FILE)
-        return snapshots.write_indexes(snapshot, live)
+        return content.write_indexes(snapshot, live)
 
     def taken_for_empty(*args: Any) -> Any:
         found = search(*args)
@@ -94,7 +92,7 @@ def _attempts_share_a_name() -> list[Patch]:
     name = names.partial_name
     return [
         (kernel, "partial_name", lambda group, **_: name(group, job="job", token=1)),
-        (outputs, "fs", Without("unlink_if_present")),
+        (kernel, "fs", Without("unlink_if_present")),
     ]
 
 
@@ -127,13 +125,13 @@ def _first_of_equal_indexes() -> list[Patch]:
 def _checksums_are_not_compared() -> list[Patch]:
     """B6: damage is read, and copied into the compacted segment."""
 
-    read = codec._read_index
+    read = segment_file._read_index
 
     def unchecked(*args: Any, **kwargs: Any) -> Any:
         index = read(*args, **kwargs)
         return replace(index, crc=np.zeros_like(index.crc))
 
-    return [(codec, "_read_index", unchecked)]
+    return [(segment_file, "_read_index", unchecked)]
 
 
 def _missing_entries_are_dead() -> list[Patch]:
@@ -160,14 +158,14 @@ def _nothing_is_cut() -> list[Patch]:
 
 
 DEFECTS: dict[str, Callable[[], list[Patch]]] = {
-    "a batch is not synced": _without(current, "sync_data"),
+    "a batch is not synced": _without(wal_log, "sync_data"),
     "the name of a write-ahead log file is not synced": _without(wal_log, "sync_directory"),
     "segments are not synced": _without(segment_files, "sync"),
     "a directory of segments is not synced": _without(segment_files, "sync_directory"),
     "a write-ahead log file goes before its segments are durable": _without(segment_writer, "sync_directory"),
-    "a snapshot is not synced": _without(snapshots, "sync"),
-    "the name of a snapshot is not synced": _without(snapshots, "sync_directory"),
-    "a commit is not synced": _without(publish, "sync_directory"),
+    "a snapshot is not synced": _without(content, "sync"),
+    "the name of a snapshot is not synced": _without(content, "sync_directory"),
+    "a commit is not synced": _without(commit, "sync_directory"),
     "live entries below the snapshot are not written": _live_only_above,
     "the smallest live index is one too high": _floor_too_high,
     "what was overwritten returns": _overwritten_returns,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compaction.segments.install.driver import install_snapshot
-from compaction.segments.memtable.table import LogEntry
+from compaction.segments.memtable import LogEntry
 from compaction.segments.system.log import Log
 from simulation.logs.steps import SteppedSystem
 from support.faults.power_loss import Recorder

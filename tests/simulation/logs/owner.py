@@ -8,14 +8,14 @@ from pathlib import Path
 from random import Random
 
 from compaction.segments.errors import SegmentLogError, WriteRefusedError
-from compaction.segments.memtable.table import LogEntry, LogPosition
+from compaction.segments.memtable import LogEntry, LogPosition
 from compaction.segments.reading.reader import iter_entries
 from compaction.segments.reading.view import open_log
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.log import Log
 from compaction.segments.system.system import SystemLimits
-from compaction.segments.wal.current import WalLimits
-from compaction.segments.writer.flush import NewSegments
+from compaction.segments.wal.wal_log import WalLimits
+from compaction.segments.writer import NewSegments
 from simulation.logs.damage import Damage
 from simulation.logs.follower import FOLLOWER, Follower
 from simulation.logs.steps import SteppedSystem

@@ -13,9 +13,8 @@ from unittest import mock
 from compaction.catalogs.manager.futures import forward, outcome_of
 from compaction.segments.system import system as system_module
 from compaction.segments.system.system import LogSystem, SystemLimits
-from compaction.segments.wal.log import WriteAheadLog
-from compaction.segments.wal.write import RolledFile
-from compaction.segments.writer.segments import SegmentWriter
+from compaction.segments.wal.wal_log import RolledFile, WriteAheadLog
+from compaction.segments.writer import SegmentWriter
 
 
 class SteppedWal(WriteAheadLog):

@@ -11,19 +11,19 @@ import pytest
 from sqlalchemy import delete, update
 
 from compaction.api.enums import PolicyReason
-from compaction.api.job.resource import CompactionJobSpec
-from compaction.api.policy.resource import CompactionPolicySpec
-from compaction.blocks.index.quarantine import Fault
-from compaction.blocks.index.replacing import BlockReplacement
-from compaction.blocks.index.schemas import read_schemas
+from compaction.api.job.job import CompactionJobSpec
+from compaction.api.policy.policy import CompactionPolicySpec
+from compaction.blocks import adapter
+from compaction.blocks.index.queued import Fault
+from compaction.blocks.index.registering import BlockReplacement
+from compaction.blocks.index.rows import read_schemas
 from compaction.blocks.index.tables import BLOCKS, SCHEMAS
-from compaction.blocks.paths import block_path
-from compaction.blocks.planning.rules import BlockReason
+from compaction.blocks.model import block_path
+from compaction.blocks.planning.batches import BlockReason
 from compaction.blocks.schema import book
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.blocks.sweep import cleaner
 from compaction.blocks.sweep.cleaning import Cleaned
-from compaction.core.planning.reading import HeldJob
+from compaction.core.planning.debt import HeldJob
 from compaction.errors import ClaimRefusedError
 from compaction.storage.adapter import Sensed, SenseRequest, StoreAdapter, open_store
 from compaction.storage.secrets import GivenSecrets
@@ -325,7 +325,7 @@ def test_deletions_that_a_store_refuses_are_one_problem_for_each_reason(
 ) -> None:
     """A thousand in a request: the status has room for a few."""
     monkeypatch.setattr(
-        cleaner, "sweep", lambda *args, **known: Cleaned(0, 0, {"A": "denied", "B": "denied", "C": "away"}, None, False)
+        adapter, "sweep", lambda *args, **known: Cleaned(0, 0, {"A": "denied", "B": "denied", "C": "away"}, None, False)
     )
     swept = ground.adapter.sweep(active=frozenset())
     assert [(one.target, one.message) for one in swept.problems] == [

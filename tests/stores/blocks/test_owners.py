@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from compaction.blocks.errors import ForeignFileError
-from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.tables import IndexDatabase
 from compaction.blocks.owners import (
     BLOCK_STORE,
     DELTA,
@@ -22,8 +22,7 @@ from compaction.blocks.owners import (
     FolderOwners,
     sign_of_path,
 )
-from compaction.blocks.rebuild.found import Lake
-from compaction.blocks.rebuild.index import rebuild_index
+from compaction.blocks.rebuild.rebuilding import Lake, rebuild_index
 from compaction.blocks.registration.describe import describe
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep.cleaning import sweep

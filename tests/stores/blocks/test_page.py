@@ -12,12 +12,11 @@ from compaction.blocks.format.footer import MAX_FOOTER
 from compaction.blocks.format.metadata import MAX_ANCESTORS, PREFIX, BlockMetadata
 from compaction.blocks.index.claims import MOST_SOURCES
 from compaction.blocks.index.rows import MAX_LEVEL
-from compaction.blocks.index.schema import VERSION_TABLE
 from compaction.blocks.index.tables import METADATA, BlockState, IndexJobState, TombstoneReason
-from compaction.blocks.model import RowFingerprint
-from compaction.blocks.paths import MAX_SHARD, MAX_TENANT
-from compaction.blocks.rewriting.plan import MOST_PARTS
-from compaction.storage.objects.paths import MAX_PATH
+from compaction.blocks.model import MAX_SHARD, MAX_TENANT, RowFingerprint
+from compaction.blocks.rewriting.merging import MOST_PARTS
+from compaction.blocks.store import VERSION_TABLE
+from compaction.storage.objects.store import MAX_PATH
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "block-stores.md").read_text()

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from compaction.api.policy.block_store import TenantName
-from compaction.api.text.safe import printable
+from compaction.api.text.printing import printable
 from compaction.blocks.errors import InvalidTenantError
-from compaction.blocks.paths import (
+from compaction.blocks.model import (
     BlockPlace,
     block_path,
     escape_tenant,
@@ -18,7 +18,7 @@ from compaction.blocks.paths import (
     place_problem,
     unescape_tenant,
 )
-from compaction.storage.objects.paths import check_path
+from compaction.storage.objects.store import check_path
 
 ULID = "01JD0000000000000000000000"
 TENANTS = st.text(min_size=1, max_size=20).filter(lambda tenant: printable(tenant) == tenant)

@@ -15,10 +15,10 @@ import pytest
 
 from compaction.blocks.errors import CorruptBlockError, SchemaConflictError, SnapshotExpiredError, UnsuitableBlockError
 from compaction.blocks.format.metadata import BlockMetadata
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.listing import BlockFilter
+from compaction.blocks.index.live_blocks import BlockFilter
+from compaction.blocks.index.tables import IndexDatabase
 from compaction.blocks.reader import BlockReader, BlockSnapshot
-from compaction.blocks.rebuild.index import rebuild_index
+from compaction.blocks.rebuild.rebuilding import rebuild_index
 from compaction.blocks.store import BlockStore
 from compaction.storage.errors import ObjectMissingError
 from support.stores.block_churn import compact, sweep

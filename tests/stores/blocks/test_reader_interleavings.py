@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from compaction.blocks.errors import BlockClaimError, ReplaceRefusedError, SnapshotExpiredError
-from compaction.blocks.index.listing import BlockFilter
-from compaction.blocks.index.replacing import BlockReplacement
-from compaction.blocks.index.retention import RetentionPeriods, expire
+from compaction.blocks.index.live_blocks import BlockFilter
+from compaction.blocks.index.registering import BlockReplacement
+from compaction.blocks.index.tombstones import RetentionPeriods, expire
 from compaction.blocks.model import Block
 from compaction.blocks.reader import BlockReader
 from compaction.blocks.store import BlockStore

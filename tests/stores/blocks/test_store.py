@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from compaction.blocks.errors import BlockConflictError, BlockFormatError, IndexMismatchError
-from compaction.blocks.identity import read_identity
+from compaction.blocks.model import parse_block_path
 from compaction.blocks.owners import IDENTITY_PATH
-from compaction.blocks.paths import parse_block_path
-from compaction.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.store import BlockStore, BlockStoreConnection, read_identity
 from support.stores.block_index import block_id
 from support.stores.block_stores import content, fill, upload
 

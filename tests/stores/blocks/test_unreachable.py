@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from compaction.blocks.errors import BlockStoreError
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.listing import live_blocks
+from compaction.blocks.index.live_blocks import live_blocks
+from compaction.blocks.index.tables import IndexDatabase
 from compaction.blocks.store import BlockStoreConnection
 from compaction.storage.errors import (
     DatabaseError,
@@ -18,7 +18,7 @@ from compaction.storage.errors import (
     ObjectStoreUnavailableError,
 )
 from compaction.storage.objects.store import Retrying, open_objects
-from compaction.storage.unreachable import explaining
+from compaction.storage.opened import explaining
 
 PASSWORD = "hunter2"
 ENDPOINT = f"http://key:{PASSWORD}@127.0.0.1:9/{PASSWORD}"

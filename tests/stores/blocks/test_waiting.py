@@ -9,19 +9,17 @@ import pyarrow as pa
 import pytest
 
 from compaction.blocks.index.claims import claim, retire
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.quarantine import Fault, quarantine, release
-from compaction.blocks.index.registering import register
-from compaction.blocks.index.replacing import BlockReplacement, replace
-from compaction.blocks.index.retention import RetentionPeriods, expire
-from compaction.blocks.index.schemas import read_schemas
+from compaction.blocks.index.queued import Fault, quarantine, release
+from compaction.blocks.index.registering import BlockReplacement, register, replace
+from compaction.blocks.index.rows import read_schemas
+from compaction.blocks.index.tables import IndexDatabase
+from compaction.blocks.index.tombstones import RetentionPeriods, expire
 from compaction.blocks.model import RowFingerprint
+from compaction.blocks.planning.batches import BlockRules, LevelRule
 from compaction.blocks.planning.offers import offer
-from compaction.blocks.planning.rules import BlockRules, LevelRule
 from compaction.blocks.schema.classes import schema_of_text, schema_text
-from compaction.blocks.schema.classing import LookUp
-from compaction.blocks.waiting import WaitingBlocks
-from compaction.core.planning.reading import HeldJob
+from compaction.blocks.waiting import LookUp, WaitingBlocks
+from compaction.core.planning.debt import HeldJob
 from compaction.storage.errors import ObjectStoreUnavailableError
 from support.depth import seeds
 from support.stores.block_index import NOON, SECOND, a_block, block_id

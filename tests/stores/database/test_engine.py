@@ -16,11 +16,11 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, text
 
-from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.tables import IndexDatabase
 from compaction.local.cluster.certs import Authority, ensure_authority
 from compaction.local.servers.postgres import PostgresServer
 from compaction.staging.kv.sql import KeyValueDatabase
-from compaction.storage.database.engine import Database
+from compaction.storage.database import Database
 from compaction.storage.errors import (
     DatabaseError,
     DatabaseUnavailableError,

@@ -23,7 +23,7 @@ from compaction.storage.errors import (
     ObjectStoreUrlError,
     ObjectTruncatedError,
 )
-from compaction.storage.objects.errors import Store, translate
+from compaction.storage.objects.opening import Store, translate
 from compaction.storage.objects.store import ObjectStorage, Retrying, open_objects
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.stores.s3 import QUICK, S3

@@ -10,7 +10,7 @@ import pytest
 from obstore.store import LocalStore
 
 from compaction.storage.errors import ObjectAccessError
-from compaction.storage.objects import folder_listing
+from compaction.storage.objects import store
 from compaction.storage.objects.store import ObjectInfo, ObjectStorage, open_objects
 
 
@@ -81,6 +81,6 @@ def test_a_folder_that_cannot_be_read_is_named(root: Path, monkeypatch: pytest.M
             raise PermissionError(13, "Permission denied")
         return os.listdir(folder)
 
-    monkeypatch.setattr(folder_listing, "listdir", refuse)
+    monkeypatch.setattr(store, "listdir", refuse)
     with pytest.raises(ObjectAccessError, match="t/1: access denied"):
         listed(open_objects(str(root)))

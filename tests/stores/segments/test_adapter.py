@@ -7,23 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from compaction.api.job.resource import CompactionJobSpec
-from compaction.api.policy.spec import CompactionPolicySpec
+from compaction.api.job.job import CompactionJobSpec
+from compaction.api.policy.policy_spec import CompactionPolicySpec
 from compaction.core.planning.candidates import LeftOutReason
-from compaction.core.planning.planner import LeftOut
-from compaction.core.planning.triggers import PlanTrigger, TargetHistory, reason_not_due
+from compaction.core.planning.planner import LeftOut, PlanTrigger, TargetHistory, reason_not_due
 from compaction.errors import ClaimRefusedError
 from compaction.segments.commit import fence
 from compaction.segments.commit.records import GroupReceipt
 from compaction.segments.directory import lock
 from compaction.segments.generate import generate_log
-from compaction.segments.planning.group_check import GroupCheck
-from compaction.segments.planning.limits import SegmentLimits
-from compaction.segments.planning.plan import plan_log
+from compaction.segments.planning.plan import GroupCheck, plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting.compact import compact_groups
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.store import SegmentLogStore
 from compaction.storage.adapter import SenseRequest, open_store
 from support.stores.ra_system import killed, running, stopped

@@ -13,12 +13,12 @@ import pytest
 
 from compaction.segments import sweep
 from compaction.segments.commit import commit, fence
-from compaction.segments.format.codec import read_segment
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.format.segment_file import read_segment
 from compaction.segments.planning.plan import LogPlan, plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from support.stores.segment_logs import append_random_steps, content, leftovers, live_set, regular, restore
 
 pytestmark = pytest.mark.fixtures

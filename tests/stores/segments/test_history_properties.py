@@ -18,12 +18,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from compaction.segments import sweep
 from compaction.segments.commit import fence, recovery
-from compaction.segments.format.writer import LogWriter
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.planning.plan import plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from support.depth import examples
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath
 from support.stores.segment_logs import Content, compact_log, content, leftovers

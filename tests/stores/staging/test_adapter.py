@@ -10,19 +10,18 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import PolicyReason
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.core.planning.debt import HeldJob, ScanResult
 from compaction.core.planning.planner import JobInventory
-from compaction.core.planning.reading import HeldJob, ScanResult
-from compaction.core.reconcile.planning.creating import planner_of, spec_of
+from compaction.core.reconcile.planning.replan import planner_of, spec_of
 from compaction.errors import ClaimRefusal, ClaimRefusedError
 from compaction.registry import kind_of
 from compaction.staging import adapter as module
 from compaction.staging.adapter import STRAY_SECONDS, StagingAdapter
-from compaction.staging.flows.branching import Brancher
+from compaction.staging.flows.branching import Brancher, seal
 from compaction.staging.flows.committing import Committer, Draft
-from compaction.staging.flows.swapping import seal
 from compaction.staging.flows.writing import Writer
-from compaction.staging.refs.records import RepositoryRecord
+from compaction.staging.refs.branches import RepositoryRecord
 from compaction.staging.sensor import REST_SECONDS, BranchSensor, selected
 from compaction.staging.staged.counters import PARTITION, TokenCounters
 from compaction.staging.store import StagingConnection, StagingStore

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compaction.api.policy.status import MAX_BEHIND
-from compaction.staging.behind import furthest_behind
-from compaction.staging.compaction.work import BranchWork
-from compaction.staging.refs.records import BranchRecord
+from compaction.api.policy.policy_status import MAX_BEHIND
+from compaction.staging.answers import furthest_behind
+from compaction.staging.compaction import BranchWork
+from compaction.staging.refs.branches import BranchRecord
 from compaction.staging.sensor import BranchDebt
 from compaction.staging.staged.counters import Counts
 

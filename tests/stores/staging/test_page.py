@@ -9,13 +9,13 @@ import pytest
 
 from compaction.api.policy.staging_area import MAX_TOKENS_PER_JOB, LakeFsMergeSpec, StagingThresholds
 from compaction.staging.cli.commands import COMMANDS
-from compaction.staging.cli.history.operations import CREATE_REPO, OPERATIONS
-from compaction.staging.cli.lakefs.commands import COMMANDS as LAKEFS_COMMANDS
+from compaction.staging.cli.exec import CREATE_REPO, OPERATIONS
+from compaction.staging.cli.lakefs.lakefs_commands import COMMANDS as LAKEFS_COMMANDS
 from compaction.staging.flows.reading import MOST_LISTED
 from compaction.staging.flows.writing import MOST_DELETED
-from compaction.staging.format.framing import MAX_PART_BYTES
+from compaction.staging.format.identity import MAX_PART_BYTES
 from compaction.staging.kv.port import MAX_KEY_BYTES, MAX_VALUE_BYTES
-from compaction.staging.serving.openapi import STAGING_API
+from compaction.staging.serving.server import STAGING_API
 from support.cluster.rendered import ROOT
 
 PAGE = (ROOT / "docs" / "staging.md").read_text()

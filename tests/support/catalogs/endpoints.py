@@ -10,13 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compaction.catalogs.model.hybrid import hybrid
+from compaction.catalogs.model.descriptors import hybrid
 from compaction.catalogs.participants.reference import ReferenceParticipant
-from compaction.catalogs.participants.report import Report, Role
+from compaction.catalogs.participants.reports import Report, Role
 from compaction.catalogs.serving.client import AskLimits, ParticipantAddress, ParticipantClient
 from compaction.catalogs.serving.messages import ReportMessage
-from compaction.catalogs.serving.openapi import DOCUMENT_PATH
-from compaction.catalogs.serving.server import ParticipantServer
+from compaction.catalogs.serving.server import DOCUMENT_PATH, ParticipantServer
 from compaction.serving.access import Gate
 from support.stores.ingest import SECRET, Endpoint, gate, serving
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from compaction.catalogs.log.etcd.client import GatewayClient
-from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings
+from compaction.catalogs.log.etcd.gateway import GatewayClient
+from compaction.catalogs.log.etcd.wire import Endpoint, EtcdSettings
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.log.watching import Pace
 from compaction.local.cluster.control_plane import server_environment

@@ -9,8 +9,8 @@ from typing import Any
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from compaction.catalogs.log.etcd.client import GatewayClient
-from compaction.catalogs.log.etcd.settings import EtcdSettings, Tls
+from compaction.catalogs.log.etcd.gateway import GatewayClient
+from compaction.catalogs.log.etcd.wire import EtcdSettings, Tls
 from compaction.local.servers.etcd import LocalEtcd
 
 USER = "orders"

@@ -6,23 +6,35 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from compaction.catalogs.codec.texts import text_order
+from compaction.catalogs.codec.primitives import text_order
 from compaction.catalogs.model import entries as model
-from compaction.catalogs.model.descriptors import Column, Index, Schema, SchemaContents, Table, View, Zone
-from compaction.catalogs.model.enums import Collation, ColumnType, ConsistencyMode, IndexKind, IndexStatus, ViewKind
-from compaction.catalogs.model.hybrid import MAXIMUM, MINIMUM
-from compaction.catalogs.model.values import (
+from compaction.catalogs.model.descriptors import (
+    MAXIMUM,
+    MINIMUM,
     NULL,
+    Collation,
+    Column,
+    ColumnType,
+    ConsistencyMode,
     Constant,
     Date,
     DateTime,
     Decimal,
     Duration,
     Function,
+    Index,
+    IndexKind,
+    IndexStatus,
     Period,
+    Schema,
+    SchemaContents,
+    Table,
     Time,
     Timestamp,
     Uuid,
+    View,
+    ViewKind,
+    Zone,
 )
 
 

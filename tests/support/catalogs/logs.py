@@ -9,8 +9,8 @@ from typing import Protocol
 
 from compaction.catalogs.log.memory import MemoryUpdateLog
 from compaction.catalogs.log.port import LogEvent, Recovered, UpdateLog, Watch
+from compaction.catalogs.model.descriptors import hybrid, later
 from compaction.catalogs.model.entries import AdvanceIds, Snapshot, VersionedUpdate
-from compaction.catalogs.model.hybrid import hybrid, later
 from support.time.waiting import eventually
 
 DELAY = 5

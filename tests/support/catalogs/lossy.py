@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 
 from compaction.catalogs.log.etcd import wire
-from compaction.catalogs.log.etcd.client import GatewayClient
 from compaction.catalogs.log.etcd.connections import Answer
-from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings
-from compaction.catalogs.log.etcd.wire import Document
+from compaction.catalogs.log.etcd.gateway import GatewayClient
+from compaction.catalogs.log.etcd.wire import Document, Endpoint, EtcdSettings
 
 
 class Loss(Enum):

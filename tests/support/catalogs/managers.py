@@ -10,11 +10,10 @@ from compaction.catalogs.commands.command import Command
 from compaction.catalogs.log.port import UpdateLog
 from compaction.catalogs.manager.clock import HybridClock
 from compaction.catalogs.manager.events import CatalogEvent, EventKind
-from compaction.catalogs.manager.executing import Executed
-from compaction.catalogs.manager.manager import CatalogManager
-from compaction.catalogs.manager.runners import InlineRunner
-from compaction.catalogs.manager.settings import Settings
-from compaction.catalogs.model.hybrid import hybrid
+from compaction.catalogs.manager.futures import InlineRunner
+from compaction.catalogs.manager.history import Settings
+from compaction.catalogs.manager.manager import CatalogManager, Executed
+from compaction.catalogs.model.descriptors import hybrid
 
 START = 1_700_000_000_000
 

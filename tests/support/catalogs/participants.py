@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compaction.catalogs.errors import CatalogError
-from compaction.catalogs.participants.report import Cause, PartitionReport, Report, Role
+from compaction.catalogs.participants.reports import Cause, PartitionReport, Report, Role
 
 
 @dataclass

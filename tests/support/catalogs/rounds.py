@@ -11,9 +11,8 @@ from compaction.catalogs.compaction.deciding import Compaction, Cut, compacting
 from compaction.catalogs.compaction.round import Answer, Round, Topology, Unanswered
 from compaction.catalogs.manager.history import History
 from compaction.catalogs.model.catalog import Catalog
-from compaction.catalogs.model.descriptors import Zone
-from compaction.catalogs.model.hybrid import hybrid
-from compaction.catalogs.participants.report import Cause, IndexBuild, PartitionReport, Rebalance, Report, Role
+from compaction.catalogs.model.descriptors import Zone, hybrid
+from compaction.catalogs.participants.reports import Cause, IndexBuild, PartitionReport, Rebalance, Report, Role
 from support.catalogs.worlds import World
 
 NAMES = ("node1", "node2", "node3")

@@ -5,11 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from compaction.catalogs.codec.types import TypeId
+from compaction.catalogs.codec.primitives import TypeId
 from compaction.catalogs.model import entries as model
-from compaction.catalogs.model.descriptors import Column, Index, Schema, SchemaContents, Table, View, Zone
-from compaction.catalogs.model.enums import Collation, ColumnType, ConsistencyMode, IndexKind, IndexStatus, ViewKind
-from compaction.catalogs.model.values import NULL, Constant, Decimal, Function
+from compaction.catalogs.model.descriptors import (
+    NULL,
+    Collation,
+    Column,
+    ColumnType,
+    ConsistencyMode,
+    Constant,
+    Decimal,
+    Function,
+    Index,
+    IndexKind,
+    IndexStatus,
+    Schema,
+    SchemaContents,
+    Table,
+    View,
+    ViewKind,
+    Zone,
+)
 
 ZONE = Zone(5, "Zone", 1, ("p1", "p2"), 25, 3, 2, 0, 7, 300, "$..*", ConsistencyMode.HIGH_AVAILABILITY)
 COLUMNS = (

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compaction.catalogs.commands.columns import ColumnSpec
-from compaction.catalogs.commands.command import Batch, Command, batch
-from compaction.catalogs.commands.schemas import CreateSchema, CreateSystemSchema
-from compaction.catalogs.commands.tables import CreateTable, PrimaryKey
+from compaction.catalogs.commands.command import Batch, ColumnSpec, Command, batch
+from compaction.catalogs.commands.schema_commands import CreateSchema, CreateSystemSchema
+from compaction.catalogs.commands.table_commands import CreateTable, PrimaryKey
 from compaction.catalogs.model.applying import applied
 from compaction.catalogs.model.catalog import EMPTY, Catalog
-from compaction.catalogs.model.descriptors import Index, Table
+from compaction.catalogs.model.descriptors import ColumnType, Index, Table, hybrid
 from compaction.catalogs.model.entries import VersionedUpdate
-from compaction.catalogs.model.enums import ColumnType
-from compaction.catalogs.model.hybrid import hybrid
 
 INT = ColumnType.INT32
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from compaction.api.job.resource import CompactionJob
-from compaction.blocks.measures import measures_of
-from compaction.blocks.planning.ids import output_id
-from compaction.blocks.planning.offers import offer
+from compaction.api.job.job import CompactionJob
+from compaction.blocks.kind import measures_of
+from compaction.blocks.planning.batches import BlockClass, BlockRules, LevelRule, QueuedBlock
+from compaction.blocks.planning.offers import offer, output_id
 from compaction.blocks.planning.queue import BlockQueue
-from compaction.blocks.planning.rules import BlockClass, BlockRules, LevelRule, QueuedBlock
-from compaction.core.planning.reading import ScanResult
+from compaction.core.planning.debt import ScanResult
 from compaction.core.reconcile import store_work
 from compaction.core.reconcile.actions import RunStoreTask, StoreTask
-from compaction.core.reconcile.memory import frozen
+from compaction.core.reconcile.observations import frozen
 from support.cluster.manifests import block_store
 from support.cluster.world import Log, PlainCluster
 

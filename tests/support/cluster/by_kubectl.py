@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from compaction.kube.client.api import PatchKind
-from compaction.kube.client.resources import (
+from compaction.kube.client.transport import (
     CATALOG_COMPACTIONS,
     COMPACTION_JOBS,
     COMPACTION_POLICIES,
@@ -19,7 +19,7 @@ from compaction.kube.client.resources import (
     PODS,
     Resource,
 )
-from compaction.local.cluster.admin import AdminClient, Answer
+from compaction.local.cluster.control_plane import AdminClient, Answer
 from compaction.segments.generate import Pattern, generate_log
 from compaction.segments.reading.reader import log_fingerprint
 from compaction.segments.reading.view import open_log

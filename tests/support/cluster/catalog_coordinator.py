@@ -5,17 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
 from compaction.api.catalog.reasons import Finding
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.catalog.status import CatalogCompactionStatus
 from compaction.api.conditions import get_condition
-from compaction.catalogs.compaction.actions import Ask, CatalogDecision, ReadLog, SaveSnapshot, SendMinimum
-from compaction.catalogs.compaction.catalog import reconcile
-from compaction.catalogs.compaction.memory import CatalogMemory
-from compaction.catalogs.compaction.observations import CatalogSnapshot, Delivered, Heard, LogRead, Result, Saved
+from compaction.catalogs.compaction.observations import (
+    Ask,
+    CatalogDecision,
+    CatalogMemory,
+    CatalogSnapshot,
+    Delivered,
+    Heard,
+    LogRead,
+    ReadLog,
+    Result,
+    Saved,
+    SaveSnapshot,
+    SendMinimum,
+)
+from compaction.catalogs.compaction.reconcile import reconcile
 from compaction.catalogs.compaction.round import Answer, Unanswered
 from compaction.catalogs.log.port import SnapshotOutcome
-from compaction.catalogs.model.hybrid import hybrid
+from compaction.catalogs.model.descriptors import hybrid
 from compaction.core.reconcile.observations import Moment
 from support.catalogs.rounds import report, timeline
 from support.cluster.catalog_manifests import catalog_object

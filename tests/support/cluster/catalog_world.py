@@ -7,21 +7,21 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
+from compaction.api.catalog.catalog_spec import CatalogCompactionSpec
 from compaction.api.catalog.reasons import Reason
-from compaction.api.catalog.spec import CatalogCompactionSpec
 from compaction.api.names import ANNOTATION_USED_BY
 from compaction.catalogs.commands.command import Command
 from compaction.catalogs.compaction.round import Answer, Unanswered
 from compaction.catalogs.errors import CatalogError
 from compaction.catalogs.log.memory import MemoryUpdateLog
 from compaction.catalogs.log.port import Recovered, Renewal, SnapshotOutcome, UpdateLog
+from compaction.catalogs.model.descriptors import hybrid
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
-from compaction.catalogs.model.hybrid import hybrid
-from compaction.catalogs.operator.ports import Credentials
+from compaction.catalogs.operator.working import Credentials
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.catalogs.serving.client import ParticipantAddress
 from compaction.errors import NotFoundError
-from compaction.kube.client.resources import Resource
+from compaction.kube.client.transport import Resource
 from support.catalogs.worlds import World
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.cluster.admin import AdminClient
-from compaction.local.cluster.control_plane import RunningControlPlane, start_control_plane
+from compaction.local.cluster.control_plane import AdminClient, RunningControlPlane, start_control_plane
 from compaction.local.programs.binaries import Binaries
 from support.time.waiting import eventually
 

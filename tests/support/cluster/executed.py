@@ -7,10 +7,10 @@ import atexit
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from compaction.api.job.resource import CompactionJob, CompactionJobSpec, CompactionJobStatus
+from compaction.api.job.job import CompactionJob, CompactionJobSpec, CompactionJobStatus
 from compaction.api.names import API_VERSION, LABEL_PLAN, POLICY_KIND
-from compaction.api.policy.resource import CompactionPolicyStatus
-from compaction.api.text.times import format_timestamp, timestamp_from_epoch
+from compaction.api.policy.policy import CompactionPolicyStatus
+from compaction.api.text.quantities import format_timestamp, timestamp_from_epoch
 from compaction.core.reconcile.actions import (
     Announce,
     AssignJob,
@@ -21,8 +21,7 @@ from compaction.core.reconcile.actions import (
     RaiseShare,
     StopWorker,
 )
-from compaction.core.reconcile.memory import Memory
-from compaction.core.reconcile.observations import Identity, Moment
+from compaction.core.reconcile.observations import Identity, Memory, Moment
 from compaction.errors import ApiUnavailableError, StaleTokenError
 from compaction.kube.errors import LaunchError
 from compaction.kube.executor.executor import Executor

@@ -13,16 +13,14 @@ from typing import Any, Final
 
 import yaml
 
-from compaction.catalogs.commands.altering import AddColumns
 from compaction.catalogs.commands.command import Command
-from compaction.catalogs.commands.tables import CreateTable, PrimaryKey
-from compaction.catalogs.commands.zones import CreateZone
-from compaction.catalogs.log.etcd.client import GatewayClient
-from compaction.catalogs.log.etcd.settings import EtcdSettings
+from compaction.catalogs.commands.table_commands import AddColumns, CreateTable, PrimaryKey
+from compaction.catalogs.commands.zone_commands import CreateZone
+from compaction.catalogs.log.etcd.gateway import GatewayClient
+from compaction.catalogs.log.etcd.wire import EtcdSettings
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
-from compaction.catalogs.manager.executing import Executed
-from compaction.catalogs.manager.manager import CatalogManager
-from compaction.catalogs.manager.settings import Settings
+from compaction.catalogs.manager.history import Settings
+from compaction.catalogs.manager.manager import CatalogManager, Executed
 from compaction.catalogs.model.catalog import Catalog
 from support.catalogs.participant_processes import ParticipantProcess
 from support.catalogs.worlds import column

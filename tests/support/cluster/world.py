@@ -12,25 +12,26 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compaction.api.enums import JobState, WorkerEnding, WorkerTrouble
-from compaction.api.job.report import JobReport
-from compaction.api.job.resource import CompactionJob, CompactionJobStatus
+from compaction.api.job.job import CompactionJob, CompactionJobStatus
+from compaction.api.job.job_status import JobReport
 from compaction.api.names import GROUP
-from compaction.api.policy.resource import CompactionPolicy, CompactionPolicyStatus
-from compaction.api.text.times import format_timestamp, timestamp_from_epoch
+from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus
+from compaction.api.text.quantities import format_timestamp, timestamp_from_epoch
 from compaction.core.planning.candidates import Candidate, GroupCandidate, ObsoleteSource
-from compaction.core.planning.reading import ScanResult, TargetProblem
+from compaction.core.planning.debt import ScanResult, TargetProblem
 from compaction.core.reconcile import store_work
 from compaction.core.reconcile.actions import Decision, RunStoreTask, StoreTask
-from compaction.core.reconcile.allowance import Allowance
-from compaction.core.reconcile.memory import Memory, frozen
 from compaction.core.reconcile.observations import (
+    Allowance,
     Identity,
     JobLease,
     JobView,
+    Memory,
     Moment,
     PolicySnapshot,
     WorkerLease,
     WorkerProcess,
+    frozen,
 )
 from compaction.core.reconcile.policy import reconcile
 from compaction.segments.kind import MISSING

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from compaction.api.names import COORDINATOR_LEASE
-from compaction.api.text.times import timestamp_from_epoch
+from compaction.api.text.quantities import timestamp_from_epoch
 from compaction.leases.record import format_micro_time
 from support.cluster.by_kubectl import Cluster
 

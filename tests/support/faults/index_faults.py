@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from sqlalchemy import event
 
-from compaction.storage.database.engine import Database
+from compaction.storage.database import Database
 
 D = TypeVar("D", bound=Database)
 

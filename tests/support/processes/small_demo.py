@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from compaction.local.demo.blocks import scenario as blocks
-from compaction.local.demo.catalog import scenario as catalog
-from compaction.local.demo.staging import entries
-from compaction.local.demo.staging import scenario as staging
+from compaction.local.demo.blocks import writers as blocks
+from compaction.local.demo.catalog import nodes as catalog
+from compaction.local.demo.staging import writers
+from compaction.local.demo.staging import writers as staging
 
 SMALL: Final = [sys.executable, str(Path(__file__)), "demo"]
 """As `demos.COMMAND`."""
@@ -36,14 +36,14 @@ VERSIONS: Final = ("VERSIONS", "CHECKPOINT_AT", "FIRST_TRANSACTION_AT", "SECOND_
 
 
 def main() -> int:
-    entries.LOGS, entries.TABLES, entries.TOTAL = LOGS, TABLES, LOGS + TABLES  # type: ignore[misc]
+    writers.LOGS, writers.TABLES, writers.TOTAL = LOGS, TABLES, LOGS + TABLES  # type: ignore[misc]
     staging.PURGED, staging.THRESHOLDS = PURGED, THRESHOLDS  # type: ignore[misc]
     slower_writers()
     for name in VERSIONS:
         setattr(catalog, name, getattr(catalog, name) // FEWER)
 
-    from compaction.local.demo.blocks import prover as block_prover
-    from compaction.local.demo.staging import prover as staging_prover
+    from compaction.local.demo.blocks import proof as block_prover
+    from compaction.local.demo.staging import proof as staging_prover
 
     block_prover.PAUSE_SECONDS = staging_prover.PAUSE_SECONDS = READER_PAUSE  # type: ignore[misc]
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from compaction.api.job.report import JobReport
-from compaction.api.job.resource import CompactionJobSpec, JobParameters, JobSources, PolicyReference
+from compaction.api.job.job import CompactionJobSpec, JobParameters, JobSources, PolicyReference
+from compaction.api.job.job_status import JobReport
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE, SegmentGroup, SegmentLogParameters, SegmentLogSources
-from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.plan import plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.worker.errors import (
     JobStoppedError,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from compaction.blocks.index.replacing import BlockReplacement
+from compaction.blocks.index.registering import BlockReplacement
 from compaction.blocks.index.tombstones import confirm, due
 from compaction.blocks.model import Block
 from compaction.blocks.store import BlockStore

@@ -16,7 +16,7 @@ from ulid import ULID
 
 from compaction.blocks.cli.commands import group
 from compaction.blocks.format.metadata import BlockMetadata
-from compaction.blocks.paths import block_path
+from compaction.blocks.model import block_path
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.storage.objects.store import ObjectStorage, open_objects
 from support.stores.blocks import parquet, rows

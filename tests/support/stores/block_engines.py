@@ -103,8 +103,8 @@ class Work:
 
 
 def _merging(work: Work, *, known: bool) -> Callable[[], object]:
+    from compaction.blocks.merge.footers import MergeInput, MergeSettings
     from compaction.blocks.merge.kernel import merge
-    from compaction.blocks.merge.settings import MergeInput, MergeSettings
     from compaction.blocks.model import RowFingerprint
 
     fingerprint = RowFingerprint() if known else None
@@ -132,7 +132,7 @@ def known(work: Work) -> Callable[[], object]:
 
 def verification(work: Work) -> Callable[[], object]:
     """The output read again and hashed."""
-    from compaction.blocks.fingerprint.verify import read_back
+    from compaction.blocks.fingerprint.proof import read_back
 
     return lambda: read_back(work.output, lambda: work.output)
 

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from compaction.blocks.fingerprint.rows import fingerprint
+from compaction.blocks.fingerprint.row_hashes import fingerprint
 from compaction.blocks.format.footer import read_footer
 from compaction.blocks.format.metadata import BlockMetadata, ancestry, decode
 from compaction.blocks.index.claims import claim, high_water
-from compaction.blocks.index.replacing import BlockReplacement, replace
+from compaction.blocks.index.registering import BlockReplacement, replace
 from compaction.blocks.index.rows import created_at
-from compaction.blocks.model import Block
-from compaction.blocks.paths import block_path
-from compaction.blocks.planning.ids import output_id
+from compaction.blocks.model import Block, block_path
+from compaction.blocks.planning.offers import output_id
 from compaction.blocks.registration.describe import describe
 from compaction.blocks.store import BlockStore
 from support.stores.block_stores import read

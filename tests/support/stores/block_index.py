@@ -14,10 +14,9 @@ import pytest
 from sqlalchemy import Connection, Table, delete, insert, select, update
 from ulid import ULID
 
-from compaction.blocks.index.engine import IndexChange, IndexDatabase
-from compaction.blocks.index.schema import VERSION_TABLE, ensure_schema
-from compaction.blocks.index.tables import HEAD, METADATA, NEWEST_SCHEMA
+from compaction.blocks.index.tables import HEAD, METADATA, NEWEST_SCHEMA, IndexChange, IndexDatabase
 from compaction.blocks.model import Block, RowFingerprint
+from compaction.blocks.store import VERSION_TABLE, ensure_schema
 from compaction.local.servers.postgres import PostgresServer, start_postgres
 
 IDENTITY: Final = "index-of-the-tests"

@@ -7,18 +7,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
-from compaction.api.job.report import JobReport
+from compaction.api.job.job_status import JobReport
 from compaction.api.policy.block_store import BlockStoreReference, IndexReference
-from compaction.blocks.index.orphans import unknown_paths
-from compaction.blocks.paths import parse_block_path
-from compaction.blocks.rewriting.job import BlockJob
+from compaction.blocks.index.tombstones import unknown_paths
+from compaction.blocks.model import parse_block_path
+from compaction.blocks.rewriting.report import BlockJob
 from compaction.blocks.rewriting.rewriter import BlockRewriter
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep import orphan_collector
 from compaction.blocks.sweep.cleaning import sweep
 from compaction.storage.secrets import GivenSecrets
-from compaction.worker.engine import Engine
-from compaction.worker.ports import HeldLease
+from compaction.worker.ports import Engine, HeldLease
 from support.processes.worker_ports import FakeLease
 
 JOB = "job-1"

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compaction.blocks.merge.settings import MergeInput
+from compaction.blocks.merge.footers import MergeInput
 
 Row = dict[str, Any]
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compaction.blocks.index.listing import EVERYTHING, BlockFilter
-from compaction.blocks.paths import block_path
+from compaction.blocks.index.live_blocks import EVERYTHING, BlockFilter
+from compaction.blocks.model import block_path
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.local.servers.postgres import PostgresServer
 from support.programs import needs, needs_of

@@ -19,12 +19,9 @@ from urllib.parse import quote, urlencode
 
 from compaction.blocks.serving.server import IngestServer
 from compaction.blocks.store import BlockStore
-from compaction.catalogs.participants.participant import Participant
-from compaction.serving.access import AccessRules, Gate
-from compaction.serving.reviews import AllowedAccounts, CachedReviews, TokenReview
-from compaction.serving.running import Address, serve
-from compaction.serving.service import HttpService, RequestLimits
-from compaction.serving.shared_secrets import SharedSecret
+from compaction.catalogs.participants.reference import Participant
+from compaction.serving.access import AccessRules, AllowedAccounts, CachedReviews, Gate, SharedSecret, TokenReview
+from compaction.serving.service import Address, HttpService, RequestLimits, serve
 from compaction.staging.store import StagingStore
 from support.stores.json_schema import problems
 

@@ -19,8 +19,7 @@ from compaction.staging.format.messages import BranchData, CommitData, ProtoTime
 from compaction.staging.kv.port import Presence
 from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.refs.names import METADATA_PARTITION, REPOSITORIES_PARTITION, SCHEMA_KEY, new_instance_uid
-from compaction.staging.staged.layers import layered
-from compaction.staging.staged.tokens import StagedTokens, new_token
+from compaction.staging.staged.rows import StagedTokens, layered, new_token
 from compaction.staging.tree.applying import apply
 from compaction.staging.tree.diffing import diff_changes
 from compaction.staging.tree.storage import RangeStorage

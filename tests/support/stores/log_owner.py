@@ -13,14 +13,13 @@ from pathlib import Path
 
 from compaction.errors import StaleTokenError
 from compaction.segments.clump.moves import Moves, read_moves, resolve
-from compaction.segments.clump.owner import Appended, EntryCopy
+from compaction.segments.clump.running_owner import Appended, EntryCopy
 from compaction.segments.format import etf
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.reading.reader import iter_entries
 from compaction.segments.reading.view import is_log_directory, open_log
-from compaction.segments.snapshot.data_file import DATA_FILE
-from compaction.segments.snapshot.directories import find_snapshots, parse_snapshot_name, write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.directories import DATA_FILE, find_snapshots, parse_snapshot_name, write_snapshot
+from compaction.segments.snapshot.live_indexes import LiveSet
 
 PUT, DELETE, COPIES = b"P", b"D", b"C"
 

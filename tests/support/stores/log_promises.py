@@ -8,14 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compaction.segments.checking.facts import LogFacts
+from compaction.segments.checking.all_checks import problems_of
+from compaction.segments.checking.facts import LogFacts, Problem
 from compaction.segments.checking.reading import read_facts
-from compaction.segments.checking.rules import Problem
-from compaction.segments.checking.run import problems_of
 from compaction.segments.errors import NotALogDirectoryError
-from compaction.segments.memtable.table import LogEntry
+from compaction.segments.memtable import LogEntry
 from compaction.segments.system.log import Log
-from compaction.segments.system.row import LogRow
+from compaction.segments.system.rules import LogRow
 
 Content = dict[int, LogEntry]
 

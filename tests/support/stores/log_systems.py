@@ -11,14 +11,14 @@ from typing import Final
 from click.testing import CliRunner
 
 from compaction.segments.cli.commands import group
-from compaction.segments.memtable.table import LogEntry
-from compaction.segments.snapshot.seq import LiveSet
-from compaction.segments.system.cut import LogCut, write_cut
+from compaction.segments.memtable import LogEntry
+from compaction.segments.snapshot.live_indexes import LiveSet
+from compaction.segments.system.content import LogCut, write_cut
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.wal.codec import HEADER, RecordEncoder, WalRecord
 from compaction.segments.wal.files import wal_name
-from compaction.segments.wal.reader import read_wal
-from compaction.segments.writer.flush import NewSegments
+from compaction.segments.wal.wal_reader import read_wal
+from compaction.segments.writer import NewSegments
 
 WAIT: Final = 120.0
 LIMITS: Final = SystemLimits(segments=NewSegments(max_count=8), snapshot_grace=1e9)

@@ -13,8 +13,8 @@ from collections import defaultdict, deque
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from compaction.segments.memtable.table import LogEntry
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.memtable import LogEntry
+from compaction.segments.snapshot.live_indexes import LiveSet
 
 Position = tuple[int, int]
 """Index and term. Each is written once in the life of a log: whoever goes back writes a new term."""

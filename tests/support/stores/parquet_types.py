@@ -19,15 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from compaction.blocks.merge import encodings
+from compaction.blocks.merge import output
+from compaction.blocks.merge.footers import MergeInput, MergeSettings
 from compaction.blocks.merge.kernel import merge
-from compaction.blocks.merge.settings import MergeInput, MergeSettings
 
 ROWS: Final = 600
 GROUP_ROWS: Final = 250
 KEY: Final = "id"
 READ_BY_ALL: Final = frozenset({"PLAIN", "RLE", "RLE_DICTIONARY", "DELTA_BINARY_PACKED", "DELTA_BYTE_ARRAY"})
-ENCODINGS: Final = (encodings.DICTIONARY, "PLAIN", "DELTA_BINARY_PACKED", "DELTA_BYTE_ARRAY")
+ENCODINGS: Final = (output.DICTIONARY, "PLAIN", "DELTA_BINARY_PACKED", "DELTA_BYTE_ARRAY")
 _CONTEXT: Final = Context(prec=80)
 
 
@@ -214,15 +214,15 @@ def merged(rows: pa.Table, encoding: str = "") -> bytes:
     encoding has it, the others what the merge chooses.
     """
     halves = [rows.slice(0, ROWS // 3), rows.slice(ROWS // 3)]
-    coded = encoding in {"", encodings.DICTIONARY}
-    real = encodings.candidates
+    coded = encoding in {"", output.DICTIONARY}
+    real = output.candidates
 
     def forced(kind: pa.DataType) -> tuple[str, ...]:
         return (encoding,) if encoding in real(kind) else real(kind)
 
     inputs = [MergeInput(name=str(n), open=_opener(half, coded), sort_key=(KEY,)) for n, half in enumerate(halves)]
     sink = io.BytesIO()
-    with mock.patch.object(encodings, "candidates", forced):
+    with mock.patch.object(output, "candidates", forced):
         merge(inputs, sink, MergeSettings(sort_key=(KEY,), max_group_rows=GROUP_ROWS))
     return sink.getvalue()
 

@@ -18,8 +18,8 @@ from typing import cast
 import numpy as np
 
 from compaction.segments.format import etf
-from compaction.segments.format.codec import CURRENT_VERSION, encode_header, encode_records, read_segment
 from compaction.segments.format.names import link_name, ra_compacting_name
+from compaction.segments.format.segment_file import CURRENT_VERSION, encode_header, encode_records, read_segment
 from compaction.segments.model import (
     DEFAULT_MAX_COUNT,
     DEFAULT_MAX_SIZE,
@@ -29,7 +29,7 @@ from compaction.segments.model import (
     data_start,
 )
 from compaction.segments.snapshot.directories import find_snapshots
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 
 
 @dataclass(frozen=True, slots=True)

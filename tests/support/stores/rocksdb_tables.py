@@ -11,7 +11,7 @@ from typing import IO
 
 import pyspark
 
-from compaction.worker.spark.java import find_java
+from compaction.worker.spark.settings import find_java
 
 SOURCE = Path(__file__).with_name("RocksDbTables.java")
 

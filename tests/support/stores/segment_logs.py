@@ -11,15 +11,15 @@ from typing import Any, Final
 
 from compaction.api.policy.segment_logs import Ownership
 from compaction.segments.commit import commit, fence, recovery
-from compaction.segments.directory.faults import storage_errors
-from compaction.segments.format.writer import LogWriter
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.directory.fs import storage_errors
+from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.planning.plan import plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.reader import iter_entries
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.store import SegmentLogStore
 
 VARIED_LIMITS: Final = SegmentLimits(max_entries=64, max_bytes=1_000_000)

@@ -16,18 +16,17 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from compaction.staging.compaction.claims import claim, swap_base
-from compaction.staging.compaction.work import BranchWork, work_on
+from compaction.staging.compaction import BranchWork, claim, swap_base, work_on
 from compaction.staging.flows.area import Area
 from compaction.staging.format.columns import I64, U8, RecordColumns, binary_array
-from compaction.staging.format.framing import frame_value
+from compaction.staging.format.identity import frame_value
 from compaction.staging.format.messages import CatalogEntry, ProtoTimestamp
 from compaction.staging.format.ranges import write_ranges
-from compaction.staging.refs.records import BranchRecord
+from compaction.staging.refs.branches import BranchRecord
 from compaction.staging.rewriting.tree import TreeWriter, WrittenTree
-from compaction.staging.staged.tokens import new_token
+from compaction.staging.staged.rows import new_token
 from compaction.staging.store import StagingConnection, StagingStore
-from compaction.worker.place import ObjectsPlace
+from compaction.worker.tasks import ObjectsPlace
 from support.processes.worker_ports import FakeLease
 
 NAME: Final = "bench"

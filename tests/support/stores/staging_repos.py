@@ -7,23 +7,18 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from compaction.staging.changes import TOMBSTONE
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.branching import Brancher
-from compaction.staging.flows.committing import Committer, Draft, Hook
-from compaction.staging.flows.importing import Importer
-from compaction.staging.flows.merging import Merger
+from compaction.staging.flows.committing import Committer, Draft, Hook, Importer, Merger
 from compaction.staging.flows.reading import Reader
-from compaction.staging.flows.resetting import Resetter
-from compaction.staging.flows.writing import Writer
-from compaction.staging.format.breaks import BreakRule
-from compaction.staging.format.columns import RecordColumns
-from compaction.staging.format.framing import frame_value, split_value
+from compaction.staging.flows.writing import Resetter, Writer
+from compaction.staging.format.columns import TOMBSTONE, RecordColumns
+from compaction.staging.format.identity import frame_value, split_value
+from compaction.staging.format.ranges import BreakRule
 from compaction.staging.kv.port import KeyValueStore
-from compaction.staging.refs.records import BranchRecord
-from compaction.staging.refs.repositories import Repositories
+from compaction.staging.refs.branches import BranchRecord, Repositories
 from compaction.staging.staged.counters import TokenCounters
-from compaction.staging.staged.tokens import new_token
+from compaction.staging.staged.rows import new_token
 from compaction.staging.tree.applying import apply
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.errors import DatabaseError

@@ -11,7 +11,7 @@ from typing import Final
 from hypothesis import strategies as st
 
 from compaction.staging.format.columns import RecordColumns
-from compaction.staging.format.framing import frame_value
+from compaction.staging.format.identity import frame_value
 from compaction.staging.format.table_reader import TableReader
 from compaction.staging.format.table_writer import TableWriter
 

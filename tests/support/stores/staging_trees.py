@@ -9,10 +9,9 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from compaction.staging.format.breaks import BreakRule
 from compaction.staging.format.columns import RecordColumns
-from compaction.staging.format.framing import frame_value, split_value
-from compaction.staging.format.ranges import RangeInfo, write_ranges
+from compaction.staging.format.identity import frame_value, split_value
+from compaction.staging.format.ranges import BreakRule, RangeInfo, write_ranges
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.objects.store import open_objects
 from support.stores.plain_tables import PlainTableWriter

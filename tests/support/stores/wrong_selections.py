@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compaction.segments.memtable.seq import Seq
-from compaction.segments.system.row import LogRow
-from compaction.segments.writer.selection import select
+from compaction.segments.memtable import Seq
+from compaction.segments.system.rules import LogRow, select
 
 
 def live_only_above(written: Sequence[Seq], row: LogRow, _: int | None) -> list[Seq]:

@@ -1,20 +1,168 @@
-"""The CustomResourceDefinitions: one object, and one file, per resource.
-
-`crds/` is generated from the models by `compactor crds --write crds`; a test fails when it differs. The text is
-byte-stable: same models, same bytes.
+"""The CustomResourceDefinitions: one object and one file for each resource, with structural schemas from the
+models.
 """
 
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
 from typing import Any, Final
 
 import yaml
 
-from compaction.api.base import ApiModel
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.crd.columns import PrinterColumn, ResourceInfo
-from compaction.api.crd.schema import structural_schema
-from compaction.api.job.resource import CompactionJob
+from compaction.api.base import FREE_FORM, LIST_TYPE, ApiModel, PrinterColumn, ResourceInfo
+from compaction.api.catalog.catalog import CatalogCompaction
+from compaction.api.job.job import CompactionJob
 from compaction.api.names import CATEGORY, GROUP, VERSION
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.api.text.printing import INT64_MAX
+
+# From a model to a structural OpenAPI v3 schema as CustomResourceDefinitions want it: docs/design/api-conventions.md.
+#
+# Pydantic's JSON schema is the input; the output has no references, no titles, no nulls, an explicit list type on
+# every list, int64 on every integer, and defaults that also fill in parents that were left out. Defaults are a matter
+# of the spec: in the status only what must be seen before the operator's first write has one.
+
+Schema = dict[str, Any]
+
+_KEPT: Final = (
+    "description",
+    "type",
+    "format",
+    "default",
+    "enum",
+    "pattern",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "maxProperties",
+    "required",
+    "properties",
+    "items",
+    "additionalProperties",
+    "anyOf",
+)
+"""Keywords that carry over, in the order in which they are written; `x-kubernetes-*` follow."""
+
+_OF_OBJECTS: Final = ("required", "additionalProperties")
+_FORMATS: Final = {"integer": "int64", "number": "double"}
+_DEFAULTED_IN_STATUS: Final = ("observedGeneration", "state")
+
+
+def structural_schema(model: type[ApiModel]) -> Schema:
+    """The schema of a whole resource: `openAPIV3Schema` of a CRD version."""
+    source = model.model_json_schema(mode="serialization", by_alias=True)
+    definitions = source.get("$defs", {})
+    properties = source["properties"]
+    status = _convert(properties["status"], definitions)
+    for name, field in status["properties"].items():
+        _drop_defaults(field, keep_own=name in _DEFAULTED_IN_STATUS)
+    # The generation check of kstatus tells an object nobody has looked at yet from a finished one.
+    status["default"] = {"observedGeneration": -1}
+    spec = _convert(properties["spec"], definitions)
+    spec.pop("default", None)
+    schema = {
+        "description": _prose(model.__doc__ or ""),
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"description": "Version of the schema of this object.", "type": "string"},
+            "kind": {"description": "Kind of this object.", "type": "string"},
+            "metadata": {"type": "object"},
+            "spec": spec,
+            "status": status,
+        },
+    }
+    return schema | {key: value for key, value in source.items() if key.startswith("x-kubernetes-")}
+
+
+def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
+    """One node without references, nulls and titles; its own keywords win over those of what it refers to."""
+    merged = _resolve(node, definitions)
+    if "const" in merged:
+        merged["enum"] = [merged["const"]]
+    kind = merged.get("type")
+    if kind in _FORMATS:
+        merged.setdefault("format", _FORMATS[kind])
+    if merged.get("maximum") == INT64_MAX:
+        del merged["maximum"]
+    if kind == "array":
+        merged["items"] = _convert(merged["items"], definitions)
+        merged.setdefault(LIST_TYPE, "atomic")
+    if kind == "object":
+        converted = _convert_object(merged, definitions)
+        merged = {key: value for key, value in merged.items() if key not in _OF_OBJECTS} | converted
+    if "description" in merged:
+        merged["description"] = _prose(merged["description"])
+    if merged.get("default", ...) is None:
+        del merged["default"]
+    extensions = sorted(key for key in merged if key.startswith("x-kubernetes-"))
+    return {key: merged[key] for key in (*_KEPT, *extensions) if key in merged}
+
+
+def _convert_object(node: Schema, definitions: Mapping[str, Any]) -> Schema:
+    """The parts of an object's schema that differ: its properties, or the values of a map."""
+    if node.get(FREE_FORM):
+        return {}
+    if "properties" not in node:
+        return {"additionalProperties": _convert(node["additionalProperties"], definitions)}
+    properties: Schema = {}
+    required = []
+    for name, source in node["properties"].items():
+        field = _convert(source, definitions)
+        is_optional = _is_nullable(source) or source.get("readOnly", False)
+        if name in node.get("required", ()) and not is_optional:
+            required.append(name)
+        elif field.get("type") == "object" and not is_optional:
+            # A parent that is left out is filled in, and then its children's defaults are.
+            field = _with_default(field, {})
+        properties[name] = field
+    return {"properties": properties, "required": required} if required else {"properties": properties}
+
+
+def _resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
+    """The node with its reference, or the one non-null alternative, merged in."""
+    merged = dict(node)
+    while "$ref" in merged or _is_nullable(merged):
+        if "$ref" in merged:
+            target = definitions[merged.pop("$ref").rpartition("/")[2]]
+        else:
+            alternatives = [choice for choice in merged.pop("anyOf") if choice.get("type") != "null"]
+            (target,) = alternatives
+        merged = {**target, **merged}
+    return merged
+
+
+def _is_nullable(node: Mapping[str, Any]) -> bool:
+    return any(choice.get("type") == "null" for choice in node.get("anyOf", ()))
+
+
+def _with_default(field: Schema, default: Any) -> Schema:
+    ordered = {**field, "default": default}
+    return {key: ordered[key] for key in (*_KEPT, *ordered) if key in ordered}
+
+
+def _drop_defaults(node: Schema, *, keep_own: bool = False) -> None:
+    """Remove defaults from a node and everything below it."""
+    if not keep_own:
+        node.pop("default", None)
+    for child in (*node.get("properties", {}).values(), *filter(None, (node.get("items"),))):
+        _drop_defaults(child)
+
+
+def _prose(text: str) -> str:
+    """A docstring as one line per paragraph: terminals wrap `kubectl explain` themselves."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+# The CustomResourceDefinitions: one object, and one file, per resource.
+#
+# `crds/` is generated from the models by `compactor crds --write crds`; a test fails when it differs. The text is
+# byte-stable: same models, same bytes.
 
 Resource = type[CompactionPolicy] | type[CompactionJob] | type[CatalogCompaction]
 RESOURCES: Final[tuple[Resource, ...]] = (CompactionPolicy, CompactionJob, CatalogCompaction)

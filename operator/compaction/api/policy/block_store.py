@@ -12,15 +12,11 @@ from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
-from compaction.api.base import ApiModel
-from compaction.api.crd.columns import PrinterColumn
-from compaction.api.crd.hints import list_atomic, list_map, list_set
+from compaction.api.base import ApiModel, Checked, PrinterColumn, Rule, list_atomic, list_map, list_set
 from compaction.api.members import JobMember, SourcesModel, StoreMember, StoreModel
-from compaction.api.policy.paths import NOT_OF_THE_KERNEL
-from compaction.api.policy.values import LASTING, SOME_BYTES, CaBundle, SecretKey, SecretName
-from compaction.api.rules import Checked, Rule
-from compaction.api.text.safe import UNPRINTABLE, printable
-from compaction.api.text.values import DURATION_PATTERN, Duration, Quantity, milliseconds_in_cel
+from compaction.api.policy.values import LASTING, NOT_OF_THE_KERNEL, SOME_BYTES, CaBundle, SecretKey, SecretName
+from compaction.api.text.printing import UNPRINTABLE, printable
+from compaction.api.text.quantities import DURATION_PATTERN, Duration, Quantity, milliseconds_in_cel
 
 MAX_BLOCKS_PER_JOB: Final = 1000
 MAX_TENANT: Final = 200

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 from cronsim import CronSim, CronSimError
 from pydantic import StringConstraints
 
-from compaction.api.rules import Checked, Rule
+from compaction.api.base import Checked, Rule
 
 MAX_CRON_TEXT: Final = 128
 _MONTHS: Final = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")

@@ -5,21 +5,17 @@ from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
-from compaction.api.base import ApiModel
-from compaction.api.bounds import Count
-from compaction.api.crd.columns import PrinterColumn
-from compaction.api.crd.hints import list_atomic, list_set
+from compaction.api.base import ApiModel, Checked, Count, PrinterColumn, Rule, list_atomic, list_set
 from compaction.api.members import JobMember, SourcesModel, StoreMember, StoreModel
-from compaction.api.policy.paths import (
+from compaction.api.policy.values import (
     ABSOLUTE_PATH,
     NOT_OF_THE_KERNEL,
     NOT_THE_FILE_SYSTEM,
     RELATIVE_DIRECTORY,
     RELATIVE_GLOB,
 )
-from compaction.api.rules import Checked, Rule
-from compaction.api.text.safe import PATH_LIMIT
-from compaction.api.text.values import Quantity
+from compaction.api.text.printing import PATH_LIMIT
+from compaction.api.text.quantities import Quantity
 
 MAX_SOURCES_PER_GROUP: Final = 8
 MAX_ENTRIES_PER_SEGMENT: Final = 65535

@@ -11,13 +11,10 @@ from typing import Annotated, Final
 
 from pydantic import Field, StringConstraints
 
-from compaction.api.base import ApiModel
-from compaction.api.crd.columns import PrinterColumn
-from compaction.api.crd.hints import list_atomic, list_set
+from compaction.api.base import ApiModel, Checked, PrinterColumn, Rule, list_atomic, list_set
 from compaction.api.members import JobMember, SourcesModel, StoreMember, StoreModel
 from compaction.api.policy.values import LASTING, SOME_BYTES, CaBundle, SecretKey, SecretName
-from compaction.api.rules import Checked, Rule
-from compaction.api.text.values import Duration, Quantity
+from compaction.api.text.quantities import Duration, Quantity
 
 METARANGE_REWRITE: Final = "MetarangeRewrite"
 MAX_TOKENS_PER_JOB: Final = 1000

@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import click
 
-from compaction.cli.errors import ErrorGroup
-from compaction.cli.lazy import LazyGroup
+from compaction.cli.lazy import ErrorGroup, LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "register": ("compaction.blocks.cli.register:register", "Register existing Parquet files."),
     "list": ("compaction.blocks.cli.listing:list_command", "List the live blocks at one instant."),
     "inspect": ("compaction.blocks.cli.inspect:inspect", "Show one block: index entry, claims, history."),
     "verify": ("compaction.blocks.cli.verify:verify", "Read blocks again and compare them with the index."),
-    "plan": ("compaction.blocks.cli.plan:plan", "Show what would be merged now, and why candidates are left out."),
+    "plan": ("compaction.blocks.cli.compact:plan", "Show what would be merged now, and why candidates are left out."),
     "compact": ("compaction.blocks.cli.compact:compact", "Merge the blocks that are due."),
     "debt": ("compaction.blocks.cli.debt:debt", "Show debt by level and tenant."),
     "tombstones": (
-        "compaction.blocks.cli.clean:tombstones",
+        "compaction.blocks.cli.sweep:tombstones",
         "List replaced blocks; delete those that are due.",
     ),
-    "orphans": ("compaction.blocks.cli.orphans:orphans", "List objects that belong to no block; delete them."),
-    "retention": ("compaction.blocks.cli.clean:retention", "List blocks beyond their retention; expire them."),
+    "orphans": ("compaction.blocks.cli.sweep:orphans", "List objects that belong to no block; delete them."),
+    "retention": ("compaction.blocks.cli.sweep:retention", "List blocks beyond their retention; expire them."),
     "rebuild-index": ("compaction.blocks.cli.rebuild:rebuild", "Rebuild a lost index from block footers."),
-    "quarantine": ("compaction.blocks.cli.quarantine:group", "List, retry and drop quarantined blocks."),
+    "quarantine": ("compaction.blocks.cli.listing:group", "List, retry and drop quarantined blocks."),
     "serve": ("compaction.blocks.cli.serve:command", "Serve the HTTP endpoint where writers register blocks."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""

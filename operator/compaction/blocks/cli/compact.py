@@ -1,8 +1,4 @@
-"""`compactor blocks compact`: merge what is due, on this machine, without Kubernetes or Spark.
-
-The options become a policy, and that is run as `compactor run` runs one: the same look, planner, scheduler, attempt and
-commit. Only the engine is another one: threads of this process.
-"""
+"""`compactor blocks compact` and `plan`: merges that are due, on this machine, without Kubernetes or Spark."""
 
 from __future__ import annotations
 
@@ -18,21 +14,24 @@ import click
 
 from compaction.blocks.cli.open_jobs import OpenJobs
 from compaction.blocks.cli.options import StorePlace, store_options
-from compaction.blocks.cli.policy.made import policy_of_place, secrets_of_place
-from compaction.blocks.cli.policy.options import policy_options
-from compaction.cli.errors import EXIT_DATA_ERROR, end_interrupted, report
-from compaction.cli.local.run_view import problems_of, show_result
-from compaction.cli.output import OutputFormat, output_option
-from compaction.cli.progress_bar import ProgressBar
+from compaction.blocks.cli.policy import policy_of_place, policy_options, secrets_of_place
+from compaction.cli.lazy import EXIT_DATA_ERROR, end_interrupted, report
+from compaction.cli.local.run_view import problems_of, show_plan, show_result
+from compaction.cli.output import OutputFormat, ProgressBar, output_option
 from compaction.errors import CompactionError
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.local.run.once import WORKER, LocalRun
-from compaction.local.run.this_process import this_process
-from compaction.local.run.thread_engine import ThreadEngine
+from compaction.local.processes.process import this_process
+from compaction.local.run.once import WORKER, LocalRun, look
+from compaction.local.run.workers import ThreadEngine
 from compaction.storage.adapter import open_store
 from compaction.storage.secrets import Secrets
+from compaction.worker.attempt import RunnerOfAllKinds
 from compaction.worker.ports import JobRunner
-from compaction.worker.runner import RunnerOfAllKinds
+
+# `compactor blocks compact`: merge what is due, on this machine, without Kubernetes or Spark.
+#
+# The options become a policy, and that is run as `compactor run` runs one: the same look, planner, scheduler, attempt
+# and commit. Only the engine is another one: threads of this process.
 
 
 @click.command()
@@ -117,3 +116,31 @@ def interrupts() -> Iterator[None]:
         raise
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+# `compactor blocks plan`: what would be merged now, and why the rest is left out.
+
+
+@click.command()
+@store_options()
+@policy_options
+@output_option()
+@click.pass_context
+def plan(context: click.Context, /, *, place: StorePlace, output: OutputFormat, **options: Any) -> None:
+    """What would be merged now, and for everything that is left out, why. Changes nothing.
+
+    Blocks of a process that has ended are planned: `compact` takes them over. While some are parked with a job on which
+    no process seems to work, the exit code is 1.
+
+    Example: compactor blocks plan --store DIR --all
+    """
+    setup_logging(LogFormat.TEXT, level=logging.ERROR)
+    policy, secrets = policy_of_place(place, options), secrets_of_place(place)
+    with place.open() as blocks, closing(open_store(policy.spec, holder=WORKER, secrets=secrets)) as store:
+        others = OpenJobs(blocks, this_process(), taking=False)
+        others.tell()
+        reading, planned = look(policy, store, others=others)
+        parked = others.parked()
+    show_plan(policy, reading, planned, output)
+    if parked:
+        context.exit(EXIT_DATA_ERROR)

@@ -1,4 +1,4 @@
-"""`compactor blocks debt`: what waits to be compacted, by level and tenant, all of it."""
+"""`compactor blocks debt`: blocks that wait to be compacted, by level and tenant."""
 
 from __future__ import annotations
 
@@ -7,22 +7,40 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from compaction.api.text.formatting import format_age, format_bytes, plural
+from compaction.api.text.printing import format_age, format_bytes, plural
 from compaction.blocks.cli.open_jobs import OpenJobs
-from compaction.blocks.cli.options import StorePlace, store_options
-from compaction.blocks.cli.policy.rules import rules_of
+from compaction.blocks.cli.options import StorePlace, age, short_time, store_options, time_text
 from compaction.blocks.cli.shapes import at_rest, conflict_object
-from compaction.blocks.cli.times import age, short_time, time_text
 from compaction.blocks.model import SECOND
-from compaction.blocks.planning.figures import Waits, figures_of
+from compaction.blocks.planning.batches import BlockRules
+from compaction.blocks.planning.queue import Waits, figures_of
 from compaction.blocks.store import BlockStore
 from compaction.blocks.waiting import WaitingBlocks
-from compaction.cli.errors import EXIT_DATA_ERROR
+from compaction.cli.lazy import EXIT_DATA_ERROR
 from compaction.cli.output import Column, OutputFormat, emit, optional_bytes, output_option, print_table
-from compaction.local.run.this_process import this_process
+from compaction.local.processes.process import this_process
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from compaction.api.policy.policy import CompactionPolicy
+
+
+# The rules by which blocks are planned: those of a policy, or the defaults.
+
+
+def rules_of(policy: CompactionPolicy | None) -> BlockRules:
+    """What the policy says; the defaults of blockStore without one."""
+    store = policy.spec.store.block_store if policy is not None else None
+    if policy is None or store is None:
+        return BlockRules()
+    # Whoever has no policy waits for no import of what reads one.
+    from compaction.blocks import adapter
+
+    return adapter.rules_of(store, max_bytes_per_job=int(policy.spec.limits.max_bytes_per_job))
+
+
+# `compactor blocks debt`: what waits to be compacted, by level and tenant, all of it.
 
 COLUMNS: Final = (
     Column("level", "Level", right=True),

@@ -6,27 +6,25 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.api.text.formatting import format_age, format_bytes, plural
-from compaction.api.text.safe import cut
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.api.text.printing import cut, format_age, format_bytes, plural
+from compaction.blocks.cli.debt import rules_of
 from compaction.blocks.cli.open_jobs import OpenJobs
-from compaction.blocks.cli.options import StorePlace, store_options
-from compaction.blocks.cli.policy.rules import rules_of
+from compaction.blocks.cli.options import StorePlace, store_options, time_text
 from compaction.blocks.cli.shapes import record_object
-from compaction.blocks.cli.times import time_text
 from compaction.blocks.errors import BlockFormatError, UnknownBlockError
 from compaction.blocks.format.footer import BlockFooter, read_footer
-from compaction.blocks.index.listing import BlockRecord
+from compaction.blocks.index.live_blocks import BlockRecord
 from compaction.blocks.index.tables import BlockState
 from compaction.blocks.model import SECOND
-from compaction.blocks.planning.rules import BlockRules
-from compaction.blocks.planning.waits import BlockWait, WaitingBlock, waiting_of
+from compaction.blocks.planning.batches import BlockRules
+from compaction.blocks.planning.queue import BlockWait, WaitingBlock, waiting_of
 from compaction.blocks.schema.book import SchemaBook
 from compaction.blocks.store import BlockStore
 from compaction.blocks.waiting import WaitingBlocks
-from compaction.cli.errors import EXIT_DATA_ERROR, report
+from compaction.cli.lazy import EXIT_DATA_ERROR, report
 from compaction.cli.output import OutputFormat, emit, output_option, print_pairs
-from compaction.local.run.this_process import this_process
+from compaction.local.processes.process import this_process
 from compaction.storage.errors import ObjectError
 from compaction.storage.objects.store import ObjectStorage
 

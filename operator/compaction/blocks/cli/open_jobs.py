@@ -10,16 +10,15 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.text.formatting import format_age, plural
-from compaction.api.text.safe import printable
-from compaction.blocks.claims.holders import Sign, is_parked, sign_of
-from compaction.blocks.cli.times import age, time_text
+from compaction.api.text.printing import format_age, plural, printable
+from compaction.blocks.claiming import Sign, is_parked, sign_of
+from compaction.blocks.cli.options import age, time_text
 from compaction.blocks.index.claims import JobRecord
+from compaction.blocks.kind import target_name
 from compaction.blocks.model import SECOND
 from compaction.blocks.store import BlockStore
-from compaction.blocks.work import target_name
-from compaction.core.planning.reading import HeldJob
-from compaction.storage.processes import ThisProcess
+from compaction.core.planning.debt import HeldJob
+from compaction.storage.opened import ThisProcess
 
 _STATES: Final = {
     Sign.DEAD: "{process} claimed it and has ended",

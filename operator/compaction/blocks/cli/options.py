@@ -1,8 +1,4 @@
-"""Options that select a block store; secrets come from the environment and from files only.
-
-A folder needs nothing else: its index is SQLite at FOLDER/_compaction/index.db. Any other store needs the URL of its
-index too, or a policy that names the Secrets of both.
-"""
+"""Options that select a block store, and how times and sort keys are written; no secret is an option."""
 
 from __future__ import annotations
 
@@ -12,16 +8,18 @@ import urllib.parse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 
-from compaction.api.text.safe import printable
+from compaction.api.text.printing import printable
 from compaction.blocks.errors import NoBlockStoreError
+from compaction.blocks.model import SECOND
 from compaction.blocks.owners import IDENTITY_PATH, FolderOwners
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.cli.errors import errors_as_exit_code
+from compaction.cli.lazy import errors_as_exit_code
 from compaction.cli.places import (
     PATIENCE,
     STORE_OPTIONS,
@@ -34,10 +32,16 @@ from compaction.cli.places import (
 )
 from compaction.storage.errors import ObjectPathError
 from compaction.storage.objects.store import ObjectStorage, open_objects
-from compaction.storage.unreachable import explaining
+from compaction.storage.opened import explaining
 
 if TYPE_CHECKING:
-    from compaction.api.policy.resource import CompactionPolicy
+    from compaction.api.policy.policy import CompactionPolicy
+
+
+# Options that select a block store; secrets come from the environment and from files only.
+#
+# A folder needs nothing else: its index is SQLite at FOLDER/_compaction/index.db. Any other store needs the URL of
+# its index too, or a policy that names the Secrets of both.
 
 STORE_VARIABLE: Final = "COMPACTION_STORE_URL"
 INDEX_VARIABLE: Final = "COMPACTION_INDEX_URL"
@@ -154,7 +158,7 @@ def store_options(*, may_be_new: bool = False) -> Callable[[Command], Command]:
                     connection, policy = _connection(store, index, store_options), None
                 else:
                     # The models of policies take longer to import than a command without one takes to answer.
-                    from compaction.blocks.cli.policy.file import connection_of
+                    from compaction.blocks.cli.policy import connection_of
 
                     refuse_given(_NAMED, "store")
                     policy, connection = connection_of(policy_file, wanted=policy_name, directory=secrets_dir)
@@ -213,3 +217,73 @@ def _embedded_index(store: str) -> str:
     if "?" in str(folder):
         raise click.UsageError("an index cannot lie in a folder with '?' in its name: give --index too")
     return f"sqlite:///{folder / EMBEDDED_INDEX}"
+
+
+# Times of data on the command line: epoch microseconds inside, RFC 3339 in UTC for people and for machines.
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_HELP: Final = (
+    "write a date (2026-11-21), a time in UTC (2026-11-21T10:30:00Z, also with an offset such as +01:00) or epoch "
+    "microseconds"
+)
+
+
+class TimeParameter(click.ParamType[int]):
+    """`2026-11-21`, `2026-11-21T10:30:00.5Z`, `2026-11-21T11:30+01:00` or epoch microseconds; without an offset UTC."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return microseconds_of(str(value))
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is not a time: {_HELP}", param, ctx)
+
+
+def microseconds_of(text: str) -> int:
+    """Epoch microseconds. Raises ValueError, OverflowError."""
+    if text.removeprefix("-").isascii() and text.removeprefix("-").isdecimal():
+        number = int(text) if len(text) < 20 else 1 << 63
+        if abs(number) >= 1 << 63:
+            raise ValueError("more than 64 bits")
+        return number
+    moment = datetime.fromisoformat(text)
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (aware - _EPOCH) // timedelta(microseconds=1)
+
+
+def time_text(microseconds: int | None) -> str | None:
+    """`2026-11-21T10:30:00.500000Z`, exact; a number outside of the years 1 to 9999; None for None."""
+    if microseconds is None:
+        return None
+    try:
+        moment = _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return str(microseconds)
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def short_time(text: str | None) -> str:
+    """What a table shows of `time_text`: whole seconds; `-` for None."""
+    return "-" if text is None else text.partition(".")[0] + ("Z" if "." in text else "")
+
+
+def age(since: int, now: int) -> int:
+    """Whole seconds between two times in microseconds, never negative."""
+    return max(0, (now - since) // SECOND)
+
+
+class SortKeyParameter(click.ParamType[tuple[str, ...]]):
+    """`series,ts`: names of columns, each once, the first sorts first."""
+
+    name = "columns"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        names = tuple(str(value).split(","))
+        if not all(names) or len(set(names)) != len(names):
+            self.fail("write names of columns, each once, such as series,ts", param, ctx)
+        return names

@@ -9,16 +9,14 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from compaction.api.text.formatting import format_bytes, plural
-from compaction.api.text.safe import printable
+from compaction.api.text.printing import format_bytes, plural, printable
 from compaction.blocks.cli.options import StorePlace, store_options, tell_skipped
 from compaction.blocks.errors import NoBlockStoreError
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.paths import MAX_SHARD, escape_tenant
-from compaction.blocks.rebuild.found import Lake
-from compaction.blocks.rebuild.index import RebuildProgress, Rebuilt, rebuild_index
+from compaction.blocks.index.tables import IndexDatabase
+from compaction.blocks.model import MAX_SHARD, escape_tenant
+from compaction.blocks.rebuild.rebuilding import Lake, RebuildProgress, Rebuilt, rebuild_index
 from compaction.blocks.store import BlockStore
-from compaction.cli.errors import EXIT_DATA_ERROR
+from compaction.cli.lazy import EXIT_DATA_ERROR
 from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.cli.places import PATIENCE
 from compaction.storage.objects.store import open_objects

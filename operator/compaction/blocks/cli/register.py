@@ -10,10 +10,8 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.text.formatting import plural
-from compaction.api.text.safe import printable
-from compaction.blocks.cli.options import StorePlace, store_options
-from compaction.blocks.cli.policy.values import SortKeyParameter
+from compaction.api.text.printing import plural, printable
+from compaction.blocks.cli.options import SortKeyParameter, StorePlace, store_options
 from compaction.blocks.errors import (
     BlockConflictError,
     BlockFormatError,
@@ -30,13 +28,19 @@ from compaction.blocks.format.footer_keys import lost_where_different
 from compaction.blocks.index.claims import job_record
 from compaction.blocks.index.registering import KnownPath, known_paths
 from compaction.blocks.index.rows import MAX_LEVEL, chunks
-from compaction.blocks.model import Block
-from compaction.blocks.paths import MAX_SHARD, escape_tenant, parse_block_path
+from compaction.blocks.model import MAX_SHARD, Block, escape_tenant, parse_block_path
 from compaction.blocks.registration.describe import Described, describe_footer, said_of
-from compaction.blocks.registration.foreign import EXAMPLES, SkippedFiles, assigned_id, known_files, parquet_among
-from compaction.blocks.registration.order import FoundOrder, OrderSource
+from compaction.blocks.registration.foreign import (
+    EXAMPLES,
+    FoundOrder,
+    OrderSource,
+    SkippedFiles,
+    assigned_id,
+    known_files,
+    parquet_among,
+)
 from compaction.blocks.store import DESCRIBED_AT_ONCE, BlockStore
-from compaction.cli.errors import EXIT_DATA_ERROR, report_all
+from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
 from compaction.storage.errors import ObjectMissingError, StorageError
 from compaction.storage.objects.store import ObjectInfo

@@ -1,27 +1,48 @@
-"""What `compactor run` and `compactor blocks plan|compact` show of a block store. Implements
-`cli.local.tables.RunTables`.
-"""
+"""Tables of a block store for `compactor run` and `compactor blocks plan|compact`, and the jobs of others."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any, Final
 
 import click
 
 from compaction.api.enums import JobState
-from compaction.api.text.formatting import format_bytes, plural
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.api.text.printing import format_bytes, plural
+from compaction.blocks.cli.open_jobs import OpenJobs
+from compaction.blocks.cli.options import short_time, time_text
 from compaction.blocks.cli.shapes import at_rest
-from compaction.blocks.cli.times import short_time, time_text
-from compaction.blocks.kind import BLOCKS
-from compaction.blocks.measures import LIVE
+from compaction.blocks.connecting import connection_of
+from compaction.blocks.kind import BLOCKS, LIVE, format_merge, work_of
 from compaction.blocks.model import SECOND
-from compaction.blocks.planning.rules import BlockReason
-from compaction.blocks.work import format_merge, work_of
+from compaction.blocks.planning.batches import BlockReason
+from compaction.blocks.store import BlockStore
 from compaction.cli.output import Column, optional, optional_bytes, print_table
+from compaction.cli.places import PATIENCE
 from compaction.core.planning.candidates import LeftOutReason
+from compaction.core.planning.debt import ScanResult
 from compaction.core.planning.planner import LeftOut, Plan, PlannedJob
-from compaction.core.planning.reading import ScanResult
 from compaction.local.run.job import LocalJob, RunResult
+from compaction.storage.opened import ThisProcess, explaining
+from compaction.storage.secrets import Secrets
+
+# The jobs of others in the block store of a policy, for `compactor run`.
+
+
+@contextmanager
+def open_jobs_of(policy: CompactionPolicy, secrets: Secrets, *, here: ThisProcess, taking: bool) -> Iterator[OpenJobs]:
+    """See `cli.local.tables.OpenOthers`. Raises BlockStoreError, SecretError."""
+    store = policy.spec.store.block_store
+    assert store is not None, "the kind is chosen by this member"
+    connection = connection_of(store.reference, secrets)
+    with explaining(connection.address), closing(BlockStore.open(connection, patience=PATIENCE)) as blocks:
+        yield OpenJobs(blocks, here, taking)
+
+
+# What `compactor run` and `compactor blocks plan|compact` show of a block store. Implements
+# `cli.local.tables.RunTables`.
 
 PLANNED: Final = (
     Column("name", "Job"),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from compaction.api.text.formatting import plural
-from compaction.blocks.cli.times import short_time, time_text
-from compaction.blocks.conflicts import SchemaConflict
-from compaction.blocks.index.listing import BlockRecord
-from compaction.blocks.index.retention import Expired
-from compaction.blocks.index.tombstones import BlockTombstone
+from compaction.api.text.printing import plural
+from compaction.blocks.cli.options import short_time, time_text
+from compaction.blocks.index.live_blocks import BlockRecord
+from compaction.blocks.index.tombstones import BlockTombstone, Expired
 from compaction.blocks.model import Block
+from compaction.blocks.planning.batches import SchemaConflict
 from compaction.cli.output import Column, optional, optional_bytes
 
 BLOCK_COLUMNS = (

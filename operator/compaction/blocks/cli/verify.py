@@ -9,18 +9,17 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.text.formatting import plural
+from compaction.api.text.printing import plural
 from compaction.blocks.cli.options import StorePlace, store_options
 from compaction.blocks.errors import BlockFormatError, MergeError, UnknownBlockError, UnsupportedColumnError
-from compaction.blocks.fingerprint.verify import read_back
+from compaction.blocks.fingerprint.proof import read_back
 from compaction.blocks.format.footer import read_footer
-from compaction.blocks.format.logical import without_readings
-from compaction.blocks.index.listing import BlockFilter
+from compaction.blocks.format.logical import schema_id, without_readings
+from compaction.blocks.index.live_blocks import BlockFilter
 from compaction.blocks.index.tables import BlockState
 from compaction.blocks.model import Block
-from compaction.blocks.schema.ids import schema_id
 from compaction.blocks.store import BlockStore
-from compaction.cli.errors import EXIT_DATA_ERROR, report_all
+from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
 from compaction.errors import CompactionError
 from compaction.storage.errors import ObjectError, ObjectStoreUnavailableError

@@ -14,9 +14,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from compaction.blocks.format.arrow_leaves import escaped
 from compaction.blocks.format.int96 import SPARK_VERSION
-from compaction.blocks.format.logical import TIMES_IN_DAYS, LeafMeaning
+from compaction.blocks.format.logical import TIMES_IN_DAYS, LeafMeaning, escaped
 from compaction.blocks.format.metadata import PREFIX
 
 _OLD_DATES: Final = b"org.apache.spark.legacyDateTime"

@@ -25,9 +25,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compaction.blocks.format.arrow_leaves import escaped, leaf_arrays, list_of, with_leaf_types
 from compaction.blocks.format.footer_shape import FIXED, INT96
-from compaction.blocks.format.logical import EITHER, RAW, LeafMeaning, with_reading
+from compaction.blocks.format.logical import (
+    EITHER,
+    RAW,
+    LeafMeaning,
+    escaped,
+    leaf_arrays,
+    list_of,
+    with_leaf_types,
+    with_reading,
+)
 from compaction.blocks.format.thrift_edit import I32, parse, written
 
 SPARK_PREFIX: Final = b"org.apache.spark."

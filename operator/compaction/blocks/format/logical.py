@@ -1,24 +1,16 @@
-"""What the columns of a file mean, by its raw footer: the logical types that no Arrow type says.
-
-pyarrow reads ENUM, BSON, INTERVAL, GEOMETRY, GEOGRAPHY, VARIANT and times of a day in UTC as bytes, structs and plain
-times, and writes what it reads. So the meaning of each leaf is read off the footer itself, is a part of the schema
-(its identity, and which files may be merged), and stands in the output's footer again (`footers_of_outputs`). Leaves
-are named by their place in the Arrow schema (`arrow_leaves`).
-
-Field numbers are those of parquet.thrift.
-"""
+"""Meanings of the columns of a file, by its raw footer, and the identity of a schema that follows from them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from compaction.blocks.format.arrow_leaves import arrow_leaves
+from compaction.blocks.fingerprint.cells import plain_type
 from compaction.blocks.format.footer_shape import (
     BOOLEAN,
     BYTE_ARRAY,
@@ -31,6 +23,100 @@ from compaction.blocks.format.footer_shape import (
     MAX_SHOWN,
 )
 from compaction.blocks.format.thrift import FooterError, Struct
+
+# The leaves of Arrow types and arrays, in the order in which Parquet has them as columns.
+#
+# They are named by their paths: `a.b` in a struct, `a.[]` in a list, `a.{}` and `a.{=}` in a map.
+
+
+class ArrowLeaf(NamedTuple):
+    """A leaf of an Arrow schema; `maps`: how many maps it lies in."""
+
+    path: str
+    kind: pa.DataType
+    maps: int = 0
+
+
+def arrow_leaves(fields: Iterable[pa.Field]) -> Iterator[ArrowLeaf]:
+    """The leaves of the fields of a schema, in the order of Parquet's."""
+    for field in fields:
+        yield from _inside(ArrowLeaf(escaped(field.name), field.type))
+
+
+def _inside(one: ArrowLeaf) -> Iterator[ArrowLeaf]:
+    kind, path, maps = plain_type(one.kind), one.path, one.maps
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from _inside(ArrowLeaf(f"{path}.{escaped(field.name)}", field.type, maps))
+    elif pa.types.is_map(kind):
+        yield from _inside(ArrowLeaf(f"{path}.{{}}", kind.key_type, maps + 1))
+        yield from _inside(ArrowLeaf(f"{path}.{{=}}", kind.item_type, maps + 1))
+    elif pa.types.is_nested(kind):
+        yield from _inside(ArrowLeaf(f"{path}.[]", kind.value_type, maps))
+    else:
+        yield ArrowLeaf(path, kind, maps)
+
+
+def with_leaf_types(kind: pa.DataType, path: str, types: Mapping[str, pa.DataType]) -> pa.DataType:
+    """The type at a path, the leaves of these paths (`arrow_leaves`) of these types."""
+    if path in types:
+        return types[path]
+    if not any(one.startswith(f"{path}.") for one in types):
+        return kind
+    kind = plain_type(kind)
+
+    def inner(field: pa.Field, name: str) -> pa.Field:
+        return field.with_type(with_leaf_types(field.type, f"{path}.{name}", types))
+
+    if pa.types.is_struct(kind):
+        return pa.struct([inner(field, escaped(field.name)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(inner(kind.key_field, "{}").type, inner(kind.item_field, "{=}"))
+    return list_of(kind, inner(kind.value_field, "[]"))
+
+
+def list_of(kind: pa.DataType, value: pa.Field) -> pa.DataType:
+    """A type of lists like this one, of other values."""
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(value, kind.list_size)
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        return pa.list_view(value) if pa.types.is_list_view(kind) else pa.large_list_view(value)
+    return pa.large_list(value) if pa.types.is_large_list(kind) else pa.list_(value)
+
+
+def escaped(name: str) -> str:
+    """A name as a part of a path."""
+    return name.replace("\\", "\\\\").replace(".", "\\.")
+
+
+def leaf_arrays(array: pa.Array) -> Iterator[pa.Array]:
+    """The values inside of a column: an array for each leaf, in this order; of a dictionary of times its values."""
+    if isinstance(array, pa.ExtensionArray):
+        yield from leaf_arrays(array.storage)
+    elif pa.types.is_dictionary(array.type):
+        yield array.dictionary if pa.types.is_timestamp(array.type.value_type) else array
+    elif pa.types.is_struct(array.type):
+        for child in array.flatten():
+            yield from leaf_arrays(child)
+    elif pa.types.is_map(array.type):
+        there = array.drop_null()
+        begin, end = (there.offsets[0].as_py(), there.offsets[-1].as_py()) if len(there) else (0, 0)
+        yield from leaf_arrays(there.keys.slice(begin, end - begin))
+        yield from leaf_arrays(there.items.slice(begin, end - begin))
+    elif pa.types.is_nested(array.type):
+        yield from leaf_arrays(array.flatten())
+    else:
+        yield array
+
+
+# What the columns of a file mean, by its raw footer: the logical types that no Arrow type says.
+#
+# pyarrow reads ENUM, BSON, INTERVAL, GEOMETRY, GEOGRAPHY, VARIANT and times of a day in UTC as bytes, structs and
+# plain times, and writes what it reads. So the meaning of each leaf is read off the footer itself, is a part of the
+# schema (its identity, and which files may be merged), and stands in the output's footer again
+# (`footers_of_outputs`). Leaves are named by their place in the Arrow schema (`arrow_leaves`).
+#
+# Field numbers are those of parquet.thrift.
 
 LOGICAL_KEY: Final = b"compaction.dev.logical"
 """In the metadata of a schema: JSON of the texts of its leaves, those excepted that have none."""
@@ -307,3 +393,46 @@ def texts_of(schema: pa.Schema) -> Mapping[str, str]:
 def leaf_texts(field: pa.Field, texts: Mapping[str, str]) -> dict[str, str]:
     """Of the leaves of a column, those excepted that hold nulls only: they go with any."""
     return {leaf.path: texts.get(leaf.path, "") for leaf in arrow_leaves((field,)) if not pa.types.is_null(leaf.kind)}
+
+
+# What identifies a schema: names, types, nullability, and the logical types that no Arrow type says; whatever a
+# reader makes of their storage.
+
+
+def schema_id(schema: pa.Schema) -> str:
+    """32 hexadecimal digits. Equal for dictionaries and plain columns, for large and small texts and lists.
+
+    The order of columns counts; of its metadata only what its leaves mean does (`format.logical`).
+    """
+    fields: list[Any] = [_field(field) for field in schema]
+    if texts := texts_of(schema):
+        fields.append(sorted(texts.items()))
+    text = json.dumps(fields, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _field(field: pa.Field) -> list[Any]:
+    return [field.name, bool(field.nullable), _identity_of_type(field.type)]
+
+
+def _identity_of_type(kind: pa.DataType) -> Any:
+    kind = plain_type(kind)
+    t = pa.types
+    if t.is_struct(kind):
+        return ["struct", [_field(kind.field(position)) for position in range(kind.num_fields)]]
+    if t.is_map(kind):
+        return [
+            "map",
+            _identity_of_type(kind.key_type),
+            bool(kind.item_field.nullable),
+            _identity_of_type(kind.item_type),
+        ]
+    if t.is_fixed_size_list(kind):
+        return ["list", kind.list_size, bool(kind.value_field.nullable), _identity_of_type(kind.value_type)]
+    if t.is_list(kind) or t.is_large_list(kind) or t.is_list_view(kind) or t.is_large_list_view(kind):
+        return ["list", bool(kind.value_field.nullable), _identity_of_type(kind.value_type)]
+    if t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind):
+        return "string"
+    if t.is_binary(kind) or t.is_large_binary(kind) or t.is_binary_view(kind):
+        return "binary"
+    return str(kind)

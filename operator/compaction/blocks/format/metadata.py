@@ -19,8 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.blocks.model import ALGORITHM, RowFingerprint
-from compaction.blocks.paths import ULID_TEXT
+from compaction.blocks.model import ALGORITHM, ULID_TEXT, RowFingerprint
 
 PREFIX: Final = "compaction.dev."
 VERSION: Final = "1"

@@ -1,27 +1,28 @@
-"""Who may replace blocks: one open job per block, one attempt per job.
-
-Invariants:
-* tokens of a job strictly increase, also over its retirement and after it was forgotten (`token_floor`);
-* only the newest claim of a job counts (`replacing` compares for equality), so two coordinators that hand out the same
-  token cannot both succeed: the second one's claim is refused;
-* a block belongs to a job from the claim until the job is committed or retired, or until the block is gone;
-* what a local process (`Holder`) has claimed, another one claims only after it was taken over (`retire`): two that plan
-  the same job do not fence each other off.
-"""
+"""Claims of jobs in the index: one open job for each block, one attempt for each job, and who holds it."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, delete, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Row,
+    cast,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 
-from compaction.blocks.errors import BlockClaimError
-from compaction.blocks.index.engine import IndexChange, IndexDatabase
-from compaction.blocks.index.holders import HolderRecord, forget_holders, record_of, sign_in, silence
-from compaction.blocks.index.refusals import IndexRefusal
+from compaction.blocks.errors import BlockClaimError, ReplaceRefusedError
 from compaction.blocks.index.rows import CONTENT, MAX_INTEGER, MAX_LEVEL, block_of, chunks, text_problem
 from compaction.blocks.index.tables import (
     BLOCKS,
@@ -31,11 +32,141 @@ from compaction.blocks.index.tables import (
     JOBS,
     QUARANTINE,
     BlockState,
+    IndexChange,
+    IndexDatabase,
     IndexJobState,
 )
 from compaction.blocks.model import Block, BlockKey
 from compaction.errors import StaleTokenError
-from compaction.storage.processes import Holder
+from compaction.storage.opened import Holder
+
+# Why the index refuses something for a job. Every refusal changes nothing.
+
+
+class IndexRefusal(StrEnum):
+    """The reason in `BlockClaimError` and `ReplaceRefusedError`. A stale token has an error of its own."""
+
+    MALFORMED = "Malformed"
+    """A job name, token, level or list of sources that no plan can have made."""
+    JOB_UNKNOWN = "JobUnknown"
+    """Nothing was claimed for the job, or so long ago that it is forgotten."""
+    JOB_RETIRED = "JobRetired"
+    """The job was given up: its sources may be in other jobs by now."""
+    JOB_COMMITTED = "JobCommitted"
+    """Another attempt, or another result of this one, was committed."""
+    JOB_HELD = "JobHeld"
+    """Another local process has claimed the job and was not taken over."""
+    SOURCE_UNKNOWN = "SourceUnknown"
+    SOURCE_GONE = "SourceGone"
+    """Replaced, expired or dropped: a result made of it would bring deleted rows back."""
+    SOURCE_CLAIMED = "SourceClaimed"
+    """It belongs to another open job."""
+    SOURCE_QUARANTINED = "SourceQuarantined"
+    SOURCES_MIXED = "SourcesMixed"
+    """Of more than one tenant, shard or level."""
+    NOT_THE_SOURCES = "NotTheSources"
+    """What was replaced and skipped is not what was claimed."""
+    OUTPUT_MISPLACED = "OutputMisplaced"
+    """Of another tenant, shard or level than the job's."""
+    OUTPUT_KNOWN = "OutputKnown"
+    """Its id or path is known already."""
+    OUTPUT_CONDEMNED = "OutputCondemned"
+    """Its object is, or was since the claim, being deleted as an orphan: claim again and upload it again."""
+    CONTENT_DIFFERS = "ContentDiffers"
+    """The rows of the outputs, and of the duplicates dropped, are not the rows of the sources."""
+
+
+# Processes that claim jobs without a cluster, and when each of them gave its last sign of life.
+#
+# In a cluster a job's Lease says whether a worker runs it. A local run (`compactor blocks compact`, `compactor run`)
+# has no Lease: it writes here who it is, and renews that from a thread of its own for as long as it lives. Silence is
+# measured by the clock of the database, so that machines whose clocks differ agree; a clock that jumps costs work,
+# never data, because what a taken-over holder commits is refused by its token.
+
+_MICROSECONDS: Final = {
+    "sqlite": literal_column("CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)", BigInteger),
+    "postgresql": cast(func.extract("epoch", func.clock_timestamp()) * 1_000_000, BigInteger),
+}
+"""Epoch microseconds by the clock of the database."""
+
+
+@dataclass(frozen=True, slots=True)
+class HolderRecord:
+    """A holder and for how many microseconds it has given no sign of life, by the clock of the database."""
+
+    holder: Holder
+    silent: int
+
+    @property
+    def is_silent(self) -> bool:
+        """Its lease is over."""
+        return self.silent > self.holder.lease
+
+
+def sign_in(change: IndexChange, holder: Holder) -> None:
+    """The holder is alive: part of the change that gives it a claim."""
+    values = {
+        "host": holder.host,
+        "place": holder.place,
+        "pid": holder.pid,
+        "started": holder.started,
+        "lease": holder.lease,
+        "renewed_at": _now(change.connection),
+    }
+    mine = update(HOLDERS).where(HOLDERS.c.holder == holder.id)
+    if not change.connection.execute(mine.values(values)).rowcount:
+        change.connection.execute(insert(HOLDERS).values(holder=holder.id, **values))
+
+
+def renew(database: IndexDatabase, holder: str) -> None:
+    """A sign of life. One that has never claimed anything needs none. Raises DatabaseError."""
+
+    def body(connection: Connection) -> None:
+        mine = update(HOLDERS).where(HOLDERS.c.holder == holder)
+        connection.execute(mine.values(renewed_at=_now(connection)))
+
+    database.write(body)
+
+
+def sign_out(database: IndexDatabase, holder: str) -> None:
+    """The holder has ended; while it still has claims, it is remembered. Raises as `renew`."""
+    claiming = select(JOBS.c.holder).where(JOBS.c.state == IndexJobState.CLAIMED, JOBS.c.holder == holder)
+    mine = (HOLDERS.c.holder == holder) & ~claiming.exists()
+    database.write(lambda connection: connection.execute(delete(HOLDERS).where(mine)))
+
+
+def silence(connection: Connection) -> ColumnElement[Any]:
+    """The column `silent` of a query that joins the holders."""
+    return (_now(connection) - HOLDERS.c.renewed_at).label("silent")
+
+
+def record_of(row: Row[Any]) -> HolderRecord | None:
+    """The holder of a row that was joined with the holders; None for one without."""
+    if row.pid is None:
+        return None
+    return HolderRecord(Holder(row.holder, row.host, row.place, row.pid, row.started, row.lease), row.silent)
+
+
+def forget_holders(change: IndexChange, *, before: int) -> None:
+    """Forget those that were last seen before a time (epoch microseconds) and have no claim."""
+    claiming = select(JOBS.c.holder).where(JOBS.c.state == IndexJobState.CLAIMED, JOBS.c.holder.is_not(None))
+    old = (HOLDERS.c.renewed_at < before) & HOLDERS.c.holder.not_in(claiming)
+    change.connection.execute(delete(HOLDERS).where(old))
+
+
+def _now(connection: Connection) -> ColumnElement[Any]:
+    return _MICROSECONDS[connection.dialect.name]
+
+
+# Who may replace blocks: one open job per block, one attempt per job.
+#
+# Invariants:
+# * tokens of a job strictly increase, also over its retirement and after it was forgotten (`token_floor`);
+# * only the newest claim of a job counts (`replacing` compares for equality), so two coordinators that hand out the same
+#   token cannot both succeed: the second one's claim is refused;
+# * a block belongs to a job from the claim until the job is committed or retired, or until the block is gone;
+# * what a local process (`Holder`) has claimed, another one claims only after it was taken over (`retire`): two that plan
+#   the same job do not fence each other off.
 
 MOST_SOURCES: Final = 10_000
 _HOLDER: Final = tuple(HOLDERS.c[name] for name in ("host", "place", "pid", "started", "lease"))
@@ -317,3 +448,39 @@ def forget_jobs(database: IndexDatabase, *, before: int, limit: int = 1000) -> i
 
 def _refused(job: str, reason: IndexRefusal, detail: str) -> BlockClaimError:
     return BlockClaimError(job, reason.value, detail)
+
+
+# What an attempt may work on: its claim as the index has it now.
+#
+# A merge checks its claim first, so that work whose result could not be committed does not start. It proves nothing
+# about later: the commit checks everything again.
+
+
+def held_claim(database: IndexDatabase, *, job: str, token: int) -> Claimed:
+    """The claim of the job, with its sources by id, when it is that of `token` and all sources are still live.
+
+    Raises:
+        StaleTokenError: another attempt claimed the job since.
+        ReplaceRefusedError: JOB_UNKNOWN, JOB_RETIRED, JOB_COMMITTED or SOURCE_GONE, as a commit would be.
+        DatabaseUnavailableError, DatabaseError
+    """
+    return database.read(lambda connection: _held(connection, database.name, job, token))
+
+
+def _held(connection: Connection, index: str, job: str, token: int) -> Claimed:
+    row = connection.execute(select(JOBS).where(JOBS.c.job == job)).one_or_none()
+    if row is None:
+        raise ReplaceRefusedError(job, IndexRefusal.JOB_UNKNOWN.value, "nothing is claimed for it")
+    if row.token != token:
+        raise StaleTokenError(index, job, token, row.token)
+    if row.state != IndexJobState.CLAIMED:
+        reason = IndexRefusal.JOB_COMMITTED if row.state == IndexJobState.COMMITTED else IndexRefusal.JOB_RETIRED
+        raise ReplaceRefusedError(job, reason.value, f"it was {row.state} with this token")
+    wanted = list(connection.execute(select(JOB_SOURCES.c.block).where(JOB_SOURCES.c.job == job)).scalars())
+    blocks: dict[str, Block] = {}
+    for part in chunks(wanted):
+        mine = BLOCKS.c.id.in_(part) & (BLOCKS.c.state == BlockState.LIVE) & (BLOCKS.c.job == job)
+        blocks.update((found.id, block_of(found)) for found in connection.execute(select(*CONTENT).where(mine)))
+    if gone := sorted(set(wanted) - blocks.keys()):
+        raise ReplaceRefusedError(job, IndexRefusal.SOURCE_GONE.value, f"source {gone[0]} is live no more")
+    return Claimed(job, token, tuple(blocks[name] for name in sorted(blocks)), row.output_level)

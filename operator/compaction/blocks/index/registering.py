@@ -1,23 +1,42 @@
-"""Blocks enter the index: registered and in the queue, or neither.
-
-Invariants: an id stands for one content for ever; a repeated registration changes nothing, also when the block was
-replaced or deleted in the meantime; an object that is being collected as an orphan does not become a block.
-"""
+"""Changes of the index that add blocks: a registration, or a commit in which outputs replace their sources."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, Row, delete, insert, or_, select, update
 
-from compaction.blocks.errors import BlockConflictError
-from compaction.blocks.index.engine import IndexChange, IndexDatabase
-from compaction.blocks.index.rows import CONTENT, block_of, checked, chunks, difference, row_of
-from compaction.blocks.index.schemas import add_schemas_of
-from compaction.blocks.index.tables import BLOCKS, CONDEMNED, BlockState
-from compaction.blocks.model import Block
+from compaction.blocks.errors import BlockConflictError, ReplaceRefusedError
+from compaction.blocks.index.claims import IndexRefusal
+from compaction.blocks.index.queued import Fault, set_aside
+from compaction.blocks.index.rows import CONTENT, add_schemas_of, block_of, checked, chunks, difference, row_of
+from compaction.blocks.index.tables import (
+    BLOCKS,
+    CONDEMNED,
+    JOB_SOURCES,
+    JOBS,
+    TOMBSTONES,
+    BlockState,
+    IndexChange,
+    IndexDatabase,
+    IndexJobState,
+    TombstoneReason,
+)
+from compaction.blocks.index.tombstones import bury
+from compaction.blocks.model import Block, RowFingerprint
+from compaction.errors import StaleTokenError
+
+# Blocks enter the index: registered and in the queue, or neither.
+#
+# Invariants: an id stands for one content for ever; a repeated registration changes nothing, also when the block was
+# replaced or deleted in the meantime; an object that is being collected as an orphan does not become a block.
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +145,177 @@ def insert_live(change: IndexChange, blocks: Sequence[Block], now: int) -> None:
     ]
     change.connection.execute(insert(BLOCKS), values)
     add_schemas_of(change, blocks)
+
+
+# The commit: a job's sources become its outputs in one change, or nothing happens.
+#
+# Every condition is checked in the change that relies on it, so none of them can cease to hold before it commits:
+# each source is live and belongs to this job, claimed with this token; the sources are those that were claimed; the
+# outputs are new and of the job's tenant, shard and level; no row was lost or invented, by the fingerprints in the
+# index tell.
+#
+# A repetition of what was committed (the answer got lost) returns the receipt again. Everything else that comes late
+# is refused with the reason: retention plus a late success must not bring rows back.
+
+_NO_ROWS: Final = RowFingerprint()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockReplacement:
+    """A result: the `outputs` hold the rows of `sources`, except `dropped` (duplicates, counted and hashed).
+
+    `skipped`: claimed sources that could not be read; they go into quarantine. Together with `sources` they are exactly
+    what was claimed. `receipt`: any text, kept as the proof.
+    """
+
+    job: str
+    token: int
+    sources: tuple[str, ...]
+    outputs: tuple[Block, ...]
+    receipt: str
+    skipped: Mapping[str, Fault] = field(default_factory=lambda: MappingProxyType({}))
+    dropped: RowFingerprint = _NO_ROWS
+
+    def digest(self) -> str:
+        """By which a repetition is known; the receipt is not part of it: it may tell other seconds."""
+        outputs = [row_of(block) for block in sorted(self.outputs, key=lambda block: block.id)]
+        parts = [self.job, self.token, sorted(self.sources), outputs, sorted(self.skipped), str(self.dropped)]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The proof. `repeated`: it had been committed before. `version`: who has seen it sees the outputs."""
+
+    receipt: str
+    version: int
+    repeated: bool
+
+
+def replace(database: IndexDatabase, result: BlockReplacement, *, now: int) -> Replaced:
+    """Commit a result. The objects of the outputs are complete before, uploaded since the claim.
+
+    Raises:
+        StaleTokenError: another attempt claimed the job since.
+        ReplaceRefusedError: see `IndexRefusal`; nothing was changed.
+        InvalidBlockError: an output that cannot be a block; nothing was changed.
+        DatabaseUnavailableError: it may have happened; repeat it with the same arguments.
+        DatabaseError
+    """
+    outputs = checked(result.outputs)
+    digest = result.digest()
+    return database.change(lambda change: _replace(database, change, result, outputs, digest, now))
+
+
+def _replace(
+    database: IndexDatabase,
+    change: IndexChange,
+    result: BlockReplacement,
+    outputs: Mapping[str, Block],
+    digest: str,
+    now: int,
+) -> Replaced:
+    job = change.connection.execute(select(JOBS).where(JOBS.c.job == result.job)).one_or_none()
+    # The answer was lost and the worker repeats. Asked first: every check below would refuse what has already happened.
+    if job is not None and job.state == IndexJobState.COMMITTED and job.arguments == digest:
+        return Replaced(job.receipt, change.version, repeated=True)
+    job = _check_attempt(database, job, result)
+    sources = _check_sources(change, result)
+    _check_outputs(change, job, result, outputs)
+    _check_content(result, sources)
+    bury(change, sorted(result.sources), reason=TombstoneReason.REPLACED, job=result.job, now=now)
+    _release_skipped(change, result, now)
+    insert_live(change, [outputs[block_id] for block_id in sorted(outputs)], now)
+    change.connection.execute(
+        update(JOBS)
+        .where(JOBS.c.job == result.job)
+        .values(state=IndexJobState.COMMITTED.value, arguments=digest, receipt=result.receipt, changed_at=now)
+    )
+    return Replaced(result.receipt, change.version, repeated=False)
+
+
+def _check_attempt(database: IndexDatabase, job: Row[Any] | None, result: BlockReplacement) -> Row[Any]:
+    """The job's row, when this attempt is the one that may commit."""
+    if job is None:
+        raise _refused(result, IndexRefusal.JOB_UNKNOWN, "nothing is claimed for it")
+    if job.state == IndexJobState.COMMITTED:
+        raise _refused(result, IndexRefusal.JOB_COMMITTED, f"another result was committed, with token {job.token}")
+    if job.state == IndexJobState.RETIRED:
+        raise _refused(result, IndexRefusal.JOB_RETIRED, "it was given up")
+    if job.token != result.token:
+        raise StaleTokenError(database.name, result.job, result.token, job.token)
+    return job
+
+
+def _check_sources(change: IndexChange, result: BlockReplacement) -> tuple[Block, ...]:
+    """The blocks that are replaced, when all of them still are what was claimed."""
+    given = [*result.sources, *result.skipped]
+    claimed = set(
+        change.connection.execute(select(JOB_SOURCES.c.block).where(JOB_SOURCES.c.job == result.job)).scalars()
+    )
+    if len(given) != len(set(given)) or set(given) != claimed:
+        odd = sorted(set(given) ^ claimed)
+        detail = f"block {odd[0]} was {'claimed and left out' if odd[0] in claimed else 'never claimed'}" if odd else ""
+        raise _refused(result, IndexRefusal.NOT_THE_SOURCES, detail or "it names a source twice")
+    blocks = []
+    for part in chunks(sorted(result.sources)):
+        query = (
+            select(*CONTENT, BLOCKS.c.state, BLOCKS.c.job, TOMBSTONES.c.reason)
+            .select_from(BLOCKS.outerjoin(TOMBSTONES, TOMBSTONES.c.block == BLOCKS.c.id))
+            .where(BLOCKS.c.id.in_(part))
+        )
+        rows = {row.id: row for row in change.connection.execute(query)}
+        for block_id in part:
+            row = rows.get(block_id)
+            if row is None or row.state != BlockState.LIVE or row.job != result.job:
+                why = "forgotten" if row is None else row.reason or (row.state if row.job is None else "not its own")
+                raise _refused(result, IndexRefusal.SOURCE_GONE, f"source {block_id} is {why}")
+            blocks.append(block_of(row))
+    return tuple(blocks)
+
+
+def _check_outputs(change: IndexChange, job: Row[Any], result: BlockReplacement, outputs: Mapping[str, Block]) -> None:
+    for block in outputs.values():
+        if block.key != (job.tenant, job.shard, job.output_level):
+            wanted = f"{job.tenant}, shard {job.shard}, level {job.output_level}"
+            raise _refused(
+                result, IndexRefusal.OUTPUT_MISPLACED, f"output {block.id} is of {block.key}, not of {wanted}"
+            )
+    if known := known_blocks(change, outputs):
+        raise _refused(result, IndexRefusal.OUTPUT_KNOWN, f"output {next(iter(known))} is known already")
+    try:
+        refuse_used_paths(change, tuple(outputs.values()))
+    except BlockConflictError as error:
+        raise _refused(result, IndexRefusal.OUTPUT_KNOWN, str(error)) from error
+    for part in chunks([block.path for block in outputs.values()]):
+        # Deleted before the claim is fine: what was uploaded since is another object under the same name.
+        since = or_(CONDEMNED.c.gone_version.is_(None), CONDEMNED.c.gone_version > job.claim_version)
+        mine = CONDEMNED.c.path.in_(part)
+        path = change.connection.execute(select(CONDEMNED.c.path).where(mine, since)).scalar()
+        if path is not None:
+            detail = f"{path} is, or was since its claim, being deleted as an orphan"
+            raise _refused(result, IndexRefusal.OUTPUT_CONDEMNED, detail)
+        change.connection.execute(delete(CONDEMNED).where(mine))
+
+
+def _check_content(result: BlockReplacement, sources: Sequence[Block]) -> None:
+    before = reduce(add, (block.fingerprint for block in sources), _NO_ROWS)
+    after = reduce(add, (block.fingerprint for block in result.outputs), result.dropped)
+    # The fingerprints of the sources are those of the index, recorded before this job began, not what the worker read.
+    if before != after:
+        detail = f"its sources hold {before}, its outputs and dropped duplicates {after}"
+        raise _refused(result, IndexRefusal.CONTENT_DIFFERS, detail)
+
+
+def _release_skipped(change: IndexChange, result: BlockReplacement, now: int) -> None:
+    """Skipped sources belong to no job any more, and those that are still live go into quarantine."""
+    live: dict[str, Fault] = {}
+    for part in chunks(sorted(result.skipped)):
+        query = select(BLOCKS.c.id).where(BLOCKS.c.id.in_(part), BLOCKS.c.state == BlockState.LIVE)
+        live.update((block, result.skipped[block]) for block in change.connection.execute(query).scalars())
+        change.connection.execute(update(BLOCKS).where(BLOCKS.c.id.in_(part)).values(job=None, version=change.version))
+    set_aside(change, live, job=result.job, now=now)
+
+
+def _refused(result: BlockReplacement, reason: IndexRefusal, detail: str) -> ReplaceRefusedError:
+    return ReplaceRefusedError(result.job, reason.value, detail)

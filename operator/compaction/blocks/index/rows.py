@@ -1,22 +1,23 @@
-"""Blocks as rows of the index, and what a block must be to become one.
-
-What is checked here is only what the index itself relies on; whether the object is what its row says is the business of
-the reader of the object.
-"""
+"""Blocks and their schemas as rows of the index, and what a block must be to become one."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
+from sqlalchemy import Connection, insert, select
 from ulid import ULID
 
 from compaction.blocks.errors import InvalidBlockError, InvalidTenantError
-from compaction.blocks.index.tables import BLOCKS
-from compaction.blocks.model import Block, RowFingerprint
-from compaction.blocks.paths import MAX_SHARD, escape_tenant
+from compaction.blocks.index.tables import BLOCKS, SCHEMAS, IndexChange, IndexDatabase
+from compaction.blocks.model import MAX_SHARD, Block, RowFingerprint, escape_tenant
+
+# Blocks as rows of the index, and what a block must be to become one.
+#
+# What is checked here is only what the index itself relies on; whether the object is what its row says is the
+# business of the reader of the object.
 
 T = TypeVar("T")
 
@@ -151,3 +152,38 @@ def difference(one: Block, other: Block) -> str:
         if mine != theirs:
             return f"{name} is {mine}, and was {theirs}"
     return "nothing differs"
+
+
+# The schemas of blocks in the index: each once, under the id that blocks have of it. They are never changed.
+
+
+def read_schemas(database: IndexDatabase, ids: Iterable[str]) -> dict[str, str]:
+    """The contents of those of the schemas that are known, by id."""
+    wanted = sorted(set(ids))
+    return database.read(lambda connection: _read(connection, wanted)) if wanted else {}
+
+
+def add_schemas(database: IndexDatabase, contents: Mapping[str, str]) -> None:
+    """Keep schemas that were learnt. Repeating is harmless."""
+    if contents:
+        database.change(lambda change: _add(change, contents))
+
+
+def add_schemas_of(change: IndexChange, blocks: Iterable[Block]) -> None:
+    """The same for blocks that become live, as a part of a change."""
+    _add(change, {block.schema_id: block.schema for block in blocks if block.schema})
+
+
+def _add(change: IndexChange, contents: Mapping[str, str]) -> None:
+    known = _read(change.connection, sorted(contents))
+    new = [{"schema_id": name, "content": contents[name]} for name in sorted(contents.keys() - known.keys())]
+    if new:
+        change.connection.execute(insert(SCHEMAS), new)
+
+
+def _read(connection: Connection, ids: list[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in chunks(ids):
+        rows = connection.execute(select(SCHEMAS).where(SCHEMAS.c.schema_id.in_(part)))
+        found.update((row.schema_id, row.content) for row in rows)
+    return found

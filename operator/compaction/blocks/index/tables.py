@@ -1,24 +1,33 @@
-"""The tables of the index. How they come to be is the business of `migrations`; a test compares both.
-
-Invariants that the database itself keeps: an id and a path are used once; only a live block waits in the queue
-(`arrival`) or belongs to a job; two blocks never have the same place in the queue.
-"""
+"""The tables of the index and its database, in which one change follows another."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    Connection,
     Integer,
     MetaData,
     PrimaryKeyConstraint,
     Table,
     Text,
+    select,
+    update,
 )
+
+from compaction.storage.database import Database
+from compaction.storage.errors import DatabaseSchemaError
+
+# The tables of the index. How they come to be is the business of `migrations`; a test compares both.
+#
+# Invariants that the database itself keeps: an id and a path are used once; only a live block waits in the queue
+# (`arrival`) or belongs to a job; two blocks never have the same place in the queue.
 
 KEY_TEXT: Final = Text().with_variant(Text(collation="C"), "postgresql")
 """Text that is compared byte by byte in both databases, whatever the locale of the server."""
@@ -201,3 +210,59 @@ SCHEMAS: Final = Table(
 """The schemas of blocks, each once, as `Block.schema` has them; for planning, which keeps those apart that cannot be
 merged. One that is missing, of a block from before there was this table, is learnt from a footer.
 """
+
+
+# The database of an index: changes one after the other.
+#
+# Each change begins by counting `version` up in the one row of `block_index`: in SQLite the transaction has the write
+# lock anyway, in PostgreSQL the row is locked until the commit. So what a change has checked still holds when it
+# commits, in both databases for the same reason, and a version that a reader sees includes all smaller ones. The
+# price: changes per second are bounded by commits per second; writers register many blocks at once.
+
+T = TypeVar("T")
+
+_NEXT_VERSION: Final = update(HEAD).values(version=HEAD.c.version + 1).returning(HEAD.c.version)
+
+
+@dataclass(slots=True)
+class IndexChange:
+    """A change under way: no other can start. `version` is its number."""
+
+    connection: Connection
+    version: int
+
+    def places(self, count: int) -> range:
+        """The next places at the end of the queue."""
+        statement = update(HEAD).values(arrivals=HEAD.c.arrivals + count).returning(HEAD.c.arrivals)
+        last = self.connection.execute(statement).scalar_one()
+        return range(last - count + 1, last + 1)
+
+
+class IndexDatabase(Database):
+    """The database of one index. A `write` beside `change` has no version and waits for no change: it is for what
+    neither readers nor planners see.
+    """
+
+    holds = "index"
+
+    def change(self, body: Callable[[IndexChange], T]) -> T:
+        """Run `body` as one change: all of it happens, or nothing. It may run more than once, also after a commit whose
+        answer was lost.
+
+        Raises:
+            DatabaseUnavailableError: not possible within the patience; it may have happened nevertheless.
+            DatabaseSchemaError, DatabaseError
+        """
+
+        def change(connection: Connection) -> T:
+            version = connection.execute(_NEXT_VERSION).scalar_one_or_none()
+            if version is None:
+                raise DatabaseSchemaError(self.name, "the row of `block_index` is missing: restore the database")
+            return body(IndexChange(connection, version))
+
+        return self.write(change)
+
+
+def head_version(connection: Connection) -> int:
+    """The number of the last change that this reader sees."""
+    return int(connection.execute(select(HEAD.c.version)).scalar_one())

@@ -1,25 +1,40 @@
-"""Blocks that are no longer live: deleted after the grace, forgotten only when the deletion was confirmed.
-
-Invariants: a tombstone stands from the change that ended the block until `confirm`; it is due when the grace has passed
-since then, whatever else goes on; one that cannot be deleted does not keep others waiting (`failed` puts it off),
-except those that may be made of it. What was deleted is remembered for a while, so that a late registration of it stays
-without effect.
-
-What may be made of it: an output is of a higher level than its sources, of the same tenant and shard, and ended in a
-later change than they did. It is due only when no such source stands before it. So an object that is gone proves that
-all it was made of is gone, which is what an index rebuilt from the objects relies on (`rebuild`).
-"""
+"""Objects that the index lets go: replaced and expired blocks after their grace, and orphans."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, delete, func, insert, or_, select, update
 
-from compaction.blocks.index.engine import IndexChange, IndexDatabase
 from compaction.blocks.index.rows import chunks
-from compaction.blocks.index.tables import BLOCKS, HEAD, QUARANTINE, TOMBSTONES, BlockState, TombstoneReason
+from compaction.blocks.index.tables import (
+    BLOCKS,
+    CONDEMNED,
+    HEAD,
+    JOBS,
+    QUARANTINE,
+    TOMBSTONES,
+    BlockState,
+    IndexChange,
+    IndexDatabase,
+    IndexJobState,
+    TombstoneReason,
+)
+
+# Blocks that are no longer live: deleted after the grace, forgotten only when the deletion was confirmed.
+#
+# Invariants: a tombstone stands from the change that ended the block until `confirm`; it is due when the grace has
+# passed since then, whatever else goes on; one that cannot be deleted does not keep others waiting (`failed` puts it
+# off), except those that may be made of it. What was deleted is remembered for a while, so that a late registration
+# of it stays without effect.
+#
+# What may be made of it: an output is of a higher level than its sources, of the same tenant and shard, and ended in
+# a later change than they did. It is due only when no such source stands before it. So an object that is gone proves
+# that all it was made of is gone, which is what an index rebuilt from the objects relies on (`rebuild`).
 
 BATCH: Final = 1000
 """As many keys as one request to S3 deletes."""
@@ -252,5 +267,182 @@ def forget_blocks(database: IndexDatabase, *, before: int, limit: int = BATCH) -
         for part in chunks([row.id for row in rows]):
             change.connection.execute(delete(BLOCKS).where(BLOCKS.c.id.in_(part)))
         return len(rows)
+
+    return database.change(body)
+
+
+# Retention: blocks all of whose rows are older than their tenant keeps them.
+#
+# A block expires when both its newest row and the block itself (the time in its ULID) are older than the tenant's
+# period; strictly older, and the block by a grace more: late rows of a writer and blocks that were just registered
+# stay a while. A block with a single row that is young enough stays whole. No period, or 0, means for ever.
+#
+# A claim does not protect a block: the job's late result is refused (`replacing`), so what has expired does not come
+# back.
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPeriods:
+    """Periods in microseconds: `default` for all tenants that `tenants` does not name. `grace`: see the module."""
+
+    default: int = 0
+    tenants: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    grace: int = 0
+
+
+class Expired(NamedTuple):
+    """A block that expired, and the job that it was taken from, if it was claimed."""
+
+    block: str
+    tenant: str
+    bytes: int
+    job: str | None
+
+
+def expire(database: IndexDatabase, rule: RetentionPeriods, *, now: int, limit: int = BATCH) -> tuple[Expired, ...]:
+    """Bury up to `limit` expired blocks, the oldest data first; repeat until nothing comes back.
+
+    After an answer that was lost, those of the lost one are missing here: they are in the tombstones all the same.
+    """
+    query = _query(rule, now, limit)
+    if query is None:
+        return ()
+    # A look costs nothing when nothing has expired, a change would make everybody wait.
+    if not database.read(lambda connection: connection.execute(query.limit(1)).first()):
+        return ()
+
+    def body(change: IndexChange) -> tuple[Expired, ...]:
+        found = tuple(Expired._make(row) for row in change.connection.execute(query))
+        bury(change, [one.block for one in found], reason=TombstoneReason.EXPIRED, job=None, now=now)
+        return found
+
+    return database.change(body)
+
+
+def would_expire(
+    database: IndexDatabase, rule: RetentionPeriods, *, now: int, limit: int = BATCH
+) -> tuple[Expired, ...]:
+    """What `expire` would bury now, up to `limit` blocks. Nothing is changed (a dry run)."""
+    query = _query(rule, now, limit)
+    if query is None:
+        return ()
+    return database.read(lambda connection: tuple(Expired._make(row) for row in connection.execute(query)))
+
+
+def _query(rule: RetentionPeriods, now: int, limit: int) -> Select[Any] | None:
+    """The blocks that have expired, as the fields of `Expired`; None when everything is kept for ever."""
+    conditions = _conditions(rule, now)
+    if not conditions:
+        return None
+    return (
+        select(BLOCKS.c.id, BLOCKS.c.tenant, BLOCKS.c.bytes, BLOCKS.c.job)
+        .where(BLOCKS.c.state == BlockState.LIVE, or_(*conditions))
+        .order_by(BLOCKS.c.max_time, BLOCKS.c.id)
+        .limit(limit)
+    )
+
+
+def _conditions(rule: RetentionPeriods, now: int) -> Sequence[ColumnElement[bool]]:
+    """One for each tenant with a period of its own, and one for all others."""
+    conditions: list[ColumnElement[bool]] = []
+    for tenant, period in rule.tenants.items():
+        if period > 0:
+            conditions.append((BLOCKS.c.tenant == tenant) & _older(rule, period, now))
+    if rule.default > 0:
+        others = BLOCKS.c.tenant.not_in(tuple(rule.tenants))
+        conditions.append(others & _older(rule, rule.default, now))
+    return conditions
+
+
+def _older(rule: RetentionPeriods, period: int, now: int) -> ColumnElement[bool]:
+    return (BLOCKS.c.max_time < now - period) & (BLOCKS.c.created < now - period - rule.grace)
+
+
+# Objects that no block refers to: outputs of attempts that never committed, uploads that were never registered.
+#
+# An object that the index does not know today may be registered or committed tomorrow, and the object deleted in
+# between. So it is condemned first, in a change that finds it unknown: from then on no block can refer to it. Then it
+# is deleted, then that is confirmed. The record is kept for a while after that: a result claimed before the deletion
+# may have found the object while it was still there, and is refused; one claimed later has uploaded it again, and is
+# accepted.
+#
+# Who deletes compares the identity of the index (`schema.ensure_schema`) with the store's before: the wrong index
+# knows nothing, and everything would be an orphan.
+
+
+def unknown_paths(database: IndexDatabase, paths: Sequence[str]) -> tuple[str, ...]:
+    """Those of the paths that belong to no block, live or waiting for its deletion. Nothing is changed (dry run)."""
+    known = database.read(lambda connection: _known(connection, paths))
+    return tuple(path for path in paths if path not in known)
+
+
+@contextmanager
+def known_paths(database: IndexDatabase) -> Iterator[Iterator[str]]:
+    """All paths that belong to blocks, in order: for a comparison with a listing of the store, which is ordered too."""
+    with database.snapshot() as connection:
+        query = select(BLOCKS.c.path).where(BLOCKS.c.state != BlockState.DELETED).order_by(BLOCKS.c.path)
+        yield iter(connection.execution_options(stream_results=True, yield_per=BATCH).execute(query).scalars())
+
+
+def _known(connection: Connection, paths: Iterable[str]) -> set[str]:
+    known: set[str] = set()
+    for part in chunks(tuple(paths)):
+        query = select(BLOCKS.c.path).where(BLOCKS.c.path.in_(part), BLOCKS.c.state != BlockState.DELETED)
+        known.update(connection.execute(query).scalars())
+    return known
+
+
+def condemn(database: IndexDatabase, paths: Sequence[str], *, now: int) -> tuple[str, ...]:
+    """Those of the paths that may be deleted now: no block refers to them, and none will. Repeating returns them again.
+
+    The caller has seen that the objects are older than any upload takes until its registration.
+    """
+    wanted = tuple(dict.fromkeys(paths))
+
+    def body(change: IndexChange) -> tuple[str, ...]:
+        known = _known(change.connection, wanted)
+        orphans = tuple(path for path in wanted if path not in known)
+        for part in chunks(orphans):
+            change.connection.execute(delete(CONDEMNED).where(CONDEMNED.c.path.in_(part)))
+            change.connection.execute(insert(CONDEMNED), [{"path": path, "since": now} for path in part])
+        return orphans
+
+    return database.change(body) if wanted else ()
+
+
+def condemned(database: IndexDatabase, *, limit: int = BATCH) -> tuple[str, ...]:
+    """Paths that were condemned and whose deletion was never confirmed, the oldest first: to be deleted again."""
+    query = (
+        select(CONDEMNED.c.path)
+        .where(CONDEMNED.c.gone_at.is_(None))
+        .order_by(CONDEMNED.c.since, CONDEMNED.c.path)
+        .limit(limit)
+    )
+    return database.read(lambda connection: tuple(connection.execute(query).scalars()))
+
+
+def confirm_gone(database: IndexDatabase, paths: Sequence[str], *, now: int) -> None:
+    """The condemned objects were deleted. Repeating is harmless."""
+
+    def body(change: IndexChange) -> None:
+        for part in chunks(paths):
+            standing = CONDEMNED.c.path.in_(part) & CONDEMNED.c.gone_at.is_(None)
+            values = {"gone_at": now, "gone_version": change.version}
+            change.connection.execute(update(CONDEMNED).where(standing).values(values))
+
+    if paths:
+        database.change(body)
+
+
+def forget_gone(database: IndexDatabase, *, before: int) -> int:
+    """Forget deletions confirmed before a time, except those that an open claim is older than; returns how many."""
+
+    def body(change: IndexChange) -> int:
+        claims = select(func.min(JOBS.c.claim_version)).where(JOBS.c.state == IndexJobState.CLAIMED)
+        oldest = change.connection.execute(claims).scalar()
+        old = (CONDEMNED.c.gone_at < before) & (
+            CONDEMNED.c.gone_version < (change.version if oldest is None else oldest)
+        )
+        return int(change.connection.execute(delete(CONDEMNED).where(old)).rowcount)
 
     return database.change(body)

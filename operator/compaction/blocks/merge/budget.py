@@ -1,32 +1,60 @@
-"""How the memory limit is shared out. The parts add up to the limit; a test measures that they hold.
-
-1/3  pages of the row groups that are being read, one for each open run: this caps the fan-in. Where the row groups fit
-     as rows, they are read whole and their pages at once let go of: this is several times as fast
-     (runs that do not overlap are not open together: `at_once`)
-1/8  rows that were read and not yet emitted: two batches for each open run
-1/6  the rows of a round, and one column of them twice
-1/10 rows that wait for their row group to be full
-1/6  one column of these as it is written, and footers: many columns make large ones
-1/10 values of the coded columns
-
-Footers that take more than that part leave less for the rows and values that are held.
-"""
+"""Shares of the memory limit of a merge, and the number of runs that are open at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from compaction.blocks.errors import MergeMemoryError
-from compaction.blocks.merge.at_once import most_at_once, open_at_once
 from compaction.blocks.merge.columns import has_width
-from compaction.blocks.merge.footers import OpenedFooter, reading
-from compaction.blocks.merge.pages import RowsTooLargeError, decoded_row, expanded_bytes
-from compaction.blocks.merge.runs import ParquetRun, Run
-from compaction.blocks.merge.settings import MergeSettings
+from compaction.blocks.merge.footers import Bound, MergeSettings, OpenedFooter, reading
+from compaction.blocks.merge.runs import ParquetRun, RowsTooLargeError, Run, decoded_row, expanded_bytes
+
+# How much is open at once: runs whose keys do not overlap are read one after the other, however many there are.
+#
+# A run is open from the round in which its smallest key is next until its last row is emitted (`rounds`): two runs
+# are open together only if neither ends before the other begins. A run whose bounds are not known is taken to be open
+# all the time.
+
+
+def most_at_once(runs: Sequence[Run], weight: Callable[[Run], int]) -> int:
+    """The largest sum of the weights, none of which is negative, of runs that may be open at the same time."""
+    now = sum(weight(run) for run in runs if run.least is None)
+    known = [(run.least, number, run) for number, run in enumerate(runs) if run.least is not None]
+    ends: list[tuple[Bound, int]] = []
+    most = now
+    for least, _, run in sorted(known, key=lambda one: one[:2]):
+        while ends and ends[0][0] < least:  # type: ignore[operator]  # bounds of one column are of one type
+            now -= heapq.heappop(ends)[1]
+        one = weight(run)
+        if run.most is not None:
+            heapq.heappush(ends, (run.most, one))
+        now += one
+        most = max(most, now)
+    return most
+
+
+def open_at_once(runs: Sequence[Run]) -> int:
+    """How many of the runs may be open at the same time."""
+    return most_at_once(runs, lambda _: 1)
+
+
+# How the memory limit is shared out. The parts add up to the limit; a test measures that they hold.
+#
+# 1/3  pages of the row groups that are being read, one for each open run: this caps the fan-in. Where the row groups fit
+#      as rows, they are read whole and their pages at once let go of: this is several times as fast
+#      (runs that do not overlap are not open together: `at_once`)
+# 1/8  rows that were read and not yet emitted: two batches for each open run
+# 1/6  the rows of a round, and one column of them twice
+# 1/10 rows that wait for their row group to be full
+# 1/6  one column of these as it is written, and footers: many columns make large ones
+# 1/10 values of the coded columns
+#
+# Footers that take more than that part leave less for the rows and values that are held.
 
 _MOST_ROWS: Final = 1 << 15
 _LEAST_ROWS: Final = 256

@@ -17,14 +17,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compaction.blocks.errors import LogicalTypeLostError, SortKeyError
-from compaction.blocks.format.arrow_leaves import arrow_leaves, escaped
 from compaction.blocks.format.footer_shape import INT96, structs
 from compaction.blocks.format.int96 import MAGIC, with_physical_type
 from compaction.blocks.format.logical import (
     NOTHING,
     TIMES_IN_DAYS,
     LeafMeaning,
+    arrow_leaves,
     arrow_size,
+    escaped,
     leaf_meanings,
     placed,
     text_with,

@@ -19,16 +19,17 @@ from typing import Final
 import pyarrow as pa
 
 from compaction.blocks.errors import SchemaConflictError
-from compaction.blocks.format.arrow_leaves import escaped, with_leaf_types
 from compaction.blocks.format.footer_keys import agreed
 from compaction.blocks.format.logical import (
     EITHER,
     LOGICAL_KEY,
     NANOSECONDS_TOO,
+    escaped,
     joined_text,
     leaf_texts,
     reading_in,
     texts_of,
+    with_leaf_types,
     with_texts,
 )
 

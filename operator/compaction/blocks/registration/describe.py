@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from ulid import ULID
 
-from compaction.api.text.safe import cut
+from compaction.api.text.printing import cut
 from compaction.blocks.errors import (
     BlockStoreError,
     CorruptBlockError,
@@ -26,26 +26,34 @@ from compaction.blocks.errors import (
     UnsuitableBlockError,
     UnsupportedColumnError,
 )
-from compaction.blocks.fingerprint.rows import Fingerprinter
-from compaction.blocks.format.footer import LIBRARY_FAILURES, BlockFooter, read_footer, short
+from compaction.blocks.fingerprint.row_hashes import Fingerprinter
+from compaction.blocks.format.footer import (
+    LIBRARY_FAILURES,
+    BlockFooter,
+    is_instant,
+    read_footer,
+    scale_of,
+    short,
+    time_column_of,
+    times_of_footer,
+)
 from compaction.blocks.format.int96 import Int96Error, check_spark
 from compaction.blocks.format.metadata import BlockMetadata, decode
-from compaction.blocks.format.times import is_instant, scale_of, time_column_of, times_of_footer
-from compaction.blocks.merge.dictionaries import SteadyDictionaries, coded_texts, not_repeating
+from compaction.blocks.merge.columns import SteadyDictionaries, coded_texts, not_repeating
 from compaction.blocks.merge.meanings import check_writable
-from compaction.blocks.merge.pages import RowsTooLargeError, decoded_row
-from compaction.blocks.model import Block, RowFingerprint
+from compaction.blocks.merge.runs import RowsTooLargeError, decoded_row
+from compaction.blocks.model import SUFFIX, ULID_TEXT, Block, RowFingerprint, parse_block_path, shard_prefix
 from compaction.blocks.owners import owner_by_footer
-from compaction.blocks.paths import SUFFIX, ULID_TEXT, parse_block_path, shard_prefix
-from compaction.blocks.registration.foreign import lost_columns, refuse_lost_columns
-from compaction.blocks.registration.order import (
+from compaction.blocks.registration.foreign import (
     FoundOrder,
     OrderCheck,
     checks_of,
     declared_order,
     is_proved,
+    lost_columns,
     order_of_footer,
     order_of_rows,
+    refuse_lost_columns,
 )
 from compaction.blocks.schema.classes import schema_text
 from compaction.storage.errors import StorageError

@@ -1,52 +1,151 @@
-"""What runs inside a Spark task for blocks: merge one range of keys, upload the output, prove it, answer plain data.
-
-Nothing but values crosses the boundary between the task and the driver. An error of the data or of the store is a
-`MergeFailure`, never an exception: Spark would turn that into text, retry it, and abort the siblings. A defect of ours
-is a failure too (`InternalError`): whichever source causes it is found by reading each by itself (`examine`).
-
-An upload under the output's id is not visible to anybody: the index knows it only when the driver commits.
-"""
+"""One Spark task on blocks: merges a range of keys, uploads the output, proves it, and names sources at fault."""
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 from compaction.api.enums import JobReason
 from compaction.blocks.errors import (
+    BlockFormatError,
     BlockNotSortedError,
     BlockStoreError,
     BlockVerificationError,
     LogicalTypeLostError,
+    MergeMemoryError,
     SchemaConflictError,
     SortKeyError,
     UnreadableBlockError,
 )
-from compaction.blocks.fingerprint.verify import read_back, verify
+from compaction.blocks.fingerprint.proof import read_back, verify
+from compaction.blocks.format.footer import BlockFooter, read_footer
 from compaction.blocks.format.metadata import BlockMetadata
-from compaction.blocks.merge.kernel import merge
-from compaction.blocks.merge.ranges import WHOLE, KeyRange
-from compaction.blocks.merge.settings import MergeInput, MergeResult, MergeSettings, OpenFile, nobody
+from compaction.blocks.merge.footers import MergeInput, MergeResult, MergeSettings, OpenFile, nobody
+from compaction.blocks.merge.kernel import WHOLE, KeyRange, merge
 from compaction.blocks.model import Block
 from compaction.blocks.reasons import BlockJobReason
-from compaction.blocks.rewriting.culprits import Culprit, SourceFault, culprit_of
-from compaction.blocks.rewriting.pace import PacedFile
 from compaction.errors import CompactionError
 from compaction.storage.errors import (
     DatabaseUnavailableError,
     LackOfResourcesError,
+    ObjectChangedError,
+    ObjectMissingError,
     ObjectStoreUnavailableError,
+    ObjectTruncatedError,
     StorageError,
 )
 from compaction.storage.objects.store import ObjectInfo, ObjectStorage
 from compaction.storage.pace import UNLIMITED, Pace, SharedBucket, limited
-from compaction.unexpected import defect
-from compaction.worker.place import ObjectsPlace
-from compaction.worker.shares import Teller
+from compaction.unexpected import defect, lack_of
+from compaction.worker.tasks import ObjectsPlace, Teller
+
+# A file that is uploaded no faster than a job may write.
+
+
+class PacedFile(io.FileIO):
+    """A file to read from, each read paid for before it is made."""
+
+    def __init__(self, path: Path, pace: Pace) -> None:
+        super().__init__(path)
+        self._pace = pace
+        self._size = path.stat().st_size
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(0, self._size - self.tell())
+        length = left if size is None or size < 0 else min(size, left)
+        self._pace(length)
+        return super().read(length) or b""
+
+
+# Sources that cannot be merged: which block an error is about, and what is wrong with it.
+#
+# A source may have been fine when it was registered and be gone, cut off, damaged or another object now. The job that
+# compacts it quarantines it under the reason given here and goes on with its siblings. What is about the store as a
+# whole (access, no answer) is about no source.
+
+
+class SourceFault(StrEnum):
+    """Why a source is quarantined; the reason that stands in the quarantine."""
+
+    MISSING = "SourceMissing"
+    CORRUPT = "SourceCorrupt"
+    """Cut off, damaged, or no Parquet file."""
+    FOREIGN = "SourceForeign"
+    """A sound file, and not the one that was registered."""
+    TOO_LARGE = "SourceTooLarge"
+    """One of its row groups alone takes more memory than a merge may use: raise the limit and release it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A source (`path`) that cannot be merged."""
+
+    path: str
+    fault: SourceFault
+    message: str
+
+
+def culprit_of(error: BlockStoreError | StorageError) -> Culprit | None:
+    """The object that an error is about, if it is about one as it lies there."""
+    match error:
+        case ObjectMissingError():
+            return Culprit(error.path, SourceFault.MISSING, str(error))
+        case ObjectChangedError():
+            return Culprit(error.path, SourceFault.FOREIGN, str(error))
+        case ObjectTruncatedError() | BlockFormatError():
+            return Culprit(error.path, SourceFault.CORRUPT, str(error))
+        case UnreadableBlockError():
+            return Culprit(error.block, SourceFault.CORRUPT, str(error))
+        case MergeMemoryError():
+            return Culprit(error.block, SourceFault.TOO_LARGE, str(error))
+    return None
+
+
+def read_source_footer(objects: ObjectStorage, block: Block) -> BlockFooter | Culprit:
+    """The footer of a source, when the object is, by its size and footer, the one that was registered.
+
+    Raises ObjectError for what is about the store as a whole.
+    """
+    try:
+        footer = read_footer(objects, block.path, look=False)
+    except (BlockStoreError, StorageError) as error:
+        culprit = culprit_of(error)
+        if culprit is None:
+            raise
+        return culprit
+    except Exception as error:
+        if lack := lack_of(error, block.path):
+            raise lack from error
+        return broken(block, error)
+    if (footer.info.size, footer.rows) != (block.bytes, block.rows):
+        found = f"{footer.info.size} bytes and {footer.rows} rows"
+        return foreign(block, f"it has {found}, not {block.bytes} bytes and {block.rows} rows")
+    return footer
+
+
+def broken(block: Block, error: Exception) -> Culprit:
+    """For a source on which reading fails for a reason that no code expects."""
+    return Culprit(block.path, SourceFault.CORRUPT, f"{block.path}: cannot be read: {defect(error, block.path)}")
+
+
+def foreign(block: Block, detail: str) -> Culprit:
+    """For a sound file that is not the one that was registered."""
+    return Culprit(block.path, SourceFault.FOREIGN, f"{block.path}: not the object that was registered: {detail}")
+
+
+# What runs inside a Spark task for blocks: merge one range of keys, upload the output, prove it, answer plain data.
+#
+# Nothing but values crosses the boundary between the task and the driver. An error of the data or of the store is a
+# `MergeFailure`, never an exception: Spark would turn that into text, retry it, and abort the siblings. A defect of
+# ours is a failure too (`InternalError`): whichever source causes it is found by reading each by itself (`examine`).
+#
+# An upload under the output's id is not visible to anybody: the index knows it only when the driver commits.
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ import structlog
 
 from compaction.blocks.errors import BlockFormatError
 from compaction.blocks.format.footer import read_footer
-from compaction.blocks.index.listing import inspect
-from compaction.blocks.index.schemas import add_schemas, read_schemas
+from compaction.blocks.index.live_blocks import inspect
+from compaction.blocks.index.rows import add_schemas, read_schemas
 from compaction.blocks.schema.classes import schema_of_text, schema_text
 from compaction.blocks.store import BlockStore
 from compaction.errors import CompactionError

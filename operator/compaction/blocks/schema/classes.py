@@ -23,9 +23,8 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from compaction.api.text.safe import cut, printable
-from compaction.blocks.format.arrow_leaves import escaped
-from compaction.blocks.format.logical import joined_text, leaf_texts, texts_of, with_texts
+from compaction.api.text.printing import cut, printable
+from compaction.blocks.format.logical import escaped, joined_text, leaf_texts, texts_of, with_texts
 from compaction.blocks.merge.schema import in_unit, wider_type
 
 MAX_TYPE_TEXT: Final = 60

@@ -13,10 +13,9 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from compaction.blocks.index.rows import MAX_INTEGER, MAX_LEVEL, text_problem
-from compaction.blocks.model import Block
-from compaction.blocks.paths import MAX_SHARD
-from compaction.serving.wire import Wire
-from compaction.storage.objects.paths import MAX_PATH
+from compaction.blocks.model import MAX_SHARD, Block
+from compaction.serving.openapi import Wire
+from compaction.storage.objects.store import MAX_PATH
 
 MOST_BLOCKS: Final = 1000
 """Of one request and of one page."""

@@ -1,36 +1,246 @@
-"""The endpoint of blocks: registrations and listings (docs/block-ingest.md)."""
+"""The endpoint of blocks: registrations and listings, with their OpenAPI document, refusals and metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
+from typing import Any, Final
 
 import structlog
 from aiohttp import web
-from pydantic import ValidationError
+from prometheus_client import CollectorRegistry, Counter
+from pydantic import BaseModel, ValidationError
 
-from compaction.blocks.index.listing import BlockFilter
-from compaction.blocks.index.pages import Page, page
+from compaction.api.text.printing import cut, printable
+from compaction.blocks.errors import (
+    BlockConflictError,
+    BlockStoreError,
+    CorruptBlockError,
+    ForeignFileError,
+    InvalidBlockError,
+    InvalidTenantError,
+    SnapshotExpiredError,
+    UnexpectedBlockError,
+    UnsuitableBlockError,
+)
+from compaction.blocks.index.live_blocks import BlockFilter, Page, page
+from compaction.blocks.model import Block, escape_tenant, parse_block_path
+from compaction.blocks.owners import OwnerSign
 from compaction.blocks.serving.messages import (
+    BlockResult,
+    BlockToRegister,
     ListingAnswer,
     ListingQuery,
     LiveBlock,
     Problem,
+    ProblemAnswer,
     RegisterAnswer,
     RegisterRequest,
     RegistrationOutcome,
 )
-from compaction.blocks.serving.metrics import IngestMetrics
-from compaction.blocks.serving.openapi import API, Name
-from compaction.blocks.serving.refusals import REFUSALS
-from compaction.blocks.serving.registering import register
 from compaction.blocks.store import BlockStore
+from compaction.errors import CompactionError
 from compaction.serving.access import Gate, Principal
 from compaction.serving.errors import NotAllowedError
-from compaction.serving.service import HttpService, KnownHandler, RequestLimits, answered
+from compaction.serving.openapi import ALWAYS, OF_BODIES, OPEN, Api, Operation
+from compaction.serving.refusals import Refusals
+from compaction.serving.service import HttpService, KnownHandler, RequestLimits, RequestMetrics, answered
+from compaction.storage.errors import ObjectChangedError, ObjectMissingError, ObjectPathError, ObjectTruncatedError
+from compaction.unexpected import defect, lack_of
+
+# What the endpoint of blocks counts. Labels are of small, fixed sets: no tenant, no principal, no path.
+
+
+class IngestMetrics(RequestMetrics):
+    """Of one server, in a registry of its own unless one is given."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        super().__init__("compaction_ingest", registry)
+        self.blocks = Counter(
+            "compaction_ingest_blocks",
+            "Blocks of registrations, by what became of them and why",
+            ["outcome", "reason"],
+            registry=self.registry,
+        )
+
+    def count(self, results: tuple[BlockResult, ...]) -> None:
+        """The blocks of one request."""
+        for one in results:
+            self.blocks.labels(one.outcome.value, one.code.value if one.code else "").inc()
+
+
+# The refusals of the endpoint of blocks.
+
+
+def _answer(code: StrEnum, message: str, *, blocks: tuple[BlockResult, ...] | None = None) -> ProblemAnswer:
+    return ProblemAnswer(code=Problem(code.value), message=message, blocks=blocks)
+
+
+REFUSALS: Final = Refusals(
+    _answer,
+    BlockStoreError,
+    {SnapshotExpiredError: (HTTPStatus.GONE, Problem.SNAPSHOT_EXPIRED)},
+    "the store, its index or the API server did not answer: send the same request again",
+)
+
+
+# What the endpoint of blocks offers, once: the routes are made from these operations, and the OpenAPI document too.
+
+
+class Name(StrEnum):
+    """The operations that are not open."""
+
+    REGISTER = "registerBlocks"
+    LIST = "listBlocks"
+
+
+def _problems(*statuses: HTTPStatus) -> dict[HTTPStatus, type[BaseModel] | str]:
+    return dict.fromkeys(statuses, ProblemAnswer)
+
+
+_OF_REGISTRATIONS: Final = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
+_OPERATIONS: Final = (
+    Operation(
+        Name.REGISTER,
+        "POST",
+        "/v1/blocks",
+        "Register blocks that were uploaded: all of them, or none.",
+        {HTTPStatus.OK: RegisterAnswer} | _problems(*ALWAYS, *OF_BODIES, *_OF_REGISTRATIONS),
+        "From a 200 on readers see the blocks, and they wait for compaction. Repeating is harmless: a block that is "
+        "registered already is Known. 409: an id or path is that of another content. 422: an object is missing, "
+        "damaged or not the block it should be. After 503, or no answer, send the same request again.",
+        body=RegisterRequest,
+    ),
+    Operation(
+        Name.LIST,
+        "GET",
+        "/v1/blocks",
+        "List live blocks, all of one instant.",
+        {HTTPStatus.OK: ListingAnswer} | _problems(*ALWAYS, HTTPStatus.GONE),
+        "By id, in pages. For the next one give the `version` of the first and the last id as `after`: whatever "
+        "happens in between, all pages show the same instant. The objects stay readable for the store's grace after "
+        "it. 410: the instant is too long ago.",
+        query=ListingQuery,
+    ),
+)
+API: Final = Api(
+    "Block ingest",
+    "Writers register the Parquet blocks that they have uploaded; readers list the live ones.",
+    (*_OPERATIONS, *OPEN),
+)
+
+
+def document(version: str) -> dict[str, Any]:
+    """The OpenAPI document. `version`: of the program."""
+    return API.document(version)
+
+
+# Registration as the endpoint offers it: all blocks of a request or none, and a word about each of them.
+#
+# Repeating is harmless, so a writer that got no answer sends the same request again. One that dies between upload and
+# registration leaves an unregistered object: the sweeper collects it as an orphan.
+
+_PROBLEMS: Final[tuple[tuple[type[CompactionError], Problem], ...]] = (
+    (ObjectMissingError, Problem.OBJECT_MISSING),
+    (ObjectPathError, Problem.INVALID),
+    (ObjectChangedError, Problem.CORRUPT),
+    (ObjectTruncatedError, Problem.CORRUPT),
+    (CorruptBlockError, Problem.CORRUPT),
+    (UnsuitableBlockError, Problem.UNSUITABLE),
+    (InvalidTenantError, Problem.INVALID),
+    (BlockConflictError, Problem.CONFLICT),
+    (InvalidBlockError, Problem.INVALID),
+)
+"""What is wrong with one block; every other error is about the store or the index, and may pass."""
+REGISTRATION_REFUSALS: Final = tuple(kind for kind, _ in _PROBLEMS)
+_LONGEST_MESSAGE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The answer: `status` of HTTP, and the results in the order of the request."""
+
+    status: HTTPStatus
+    results: tuple[BlockResult, ...]
+
+
+def register(
+    store: BlockStore, wanted: Sequence[BlockToRegister], principal: Principal, *, pool: Executor
+) -> Registration:
+    """Read all objects, some at a time in `pool`, and register the blocks in one transaction.
+
+    Raises NotAllowedError before anything is read; ObjectError and DatabaseError when store or index fail.
+    """
+    for one in wanted:
+        principal.check(one.tenant)
+    owned = store.owners.of(one.path for one in wanted)
+    looked = list(pool.map(lambda one: _look(store, one, principal, owned.get(one.path)), wanted))
+    blocks = [one for one in looked if isinstance(one, Block)]
+    if len(blocks) < len(wanted):
+        return _refused(wanted, [one if isinstance(one, BlockResult) else None for one in looked])
+    try:
+        new = set(store.register_blocks(blocks).new)
+    except InvalidBlockError as error:
+        problems = [
+            _problem(one, error) if block.id == error.block else None for one, block in zip(wanted, blocks, strict=True)
+        ]
+        return _refused(wanted, problems)
+    return Registration(HTTPStatus.OK, tuple(_registered(block, new) for block in blocks))
+
+
+def _look(store: BlockStore, one: BlockToRegister, principal: Principal, sign: OwnerSign | None) -> Block | BlockResult:
+    try:
+        if sign is not None:
+            raise ForeignFileError(cut(one.path, 200), f"it belongs to {sign}")
+        escape_tenant(one.tenant)  # or what the block is merged into could not be written
+        if principal.allowed is not None and parse_block_path(one.path) is None:
+            # Only such a path says whose object it is; any other may be another tenant's.
+            raise ObjectPathError(
+                cut(one.path, 200), f"{principal.name} registers <tenant>/<shard>/<ULID>.parquet only"
+            )
+        return store.describe(
+            one.path,
+            tenant=one.tenant,
+            shard=one.shard,
+            level=one.level,
+            time_column=one.time_column,
+            given_up=one.drop_path_columns,
+        )
+    except REGISTRATION_REFUSALS as error:
+        return _problem(one, error)
+    except CompactionError:
+        raise  # of the store or the index: it may pass, and the writer tries again
+    except Exception as error:
+        if lack := lack_of(error, one.path):
+            raise lack from error
+        return _problem(one, UnexpectedBlockError(one.path, defect(error, one.path)))
+
+
+def _problem(one: BlockToRegister, error: CompactionError) -> BlockResult:
+    code = next(problem for kind, problem in _PROBLEMS if isinstance(error, kind))
+    message = printable(cut(str(error), _LONGEST_MESSAGE))
+    return BlockResult(path=one.path, outcome=RegistrationOutcome.REFUSED, code=code, message=message)
+
+
+def _refused(wanted: Sequence[BlockToRegister], problems: Sequence[BlockResult | None]) -> Registration:
+    results = tuple(
+        problem or BlockResult(path=one.path, outcome=RegistrationOutcome.NOT_REGISTERED)
+        for one, problem in zip(wanted, problems, strict=True)
+    )
+    conflict = all(result.code in {None, Problem.CONFLICT} for result in results)
+    return Registration(HTTPStatus.CONFLICT if conflict else HTTPStatus.UNPROCESSABLE_ENTITY, results)
+
+
+def _registered(block: Block, new: set[str]) -> BlockResult:
+    outcome = RegistrationOutcome.REGISTERED if block.id in new else RegistrationOutcome.KNOWN
+    return BlockResult(path=block.path, outcome=outcome, id=block.id)
+
+
+# The endpoint of blocks: registrations and listings (docs/block-ingest.md).
 
 log = structlog.get_logger(__name__)
 

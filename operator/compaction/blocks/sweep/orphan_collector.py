@@ -28,17 +28,15 @@ from typing import Final
 
 from compaction.blocks.errors import BlockFormatError
 from compaction.blocks.format.metadata import BlockMetadata, decode
-from compaction.blocks.identity import bind
 from compaction.blocks.index.claims import open_jobs
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.orphans import condemn, condemned, confirm_gone, unknown_paths
 from compaction.blocks.index.rows import chunks
-from compaction.blocks.model import SECOND
+from compaction.blocks.index.tables import IndexDatabase
+from compaction.blocks.index.tombstones import condemn, condemned, confirm_gone, unknown_paths
+from compaction.blocks.model import SECOND, parse_block_path
 from compaction.blocks.owners import IDENTITY_PATH, FolderOwners
-from compaction.blocks.paths import parse_block_path
+from compaction.blocks.store import bind
 from compaction.storage.errors import ObjectMissingError
-from compaction.storage.objects.paths import is_staged
-from compaction.storage.objects.store import ObjectInfo, ObjectStorage
+from compaction.storage.objects.store import ObjectInfo, ObjectStorage, is_staged
 
 SAFETY_AGE: Final = 86_400 * SECOND
 """Microseconds; a day is more than any writer needs to register what it has uploaded."""

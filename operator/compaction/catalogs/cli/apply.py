@@ -1,4 +1,4 @@
-"""`compactor catalogs apply`: commands of a file, each a version."""
+"""`compactor catalogs apply` and `replay`: DDL commands of a file, and a recorded history."""
 
 from __future__ import annotations
 
@@ -7,15 +7,104 @@ from pathlib import Path
 from typing import Any
 
 import click
+import yaml
 
-from compaction.catalogs.cli.ddl import batches_of
+from compaction.api.text.printing import plural, printable
 from compaction.catalogs.cli.place import LogPlace, log_options
 from compaction.catalogs.cli.versions import moment
 from compaction.catalogs.commands.command import Command
-from compaction.catalogs.manager.executing import Executed
-from compaction.catalogs.manager.manager import CatalogManager
-from compaction.catalogs.manager.settings import Settings
+from compaction.catalogs.errors import CatalogDdlError, CatalogValidationError
+from compaction.catalogs.manager.history import Settings
+from compaction.catalogs.manager.manager import CatalogManager, Executed
+from compaction.catalogs.replay.parsing import command_of
+from compaction.catalogs.replay.replaying import replay
+from compaction.cli.lazy import EXIT_DATA_ERROR
 from compaction.cli.output import Column, OutputFormat, TableStream, emit, output_option
+
+# DDL commands in YAML: the members of each are those of a recorded history (docs/design/catalogs.md#histories).
+
+LARGEST = 16 << 20
+"""Bytes of a file."""
+
+
+class _Members(dict[str, Any]):
+    """A mapping that knows which of its members were read: what is left over was misspelt, or has no effect."""
+
+    def __init__(self, given: dict[Any, Any]) -> None:
+        super().__init__({name: _noting(value) for name, value in given.items()})
+        self.read: set[object] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.read.add(name)
+        return super().get(name, default)
+
+    def unread(self) -> Iterator[str]:
+        """Names of members that nothing read, of what is inside too."""
+        for name, value in self.items():
+            if name not in self.read:
+                yield str(name)
+            for inner in value if isinstance(value, list) else [value]:
+                if isinstance(inner, _Members):
+                    yield from (f"{name}.{one}" for one in inner.unread())
+
+
+def batches_of(file: Path) -> tuple[tuple[Command, ...], ...]:
+    """The commands of a file, those that become one version together.
+
+    Raises CatalogDdlError, which names the file, the step and the member, and OSError.
+    """
+    with file.open("rb") as opened:
+        data = opened.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise CatalogDdlError(str(file), "", f"larger than {LARGEST >> 20} MiB; split it")
+    try:
+        given = yaml.load(data, yaml.CSafeLoader)
+    except (yaml.YAMLError, ValueError) as error:
+        raise CatalogDdlError(str(file), "", f"not YAML: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(given, list):
+        raise CatalogDdlError(str(file), "", "not a list; write each command as an item that begins with `- type:`")
+    return tuple(
+        tuple(_command(file, f"step {step}", one) for one in (item if isinstance(item, list) else [item]))
+        for step, item in enumerate(given, start=1)
+    )
+
+
+def _command(file: Path, step: str, given: object) -> Command:
+    if not isinstance(given, dict) or not isinstance(given.get("type"), str):
+        raise CatalogDdlError(str(file), step, "not a command; write a mapping with `type`, such as CREATE_TABLE")
+    shown = _Members(given)
+    named = f"{step}, {given['type'][:40]}"
+    try:
+        command = command_of(shown)
+    except CatalogValidationError as error:
+        raise CatalogDdlError(str(file), named, str(error)) from error
+    except KeyError as error:
+        name = str(error.args[0])[:80]
+        reason = (
+            "no such command; docs/catalogs.md lists them" if name == given["type"] else f"{name} is missing or unknown"
+        )
+        raise CatalogDdlError(str(file), named, reason) from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CatalogDdlError(str(file), named, f"a member has a value of another type ({error})"[:300]) from error
+    unread = sorted(shown.unread())
+    if unread:
+        raise CatalogDdlError(str(file), named, f"{', '.join(unread)[:200]}: no such member of this command")
+    return command
+
+
+def _noting(value: Any) -> Any:
+    if isinstance(value, dict):
+        return _Members(value)
+    return (
+        [_noting(one) for one in value] if isinstance(value, Sequence) and not isinstance(value, str | bytes) else value
+    )
+
+
+# `compactor catalogs apply`: commands of a file, each a version.
 
 _COLUMNS = (
     Column("step", "Step", right=True),
@@ -88,3 +177,29 @@ def _run(manager: CatalogManager, batches: Sequence[Sequence[Command]]) -> Itera
 def _row(step: int, done: Executed) -> dict[str, Any]:
     applied = f"{sum(done.applied)} of {len(done.applied)}"
     return {"step": step, "version": done.version, "applied": applied, "activeAt": moment(done.time)}
+
+
+# `compactor catalogs replay`: a recorded history through our catalog.
+
+
+@click.command("replay")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.pass_context
+def replay_command(context: click.Context, *, file: Path) -> None:
+    """Run the commands of FILE, a history that Apache Ignite 3 recorded (plain or gzip), through this catalog.
+
+    Writes, results, classes of errors, events, versions and their fingerprints are compared. Each difference is a line
+    on stdout and makes the exit code 1; nothing is printed for a history that is the same, but the number of its steps
+    on stderr.
+
+    Example: compactor catalogs replay history.jsonl.gz
+    """
+    steps = different = 0
+    for step in replay(file):
+        steps += 1
+        for difference in step.differences:
+            different += 1
+            click.echo(printable(f"line {step.line}: {step.name}: {difference}"))
+    click.echo(f"{plural(steps, 'step')}, {plural(different, 'difference')}", err=True)
+    if different:
+        context.exit(EXIT_DATA_ERROR)

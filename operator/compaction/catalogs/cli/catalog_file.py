@@ -1,4 +1,4 @@
-"""The catalogs of a file, as people give it to `-f`: with their Secrets, and what changes while they are compacted."""
+"""The catalogs of a file given to `-f`, with their Secrets, read again when the file changes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,41 @@ from typing import TextIO
 
 import click
 
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.manifests.catalogs import load_catalogs
-from compaction.api.manifests.secrets import load_secrets
-from compaction.cli.errors import report
+from compaction.api.catalog.catalog import CatalogCompaction
+from compaction.api.manifests import load_secrets, objects_of
+from compaction.api.names import CATALOG_KIND
+from compaction.cli.lazy import report
 from compaction.cli.local.policy_file import path_of, version_of
 from compaction.errors import CompactionError, InvalidManifestError
 from compaction.storage.secrets import DirectorySecrets, GivenSecrets
+
+# Catalogs from YAML (see `objects`), for a machine without Kubernetes.
+
+
+def load_catalogs(text: str, *, source: str) -> list[CatalogCompaction]:
+    """Every CatalogCompaction in a text, in order; other kinds are passed over. `source` names the file.
+
+    Raises:
+        InvalidManifestError: not YAML, or a catalog that the API server would refuse, or whose participants only a
+            cluster can find; the message has the field and what to write instead.
+    """
+    catalogs = objects_of(text, CatalogCompaction, CATALOG_KIND, source=source)
+    for one in catalogs:
+        where = f"{source}: {CATALOG_KIND} {one.metadata.name}: spec.participants"
+        if one.spec.participants.service_account_token is not None:
+            raise InvalidManifestError(
+                f"{where}.serviceAccountToken: an account needs a cluster: write the shared secret of the participants "
+                "into a Secret, and name it under spec.participants.token"
+            )
+        if one.spec.participants.selector is not None:
+            raise InvalidManifestError(
+                f"{where}.selector: labels of pods need a cluster: name each participant with its address under "
+                "spec.participants.urls"
+            )
+    return catalogs
+
+
+# The catalogs of a file, as people give it to `-f`: with their Secrets, and what changes while they are compacted.
 
 
 class CatalogFile:

@@ -7,12 +7,11 @@ from typing import Any
 
 import click
 
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.catalog.status import ANSWERED, ParticipantStatus, ProcessStatus
+from compaction.api.catalog.catalog import ANSWERED, CatalogCompaction, ParticipantStatus, ProcessStatus
 from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType
-from compaction.api.text.formatting import format_age, format_bytes, plural
-from compaction.cli.cluster.viewing import (
+from compaction.api.text.printing import format_age, format_bytes, plural
+from compaction.cli.cluster.status_view import (
     NAMESPACE,
     Data,
     age_text,
@@ -24,7 +23,7 @@ from compaction.cli.cluster.viewing import (
     time_text,
 )
 from compaction.cli.output import Column, optional, optional_bytes, print_pairs, print_table
-from compaction.core.explain.coordination import MISSING, UNKNOWN, Coordination, Leadership
+from compaction.core.explain.explanation import MISSING, UNKNOWN, Coordination, Leadership
 
 
 def catalog_data(catalog: CatalogCompaction, now: datetime, coordinator: Coordination = UNKNOWN) -> Data:

@@ -7,29 +7,28 @@ from __future__ import annotations
 
 import click
 
-from compaction.cli.errors import ErrorGroup
-from compaction.cli.lazy import LazyGroup
+from compaction.cli.lazy import ErrorGroup, LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "apply": ("compaction.catalogs.cli.apply:apply_command", "Run DDL commands of a YAML file."),
-    "describe": ("compaction.catalogs.cli.describe:describe_command", "Show what is in a version."),
-    "history": ("compaction.catalogs.cli.history:history_command", "List the versions that the log keeps."),
+    "describe": ("compaction.catalogs.cli.versions:describe_command", "Show what is in a version."),
+    "history": ("compaction.catalogs.cli.versions:history_command", "List the versions that the log keeps."),
     "participants": ("compaction.catalogs.cli.compact:participants_command", "Ask participants what they need."),
     "required-time": (
         "compaction.catalogs.cli.compact:required_time_command",
         "Show from when on the catalog is needed, and who pins it.",
     ),
     "compact": ("compaction.catalogs.cli.compact:compact_command", "Cut the history that no participant needs."),
-    "diff": ("compaction.catalogs.cli.diff:diff_command", "List what changed from one version to another."),
+    "diff": ("compaction.catalogs.cli.versions:diff_command", "List what changed from one version to another."),
     "repair": (
-        "compaction.catalogs.cli.repair:repair_command",
+        "compaction.catalogs.cli.versions:repair_command",
         "List versions that no process can read, and step over them.",
     ),
-    "decode": ("compaction.catalogs.cli.decode:decode_command", "Show values of an update log as lines of JSON."),
-    "replay": ("compaction.catalogs.cli.replay:replay_command", "Run a recorded history, and show what differs."),
+    "decode": ("compaction.catalogs.cli.versions:decode_command", "Show values of an update log as lines of JSON."),
+    "replay": ("compaction.catalogs.cli.apply:replay_command", "Run a recorded history, and show what differs."),
     "serve": ("compaction.catalogs.cli.serving:serve_command", "Serve a reference participant of a catalog."),
     "conformance": (
-        "compaction.catalogs.cli.conformance:conformance_command",
+        "compaction.catalogs.cli.compact:conformance_command",
         "Check whether a participant keeps the rules of the protocol.",
     ),
 }

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
-from compaction.catalogs.log.etcd.client import GatewayClient
-from compaction.catalogs.log.etcd.settings import EtcdSettings, Tls
+from compaction.catalogs.log.etcd.gateway import GatewayClient
+from compaction.catalogs.log.etcd.wire import EtcdSettings, Tls
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 
 Command = TypeVar("Command", bound=Callable[..., Any])

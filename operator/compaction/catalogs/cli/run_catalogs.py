@@ -11,15 +11,13 @@ from typing import Any
 
 import click
 
+from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus, ProcessStatus
 from compaction.api.catalog.reasons import OUTCOMES, Ended, Outcome
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.catalog.status import CatalogCompactionStatus, ProcessStatus
-from compaction.api.text.formatting import format_bytes, plural
-from compaction.api.text.safe import printable
+from compaction.api.text.printing import format_bytes, plural, printable
 from compaction.catalogs.cli.catalog_file import CatalogFile
 from compaction.catalogs.running import LocalCatalog
+from compaction.cli.local.run import StopSignals
 from compaction.cli.local.run_view import RunOptions
-from compaction.cli.local.run_watch import StopSignals
 from compaction.cli.output import OutputFormat, emit, print_pairs
 from compaction.errors import CompactionError
 

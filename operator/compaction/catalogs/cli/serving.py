@@ -12,24 +12,24 @@ from typing import Final
 import click
 import structlog
 
-from compaction.api.text.values import Duration
+from compaction.api.text.quantities import Duration
 from compaction.catalogs.cli.place import LogPlace, followed_log_options
 from compaction.catalogs.errors import CatalogError
 from compaction.catalogs.manager.manager import CatalogManager
-from compaction.catalogs.participants.consistency import LONGEST_TEXT
 from compaction.catalogs.participants.reference import ReferenceParticipant
-from compaction.catalogs.participants.versions import CatalogVersions
+from compaction.catalogs.participants.reports import LONGEST_TEXT
 from compaction.catalogs.participants.watermark import (
     AVAILABILITY_MILLISECONDS,
     SKEW_MILLISECONDS,
     UPDATE_MILLISECONDS,
+    CatalogVersions,
+    WatermarkFile,
     WatermarkSettings,
 )
-from compaction.catalogs.participants.watermark_file import WatermarkFile
 from compaction.catalogs.serving.messages import MOST_MINIMUM_BYTES
 from compaction.catalogs.serving.server import ParticipantServer
-from compaction.cli.durations import DurationParameter
 from compaction.cli.serving import FILE, Serving, serving_options
+from compaction.cli.values import DurationParameter
 
 PORT: Final = 8092
 AUDIENCE: Final = "compaction-participant"

@@ -13,22 +13,28 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from compaction.catalogs.codec.entries import TYPE_OF_ENTRY
+from compaction.catalogs.codec.entry_forms import TYPE_OF_ENTRY
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.catalog import Catalog
-from compaction.catalogs.model.descriptors import Column, Index, SchemaContents, Table, View, Zone
-from compaction.catalogs.model.enums import ColumnType, IndexKind
-from compaction.catalogs.model.values import (
+from compaction.catalogs.model.descriptors import (
+    Column,
+    ColumnType,
     Date,
     DateTime,
     Decimal,
     Default,
     Duration,
     Function,
+    Index,
+    IndexKind,
     Period,
+    SchemaContents,
+    Table,
     Time,
     Timestamp,
     Uuid,
+    View,
+    Zone,
 )
 
 Json = dict[str, Any]

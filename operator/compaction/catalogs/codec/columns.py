@@ -1,16 +1,228 @@
-"""Columns, and the versions of a table's columns (types 29 to 31)."""
+"""Columns, the versions of a table's columns, and their defaults (types 29 to 31)."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
-from compaction.catalogs.codec.constants import COLUMN_TYPES, column_type, read_default, write_default
-from compaction.catalogs.codec.nesting import ObjectReader, ObjectWriter
-from compaction.catalogs.codec.types import TypeId
-from compaction.catalogs.model.descriptors import UNASSIGNED, Column, Columns
-from compaction.catalogs.model.values import NULL
+from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, Reader, TypeId, Writer
+from compaction.catalogs.model.descriptors import (
+    NULL,
+    UNASSIGNED,
+    Column,
+    Columns,
+    ColumnType,
+    Constant,
+    Date,
+    DateTime,
+    Decimal,
+    Default,
+    Duration,
+    Function,
+    Period,
+    Time,
+    Timestamp,
+    Uuid,
+    Value,
+    fault_of,
+)
+
+# Defaults of columns: constants of every type, and functions (docs/design/catalogs.md#primitives).
+
+COLUMN_TYPES: Final = {kind.value: kind for kind in ColumnType}
+_NO_DEFAULT: Final = 0xFF
+_CONSTANT: Final = 0
+_FUNCTION: Final = 1
+
+
+def column_type(reader: Reader, number: int, at: int) -> ColumnType:
+    kind = COLUMN_TYPES.get(number)
+    if kind is None:
+        reader.corrupt(f"{number} is no type of a column", at)
+    return kind
+
+
+def read_default(reader: Reader) -> Default:
+    """A default: none, a constant, or a function."""
+    at = reader.at
+    tag = reader.byte()
+    if tag == _CONSTANT:
+        number = reader.byte()
+        if number == 0:
+            return NULL
+        kind = column_type(reader, number, at + 1)
+        read = _READ.get(kind)
+        if read is None:
+            reader.corrupt(f"a constant of the type {kind.name}", at + 1)
+        start = reader.at
+        constant = Constant(kind, read(reader))
+        fault = fault_of(constant)
+        if fault is not None:
+            reader.corrupt(fault, start)
+        return constant
+    if tag == _NO_DEFAULT:
+        return None
+    if tag != _FUNCTION:
+        reader.corrupt(f"{tag} is no kind of a default", at)
+    return Function(reader.text())
+
+
+def write_default(writer: Writer, default: Default) -> None:
+    if default is None:
+        writer.byte(_NO_DEFAULT)
+    elif isinstance(default, Function):
+        writer.byte(_FUNCTION)
+        writer.text(default.name)
+    else:
+        writer.byte(_CONSTANT)
+        writer.byte(default.type)
+        write = _WRITE.get(default.type)
+        if write is not None:
+            write(writer, default.value)
+        elif default.type is not ColumnType.NULL:
+            raise ValueError(f"no constant has the type {default.type.name}")
+
+
+def _fixed(form: str) -> tuple[Callable[[Reader], Value], Callable[[Writer, Value], None]]:
+    """One fixed number."""
+    unpack = struct.Struct("<" + form)
+
+    def read(reader: Reader) -> Value:
+        (value,) = unpack.unpack_from(reader.data, reader.at)
+        reader.at += unpack.size
+        return int(value)
+
+    def write(writer: Writer, value: Value) -> None:
+        writer.raw(unpack.pack(value))
+
+    return read, write
+
+
+def _read_decimal(reader: Reader) -> Decimal:
+    (scale,) = struct.unpack_from("<h", reader.data, reader.at)
+    at = reader.at
+    reader.at += 2
+    data = reader.raw(reader.int32())
+    unscaled = int.from_bytes(data, "big", signed=True)
+    if data != _big_endian(unscaled):
+        reader.corrupt("a decimal in more or fewer bytes than it has to have", at)
+    return Decimal(scale, unscaled)
+
+
+def _big_endian(number: int) -> bytes:
+    """Two's complement in as few bytes as possible, one at least."""
+    return number.to_bytes((number if number >= 0 else ~number).bit_length() // 8 + 1, "big", signed=True)
+
+
+def _write_decimal(writer: Writer, value: Value) -> None:
+    decimal = cast(Decimal, value)
+    data = _big_endian(decimal.unscaled)
+    writer.packed("hi", decimal.scale, len(data))
+    writer.raw(data)
+
+
+def _read_date(reader: Reader) -> Date:
+    date = Date(*struct.unpack_from("<ihh", reader.data, reader.at))
+    reader.at += 8
+    return date
+
+
+def _write_date(writer: Writer, value: Value) -> None:
+    writer.packed("ihh", *cast(Date, value))
+
+
+def _read_time(reader: Reader) -> Time:
+    time = Time(*struct.unpack_from("<bbbi", reader.data, reader.at))
+    reader.at += 7
+    return time
+
+
+def _write_time(writer: Writer, value: Value) -> None:
+    writer.packed("bbbi", *cast(Time, value))
+
+
+def _read_date_time(reader: Reader) -> DateTime:
+    return DateTime(_read_date(reader), _read_time(reader))
+
+
+def _write_date_time(writer: Writer, value: Value) -> None:
+    both = cast(DateTime, value)
+    _write_date(writer, both.date)
+    _write_time(writer, both.time)
+
+
+def _read_timestamp(reader: Reader) -> Timestamp:
+    return Timestamp(reader.int64(), reader.int32())
+
+
+def _read_duration(reader: Reader) -> Duration:
+    return Duration(reader.int64(), reader.int32())
+
+
+def _write_moment(writer: Writer, value: Value) -> None:
+    writer.packed("qi", *cast(Timestamp, value))
+
+
+def _read_uuid(reader: Reader) -> Uuid:
+    return Uuid(reader.int64(), reader.int64())
+
+
+def _write_uuid(writer: Writer, value: Value) -> None:
+    writer.packed("qq", *cast(Uuid, value))
+
+
+def _read_period(reader: Reader) -> Period:
+    return Period(reader.int32(), reader.int32(), reader.int32())
+
+
+def _write_period(writer: Writer, value: Value) -> None:
+    writer.packed("iii", *cast(Period, value))
+
+
+def _write_boolean(writer: Writer, value: Value) -> None:
+    writer.boolean(bool(value))
+
+
+def _write_text(writer: Writer, value: Value) -> None:
+    writer.text(cast(str, value))
+
+
+def _read_bytes(reader: Reader) -> bytes:
+    return reader.raw(reader.int32())
+
+
+def _write_bytes(writer: Writer, value: Value) -> None:
+    data = cast(bytes, value)
+    writer.packed("i", len(data))
+    writer.raw(data)
+
+
+_FORMS: Final[dict[ColumnType, tuple[Callable[[Reader], Value], Callable[[Writer, Value], None]]]] = {
+    ColumnType.BOOLEAN: (Reader.boolean, _write_boolean),
+    ColumnType.INT8: _fixed("b"),
+    ColumnType.INT16: _fixed("h"),
+    ColumnType.INT32: _fixed("i"),
+    ColumnType.INT64: _fixed("q"),
+    ColumnType.FLOAT: _fixed("I"),
+    ColumnType.DOUBLE: _fixed("Q"),
+    ColumnType.DECIMAL: (_read_decimal, _write_decimal),
+    ColumnType.DATE: (_read_date, _write_date),
+    ColumnType.TIME: (_read_time, _write_time),
+    ColumnType.DATETIME: (_read_date_time, _write_date_time),
+    ColumnType.TIMESTAMP: (_read_timestamp, _write_moment),
+    ColumnType.UUID: (_read_uuid, _write_uuid),
+    ColumnType.STRING: (Reader.text, _write_text),
+    ColumnType.BYTE_ARRAY: (_read_bytes, _write_bytes),
+    ColumnType.PERIOD: (_read_period, _write_period),
+    ColumnType.DURATION: (_read_duration, _write_moment),
+}
+_READ: Final = {kind: read for kind, (read, _) in _FORMS.items()}
+_WRITE: Final = {kind: write for kind, (_, write) in _FORMS.items()}
+
+
+# Columns, and the versions of a table's columns (types 29 to 31).
 
 COLUMN: Final = frozenset({TypeId.TABLE_COLUMN.value})
 VERSION: Final = frozenset({TypeId.TABLE_VERSION.value})

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from compaction.catalogs.codec.nesting import ObjectReader, ObjectWriter
-from compaction.catalogs.codec.types import TypeId
-from compaction.catalogs.model.descriptors import Index
-from compaction.catalogs.model.enums import Collation, IndexKind, IndexStatus
+from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, TypeId
+from compaction.catalogs.model.descriptors import Collation, Index, IndexKind, IndexStatus
 
 INDEX: Final = frozenset({TypeId.HASH_INDEX.value, TypeId.SORTED_INDEX.value})
 _STATUS: Final = tuple(IndexStatus)

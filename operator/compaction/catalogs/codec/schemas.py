@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from compaction.catalogs.codec import columns, indexes, tables
-from compaction.catalogs.codec.nesting import ObjectReader, ObjectWriter
-from compaction.catalogs.codec.types import TypeId
-from compaction.catalogs.model.descriptors import Schema, SchemaContents, View
-from compaction.catalogs.model.enums import ViewKind
+from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, TypeId
+from compaction.catalogs.model.descriptors import Schema, SchemaContents, View, ViewKind
 
 SCHEMA: Final = frozenset({TypeId.SCHEMA.value})
 VIEW: Final = frozenset({TypeId.SYSTEM_VIEW.value})

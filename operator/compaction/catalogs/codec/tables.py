@@ -6,8 +6,7 @@ from typing import Final
 
 from compaction.catalogs.codec import columns
 from compaction.catalogs.codec.columns import Versions
-from compaction.catalogs.codec.nesting import ObjectReader, ObjectWriter
-from compaction.catalogs.codec.types import TypeId
+from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, TypeId
 from compaction.catalogs.model.descriptors import Columns, Table
 
 _VERSIONS: Final = frozenset({TypeId.TABLE_SCHEMA_VERSIONS.value})

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from compaction.catalogs.codec.nesting import ObjectReader, ObjectWriter
-from compaction.catalogs.codec.types import TypeId
-from compaction.catalogs.model.descriptors import Zone
-from compaction.catalogs.model.enums import ConsistencyMode
+from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, TypeId
+from compaction.catalogs.model.descriptors import ConsistencyMode, Zone
 
 ZONE: Final = frozenset({TypeId.ZONE.value})
 _PROFILE: Final = frozenset({TypeId.STORAGE_PROFILE.value})

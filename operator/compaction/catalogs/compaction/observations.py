@@ -1,19 +1,136 @@
-"""Everything one reconcile of a catalog reads: a frozen view of the object, of what work in threads has found since the
-last reconcile, of the coordinator and of the clocks.
-"""
+"""The picture that one reconcile of a catalog reads, its memory, and the actions it may decide."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from compaction.api.catalog.reasons import Finding, Reason
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.catalogs.compaction.memory import CatalogMemory
-from compaction.catalogs.compaction.round import Answer, Unanswered
-from compaction.catalogs.compaction.work import Work
+from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
+from compaction.api.catalog.catalog_spec import CatalogCompactionSpec, CatalogReference
+from compaction.api.catalog.reasons import Ended, Finding, Processes, Reason
+from compaction.catalogs.compaction.round import Answer, Round, Unanswered
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.manager.history import History
+from compaction.catalogs.model.catalog import Catalog
+from compaction.core.reconcile.actions import Announce
 from compaction.core.reconcile.observations import Identity, Moment
+
+# What a round does outside of the coordinator, each in a thread of its own.
+
+
+class Work(StrEnum):
+    """One kind of work; a catalog has each at most once at a time."""
+
+    ASK = "ask"
+    """Claim the log, then find the participants and ask all of them."""
+    READ = "read"
+    """Read the log, after the last answer."""
+    SAVE = "save"
+    """Save a snapshot with the token of the round."""
+    SEND = "send"
+    """Send the minimum to all participants."""
+
+
+# What the coordinator remembers about a catalog between two reconciles. A restart loses the round that runs, and
+# begins another: nothing of it was decided yet, or the log has it.
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogMemory:
+    """The round of one catalog.
+
+    `generation`: of the spec that a round was begun for, -1 before one was. `transitions`: of the term that began a
+    round, -1 before one did. `watermark`: hybrid timestamp, UNDEFINED until it was moved or read from the status.
+    `begun_at`: monotonic seconds, of the round that runs; `ended_at`: of the last one. `round`: what the participants
+    said, None while they are asked. `earliest`: first version when the log was read. `status`: what is to be written,
+    which outlives a write that met another version; None until something is. `reference`: the log of the last round.
+    """
+
+    generation: int = -1
+    transitions: int = -1
+    processes: Processes = field(default_factory=Processes)
+    watermark: int = 0
+    begun_at: float = 0.0
+    ended_at: float | None = None
+    round: Round | None = None
+    earliest: int = 0
+    status: CatalogCompactionStatus | None = None
+    reference: CatalogReference | None = None
+
+
+# What a reconcile of a catalog decides. Plain data; `catalogs/operator` carries it out: work begins, then the status
+# is written, then events are published.
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Claim the log, then find the participants of `spec` and ask all of them. `least`: the least fencing token.
+    `known`: an earlier round has read versions of this log.
+    """
+
+    spec: CatalogCompactionSpec
+    least: int
+    known: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog:
+    """Read the whole history."""
+
+    spec: CatalogCompactionSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SaveSnapshot:
+    """Make `candidate` the snapshot of the log, with the token of the round; `earliest` is the first version before.
+    `trim`: without column sets that no retained version uses.
+    """
+
+    spec: CatalogCompactionSpec
+    candidate: Catalog
+    earliest: int
+    token: int
+    trim: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SendMinimum:
+    """Send the hybrid timestamp to the participants that were asked in this round."""
+
+    spec: CatalogCompactionSpec
+    minimum: int
+    token: int
+
+
+Task = Ask | ReadLog | SaveSnapshot | SendMinimum
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCatalogStatus:
+    """Write the status, and when that is done publish what it says for the first time."""
+
+    about: Identity
+    status: CatalogCompactionStatus
+    events: tuple[Announce, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogDecision:
+    """One reconcile's outcome. `memory` replaces the coordinator's memory. `ended`: processes that ended now. `forget`:
+    the object is gone, and with it connections and metrics. `round_seconds`: of each round that ended now.
+    """
+
+    memory: CatalogMemory
+    tasks: tuple[Task, ...] = ()
+    status: WriteCatalogStatus | None = None
+    requeue_after: float | None = None
+    ended: tuple[Ended, ...] = ()
+    round_seconds: tuple[float, ...] = ()
+    forget: bool = False
+
+
+# Everything one reconcile of a catalog reads: a frozen view of the object, of what work in threads has found since
+# the last reconcile, of the coordinator and of the clocks.
 
 
 @dataclass(frozen=True, slots=True)

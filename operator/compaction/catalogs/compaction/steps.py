@@ -7,16 +7,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from compaction.api.catalog.processes import Stage
-from compaction.api.catalog.reasons import Ended, Finding, Process, Reason
-from compaction.api.catalog.spec import CatalogCompactionSpec
-from compaction.catalogs.compaction.actions import ReadLog, SaveSnapshot, SendMinimum, Task
+from compaction.api.catalog.catalog_spec import CatalogCompactionSpec
+from compaction.api.catalog.reasons import Ended, Finding, Process, Reason, Stage
 from compaction.catalogs.compaction.deciding import Compaction, Cut, Propagate, compacting, propagating
-from compaction.catalogs.compaction.memory import CatalogMemory
-from compaction.catalogs.compaction.observations import Broken, Delivered, Heard, LogRead, Result, Saved
-from compaction.catalogs.compaction.round import Round
-from compaction.catalogs.compaction.topology import topology_of, with_assignments
-from compaction.catalogs.compaction.work import Work
+from compaction.catalogs.compaction.observations import (
+    Broken,
+    CatalogMemory,
+    Delivered,
+    Heard,
+    LogRead,
+    ReadLog,
+    Result,
+    Saved,
+    SaveSnapshot,
+    SendMinimum,
+    Task,
+    Work,
+)
+from compaction.catalogs.compaction.round import Round, topology_of, with_assignments
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.manager.history import History
 

@@ -21,25 +21,24 @@ from compaction.catalogs.errors import (
     CatalogLogUnavailableError,
     CatalogLogUncertainError,
 )
-from compaction.catalogs.log import requests
-from compaction.catalogs.log.etcd.port import EtcdClient, Get, Put, Transaction, TransactionAnswer
+from compaction.catalogs.log import layout
+from compaction.catalogs.log.etcd.wire import EtcdClient, Get, Put, Transaction, TransactionAnswer
 from compaction.catalogs.log.layout import (
+    AT_ONCE,
     FIRST_VERSION,
     STAMP_BYTES,
     Keys,
     Stored,
+    Survey,
     activation_of,
     pack,
     short_name,
     shown,
+    surveyed,
     unpack,
 )
 from compaction.catalogs.log.port import LogEvent, LogTime, Recovered, Renewal, SnapshotOutcome, Watch
-from compaction.catalogs.log.position import Position
-from compaction.catalogs.log.recovery import read_log
-from compaction.catalogs.log.requests import AT_ONCE
-from compaction.catalogs.log.surveys import Survey, surveyed
-from compaction.catalogs.log.watching import EtcdWatch, Listener, Pace
+from compaction.catalogs.log.watching import EtcdWatch, Listener, Pace, Position, read_log
 from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
 
 _WRITER_BYTES: Final = 8
@@ -106,7 +105,7 @@ class EtcdUpdateLog:
             activation = max(activation, before[1] + 1)
         self._begin()
         while True:
-            what = requests.append(self._keys, version, activation, self._packed(update, activation, stamp))
+            what = layout.append(self._keys, version, activation, self._packed(update, activation, stamp))
             try:
                 answer = self._send(version, what, within=None if renewal is None else renewal.seconds)
             except CatalogLogUnavailableError:
@@ -135,7 +134,7 @@ class EtcdUpdateLog:
         value = self._packed(snapshot, snapshot.activation_time, stamp)
         self._begin()
         self._require_same(snapshot, self._survey(snapshot.version))
-        answer = self._send(snapshot.version, requests.snapshot(self._keys, snapshot.version, token, value))
+        answer = self._send(snapshot.version, layout.snapshot(self._keys, snapshot.version, token, value))
         outcome = SnapshotOutcome.SAVED if answer.succeeded else self._refusal(snapshot, token, stamp)
         if outcome is not SnapshotOutcome.FENCED:
             self._sweep_if_possible()
@@ -144,12 +143,12 @@ class EtcdUpdateLog:
     def sweep(self) -> None:
         found = self._survey()
         while True:
-            page = self._client.range(requests.oldest_garbage(self._keys, found.snapshot))
+            page = self._client.range(layout.oldest_garbage(self._keys, found.snapshot))
             if not page.pairs:
                 return
             start = self._keys.version_of(page.pairs[0].key)
             end = min(start + AT_ONCE, found.snapshot)
-            if not self._client.transaction(requests.sweep(self._keys, start, end)).succeeded:
+            if not self._client.transaction(layout.sweep(self._keys, start, end)).succeeded:
                 return
 
     def claim(self, least: int, *, begins: bool = True) -> int:
@@ -159,7 +158,7 @@ class EtcdUpdateLog:
             largest = self._survey().token
             token = max(least, largest + 1)
             # After a lost answer the second sending is refused: the token of the first is left unused.
-            if self._client.transaction(requests.claim(self._keys, largest, token)).succeeded:
+            if self._client.transaction(layout.claim(self._keys, largest, token)).succeeded:
                 return token
 
     def watch(self, after: int, deliver: Callable[[LogEvent], None], failed: Callable[[Exception], None]) -> Watch:
@@ -202,13 +201,13 @@ class EtcdUpdateLog:
         """
         if self._begun:
             return
-        if not self._client.transaction(requests.first_keys(self._keys)).succeeded:
+        if not self._client.transaction(layout.first_keys(self._keys)).succeeded:
             self._survey()
         self._begun = True
 
     def _survey(self, version: int = 0) -> Survey:
         """The log's numbers, and what it holds of a version."""
-        found = surveyed(self._keys, self._client.transaction(requests.survey(self._keys, version)).found)
+        found = surveyed(self._keys, self._client.transaction(layout.survey(self._keys, version)).found)
         if found is None:
             raise CatalogLogRewoundError(self.name, "it does not exist, and it did before")
         return found

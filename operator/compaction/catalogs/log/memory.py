@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from compaction.catalogs.errors import CatalogLogLimitError, CatalogLogRewoundError, CatalogLogUnavailableError
 from compaction.catalogs.log.layout import FIRST_VERSION, STAMP_BYTES, Keys, Stored, activation_of, pack
 from compaction.catalogs.log.port import LogEvent, LogTime, Recovered, Renewal, SnapshotOutcome, Watch
+from compaction.catalogs.model.descriptors import LOGICAL_BITS
 from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
-from compaction.catalogs.model.hybrid import LOGICAL_BITS
 
 NAME = "in memory"
 _KEYS = Keys("")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from compaction.catalogs.model.descriptors import later
 from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
-from compaction.catalogs.model.hybrid import later
 
 
 @dataclass(frozen=True, slots=True)

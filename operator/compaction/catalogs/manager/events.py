@@ -1,15 +1,21 @@
-"""What a version changed, for listeners (docs/design/catalogs.md#events)."""
+"""Events of a version for its listeners, and the versions with which all listeners are done."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import count
+from threading import Lock
 from typing import Any, ClassVar, Final
 
+from compaction.catalogs.manager import futures
 from compaction.catalogs.model import entries as model
-from compaction.catalogs.model.changing import changed
-from compaction.catalogs.model.descriptors import Column, Columns, Index, Table, View, Zone
+from compaction.catalogs.model.descriptors import Column, Columns, Index, Table, View, Zone, changed
+
+# What a version changed, for listeners (docs/design/catalogs.md#events).
 
 
 class EventKind(StrEnum):
@@ -195,3 +201,116 @@ _EVENTS: Final[Mapping[type, Callable[[Any, int, _At], CatalogEvent]]] = {
     model.SetDefaultZone: lambda entry, _, at: DefaultZoneSet(*at, entry.id),
     model.NewSystemView: lambda entry, time, at: SystemViewCreated(*at, _stamped(entry.view, time)),
 }
+
+
+# Listeners of events, and the wait for all of them (docs/design/catalogs.md#events).
+
+Answer = bool | None
+Listener = Callable[[CatalogEvent], Answer | Future[Answer]]
+"""Answers at once or by a future; the version is not ready before. True: the listener is unsubscribed."""
+
+
+class Listeners:
+    """Who listens to which kind of event. A listener that fails is reported and stays subscribed."""
+
+    def __init__(self, report: Callable[[BaseException], None]) -> None:
+        self._report = report
+        self._by_kind: dict[EventKind, tuple[Listener, ...]] = {}
+        self._lock = Lock()
+
+    def add(self, kind: EventKind, listener: Listener) -> None:
+        with self._lock:
+            self._by_kind[kind] = (*self._by_kind.get(kind, ()), listener)
+
+    def remove(self, kind: EventKind, listener: Listener) -> None:
+        """Nothing happens when it does not listen."""
+        with self._lock:
+            self._by_kind[kind] = tuple(one for one in self._by_kind.get(kind, ()) if one is not listener)
+
+    def fire(self, events: Iterable[CatalogEvent]) -> Future[None]:
+        """Call all listeners of all events; the future is done when every answer is there, failed ones included."""
+        called = [(event, listener) for event in events for listener in self._by_kind.get(event.kind, ())]
+        finished: Future[None] = futures.pending()
+        left = len(called)
+        lock = Lock()
+
+        def answered() -> None:
+            nonlocal left
+            with lock:
+                left -= 1
+                last = left == 0
+            if last:
+                finished.set_result(None)
+
+        if not called:
+            finished.set_result(None)
+        for event, listener in called:
+            self._call(event, listener, answered)
+        return finished
+
+    def _call(self, event: CatalogEvent, listener: Listener, answered: Callable[[], None]) -> None:
+        def finish(answer: Future[Answer]) -> None:
+            error = answer.exception()
+            if error is not None:
+                self._report(error)
+            elif answer.result() is True:
+                self.remove(event.kind, listener)
+            answered()
+
+        def answer() -> Future[Answer]:
+            found = listener(event)
+            return found if isinstance(found, Future) else futures.done(found)
+
+        futures.started(answer).add_done_callback(finish)
+
+
+# Which versions are ready: all listeners have finished with their events.
+
+
+class Readiness:
+    """The last version that is ready, and futures of those that are not yet."""
+
+    def __init__(self) -> None:
+        self._version = 0
+        self._waiting: list[tuple[int, int, Future[None]]] = []
+        self._order = count()
+        self._error: Exception | None = None
+        self._lock = Lock()
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def until(self, version: int) -> Future[None]:
+        """Done when `version` or a later one is ready."""
+        future: Future[None] = futures.pending()
+        with self._lock:
+            error = self._error
+            reached = version <= self._version
+            if not reached and error is None:
+                heapq.heappush(self._waiting, (version, next(self._order), future))
+                return future
+        if reached:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+        return future
+
+    def reach(self, version: int) -> None:
+        """`version` and all before it are ready."""
+        ready = []
+        with self._lock:
+            self._version = max(version, self._version)
+            while self._waiting and self._waiting[0][0] <= self._version:
+                ready.append(heapq.heappop(self._waiting)[2])
+        for future in ready:
+            future.set_result(None)
+
+    def stop(self, error: Exception) -> None:
+        """No further version becomes ready: futures fail with `error`, now and from now on. The first error counts."""
+        with self._lock:
+            if self._error is None:
+                self._error = error
+            waiting, self._waiting = self._waiting, []
+        for _, _, future in waiting:
+            future.set_exception(error)

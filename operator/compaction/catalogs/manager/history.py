@@ -1,19 +1,94 @@
-"""The retained versions of a catalog, by number and by activation time (docs/design/catalogs.md#history)."""
+"""The retained versions of a catalog, by number and by activation time, and what is trimmed from them."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
 from compaction.catalogs.errors import CatalogArgumentError, CatalogNotFoundError, InapplicableEntryError
 from compaction.catalogs.log.port import LogEvent
-from compaction.catalogs.manager.trimming import as_snapshot_has_them
-from compaction.catalogs.model.applying import applied
+from compaction.catalogs.model.applying import applied, restored
 from compaction.catalogs.model.catalog import EMPTY, Catalog
+from compaction.catalogs.model.descriptors import SchemaContents, Table, changed
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
-from compaction.catalogs.model.snapshots import restored
+
+# What all processes of one catalog must agree on.
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`delay`: milliseconds from an update's timestamp to its activation, in which it reaches every process.
+    `max_skew`: most milliseconds that the clocks of two processes are apart. `partitions`: of a zone that names no
+    number. `slowest_append`: most milliseconds from reading the clock to the log's answer (`wait_complete`).
+
+    ValueError for a negative time or no partition.
+    """
+
+    delay: int = 500
+    max_skew: int = 500
+    partitions: int = 25
+    slowest_append: int = 1_000
+
+    def __post_init__(self) -> None:
+        if min(self.delay, self.max_skew, self.slowest_append) < 0 or self.partitions < 1:
+            raise ValueError(f"a catalog needs times from 0 and a partition at least: {self}")
+
+
+# Column sets of tables that no retained version reaches (docs/design/catalogs.md#column-sets).
+#
+# A table keeps every version of its columns, and each change of columns adds one. When history is cut, the sets
+# before the one that the earliest retained version uses have no reader left.
+
+
+def trimmed(snapshot: Snapshot, retained: Iterable[Catalog] = ()) -> Snapshot:
+    """The snapshot without the column sets that neither it nor a version in `retained` uses for a table.
+
+    Numbers of column sets stay: `Table.base` is that of the first one kept.
+    """
+    oldest = {table.id: table.latest_version for contents in snapshot.schemas for table in contents.tables}
+    for catalog in retained:
+        for table in catalog.tables.values():
+            if table.id in oldest:
+                oldest[table.id] = min(oldest[table.id], table.latest_version)
+    return changed(snapshot, schemas=tuple(_trimmed_schema(contents, oldest) for contents in snapshot.schemas))
+
+
+def _trimmed_schema(contents: SchemaContents, oldest: dict[int, int]) -> SchemaContents:
+    return changed(contents, tables=tuple(from_column_set(table, oldest[table.id]) for table in contents.tables))
+
+
+def from_column_set(table: Table, number: int) -> Table:
+    """The table with its column sets from `number` on; itself when it begins there or later."""
+    gone = number - table.base
+    return table if gone <= 0 else changed(table, base=number, versions=table.versions[gone:])
+
+
+def as_snapshot_has_them(snapshot: Catalog, before: Catalog, later: Sequence[Catalog]) -> list[Catalog]:
+    """`later`, which follow `before`, as they would be had they followed `snapshot`, the same version with fewer column
+    sets: a process that reads the log from the snapshot on and one that was there before it hold equal versions.
+    """
+    floors = {
+        table.id: table.base
+        for table in snapshot.tables.values()
+        if (known := before.tables.get(table.id)) is not None and table.base > known.base
+    }
+    if not floors:
+        return list(later)
+    tables, known_tables = snapshot.tables, before.tables
+    found = []
+    for catalog in later:
+        for id, table in catalog.tables.changes_since(known_tables):
+            kept = None if table is None else from_column_set(table, floors.get(id, table.base))
+            tables = tables.without(id) if kept is None else tables.put(id, kept)
+        known_tables = catalog.tables
+        found.append(changed(catalog, tables=tables))
+    return found
+
+
+# The retained versions of a catalog, by number and by activation time (docs/design/catalogs.md#history).
 
 _ACTIVATION = attrgetter("activation_time")
 

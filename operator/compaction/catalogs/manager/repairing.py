@@ -11,12 +11,22 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from compaction.catalogs.errors import CatalogRepairError, CorruptCatalogLogError, InapplicableEntryError
-from compaction.catalogs.log import requests
-from compaction.catalogs.log.etcd.port import EtcdClient, Get
-from compaction.catalogs.log.layout import FIRST_VERSION, STAMP_BYTES, Keys, Stored, head_of, pack, shown, unpack
+from compaction.catalogs.log import layout
+from compaction.catalogs.log.etcd.wire import EtcdClient, Get
+from compaction.catalogs.log.layout import (
+    FIRST_VERSION,
+    STAMP_BYTES,
+    Keys,
+    Stored,
+    Survey,
+    head_of,
+    pack,
+    shown,
+    surveyed,
+    unpack,
+)
 from compaction.catalogs.log.port import LogEvent
-from compaction.catalogs.log.recovery import pairs_from
-from compaction.catalogs.log.surveys import Survey, surveyed
+from compaction.catalogs.log.watching import pairs_from
 from compaction.catalogs.manager.history import recovered
 from compaction.catalogs.model.entries import VersionedUpdate
 
@@ -92,13 +102,13 @@ class LogRepair:
     def replace(self, repair: Repair) -> None:
         """Write the replacements. Raises CatalogRepairError for a value that has changed since the plan."""
         for one, value in repair.steps:
-            what = requests.step_over(self._keys, one.version, one.value, value)
+            what = layout.step_over(self._keys, one.version, one.value, value)
             done = self._client.transaction(what)
             if not done.succeeded and not (done.repeated and self._holds(one.version, value)):
                 raise CatalogRepairError(one.version, "its value has changed since; list the versions again")
 
     def _survey(self) -> Survey:
-        found = surveyed(self._keys, self._client.transaction(requests.survey(self._keys)).found)
+        found = surveyed(self._keys, self._client.transaction(layout.survey(self._keys)).found)
         if found is None:
             raise CorruptCatalogLogError(shown(self._keys.product), "does not exist: the prefix holds no log")
         return found

@@ -15,30 +15,33 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
-from compaction.api.bounds import first_problem
+from compaction.api.base import first_problem
+from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus, CatalogReason, standing_of
 from compaction.api.catalog.reasons import Reason
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.catalog.standing import CatalogReason, standing_of
-from compaction.api.catalog.status import CatalogCompactionStatus
 from compaction.api.conditions import reason_since
-from compaction.api.policy.standing import conditions_for
-from compaction.catalogs.compaction.actions import Task, WriteCatalogStatus
-from compaction.catalogs.compaction.catalog import reconcile
-from compaction.catalogs.compaction.memory import CatalogMemory
-from compaction.catalogs.compaction.observations import Broken, CatalogSnapshot, Result
-from compaction.catalogs.model.hybrid import hybrid
+from compaction.api.policy.store import conditions_for
+from compaction.catalogs.compaction.observations import (
+    Broken,
+    CatalogMemory,
+    CatalogSnapshot,
+    Result,
+    Task,
+    WriteCatalogStatus,
+)
+from compaction.catalogs.compaction.reconcile import reconcile
+from compaction.catalogs.model.descriptors import hybrid
 from compaction.catalogs.operator.finding import ClusterPlaces
-from compaction.catalogs.operator.ports import Logs, Participants
-from compaction.catalogs.operator.working import CatalogWork, RoundState, work_of
+from compaction.catalogs.operator.working import CatalogWork, Logs, Participants, RoundState, work_of
 from compaction.core.reconcile.actions import Announce
 from compaction.core.reconcile.observations import Moment
 from compaction.core.reconcile.status.announcing import of_standing
 from compaction.errors import ConflictError, NotFoundError
-from compaction.kube.client.own_tokens import AccountName, OwnTokens
-from compaction.kube.client.resources import CATALOG_COMPACTIONS, Obj, Resource
+from compaction.kube.client.tokens import AccountName, OwnTokens
+from compaction.kube.client.transport import CATALOG_COMPACTIONS, Obj, Resource
+from compaction.kube.controller import PolicyController
 from compaction.kube.executor.events import EventType
 from compaction.kube.gather import ParsedObjects, identity
-from compaction.kube.informer.cache import CacheChange, CatalogKey, Delta, key_of
+from compaction.kube.informer.cache import CacheChange, CatalogKey, Delta, ObjectKey, key_of
 from compaction.kube.informer.queue import AGAIN
 from compaction.kube.replica.runtime import Runtime
 
@@ -230,3 +233,36 @@ class CatalogController:
         log.error("a CatalogCompaction cannot be read", catalog=str(key), error=problem)
         events = tuple(of_standing(before.conditions, conditions))
         return None if await self._write(runtime, key, WriteCatalogStatus(identity(body), after, events)) else AGAIN
+
+
+# One controller of policies and of catalogs: each key goes to the one that its kind belongs to.
+
+
+class Controllers:
+    """Implements `kube.replica.runtime.Controller`."""
+
+    watches_catalogs = True
+
+    def __init__(self, policies: PolicyController, catalogs: CatalogController) -> None:
+        self._policies = policies
+        self._catalogs = catalogs
+
+    async def start(self, runtime: Runtime) -> None:
+        """See `kube.replica.runtime.Controller`."""
+        await self._policies.start(runtime)
+        await self._catalogs.start(runtime)
+
+    def observed(self, resource: Resource, delta: Delta) -> None:
+        """See `kube.replica.runtime.Controller`."""
+        (self._catalogs if resource == CATALOG_COMPACTIONS else self._policies).observed(resource, delta)
+
+    async def reconcile(self, key: ObjectKey) -> float | None:
+        """See `kube.replica.runtime.Controller`."""
+        if isinstance(key, CatalogKey):
+            return await self._catalogs.reconcile(key)
+        return await self._policies.reconcile(key)
+
+    async def stop(self) -> None:
+        """See `kube.replica.runtime.Controller`."""
+        await self._catalogs.stop()
+        await self._policies.stop()

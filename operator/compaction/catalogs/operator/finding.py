@@ -1,23 +1,140 @@
-"""Where the participants of a catalog are, and with what they and its log are opened."""
+"""Participants and logs of catalogs: where they are, and how they are opened with what Secrets hold."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+import ssl
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
 
-from compaction.api.catalog.spec import CatalogCompactionSpec, ParticipantSelector
+from compaction.api.catalog.catalog_spec import CatalogCompactionSpec, ParticipantSelector
 from compaction.api.names import CATALOG_KIND
-from compaction.catalogs.operator.ports import Credentials, Secret
-from compaction.catalogs.serving.client import ParticipantAddress
+from compaction.catalogs.compaction.round import Answer, Unanswered
+from compaction.catalogs.log.etcd.gateway import GatewayClient
+from compaction.catalogs.log.etcd.wire import Endpoint, EtcdSettings, Tls
+from compaction.catalogs.log.etcd_log import EtcdUpdateLog
+from compaction.catalogs.log.port import UpdateLog
+from compaction.catalogs.operator.working import Credentials, Secret
+from compaction.catalogs.serving.client import AskLimits, ParticipantAddress, ParticipantClient, ask_all, store_all
 from compaction.errors import ForbiddenError, NotFoundError
 from compaction.kube.client.api import ApiClient
-from compaction.kube.client.own_tokens import OwnTokens
-from compaction.kube.client.resources import PODS, SECRETS, Obj
 from compaction.kube.client.secrets import may_not_read, secret_values
+from compaction.kube.client.tokens import OwnTokens
+from compaction.kube.client.transport import PODS, SECRETS, Obj
 from compaction.kube.informer.cache import ObjectKey
-from compaction.storage.errors import SecretForbiddenError, SecretMissingError
+from compaction.serving.service import is_loopback
+from compaction.storage.errors import SecretError, SecretForbiddenError, SecretMissingError
+
+# Logs in etcd, opened with what the Secret of a catalog holds (docs/design/catalogs.md#client-of-etcd).
+
+_CALL: Final = 3
+"""Requests that one call may take, of the time of one each: there are as many members, as a rule."""
+AUTHORITY: Final = "ca.crt"
+CERTIFICATE: Final = "tls.crt"
+KEY: Final = "tls.key"
+
+
+class EtcdLogs:
+    """Implements `ports.Logs`."""
+
+    def open(self, spec: CatalogCompactionSpec, credentials: Credentials) -> UpdateLog:
+        """See `ports.Logs`. Raises SecretMissingError for half of a key pair, or of a user; SecretError for a password
+        that would travel readably.
+        """
+        secret, name = credentials.log, spec.catalog.secret_name or ""
+        for one, other in ((CERTIFICATE, KEY), (KEY, CERTIFICATE), ("username", "password"), ("password", "username")):
+            if secret.get(one) and not secret.get(other):
+                raise SecretMissingError(name, other, f"it is not there, and {one} is: write both or neither")
+        endpoints = tuple(Endpoint.parse(url) for url in spec.catalog.endpoints)
+        readable = next((one for one in endpoints if not one.secure and not is_loopback(one.host)), None)
+        if readable is not None and secret.get("password"):
+            raise SecretError(name, "password", f"it would travel readably to {readable}: use https")
+        with _files(secret) as tls:
+            settings = EtcdSettings(
+                endpoints,
+                tls,
+                user=secret.get("username", ""),
+                password=secret.get("password", ""),
+                attempt_seconds=float(spec.timeouts.log),
+                call_seconds=_CALL * float(spec.timeouts.log),
+            )
+            # The client reads the certificates while it is made: the files are not needed any longer.
+            client = GatewayClient(settings)
+        return EtcdUpdateLog(client, spec.catalog.prefix)
+
+
+@contextmanager
+def _files(secret: Secret) -> Iterator[Tls]:
+    """Certificates and key as files, which is what the standard library loads; only this process's user reads them."""
+    with tempfile.TemporaryDirectory(prefix="catalog-") as directory:
+        found: dict[str, Path] = {}
+        for name in (AUTHORITY, CERTIFICATE, KEY):
+            if text := secret.get(name):
+                found[name] = Path(directory, name)
+                with open(os.open(found[name], os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+                    file.write(text)
+        yield Tls(found.get(AUTHORITY), found.get(CERTIFICATE), found.get(KEY))
+
+
+# Participants over HTTP (docs/design/catalog-compaction.md#protocol).
+
+
+class HttpParticipants:
+    """Implements `ports.Participants`. `clock`: hybrid timestamps of the coordinator."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+
+    async def ask(
+        self, spec: CatalogCompactionSpec, addresses: Sequence[ParticipantAddress], credentials: Credentials
+    ) -> tuple[tuple[Answer, ...], tuple[Unanswered, ...]]:
+        """See `ports.Participants`."""
+        async with self._client(spec, credentials) as client:
+            found = await ask_all(client, addresses)
+        return found.answers, found.unanswered
+
+    async def send(
+        self,
+        spec: CatalogCompactionSpec,
+        addresses: Sequence[ParticipantAddress],
+        credentials: Credentials,
+        minimum: int,
+        token: int,
+    ) -> tuple[tuple[str, str], ...]:
+        """See `ports.Participants`."""
+        async with self._client(spec, credentials) as client:
+            found = await store_all(client, addresses, minimum, token)
+        return tuple((name, error.explanation) for name, error in sorted(found.failures.items()))
+
+    def _client(self, spec: CatalogCompactionSpec, credentials: Credentials) -> ParticipantClient:
+        return ParticipantClient(
+            secret=lambda: credentials.token,
+            tls=_trust(spec, credentials),
+            # A Secret never travels readably, whoever writes the spec; a token of our own is good for one namespace.
+            plain=spec.participants.plain_http and spec.participants.token is None,
+            limits=AskLimits(seconds=float(spec.timeouts.answer)),
+            clock=self._clock,
+        )
+
+
+def _trust(spec: CatalogCompactionSpec, credentials: Credentials) -> ssl.SSLContext | None:
+    """Raises SecretError when what should be certificates is not."""
+    if not credentials.authority:
+        return None
+    try:
+        return ssl.create_default_context(cadata=credentials.authority)
+    except ssl.SSLError:
+        shown = spec.participants.token or spec.participants.service_account_token
+        name = (shown.secret_name if shown is not None else None) or ""
+        raise SecretError(name, "ca.crt", "its value is no certificate in PEM; write it again") from None
+
+
+# Where the participants of a catalog are, and with what they and its log are opened.
 
 _ENDED = frozenset({"Succeeded", "Failed"})
-AUTHORITY = "ca.crt"
 COMPONENT = "catalogs"
 """Of the manifests: what the operator may do for catalogs."""
 

@@ -11,10 +11,9 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from compaction.api.catalog.processes import Stage
-from compaction.api.catalog.reasons import Outcome, Process, Reason
-from compaction.api.catalog.status import ANSWERED, CatalogCompactionStatus, ProcessStatus, RequiredTime
-from compaction.catalogs.compaction.actions import CatalogDecision
+from compaction.api.catalog.catalog import ANSWERED, CatalogCompactionStatus, ProcessStatus, RequiredTime
+from compaction.api.catalog.reasons import Outcome, Process, Reason, Stage
+from compaction.catalogs.compaction.observations import CatalogDecision
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.metrics.conditions import ConditionMetrics
 

@@ -1,35 +1,158 @@
-"""The work of rounds: what a decision asks for is done, and every failure has a reason.
-
-The loop is never blocked: the log is read and written in threads, a few at a time. A thread cannot be cancelled; what
-it does after its coordinator has lost the lease is fenced by the token.
-"""
+"""The work of rounds: carries out what a decision asks for, and gives every failure a reason."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
-from compaction.api.catalog.reasons import Reason
-from compaction.api.catalog.spec import CatalogCompactionSpec
+from compaction.api.catalog.catalog_spec import CatalogCompactionSpec
+from compaction.api.catalog.reasons import Finding, Reason
 from compaction.catalogs.codec.codec import encode
-from compaction.catalogs.compaction.actions import Ask, ReadLog, SaveSnapshot, SendMinimum, Task
-from compaction.catalogs.compaction.cutting import cut
-from compaction.catalogs.compaction.history import history_of
-from compaction.catalogs.compaction.observations import Broken, Delivered, Heard, LogRead, Result, Saved
-from compaction.catalogs.compaction.work import Work
-from compaction.catalogs.errors import CatalogError, CatalogLogError, CatalogLogFullError
+from compaction.catalogs.compaction.deciding import cut
+from compaction.catalogs.compaction.observations import (
+    Ask,
+    Broken,
+    Delivered,
+    Heard,
+    LogRead,
+    ReadLog,
+    Result,
+    Saved,
+    SaveSnapshot,
+    SendMinimum,
+    Task,
+    Work,
+)
+from compaction.catalogs.compaction.round import Answer, Unanswered, history_of
+from compaction.catalogs.errors import (
+    CatalogError,
+    CatalogLogAccessError,
+    CatalogLogError,
+    CatalogLogFullError,
+    CatalogLogLimitError,
+    CatalogLogRewoundError,
+    CatalogValueError,
+    CorruptCatalogLogError,
+    CorruptCatalogValueError,
+    InapplicableEntryError,
+    ParticipantConfigError,
+    UnsupportedCatalogValueError,
+)
 from compaction.catalogs.log.port import LogEvent, SnapshotOutcome, UpdateLog
 from compaction.catalogs.model.entries import Snapshot
-from compaction.catalogs.operator.failures import failure_of
-from compaction.catalogs.operator.ports import Credentials, Logs, Participants, Places
 from compaction.catalogs.serving.client import ParticipantAddress
-from compaction.errors import ApiError
+from compaction.errors import ApiError, ForbiddenError
 from compaction.kube.informer.cache import ObjectKey
 from compaction.serving.errors import OwnTokenError
-from compaction.storage.errors import SecretError
+from compaction.storage.errors import SecretError, SecretForbiddenError
+
+# What the controller of catalogs works with: participants over HTTP and a log in etcd, or both in one process.
+
+Secret = Mapping[str, str]
+"""Texts of a Secret by key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What the Secrets of a spec hold: of the log, empty without one; of the participants, "" without a token."""
+
+    log: Secret = field(repr=False)
+    token: str = field(repr=False)
+    authority: str = field(default="", repr=False)
+    """Certificates in PEM that participants are checked against; the system's when empty."""
+
+
+class Places(Protocol):
+    """Where the participants of a catalog are, and the Secrets that its spec names; read at each call."""
+
+    async def participants(self, namespace: str, spec: CatalogCompactionSpec) -> tuple[ParticipantAddress, ...]:
+        """Addresses of all participants that can run, by name. Raises ApiError."""
+        ...
+
+    async def credentials(self, key: ObjectKey, spec: CatalogCompactionSpec) -> Credentials:
+        """What the Secrets hold that are for it. Raises SecretError naming the Secret and the key, ApiError."""
+        ...
+
+
+class Participants(Protocol):
+    """Asks participants, all at once. Raises ParticipantConfigError for addresses that cannot be asked."""
+
+    async def ask(
+        self, spec: CatalogCompactionSpec, addresses: Sequence[ParticipantAddress], credentials: Credentials
+    ) -> tuple[tuple[Answer, ...], tuple[Unanswered, ...]]:
+        """Every participant is in one of the two."""
+        ...
+
+    async def send(
+        self,
+        spec: CatalogCompactionSpec,
+        addresses: Sequence[ParticipantAddress],
+        credentials: Credentials,
+        minimum: int,
+        token: int,
+    ) -> tuple[tuple[str, str], ...]:
+        """Names of the participants that did not take the minimum, each with the reason."""
+        ...
+
+
+class Logs(Protocol):
+    """Opens logs; every call is made in a thread."""
+
+    def open(self, spec: CatalogCompactionSpec, credentials: Credentials) -> UpdateLog:
+        """The log of a catalog. Raises CatalogError."""
+        ...
+
+
+# Which reason an error of a round's work is.
+
+_REASONS: Final[tuple[tuple[Reason, tuple[type[CatalogError], ...]], ...]] = (
+    (
+        Reason.LOG_CORRUPT,
+        (
+            CorruptCatalogLogError,
+            CorruptCatalogValueError,
+            InapplicableEntryError,
+            UnsupportedCatalogValueError,
+            CatalogLogRewoundError,
+        ),
+    ),
+    (Reason.NO_SPACE, (CatalogLogFullError,)),
+    (Reason.SNAPSHOT_REFUSED, (CatalogLogLimitError, CatalogValueError)),
+    (Reason.PERMISSION_DENIED, (CatalogLogAccessError,)),
+)
+
+
+def reason_of(error: CatalogError) -> Reason:
+    """LOG_UNAVAILABLE for what another round may find repaired."""
+    return next((reason for reason, kinds in _REASONS if isinstance(error, kinds)), Reason.LOG_UNAVAILABLE)
+
+
+def failure_of(error: CatalogError | SecretError | OwnTokenError | ApiError) -> Finding:
+    """How a process ends that met the error."""
+    match error:
+        case SecretForbiddenError():
+            return Finding(Reason.PERMISSION_DENIED, str(error))
+        case SecretError():
+            return Finding(Reason.SECRET_MISSING, str(error))
+        case OwnTokenError():
+            return Finding(Reason.PERMISSION_DENIED, str(error))
+        case ForbiddenError():
+            return Finding(Reason.PERMISSION_DENIED, f"the operator's account may not: {error}")
+        case ApiError():
+            return Finding(Reason.PARTICIPANTS_UNKNOWN, f"the API server does not list the participants: {error}")
+        case ParticipantConfigError():
+            return Finding(Reason.ANSWER_REFUSED, str(error))
+        case _:
+            return Finding(reason_of(error), str(error))
+
+
+# The work of rounds: what a decision asks for is done, and every failure has a reason.
+#
+# The loop is never blocked: the log is read and written in threads, a few at a time. A thread cannot be cancelled;
+# what it does after its coordinator has lost the lease is fenced by the token.
 
 T = TypeVar("T")
 LOG_THREADS: Final = 4

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import Zone
-from compaction.catalogs.participants.report import Rebalance
+from compaction.catalogs.participants.reports import Rebalance
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,196 @@
-"""A participant with real state, which a test or an operator of another implementation drives step by step
-(docs/design/catalog-compaction.md#reference-participant).
-"""
+"""A participant with real state, which a test or an operator of another implementation drives step by step."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.errors import MinimumAheadError, ParticipantStateError
 from compaction.catalogs.manager.clock import system_milliseconds
-from compaction.catalogs.model.hybrid import hybrid
-from compaction.catalogs.participants.minimums import Checkpoint, PartitionKey, PublishedMinimums
-from compaction.catalogs.participants.partition_log import PartitionLog
-from compaction.catalogs.participants.report import IndexBuild, PartitionReport, Rebalance, Report, Role
-from compaction.catalogs.participants.required import required
-from compaction.catalogs.participants.transactions import ActiveTransactions
-from compaction.catalogs.participants.versions import CatalogVersions, ListedVersions
-from compaction.catalogs.participants.watermark import LowWatermark, WatermarkSettings, WatermarkStore
-from compaction.catalogs.participants.watermark_file import WatermarkMemory
+from compaction.catalogs.model.descriptors import hybrid
+from compaction.catalogs.participants.reports import IndexBuild, PartitionReport, Rebalance, Report, Role, required
+from compaction.catalogs.participants.watermark import (
+    ActiveTransactions,
+    CatalogVersions,
+    ListedVersions,
+    LowWatermark,
+    WatermarkMemory,
+    WatermarkSettings,
+    WatermarkStore,
+)
+
+# What the endpoint of a participant asks of the process it serves (docs/design/catalog-compaction.md#participants).
+
+
+class Participant(Protocol):
+    """Called by several threads at a time."""
+
+    @property
+    def name(self) -> str:
+        """As in its reports; it stays the same after a restart."""
+        ...
+
+    def report(self) -> Report:
+        """What holds now, by the participant's own clock, which is read together with its transactions: a time that the
+        caller brought along could be later than the begin of one that is not counted yet.
+        """
+        ...
+
+    def store_minimum(self, timestamp: int) -> int:
+        """Store the minimum of all transactions in the log of each partition that this participant leads, which its
+        replication carries on; how many these are. A smaller one than before changes nothing.
+
+        Raises MinimumAheadError, and nothing is stored, when its own transactions need an older version.
+        """
+        ...
+
+
+# The log of a partition: what a minimum goes through before it counts
+# (docs/design/catalog-compaction.md#published-minimums).
+
+
+@dataclass(slots=True)
+class PartitionLog:
+    """Indexes ascend from 1. `applied`: of the last command that storage has; `durable`: of the last one that a
+    checkpoint holds. `commands`: (index, timestamp) of those after it, which a restart replays.
+    """
+
+    role: Role
+    applied: int = 0
+    durable: int = 0
+    commands: list[tuple[int, int]] = field(default_factory=list)
+
+    def append(self, timestamp: int) -> None:
+        """A command with a minimum, applied at once."""
+        self.applied += 1
+        self.commands.append((self.applied, timestamp))
+
+    def checkpointed(self, index: int) -> None:
+        """A checkpoint that began when `index` was applied has succeeded."""
+        self.durable = max(self.durable, index)
+        self.commands = [one for one in self.commands if one[0] > self.durable]
+
+    def replay(self) -> list[int]:
+        """A restart: storage is what the last checkpoint holds, and the commands after it are applied again. Earlier
+        ones are not: they publish nothing a second time. The minimums that are applied, in order.
+        """
+        self.applied = self.durable + len(self.commands)
+        return [timestamp for _, timestamp in self.commands]
+
+
+# What the partitions of a participant have published (docs/design/catalog-compaction.md#published-minimums).
+#
+# A minimum that a partition stored is in its log; a replay after a crash starts at the last checkpoint, and reads the
+# catalog from the minimum that the checkpoint holds. So only what a finished checkpoint holds counts as published.
+
+
+class PartitionKey(NamedTuple):
+    """A partition of a table."""
+
+    table_id: int
+    partition: int
+
+
+@dataclass(slots=True)
+class _Partition:
+    published: int = UNDEFINED
+    stored: int = UNDEFINED
+    """Waits for a checkpoint that begins after it was stored."""
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """A checkpoint under way, with what was stored before it began. It ends once, by `succeed` or `fail`."""
+
+    _owner: PublishedMinimums
+    _taken: dict[PartitionKey, tuple[_Partition, int]] = field(default_factory=dict)
+
+    def succeed(self) -> None:
+        """Everything is durable: publish it."""
+        self._owner._finish(self._taken, succeeded=True)
+        self._taken = {}
+
+    def fail(self) -> None:
+        """Nothing is durable: what was stored waits for the next one."""
+        self._owner._finish(self._taken, succeeded=False)
+        self._taken = {}
+
+
+class PublishedMinimums:
+    """A minimum per partition, UNDEFINED until one is published, from then on only larger. Safe for threads; memory
+    only: after a restart every partition is undefined until it stores a minimum and a checkpoint holds it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._partitions: dict[PartitionKey, _Partition] = {}
+
+    def add(self, key: PartitionKey) -> None:
+        """The participant holds this partition now; a second time its minimum is undefined again."""
+        with self._lock:
+            self._partitions[key] = _Partition()
+
+    def remove(self, key: PartitionKey) -> None:
+        """It does not any more; what a checkpoint under way has of it is dropped."""
+        with self._lock:
+            self._partitions.pop(key, None)
+
+    def store(self, key: PartitionKey, timestamp: int) -> bool:
+        """The partition stored `timestamp`, which the next checkpoint makes durable. False when it is not held here."""
+        with self._lock:
+            found = self._partitions.get(key)
+            if found is None:
+                return False
+            found.stored = max(found.stored, timestamp)
+            return True
+
+    def begin_checkpoint(self) -> Checkpoint:
+        """Begin one. What is stored from now on waits for the checkpoint after it."""
+        with self._lock:
+            taken = {key: (found, found.stored) for key, found in self._partitions.items() if found.stored}
+            for found, _ in taken.values():
+                found.stored = UNDEFINED
+            return Checkpoint(self, taken)
+
+    def record(self, key: PartitionKey, timestamp: int) -> bool:
+        """Publish at once, for storage that is durable when it is written, or has nothing to replay. A value that is
+        not later than the published one changes nothing. False when the partition is not held here.
+        """
+        with self._lock:
+            found = self._partitions.get(key)
+            if found is None:
+                return False
+            found.published = max(found.published, timestamp)
+            return True
+
+    def snapshot(self) -> Mapping[PartitionKey, int]:
+        """All partitions at one instant, in their order. A report takes its minimum and its list of partitions from one
+        copy: a partition that is added between two reads would be reported without a part in the minimum.
+        """
+        with self._lock:
+            return {key: self._partitions[key].published for key in sorted(self._partitions)}
+
+    def forget(self) -> None:
+        """A restart: partitions stay, nothing is published."""
+        with self._lock:
+            self._partitions = {key: _Partition() for key in self._partitions}
+
+    def _finish(self, taken: Mapping[PartitionKey, tuple[_Partition, int]], *, succeeded: bool) -> None:
+        with self._lock:
+            for key, (found, timestamp) in taken.items():
+                if self._partitions.get(key) is not found:
+                    continue  # removed meanwhile, maybe added again: the new one has stored nothing yet
+                if succeeded:
+                    found.published = max(found.published, timestamp)
+                else:
+                    found.stored = max(found.stored, timestamp)
+
+
+# A participant with real state, which a test or an operator of another implementation drives step by step
+# (docs/design/catalog-compaction.md#reference-participant).
 
 
 def system_clock() -> int:

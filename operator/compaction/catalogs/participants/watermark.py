@@ -1,16 +1,231 @@
-"""The low watermark: reads before it are refused, so history before it is not needed for reads
-(docs/design/catalog-compaction.md#low-watermark).
-"""
+"""The low watermark of a participant: kept in a file, and held back by the versions that transactions read."""
 
 from __future__ import annotations
 
+import os
 import threading
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Protocol
 
 from compaction.api.catalog.reasons import UNDEFINED
-from compaction.catalogs.model.hybrid import MINIMUM, later
+from compaction.catalogs.errors import ParticipantStateError, WatermarkFileError
+from compaction.catalogs.model.catalog import Catalog
+from compaction.catalogs.model.descriptors import MAXIMUM, MINIMUM, later
+
+# Versions of a catalog by their activation times: of a manager, or listed where there is no catalog.
+
+
+class ListedVersions:
+    """For a participant that keeps no catalog. Version 0 is active at first, as in every one. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._times, self._versions = [1], [0]
+
+    def add(self, version: int, activation: int) -> None:
+        """Raises ParticipantStateError when it is not later than the last one, in number and time."""
+        with self._lock:
+            if version <= self._versions[-1] or activation <= self._times[-1]:
+                last = f"version {self._versions[-1]} at {self._times[-1]}"
+                raise ParticipantStateError(f"version {version} at {activation} does not follow {last}")
+            self._times.append(activation)
+            self._versions.append(version)
+
+    def active(self, timestamp: int) -> tuple[int, int]:
+        """Version active at `timestamp`, and its activation time. Raises ParticipantStateError before the first."""
+        with self._lock:
+            index = bisect_right(self._times, timestamp) - 1
+            if index < 0:
+                raise ParticipantStateError(f"no version of the catalog is active at {timestamp}")
+            return self._versions[index], self._times[index]
+
+
+class CatalogVersions:
+    """Versions of a catalog that this process keeps: `active` of its manager."""
+
+    def __init__(self, active: Callable[[int], Catalog]) -> None:
+        self._active = active
+
+    def add(self, version: int, activation: int) -> None:
+        """Raises ParticipantStateError: the catalog says which versions there are."""
+        raise ParticipantStateError(f"version {version} at {activation}: this participant follows a catalog")
+
+    def active(self, timestamp: int) -> tuple[int, int]:
+        """Version active at `timestamp`, and its activation time. Raises CatalogNotFoundError."""
+        found = self._active(timestamp)
+        return found.version, found.activation_time
+
+
+# Active read-write transactions: which versions of the catalog they hold
+# (docs/design/catalog-compaction.md#active-transactions).
+
+
+class ActiveVersions(Protocol):
+    """What the tracker asks a catalog, in memory and under its lock."""
+
+    def active(self, timestamp: int) -> tuple[int, int]:
+        """Version active at `timestamp`, and its activation time. Raises CatalogError when none was, or is kept."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionMinimum:
+    """Hybrid timestamps. `required`: activation time of the lowest version that a transaction holds; the clock when
+    there are none. `oldest`: begin time of the oldest transaction, UNDEFINED without one. `clock`: when this was so.
+    """
+
+    required: int
+    oldest: int
+    clock: int
+
+
+@dataclass(slots=True)
+class _Held:
+    activation: int
+    count: int
+
+
+class ActiveTransactions:
+    """Counts transactions by the version that was active when they began. Safe for threads; memory only: transactions
+    end with their process.
+
+    One lock makes "take a timestamp, count it" a single step: a minimum that falls between the two would be later than
+    the transaction that is about to be counted.
+    """
+
+    def __init__(self, clock: Callable[[], int], versions: ActiveVersions) -> None:
+        self._clock, self._versions = clock, versions
+        self._lock = threading.Lock()
+        self._last = UNDEFINED
+        self._begun: dict[int, int] = {}
+        self._held: dict[int, _Held] = {}
+
+    def begin(self) -> int:
+        """The begin time of a new transaction, which no other one has. Raises CatalogError when no version is active:
+        nothing began.
+        """
+        with self._lock:
+            timestamp = self._tick()
+            version, activation = self._versions.active(timestamp)
+            self._begun[timestamp] = version
+            self._held.setdefault(version, _Held(activation, 0)).count += 1
+            return timestamp
+
+    def finish(self, timestamp: int) -> bool:
+        """End the transaction that began then; False, and nothing changes, when there is none (a second end)."""
+        with self._lock:
+            version = self._begun.pop(timestamp, None)
+            if version is None:
+                return False
+            held = self._held[version]
+            held.count -= 1
+            if not held.count:
+                del self._held[version]
+            return True
+
+    def minimum(self) -> TransactionMinimum:
+        """From when on transactions need the catalog. Later transactions begin after the `clock` of the answer.
+
+        A transaction that begins after an answer without any needs an earlier time than that answer, never an earlier
+        version: it sees the version active at the answered time, or a later one.
+        """
+        with self._lock:
+            now = self._tick()
+            if not self._held:
+                return TransactionMinimum(now, UNDEFINED, now)
+            # Begin times ascend, so the first that is left is the oldest; so do the versions that they see.
+            return TransactionMinimum(self._held[min(self._held)].activation, next(iter(self._begun)), now)
+
+    def finished_before(self, version: int) -> bool:
+        """Whether every transaction that began before `version` became active has ended: False while it is not active
+        here, since another one could still begin below it. Raises CatalogError when no version is active.
+        """
+        with self._lock:
+            active, _ = self._versions.active(self._tick())
+            return active >= version and all(held >= version for held in self._held)
+
+    def forget(self) -> None:
+        """A restart: no transaction survives its process, and the clock is the machine's again."""
+        with self._lock:
+            self._last = UNDEFINED
+            self._begun.clear()
+            self._held.clear()
+
+    def __len__(self) -> int:
+        """Transactions under way."""
+        with self._lock:
+            return len(self._begun)
+
+    def _tick(self) -> int:
+        # A clock that stands or goes back must neither give two transactions one name nor let one begin before an
+        # answer that promised that none would.
+        self._last = max(self._clock(), self._last + 1)
+        return self._last
+
+
+# A low watermark in a file: replaced as a whole, durable when a save returns.
+
+_LONGEST: Final = 20
+
+
+class WatermarkFile:
+    """Decimal digits and a line feed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self) -> int:
+        """UNDEFINED when there is no file. Raises WatermarkFileError."""
+        try:
+            with self._path.open("rb") as file:
+                found = file.read(_LONGEST + 1)
+        except FileNotFoundError:
+            return UNDEFINED
+        except OSError as error:
+            raise WatermarkFileError(str(self._path), error.strerror or "cannot be read") from error
+        digits = found.removesuffix(b"\n")
+        if not digits.isdigit() or not 0 < int(digits) <= MAXIMUM:
+            raise WatermarkFileError(str(self._path), "does not hold a hybrid timestamp")
+        return int(digits)
+
+    def save(self, timestamp: int) -> None:
+        """Raises WatermarkFileError: the file is what it was."""
+        new = self._path.with_name(f"{self._path.name}.new")
+        try:
+            with new.open("wb") as file:
+                file.write(b"%d\n" % timestamp)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(new, self._path)
+            directory = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(directory)
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise WatermarkFileError(str(self._path), error.strerror or "cannot be written") from error
+
+
+class WatermarkMemory:
+    """For a participant whose data does not survive its process either."""
+
+    def __init__(self, timestamp: int = UNDEFINED) -> None:
+        self._timestamp = timestamp
+
+    def load(self) -> int:
+        """What was saved last."""
+        return self._timestamp
+
+    def save(self, timestamp: int) -> None:
+        """Until the process ends."""
+        self._timestamp = timestamp
+
+
+# The low watermark: reads before it are refused, so history before it is not needed for reads
+# (docs/design/catalog-compaction.md#low-watermark).
 
 AVAILABILITY_MILLISECONDS: Final = 600_000
 UPDATE_MILLISECONDS: Final = 300_000

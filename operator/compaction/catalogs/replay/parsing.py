@@ -1,23 +1,113 @@
-"""Commands of a history, from JSON (docs/design/catalogs.md#histories)."""
+"""Commands and constants of a recorded history, from JSON (docs/design/catalogs.md#histories)."""
 
 from __future__ import annotations
 
+import decimal
+import re
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from compaction.catalogs.commands import altering, indexes, schemas, tables, views, zones
-from compaction.catalogs.commands.columns import ColumnSpec
-from compaction.catalogs.commands.command import Command
+from compaction.catalogs.commands import schema_commands, table_commands, zone_commands
+from compaction.catalogs.commands.command import ColumnSpec, Command
 from compaction.catalogs.errors import (
     CatalogValidationError,
     IndexNotFoundError,
     IndexStatusError,
     NoStorageProfileError,
 )
-from compaction.catalogs.model.enums import Collation, ColumnType, ConsistencyMode, IndexKind, ViewKind
-from compaction.catalogs.model.values import NULL, Default
-from compaction.catalogs.replay.values import bits, default_of
+from compaction.catalogs.model.descriptors import (
+    NULL,
+    Collation,
+    ColumnType,
+    ConsistencyMode,
+    Constant,
+    Date,
+    DateTime,
+    Decimal,
+    Default,
+    Duration,
+    Function,
+    IndexKind,
+    Period,
+    Time,
+    Timestamp,
+    Uuid,
+    Value,
+    ViewKind,
+)
+
+# Constants and defaults of the canonical form, read back.
+
+_DATE: Final = re.compile(r"([+-]?\d+)-(\d\d)-(\d\d)")
+_TIME: Final = re.compile(r"(\d\d):(\d\d):(\d\d)\.(\d{9})")
+
+
+def default_of(shown: Mapping[str, Any] | None) -> Default:
+    """A default as `canonical` shows it. KeyError or ValueError when it is none."""
+    if shown is None:
+        return None
+    if "func" in shown:
+        return Function(str(shown["func"]))
+    kind = ColumnType[shown["const"]]
+    read = _READ.get(kind)
+    value = shown["value"]
+    return Constant(kind, value if read is None else read(value))
+
+
+def bits(shown: Mapping[str, str]) -> int:
+    """The bits of a number with a point."""
+    return int(shown["bits"], 16)
+
+
+def _decimal(shown: Mapping[str, Any]) -> Decimal:
+    return Decimal(int(shown["scale"]), int(decimal.Decimal(shown["unscaled"])))
+
+
+def _date(shown: str) -> Date:
+    found = _DATE.fullmatch(shown)
+    if found is None:
+        raise ValueError(f"{shown} is no date")
+    return Date(int(found[1]), int(found[2]), int(found[3]))
+
+
+def _time(shown: str) -> Time:
+    found = _TIME.fullmatch(shown)
+    if found is None:
+        raise ValueError(f"{shown} is no time")
+    return Time(int(found[1]), int(found[2]), int(found[3]), int(found[4]))
+
+
+def _date_time(shown: str) -> DateTime:
+    date, _, time = shown.partition("T")
+    return DateTime(_date(date), _time(time))
+
+
+def _signed(half: str) -> int:
+    return int.from_bytes(bytes.fromhex(half), "big", signed=True)
+
+
+def _uuid(shown: str) -> Uuid:
+    high, _, low = shown.partition("-")
+    return Uuid(_signed(high), _signed(low))
+
+
+_READ: Final[Mapping[ColumnType, Callable[[Any], Value]]] = {
+    ColumnType.FLOAT: bits,
+    ColumnType.DOUBLE: bits,
+    ColumnType.DECIMAL: _decimal,
+    ColumnType.DATE: _date,
+    ColumnType.TIME: _time,
+    ColumnType.DATETIME: _date_time,
+    ColumnType.TIMESTAMP: lambda shown: Timestamp(shown["epochSecond"], shown["nano"]),
+    ColumnType.UUID: _uuid,
+    ColumnType.BYTE_ARRAY: bytes.fromhex,
+    ColumnType.PERIOD: lambda shown: Period(shown["years"], shown["months"], shown["days"]),
+    ColumnType.DURATION: lambda shown: Duration(shown["seconds"], shown["nano"]),
+}
+
+
+# Commands of a history, from JSON (docs/design/catalogs.md#histories).
 
 ERRORS: Final[Mapping[type[Exception], str]] = {
     CatalogValidationError: "CatalogValidationException",
@@ -68,11 +158,11 @@ def _optional(names: list[str] | None) -> tuple[str, ...] | None:
 
 def _create_table(shown: _Shown) -> Command:
     key = shown.get("pk") or {}
-    return tables.CreateTable(
+    return table_commands.CreateTable(
         shown["schema"],
         shown["table"],
         _columns(shown),
-        tables.PrimaryKey(
+        table_commands.PrimaryKey(
             tuple(key.get("columns") or ()), IndexKind[key.get("kind", "HASH")], _collations(key), key.get("name")
         ),
         _optional(shown.get("colocation")),
@@ -85,7 +175,7 @@ def _create_table(shown: _Shown) -> Command:
 
 
 def _create_zone(shown: _Shown) -> Command:
-    return zones.CreateZone(
+    return zone_commands.CreateZone(
         shown["zone"],
         tuple(shown.get("storageProfiles") or ()),
         shown.get("ifNotExists", False),
@@ -100,7 +190,7 @@ def _create_zone(shown: _Shown) -> Command:
 
 
 def _alter_zone(shown: _Shown) -> Command:
-    return zones.AlterZone(
+    return zone_commands.AlterZone(
         shown["zone"],
         shown.get("ifExists", False),
         shown.get("partitions"),
@@ -115,7 +205,7 @@ def _alter_zone(shown: _Shown) -> Command:
 
 def _alter_column(shown: _Shown) -> Command:
     default: Default = NULL if shown.get("dropDefault") else default_of(shown.get("default"))
-    return altering.AlterColumn(
+    return table_commands.AlterColumn(
         shown["schema"],
         shown["table"],
         shown["column"],
@@ -130,7 +220,7 @@ def _alter_column(shown: _Shown) -> Command:
 
 
 def _create_index(shown: _Shown) -> Command:
-    return indexes.CreateIndex(
+    return schema_commands.CreateIndex(
         shown["schema"],
         shown["index"],
         shown["table"],
@@ -143,35 +233,39 @@ def _create_index(shown: _Shown) -> Command:
 
 
 _COMMANDS: Final[Mapping[str, Callable[[_Shown], Command]]] = {
-    "CREATE_SCHEMA": lambda shown: schemas.CreateSchema(shown["schema"], shown.get("ifNotExists", False)),
-    "DROP_SCHEMA": lambda shown: schemas.DropSchema(
+    "CREATE_SCHEMA": lambda shown: schema_commands.CreateSchema(shown["schema"], shown.get("ifNotExists", False)),
+    "DROP_SCHEMA": lambda shown: schema_commands.DropSchema(
         shown["schema"], shown.get("cascade", False), shown.get("ifExists", False)
     ),
     "CREATE_ZONE": _create_zone,
     "ALTER_ZONE": _alter_zone,
-    "RENAME_ZONE": lambda shown: zones.RenameZone(shown["zone"], shown["newName"], shown.get("ifExists", False)),
-    "SET_DEFAULT_ZONE": lambda shown: zones.SetDefaultZone(shown["zone"], shown.get("ifExists", False)),
-    "DROP_ZONE": lambda shown: zones.DropZone(shown["zone"], shown.get("ifExists", False)),
+    "RENAME_ZONE": lambda shown: zone_commands.RenameZone(
+        shown["zone"], shown["newName"], shown.get("ifExists", False)
+    ),
+    "SET_DEFAULT_ZONE": lambda shown: zone_commands.SetDefaultZone(shown["zone"], shown.get("ifExists", False)),
+    "DROP_ZONE": lambda shown: zone_commands.DropZone(shown["zone"], shown.get("ifExists", False)),
     "CREATE_TABLE": _create_table,
-    "DROP_TABLE": lambda shown: tables.DropTable(shown["schema"], shown["table"], shown.get("ifTableExists", False)),
-    "RENAME_TABLE": lambda shown: tables.RenameTable(
+    "DROP_TABLE": lambda shown: table_commands.DropTable(
+        shown["schema"], shown["table"], shown.get("ifTableExists", False)
+    ),
+    "RENAME_TABLE": lambda shown: table_commands.RenameTable(
         shown["schema"], shown["table"], shown["newName"], shown.get("ifTableExists", False)
     ),
-    "SET_TABLE_PROPERTY": lambda shown: tables.SetTableProperties(
+    "SET_TABLE_PROPERTY": lambda shown: table_commands.SetTableProperties(
         shown["schema"],
         shown["table"],
         _fraction(shown),
         shown.get("minStaleRowsCount"),
         shown.get("ifTableExists", False),
     ),
-    "ADD_COLUMN": lambda shown: altering.AddColumns(
+    "ADD_COLUMN": lambda shown: table_commands.AddColumns(
         shown["schema"],
         shown["table"],
         _columns(shown),
         shown.get("ifTableExists", False),
         shown.get("ifColumnNotExists", False),
     ),
-    "DROP_COLUMN": lambda shown: altering.DropColumns(
+    "DROP_COLUMN": lambda shown: table_commands.DropColumns(
         shown["schema"],
         shown["table"],
         tuple(shown["columns"]),
@@ -180,14 +274,16 @@ _COMMANDS: Final[Mapping[str, Callable[[_Shown], Command]]] = {
     ),
     "ALTER_COLUMN": _alter_column,
     "CREATE_INDEX": _create_index,
-    "START_BUILDING_INDEX": lambda shown: indexes.StartBuildingIndex(shown["indexId"]),
-    "MAKE_INDEX_AVAILABLE": lambda shown: indexes.MakeIndexAvailable(shown["indexId"]),
-    "REMOVE_INDEX": lambda shown: indexes.RemoveIndex(shown["indexId"]),
-    "DROP_INDEX": lambda shown: indexes.DropIndex(shown["schema"], shown["index"], shown.get("ifExists", False)),
-    "RENAME_INDEX": lambda shown: indexes.RenameIndex(
+    "START_BUILDING_INDEX": lambda shown: schema_commands.StartBuildingIndex(shown["indexId"]),
+    "MAKE_INDEX_AVAILABLE": lambda shown: schema_commands.MakeIndexAvailable(shown["indexId"]),
+    "REMOVE_INDEX": lambda shown: schema_commands.RemoveIndex(shown["indexId"]),
+    "DROP_INDEX": lambda shown: schema_commands.DropIndex(
+        shown["schema"], shown["index"], shown.get("ifExists", False)
+    ),
+    "RENAME_INDEX": lambda shown: schema_commands.RenameIndex(
         shown["schema"], shown["index"], shown["newName"], shown.get("ifIndexExists", False)
     ),
-    "CREATE_SYSTEM_VIEW": lambda shown: views.CreateSystemView(
+    "CREATE_SYSTEM_VIEW": lambda shown: schema_commands.CreateSystemView(
         shown["name"], _columns(shown), ViewKind[shown["viewType"]]
     ),
 }

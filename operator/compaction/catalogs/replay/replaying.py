@@ -1,26 +1,150 @@
-"""A history of the reference, run through our manager; what differs (docs/design/catalogs.md#histories)."""
+"""Runs a recorded history through our manager, and shows where it differs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from compaction.catalogs.codec import canonical
-from compaction.catalogs.errors import CatalogValidationError
+from compaction.catalogs.errors import CatalogNotFoundError, CatalogValidationError
 from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.manager import events
 from compaction.catalogs.manager.clock import HybridClock
 from compaction.catalogs.manager.events import CatalogEvent, EventKind
-from compaction.catalogs.manager.executing import Executed
-from compaction.catalogs.manager.futures import outcome_of
-from compaction.catalogs.manager.manager import CatalogManager
-from compaction.catalogs.manager.runners import InlineRunner
-from compaction.catalogs.manager.settings import Settings
-from compaction.catalogs.replay import showing, steps
-from compaction.catalogs.replay.differences import MISSING, Difference, differences
-from compaction.catalogs.replay.log import ReplayLog
+from compaction.catalogs.manager.futures import InlineRunner, outcome_of
+from compaction.catalogs.manager.history import Settings
+from compaction.catalogs.manager.manager import CatalogManager, Executed
+from compaction.catalogs.replay import recorded
+from compaction.catalogs.replay.parsing import ERRORS
+from compaction.catalogs.replay.recorded import ReplayLog
+
+# Where two values of JSON differ.
+
+MOST: Final = 20
+"""Differences that are listed of one value."""
+_LONGEST: Final = 160
+"""Characters of a value that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """In place of a value that is not there."""
+
+    def __str__(self) -> str:
+        return "nothing"
+
+
+MISSING: Final = Missing()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`path`: keys and positions with points between them, from the name of a field on."""
+
+    path: str
+    expected: object
+    found: object
+
+    def __str__(self) -> str:
+        return f"{self.path}: the history has {_text(self.expected)}, this catalog {_text(self.found)}"
+
+
+def differences(path: str, expected: Any, found: Any) -> list[Difference]:
+    """The innermost values that differ, MOST of them; the last counts the others."""
+    every = list(_differences(path, expected, found))
+    if len(every) <= MOST:
+        return every
+    rest = len(every) - MOST
+    return [*every[:MOST], Difference(f"{path} and {rest} more", every[MOST].expected, every[MOST].found)]
+
+
+def _differences(path: str, expected: Any, found: Any) -> Iterator[Difference]:
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key in sorted({*expected, *found}):
+            yield from _differences(f"{path}.{key}", expected.get(key, MISSING), found.get(key, MISSING))
+    elif isinstance(expected, list) and isinstance(found, list):
+        for at in range(max(len(expected), len(found))):
+            one = expected[at] if at < len(expected) else MISSING
+            other = found[at] if at < len(found) else MISSING
+            yield from _differences(f"{path}.{at}", one, other)
+    elif type(expected) is not type(found) or expected != found:
+        yield Difference(path, expected, found)
+
+
+def _text(value: object) -> str:
+    shown = str(value) if isinstance(value, Missing) else json.dumps(value, sort_keys=True)
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+
+
+# Events and errors as a history shows them (docs/design/catalogs.md#histories).
+
+Json = dict[str, Any]
+_ERRORS: Final[Mapping[type, str]] = {**ERRORS, CatalogNotFoundError: "CatalogNotFoundException"}
+
+
+def error(one: BaseException) -> Json:
+    """The class alone: messages are each side's own. An error that the reference does not have bears our name."""
+    return {"error": _ERRORS.get(type(one), type(one).__name__)}
+
+
+def without_message(result: Any) -> Any:
+    """A result of the reference, an error reduced to its class."""
+    if isinstance(result, dict) and isinstance(result.get("error"), dict):
+        return {"error": result["error"].get("class")}
+    return result
+
+
+def event(one: events.CatalogEvent) -> Json:
+    """With the name of the reference's class of parameters."""
+    name, show = _SHOWN[type(one)]
+    return {
+        "catalogVersion": one.version,
+        "causalityToken": one.revision,
+        "event": one.kind.value,
+        "params": f"{name}EventParameters",
+        **show(one),
+    }
+
+
+def _table(one: Any) -> Json:
+    return {"tableId": one.table_id}
+
+
+def _index(one: Any) -> Json:
+    return {"indexId": one.index_id}
+
+
+def _zone(one: Any) -> Json:
+    return {"zoneId": one.zone_id}
+
+
+_SHOWN: Final[Mapping[type, tuple[str, Callable[[Any], Json]]]] = {
+    events.TableCreated: ("CreateTable", lambda one: {"tableDescriptorId": one.table.id, "tableId": one.table.id}),
+    events.TableDropped: ("DropTable", _table),
+    events.TableRenamed: ("RenameTable", lambda one: {"newTableName": one.name, "tableId": one.table_id}),
+    events.ColumnsAdded: ("AddColumn", _table),
+    events.ColumnsDropped: ("DropColumn", _table),
+    events.ColumnAltered: ("AlterColumn", _table),
+    events.TablePropertiesAltered: ("AlterTableProperties", _table),
+    events.IndexCreated: ("CreateIndex", lambda one: {"indexDescriptorId": one.index.id}),
+    events.IndexBuilding: ("StartBuildingIndex", _index),
+    events.IndexAvailable: ("MakeIndexAvailable", _index),
+    events.IndexStopping: ("StoppingIndex", _index),
+    events.IndexRemoved: ("RemoveIndex", _index),
+    events.ZoneCreated: ("CreateZone", lambda one: {"zoneDescriptorId": one.zone.id}),
+    events.ZoneAltered: ("AlterZone", lambda one: {"zoneDescriptorId": one.zone.id}),
+    events.ZoneDropped: ("DropZone", _zone),
+    # The reference has no class of its own for it.
+    events.DefaultZoneSet: ("DropZone", _zone),
+    events.SystemViewCreated: ("CreateSystemView", lambda one: {"descriptorId": one.view.id}),
+}
+
+
+# A history of the reference, run through our manager; what differs (docs/design/catalogs.md#histories).
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +162,7 @@ def replay(path: Path) -> Iterator[StepReport]:
     Raises CatalogHistoryError, which names file and line, when the file is no history.
     """
     run = _Replay()
-    for step in steps.steps(path):
+    for step in recorded.steps(path):
         yield StepReport(step.line, step.name, tuple(run.differences(step)))
 
 
@@ -72,18 +196,18 @@ class _Replay:
         self._latest = 0
         self._first: Any = None
 
-    def differences(self, step: steps.Step) -> Iterator[Difference]:
+    def differences(self, step: recorded.Step) -> Iterator[Difference]:
         self._log.begin(step.transactions)
         self._events.clear()
         self._first = None
         ran = outcome_of(lambda: self._run(step.operation))
         failed = ran.exception()
-        result = showing.error(failed) if failed is not None else ran.result()
+        result = error(failed) if failed is not None else ran.result()
         manager = self._manager
         found = {
             "result": result,
             "firstResult": self._first,
-            "events": [showing.event(one) for one in self._events] or MISSING,
+            "events": [event(one) for one in self._events] or MISSING,
             "decoded": [canonical.event(one) for one in self._log.events] or MISSING,
             "earliest": manager.earliest.version,
             "latest": manager.latest.version,
@@ -92,7 +216,7 @@ class _Replay:
         expected = dict(step.expected)
         expected.pop("engine", None)
         for name in ("result", "firstResult"):
-            expected[name] = showing.without_message(expected.get(name))
+            expected[name] = without_message(expected.get(name))
         for name in sorted({*expected, *found}):
             yield from differences(name, expected.get(name, MISSING), found.get(name, MISSING))
         theirs, ours = ([_transaction(one) for one in every] for every in (step.transactions, self._log.written))
@@ -106,30 +230,30 @@ class _Replay:
         self._latest = latest.version
         return {"catalog": canonical.catalog(latest), "catalogSha256": canonical.fingerprint(latest)}
 
-    def _run(self, operation: steps.Operation) -> Any:
+    def _run(self, operation: recorded.Operation) -> Any:
         """The result as a history shows it; raises what the step comes to."""
         match operation:
-            case steps.Configure(delay):
+            case recorded.Configure(delay):
                 self._settings = Settings(delay=delay, max_skew=_ANY_SKEW)
                 self._start()
                 return None
-            case steps.Execute(commands):
+            case recorded.Execute(commands):
                 return self._execute(self._manager, commands)
-            case steps.Interleave(first, commands):
+            case recorded.Interleave(first, commands):
                 return self._interleave(first, commands)
-            case steps.Compact(version):
+            case recorded.Compact(version):
                 saved = self._manager.compact(version, 1, trim=False)
                 return saved.result(0) is SnapshotOutcome.SAVED
-            case steps.Restart():
+            case recorded.Restart():
                 self._start()
                 return self._versions()
-            case steps.ActiveAt(at):
+            case recorded.ActiveAt(at):
                 return self._manager.active_version(at)
-            case steps.ListVersions():
+            case recorded.ListVersions():
                 return self._versions()
-            case steps.ListKeys():
+            case recorded.ListKeys():
                 return self._log.keys()
-            case steps.Advance():
+            case recorded.Advance():
                 return None
 
     def _start(self) -> None:
@@ -152,7 +276,7 @@ class _Replay:
                 manager.listen(kind, heard.append)
         return manager
 
-    def _execute(self, manager: CatalogManager, commands: steps.Commands) -> Any:
+    def _execute(self, manager: CatalogManager, commands: recorded.Commands) -> Any:
         if isinstance(commands, CatalogValidationError):
             raise commands
         answer: Future[Executed | None] = manager.execute(commands)
@@ -161,13 +285,13 @@ class _Replay:
             return None
         return {"applied": list(done.applied), "time": done.time, "version": done.version}
 
-    def _interleave(self, first: steps.Commands, commands: steps.Commands) -> Any:
+    def _interleave(self, first: recorded.Commands, commands: recorded.Commands) -> Any:
         def run_first() -> None:
             other = self._new_manager([])
             other.start()
             ran = outcome_of(lambda: self._execute(other, first))
             failed = ran.exception()
-            self._first = ran.result() if failed is None else showing.error(failed)
+            self._first = ran.result() if failed is None else error(failed)
             other.close()
 
         self._log.before_append = run_first
@@ -181,7 +305,7 @@ class _Replay:
         return [[one.version, one.activation_time, canonical.fingerprint(one)] for one in self._manager.history]
 
 
-def _transaction(one: steps.Transaction) -> dict[str, Any]:
+def _transaction(one: recorded.Transaction) -> dict[str, Any]:
     return {
         "succeeded": one.succeeded,
         "revision": one.revision,

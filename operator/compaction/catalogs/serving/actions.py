@@ -13,9 +13,9 @@ from pydantic import Field
 
 from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.participants.reference import ReferenceParticipant
-from compaction.catalogs.participants.report import Role
+from compaction.catalogs.participants.reports import Role
 from compaction.catalogs.serving.messages import Id, OptionalTime, Time
-from compaction.serving.wire import Wire
+from compaction.serving.openapi import Wire
 
 
 class Nothing(Wire):

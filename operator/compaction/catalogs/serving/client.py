@@ -1,35 +1,136 @@
-"""Asks one participant for its report, and sends it the minimum to store: for a coordinator.
-
-Whatever a participant does, the answer is a report that keeps the rules, or a ParticipantError that says which
-participant gives none, and why. Nothing is repeated here: the next round asks again.
+"""Requests of a coordinator to participants: one at a time or a round of all, each with a report or a named
+failure.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import aiohttp
 from pydantic import ValidationError
+from pydantic_core import from_json
 from yarl import URL
 
-from compaction.catalogs.compaction.round import Answer
+from compaction.api.catalog.reasons import Reason
+from compaction.api.text.printing import cut, printable
+from compaction.catalogs.compaction.round import Answer, Unanswered
 from compaction.catalogs.errors import ParticipantConfigError, ParticipantError, ParticipantFailure
-from compaction.catalogs.model.hybrid import physical
-from compaction.catalogs.participants.consistency import contradictions
+from compaction.catalogs.model.descriptors import physical
 from compaction.catalogs.participants.reference import system_clock
-from compaction.catalogs.participants.report import Report
-from compaction.catalogs.serving import answers
-from compaction.catalogs.serving.messages import MOST_REPORT_BYTES, MinimumMessage, ReportMessage, StoredMessage
-from compaction.catalogs.serving.openapi import MINIMUM_PATH, REPORT_PATH
-from compaction.serving.running import is_loopback
+from compaction.catalogs.participants.reports import Report, contradictions
+from compaction.catalogs.serving.messages import (
+    MOST_REPORT_BYTES,
+    VERSION,
+    MinimumMessage,
+    ParticipantProblem,
+    ParticipantProblemMessage,
+    ReportMessage,
+    StoredMessage,
+)
+from compaction.catalogs.serving.server import MINIMUM_PATH, REPORT_PATH
+from compaction.errors import CompactionError
+from compaction.serving.openapi import JSON
+from compaction.serving.service import is_loopback
 from compaction.storage.connector import ClosingConnector
+from compaction.unexpected import defect
+
+# What the answers of participants may be, and what each other one means.
+
+MOST_PROBLEM_BYTES = 4096
+_LONGEST_DETAIL = 300
+_BY_STATUS = {
+    401: ParticipantFailure.UNAUTHORIZED,
+    403: ParticipantFailure.UNAUTHORIZED,
+    404: ParticipantFailure.WRONG_VERSION,
+    410: ParticipantFailure.WRONG_VERSION,
+}
+_BY_CODE = {
+    ParticipantProblem.STALE_TOKEN: ParticipantFailure.STALE_TOKEN,
+    ParticipantProblem.MINIMUM_AHEAD: ParticipantFailure.MINIMUM_AHEAD,
+}
+
+
+def wrong_form(response: aiohttp.ClientResponse) -> str | None:
+    """Why the body is not read at all."""
+    if response.content_type != JSON:
+        return f"Content-Type is {printable(cut(response.content_type, 100))}, not {JSON}"
+    encoding = response.headers.get("Content-Encoding", "identity")
+    return (
+        None if encoding == "identity" else f"Content-Encoding is {printable(cut(encoding, 100))}: nothing unpacks it"
+    )
+
+
+async def whole(response: aiohttp.ClientResponse, most: int) -> bytes | None:
+    """The body; None when it is longer than `most` bytes, of which no more are read."""
+    if response.content_length is not None and response.content_length > most:
+        return None
+    found = bytearray()
+    async for chunk in response.content.iter_any():
+        if len(found) + len(chunk) > most:
+            return None
+        found += chunk
+    return bytes(found)
+
+
+async def beginning_of(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """The first bytes of a body, `most` at the most."""
+    found = bytearray()
+    async for chunk in response.content.iter_any():
+        found += chunk[: most - len(found)]
+        if len(found) >= most:
+            break
+    return bytes(found)
+
+
+def refused(name: str, url: str, path: str, response: aiohttp.ClientResponse, first_bytes: bytes) -> ParticipantError:
+    """An answer with another status than 200."""
+    status = response.status
+    try:
+        problem = ParticipantProblemMessage.model_validate_json(first_bytes, by_name=False, by_alias=True)
+    except ValidationError:
+        said, code = "", None
+    else:
+        said, code = f": {printable(cut(problem.message, _LONGEST_DETAIL))}", problem.code
+    reason = _BY_CODE[code] if code in _BY_CODE else _BY_STATUS.get(status, ParticipantFailure.REFUSED)
+    if 300 <= status < 400:
+        reason = ParticipantFailure.REDIRECTED
+    detail = f"{path} is not served (404)" if status == 404 else f"{path} answers {status}{said}"
+    return ParticipantError(name, url, reason, detail)
+
+
+def garbage(name: str, url: str, error: ValidationError, *, body: bytes = b"") -> ParticipantError:
+    """A body that does not have the form; of another version of the protocol when it says so."""
+    try:
+        found = from_json(body) if body else None
+    except ValueError:
+        found = None
+    version = found.get("protocol") if isinstance(found, dict) else None
+    if isinstance(version, int) and version != VERSION:
+        detail = f"it has version {version} of the protocol, not {VERSION}"
+        return ParticipantError(name, url, ParticipantFailure.WRONG_VERSION, detail)
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    detail = printable(cut(f"{where}: {first['msg']}" if where else first["msg"], _LONGEST_DETAIL))
+    return ParticipantError(name, url, ParticipantFailure.GARBAGE, f"not a report: {detail}")
+
+
+def text_of(error: BaseException) -> str:
+    """What an error of the connection says, in one line."""
+    return printable(cut(" ".join(str(error).split()) or type(error).__name__, _LONGEST_DETAIL))
+
+
+# Asks one participant for its report, and sends it the minimum to store: for a coordinator.
+#
+# Whatever a participant does, the answer is a report that keeps the rules, or a ParticipantError that says which
+# participant gives none, and why. Nothing is repeated here: the next round asks again.
 
 _LARGE: Final = 256 << 10
 """Bytes from which on a report is parsed in a thread: the loop has other participants to serve."""
@@ -151,7 +252,7 @@ class ParticipantClient:
         try:
             return StoredMessage.model_validate_json(body, by_name=False, by_alias=True).partitions
         except ValidationError as error:
-            raise answers.garbage(address.name, address.url, error) from None
+            raise garbage(address.name, address.url, error) from None
 
     async def _exchange(self, address: ParticipantAddress, method: str, path: str, body: bytes | None) -> bytes:
         """The body of an answer that says yes."""
@@ -164,17 +265,17 @@ class ParticipantClient:
         try:
             async with asyncio.timeout(limits.seconds), self._send(address, method, path, body) as response:
                 if response.status != HTTPStatus.OK:
-                    beginning = await answers.beginning(response, answers.MOST_PROBLEM_BYTES)
-                    raise answers.refused(address.name, address.url, path, response, beginning)
-                if (wrong := answers.wrong_form(response)) is not None:
+                    beginning = await beginning_of(response, MOST_PROBLEM_BYTES)
+                    raise refused(address.name, address.url, path, response, beginning)
+                if (wrong := wrong_form(response)) is not None:
                     raise failed(_GARBAGE, wrong)
-                found = await answers.whole(response, limits.report_bytes)
+                found = await whole(response, limits.report_bytes)
         except TimeoutError:
             raise failed(ParticipantFailure.LATE, f"no whole answer within {limits.seconds:g} s") from None
         except (aiohttp.ClientResponseError, aiohttp.InvalidURL) as error:
-            raise failed(_GARBAGE, f"the answer is not HTTP: {answers.text_of(error)}") from error
+            raise failed(_GARBAGE, f"the answer is not HTTP: {text_of(error)}") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise failed(ParticipantFailure.NO_ANSWER, answers.text_of(error)) from error
+            raise failed(ParticipantFailure.NO_ANSWER, text_of(error)) from error
         if found is None:
             raise failed(ParticipantFailure.TOO_LARGE, f"the answer has more than {limits.report_bytes} bytes")
         return found
@@ -201,10 +302,98 @@ def _believed(address: ParticipantAddress, body: bytes) -> Report:
     try:
         report = ReportMessage.model_validate_json(body, by_name=False, by_alias=True).report()
     except ValidationError as error:
-        raise answers.garbage(address.name, address.url, error, body=body) from None
+        raise garbage(address.name, address.url, error, body=body) from None
     if (broken := next(contradictions(report), None)) is not None:
         raise ParticipantError(address.name, address.url, _GARBAGE, f"{broken.what} (rule {broken.rule})")
     if report.name != address.name:
         detail = f"{report.name!r} answers there"
         raise ParticipantError(address.name, address.url, ParticipantFailure.NAME_DIFFERS, detail)
     return report
+
+
+# Asks all participants at once, with a bounded number of connections; each ends in a report or in a named failure.
+
+T = TypeVar("T")
+_REASONS: Final = {
+    ParticipantFailure.NO_ANSWER: Reason.NO_ANSWER,
+    ParticipantFailure.LATE: Reason.ANSWER_LATE,
+}
+"""Of those that have no answer; every other answer is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRound:
+    """By name, in the order asked. Every participant is in one of the two."""
+
+    reports: Mapping[str, Answer]
+    failures: Mapping[str, ParticipantError]
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """As a decision reads them."""
+        return tuple(self.reports.values())
+
+    @property
+    def unanswered(self) -> tuple[Unanswered, ...]:
+        """As a decision reads them."""
+        return tuple(
+            Unanswered(name, _REASONS.get(error.reason, Reason.ANSWER_REFUSED), error.explanation)
+            for name, error in self.failures.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreRound:
+    """By name: number of partitions that the minimum was stored in, or why it was not."""
+
+    stored: Mapping[str, int]
+    failures: Mapping[str, ParticipantError]
+
+
+async def ask_all(client: ParticipantClient, addresses: Sequence[ParticipantAddress]) -> ReportRound:
+    """The reports of all. Raises ParticipantConfigError for addresses that cannot be asked; none is asked then."""
+    found, failures = await _each(client, addresses, client.ask)
+    return ReportRound(found, failures)
+
+
+async def store_all(
+    client: ParticipantClient, addresses: Sequence[ParticipantAddress], timestamp: int, token: int
+) -> StoreRound:
+    """Send the minimum to all. Raises ParticipantConfigError; it is sent to none then."""
+    stored, failures = await _each(client, addresses, lambda address: client.store(address, timestamp, token))
+    return StoreRound(stored, failures)
+
+
+async def _each(
+    client: ParticipantClient,
+    addresses: Sequence[ParticipantAddress],
+    call: Callable[[ParticipantAddress], Awaitable[T]],
+) -> tuple[dict[str, T], dict[str, ParticipantError]]:
+    for address in addresses:
+        address.check(plain=client.plain)
+    if twice := [name for name, count in Counter(one.name for one in addresses).items() if count > 1]:
+        raise ParticipantConfigError(f"participant {twice[0]} has several addresses: give it one")
+    limits, loop = client.limits, asyncio.get_running_loop()
+    turns, last_turn = asyncio.Semaphore(limits.connections), loop.time() + limits.turn_seconds
+
+    async def one(address: ParticipantAddress) -> T | ParticipantError:
+        # The time of a request begins with its turn: those that hang take time from the round, and not from others.
+        async with turns:
+            if loop.time() > last_turn:
+                detail = f"its turn did not come within {limits.turn_seconds:g} s: too many others do not answer"
+                return ParticipantError(address.name, address.url, ParticipantFailure.LATE, detail)
+            try:
+                return await call(address)
+            except ParticipantError as error:
+                return error
+            except CompactionError:
+                raise  # of the round as a whole
+            except Exception as error:  # noqa: BLE001 - of one participant: the others are asked all the same
+                detail = defect(error, f"participant {address.name}")
+                return ParticipantError(address.name, address.url, ParticipantFailure.GARBAGE, detail)
+
+    results = dict(
+        zip((address.name for address in addresses), await asyncio.gather(*map(one, addresses)), strict=True)
+    )
+    failures = {name: result for name, result in results.items() if isinstance(result, ParticipantError)}
+    return {name: result for name, result in results.items() if not isinstance(result, ParticipantError)}, failures

@@ -11,10 +11,17 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from compaction.api.catalog.reasons import UNDEFINED
-from compaction.catalogs.model.hybrid import MAXIMUM, MINIMUM
-from compaction.catalogs.participants.consistency import LONGEST_TEXT
-from compaction.catalogs.participants.report import Cause, IndexBuild, PartitionReport, Rebalance, Report, Role
-from compaction.serving.wire import Wire
+from compaction.catalogs.model.descriptors import MAXIMUM, MINIMUM
+from compaction.catalogs.participants.reports import (
+    LONGEST_TEXT,
+    Cause,
+    IndexBuild,
+    PartitionReport,
+    Rebalance,
+    Report,
+    Role,
+)
+from compaction.serving.openapi import Wire
 
 VERSION: Final = 1
 MOST_REPORT_BYTES: Final = 4 << 20

@@ -1,33 +1,134 @@
-"""The endpoint of a participant (docs/design/catalog-compaction.md#protocol)."""
+"""The endpoint of a participant: its operations, OpenAPI document and refusals, in a thread of the process it
+describes.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
 
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from compaction.catalogs.errors import StaleCoordinatorError
-from compaction.catalogs.participants.participant import Participant
-from compaction.catalogs.participants.reference import ReferenceParticipant
-from compaction.catalogs.serving.actions import ACTIONS, Action
+from compaction.catalogs.errors import CatalogError, MinimumAheadError, ParticipantStateError, StaleCoordinatorError
+from compaction.catalogs.participants.reference import Participant, ReferenceParticipant
+from compaction.catalogs.serving.actions import ACTIONS, Action, DoneMessage
 from compaction.catalogs.serving.messages import (
     MOST_MINIMUM_BYTES,
     MOST_REPORT_BYTES,
     MinimumMessage,
+    ParticipantProblem,
+    ParticipantProblemMessage,
     ReportMessage,
     StoredMessage,
 )
-from compaction.catalogs.serving.openapi import ADMIN_API, PARTICIPANT_API, ParticipantName
-from compaction.catalogs.serving.refusals import REFUSALS
 from compaction.serving.access import Gate, Principal
-from compaction.serving.metrics import RequestMetrics
-from compaction.serving.service import HttpService, KnownHandler, RequestLimits, answered
+from compaction.serving.openapi import ALWAYS, JSON, OF_BODIES, OPEN, Api, OpenName, Operation
+from compaction.serving.refusals import Refusals
+from compaction.serving.service import Address, HttpService, KnownHandler, RequestLimits, RequestMetrics, answered
+from compaction.serving.service import serve as serve_until
+
+# The refusals of a participant's endpoint.
+
+
+def _answer(code: StrEnum, message: str) -> ParticipantProblemMessage:
+    return ParticipantProblemMessage(code=ParticipantProblem(code.value), message=message)
+
+
+REFUSALS: Final = Refusals(
+    _answer,
+    CatalogError,
+    {
+        StaleCoordinatorError: (HTTPStatus.CONFLICT, ParticipantProblem.STALE_TOKEN),
+        MinimumAheadError: (HTTPStatus.UNPROCESSABLE_ENTITY, ParticipantProblem.MINIMUM_AHEAD),
+        ParticipantStateError: (HTTPStatus.CONFLICT, ParticipantProblem.STATE),
+    },
+    "the API server cannot be asked whose token it is, and the log says why: send the same request again",
+    document="/v1/openapi.json",
+)
+
+
+# What a participant's endpoint offers, once: routes and the OpenAPI document are made from these operations.
+
+DOCUMENT_PATH: Final = "/v1/openapi.json"
+REPORT_PATH: Final = "/v1/report"
+MINIMUM_PATH: Final = "/v1/minimum"
+HEALTH_PATH: Final = "/healthz"
+
+
+class ParticipantName(StrEnum):
+    """The operations that every participant has."""
+
+    REPORT = "getReport"
+    MINIMUM = "storeMinimum"
+
+
+def _problems(*statuses: HTTPStatus) -> dict[HTTPStatus, type[BaseModel] | str]:
+    return dict.fromkeys((*ALWAYS, *statuses), ParticipantProblemMessage)
+
+
+_DOCUMENT: Final = Operation(
+    OpenName.DOCUMENT, "GET", DOCUMENT_PATH, "This document.", {HTTPStatus.OK: JSON}, open=True
+)
+_OPEN: Final = (_DOCUMENT, *(one for one in OPEN if one.name is not OpenName.DOCUMENT))
+_OPERATIONS: Final = (
+    Operation(
+        ParticipantName.REPORT,
+        "GET",
+        REPORT_PATH,
+        "Report from when on the catalog is needed, and why.",
+        {HTTPStatus.OK: ReportMessage} | _problems(),
+        "Everything in a report is of one instant. It is at most 4 MiB long, and not compressed.",
+    ),
+    Operation(
+        ParticipantName.MINIMUM,
+        "POST",
+        MINIMUM_PATH,
+        "Store the minimum of the transactions of all participants.",
+        {HTTPStatus.OK: StoredMessage} | _problems(*OF_BODIES, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY),
+        "It is stored in the log of each partition that the participant leads, and published by the next checkpoint. "
+        "Repeating is harmless. 409: a coordinator with a larger token was here. 422: the participant's own "
+        "transactions need an older version, so this is not the minimum of all; nothing was stored.",
+        body=MinimumMessage,
+    ),
+)
+_ADMIN: Final = tuple(
+    Operation(
+        action.name,
+        "POST",
+        action.path,
+        action.summary,
+        {HTTPStatus.OK: DoneMessage} | _problems(*OF_BODIES, HTTPStatus.CONFLICT),
+        body=action.body,
+    )
+    for action in ACTIONS
+)
+PARTICIPANT_API: Final = Api(
+    "Participant of a catalog",
+    "A coordinator asks from when on the participant needs the catalog, and sends the minimum of all participants.",
+    (*_OPERATIONS, *_OPEN),
+)
+ADMIN_API: Final = Api(
+    PARTICIPANT_API.title,
+    f"{PARTICIPANT_API.description} The operations under /v1/admin drive a reference participant in tests.",
+    (*_OPERATIONS, *_ADMIN, *_OPEN),
+)
+
+
+def document(*, admin: bool = False, version: str = "1") -> dict[str, Any]:
+    """The OpenAPI document."""
+    return (ADMIN_API if admin else PARTICIPANT_API).document(version)
+
+
+# The endpoint of a participant (docs/design/catalog-compaction.md#protocol).
 
 log = structlog.get_logger(__name__)
 REPORT, MINIMUM, ADMIN = "report", "minimum", "admin"
@@ -119,3 +220,77 @@ class ParticipantServer(HttpService):
             return answered(await self.in_thread(partial(action.on, driven, body)))
         except ValidationError as error:
             return self.refusals.malformed(error)
+
+
+# A participant served from a thread of the process that it describes (docs/catalog-participants.md).
+
+
+class _Thread:
+    """An event loop of its own, until `stop`."""
+
+    def __init__(self, make: Callable[[], ParticipantServer], address: Address) -> None:
+        self._make, self._address = make, address
+        self._begun, self._failure = threading.Event(), list[BaseException]()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self.port = 0
+        self._thread = threading.Thread(target=self._main, name="participant-server", daemon=True)
+
+    def start(self) -> None:
+        """Returns when requests are taken. Raises IngestConfigError."""
+        self._thread.start()
+        self._begun.wait()
+        self._raise()
+
+    def stop(self) -> None:
+        """Requests under way end first."""
+        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        self._raise()
+
+    def _raise(self) -> None:
+        if self._failure:
+            raise self._failure.pop()
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except Exception as error:  # noqa: BLE001  the thread's end: raised where it was started or is stopped
+            self._failure.append(error)
+        finally:
+            self._begun.set()
+
+    async def _serve(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        server = self._make()
+
+        def started(port: int) -> None:
+            self.port = port
+            self._begun.set()
+
+        try:
+            await serve_until(server, self._address, stop=self._stop, started=started)
+        finally:
+            server.close()
+
+
+@contextmanager
+def serve(
+    participant: Participant,
+    make_gate: Callable[[], Gate],
+    *,
+    address: Address | None = None,
+    admin: ReferenceParticipant | None = None,
+) -> Iterator[int]:
+    """The port on which `participant` answers, until the end of the block.
+
+    make_gate: called in the loop of the server, as in `lambda: Gate([SharedSecret("coordinator", path)], None)`.
+    address: any free port of loopback unless given. Raises IngestConfigError.
+    """
+    thread = _Thread(lambda: ParticipantServer(participant, make_gate(), admin=admin), address or Address(port=0))
+    thread.start()
+    try:
+        yield thread.port
+    finally:
+        thread.stop()

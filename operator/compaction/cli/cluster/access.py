@@ -1,8 +1,5 @@
-"""The synchronous edge of the commands for a cluster: flags as kubectl's, our kinds as models, errors a person can
-act on.
-
-Exit codes of all of them: 0 done; 1 not done, and the line on stderr says why (no cluster, no such object, a missing
-permission, a state that does not allow it); 2 wrong usage.
+"""The synchronous edge of the commands for a cluster: flags as kubectl's, our kinds as models, names for
+completion.
 """
 
 from __future__ import annotations
@@ -19,25 +16,32 @@ import click
 from pydantic import ValidationError
 
 from compaction.api.base import ApiModel
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.job.resource import CompactionJob
+from compaction.api.catalog.catalog import CatalogCompaction
+from compaction.api.job.job import CompactionJob
 from compaction.api.names import COORDINATOR_LEASE
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.cli.cluster.flags import CommandTarget, cluster_flags, target_of
-from compaction.cli.errors import errors_as_exit_code, report
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.cli.cluster.flags import CommandTarget, ObjectKind, cluster_flags, target_of
+from compaction.cli.lazy import errors_as_exit_code, report
 from compaction.errors import (
     ApiError,
     ApiUnavailableError,
+    CompactionError,
     ForbiddenError,
     MalformedLeaseError,
     NotFoundError,
     UnauthorizedError,
 )
-from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, ApiClient
+from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, NAMESPACES, ApiClient
 from compaction.kube.client.config import ApiConnection, load_connection
-from compaction.kube.client.resources import CATALOG_COMPACTIONS, Obj, Resource
+from compaction.kube.client.transport import CATALOG_COMPACTIONS, Obj, Resource
 from compaction.kube.errors import ClusterCommandError
 from compaction.leases.record import Lease
+
+# The synchronous edge of the commands for a cluster: flags as kubectl's, our kinds as models, errors a person can act
+# on.
+#
+# Exit codes of all of them: 0 done; 1 not done, and the line on stderr says why (no cluster, no such object, a
+# missing permission, a state that does not allow it); 2 wrong usage.
 
 USER_AGENT: Final = "kubectl-compaction"
 _NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
@@ -268,3 +272,40 @@ def nothing_found(cluster_namespace: str, target: CommandTarget, what: str) -> N
     """Say on stderr, in kubectl's words, that there is nothing to show."""
     where = "" if target.all_namespaces else f" in {cluster_namespace} namespace"
     click.echo(f"No {what} found{where}.", err=True)
+
+
+# Names of objects in the cluster, for completion: one short question, and no answer is none, not an error.
+
+SECONDS: Final = 2.0
+"""Shell completion gives up after this time."""
+_KINDS: Final = {
+    "policies": COMPACTION_POLICIES,
+    "jobs": COMPACTION_JOBS,
+    "catalogs": CATALOG_COMPACTIONS,
+    "namespaces": NAMESPACES,
+}
+
+
+def names_of(what: str, target: CommandTarget) -> list[str]:
+    """The names of `what` (words of `policies`, `jobs`, `catalogs`, `namespaces`), sorted within each kind; a catalog's
+    is `ccat/NAME`, which names it whatever else has that name.
+    """
+    try:
+        return asyncio.run(_ask([_KINDS[word] for word in what.split()], target))
+    except CompactionError:
+        return []  # completion has no place for an error; the command itself will say it
+
+
+async def _ask(kinds: list[Resource], target: CommandTarget) -> list[str]:
+    found: list[str] = []
+    connection = connect(target)
+    async with ApiClient(connection, deadline=SECONDS) as client:
+        for kind in kinds:
+            scope = connection.namespace if kind is not NAMESPACES and not target.all_namespaces else None
+            try:
+                listed = await client.list(kind, namespace=scope)
+            except (ForbiddenError, NotFoundError):
+                continue
+            prefix = f"{ObjectKind.CATALOG}/" if kind is CATALOG_COMPACTIONS else ""
+            found += sorted(f"{prefix}{body['metadata']['name']}" for body in listed.items)
+    return found

@@ -1,17 +1,21 @@
-"""The flags that say which cluster a command is for, as kubectl has them: `-n`, `--context`, `--kubeconfig`, `--as`.
-
-A command takes them before its verb as well as after it; what stands after the verb wins. This module imports neither
-Kopf nor a client of the API, because `cli.main` declares the flags.
-"""
+"""Flags that say which cluster a command is for, as kubectl has them, and names of objects as users write them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
+
+from compaction.kube.errors import ClusterCommandError
+
+# The flags that say which cluster a command is for, as kubectl has them: `-n`, `--context`, `--kubeconfig`, `--as`.
+#
+# A command takes them before its verb as well as after it; what stands after the verb wins. This module imports
+# neither Kopf nor a client of the API, because `cli.main` declares the flags.
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _META: Final = "compaction.cli.cluster.flags"
@@ -120,9 +124,44 @@ def complete(what: str) -> Callable[[click.Context, click.Parameter, str], list[
 
 def _names(what: str, context: click.Context, unfinished: str) -> list[str]:
     """What the cluster of the flags so far has; nothing where it does not answer at once."""
-    from compaction.cli.cluster.names import names_of
+    from compaction.cli.cluster.access import names_of
 
     params = {name: context.params.get(name) for name in NAMES}
     before = context.find_root().params
     given = {name: value for name in NAMES if (value := params.get(name) or before.get(name))}
     return [name for name in names_of(what, CommandTarget(**given)) if name.startswith(unfinished)]
+
+
+# Names of objects as users write them: `NAME`, or `cpol/NAME` where several kinds share a name.
+
+
+class ObjectKind(StrEnum):
+    """Our kinds, by the short name that kubectl has for them."""
+
+    POLICY = "cpol"
+    JOB = "cjob"
+    CATALOG = "ccat"
+
+
+_WORDS: Final = {
+    ObjectKind.POLICY: ("policy", "compactionpolicy", "compactionpolicies"),
+    ObjectKind.JOB: ("job", "compactionjob", "compactionjobs"),
+    ObjectKind.CATALOG: ("catalog", "catalogcompaction", "catalogcompactions"),
+}
+_NOUNS: Final = {ObjectKind.POLICY: "a policy", ObjectKind.JOB: "a job", ObjectKind.CATALOG: "a catalog"}
+
+
+def kind_and_name(text: str, *kinds: ObjectKind) -> tuple[ObjectKind | None, str]:
+    """The kind in front of the slash, None without one, and the name.
+
+    Raises ClusterCommandError for a kind that is none of `kinds`.
+    """
+    word, slash, name = text.rpartition("/")
+    if not slash:
+        return None, name
+    plain = word.partition(".")[0].lower()
+    for kind in kinds:
+        if plain in (kind.value, *_WORDS[kind]):
+            return kind, name
+    known = [f"{kind.value} ({_NOUNS[kind]})" for kind in kinds]
+    raise ClusterCommandError(f"{word} is not {', '.join(known[:-1])} or {known[-1]}")

@@ -8,21 +8,18 @@ from typing import Any
 import click
 
 from compaction.api.names import COORDINATOR_LEASE, POLICY_KIND, WORKER_IMAGE_ENVIRONMENT, WORKER_SERVICE_ACCOUNT
-from compaction.catalogs.operator.controller import CatalogController
-from compaction.catalogs.operator.dispatch import Controllers
-from compaction.catalogs.operator.etcd_logs import EtcdLogs
-from compaction.catalogs.operator.http_participants import HttpParticipants
+from compaction.catalogs.operator.controller import CatalogController, Controllers
+from compaction.catalogs.operator.finding import EtcdLogs, HttpParticipants
 from compaction.cli.cluster.flags import kubeconfig_option, namespace_option
-from compaction.cli.durations import DurationParameter
-from compaction.cli.errors import errors_as_exit_code
-from compaction.cli.quantities import BytesParameter
-from compaction.core.reconcile.allowance import OperatorLimits
+from compaction.cli.lazy import errors_as_exit_code
+from compaction.cli.values import BytesParameter, DurationParameter
+from compaction.core.reconcile.observations import OperatorLimits
 from compaction.kube.client.config import runs_in_a_pod
-from compaction.kube.client.own_tokens import AccountName
 from compaction.kube.client.secrets import NamespaceSecrets
+from compaction.kube.client.tokens import AccountName
 from compaction.kube.controller import PolicyController
 from compaction.kube.launchers.backends import make_launcher
-from compaction.kube.launchers.baseline import PodAllowance
+from compaction.kube.launchers.base import PodAllowance
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.logging import LogFormat
 from compaction.kube.replica.operator import OperatorConfig, default_state_dir, run_operator

@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 
 import click
 
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.catalog.catalog import CatalogCompaction
+from compaction.api.policy.policy import CompactionPolicy
 from compaction.catalogs.cli.catalog_view import (
     catalog_columns,
     catalog_data,
@@ -24,12 +24,18 @@ from compaction.catalogs.cli.catalog_view import (
     show_catalog,
 )
 from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options, nothing_found
-from compaction.cli.cluster.flags import CommandTarget, complete
-from compaction.cli.cluster.object_names import ObjectKind, kind_and_name
-from compaction.cli.cluster.status_view import fleet_columns, fleet_row, job_data, policy_data, show_policy, sorted_jobs
-from compaction.cli.cluster.viewing import Data
+from compaction.cli.cluster.flags import CommandTarget, ObjectKind, complete, kind_and_name
+from compaction.cli.cluster.status_view import (
+    Data,
+    fleet_columns,
+    fleet_row,
+    job_data,
+    policy_data,
+    show_policy,
+    sorted_jobs,
+)
 from compaction.cli.output import Column, OutputFormat, TableStream, emit, output_option, print_table
-from compaction.core.explain.coordination import Coordination, coordination
+from compaction.core.explain.explanation import Coordination, coordination
 from compaction.errors import ApiUnavailableError, GoneError
 
 RECONNECT_SECONDS: Final = 2.0

@@ -1,33 +1,84 @@
-"""What `status` shows: one row per policy, or all about one. Data with exact values first, tables from the data."""
+"""The view of `status`: one row per policy, or all about one. Data with exact values first, tables from the data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 import click
 
+from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
 from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType, JobState, PlanApproval
-from compaction.api.job.resource import CompactionJob
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.api.text.formatting import format_age, format_bytes, plural
-from compaction.cli.cluster.viewing import (
-    NAMESPACE,
-    Data,
-    age_text,
-    coordinator_data,
-    is_observed,
-    outdated_pairs,
-    seconds_between,
-    since_text,
-    time_text,
-)
+from compaction.api.job.job import CompactionJob
+from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus
+from compaction.api.text.printing import format_age, format_bytes, plural
+from compaction.api.text.quantities import format_timestamp
 from compaction.cli.output import Column, optional, optional_bytes, print_pairs, print_table
-from compaction.core.explain.coordination import MISSING, UNKNOWN, Coordination, Leadership
-from compaction.core.explain.job import progress_percent
+from compaction.core.explain.explanation import MISSING, UNKNOWN, Coordination, Leadership
+from compaction.core.explain.why_job import progress_percent
 from compaction.leases.record import Lease
 from compaction.registry import kind_of
+
+# What views of all kinds have in common: ages, times, and whether a status is up to date.
+
+Data = dict[str, Any]
+NAMESPACE: Final = Column("namespace", "Namespace")
+
+
+def seconds_between(start: datetime | None, end: datetime | None) -> int | None:
+    """Whole seconds, at least 0; None while one of the two is not known."""
+    return None if start is None or end is None else max(0, int((end - start).total_seconds()))
+
+
+def time_text(moment: datetime | None) -> str | None:
+    """RFC 3339; None for what is not known."""
+    return None if moment is None else format_timestamp(moment)
+
+
+def age_text(seconds: int | None) -> str:
+    """`2m10s`, or `-`."""
+    return "-" if seconds is None else format_age(seconds)
+
+
+def since_text(status: CompactionPolicyStatus | CatalogCompactionStatus, now: datetime) -> str:
+    """` for 2m10s`: how long Ready has had its reason."""
+    ready = get_condition(status.conditions, ConditionType.READY)
+    if ready is None:
+        return ""
+    return f" for {format_age((now - (status.reason_since or ready.last_transition_time)) / timedelta(seconds=1))}"
+
+
+def is_observed(one: CompactionPolicy | CatalogCompaction) -> bool:
+    """Whether the status is of the spec as it is now."""
+    return one.status.observed_generation >= one.metadata.generation
+
+
+def coordinator_data(coordinator: Coordination, now: datetime) -> Data:
+    """Who coordinates, in exact values."""
+    return {
+        "state": coordinator.state.value,
+        "holder": coordinator.holder or None,
+        "renewedSeconds": seconds_between(coordinator.renewed, now),
+    }
+
+
+def outdated_pairs(
+    one: CompactionPolicy | CatalogCompaction, noun: str, coordinator: Coordination, now: datetime
+) -> list[tuple[str, str]]:
+    """Why what follows is of a former time."""
+    pairs = [("Operator", coordinator.sentence(now))] if coordinator.is_missing else []
+    if is_observed(one):
+        return pairs
+    observed, generation = one.status.observed_generation, one.metadata.generation
+    if observed < 0:
+        return [*pairs, ("Observed", f"never: no operator has observed the {noun} yet")]
+    said = f"generation {observed} of {generation}: the operator has not seen the newest spec yet"
+    return [*pairs, ("Observed", said)]
+
+
+# What `status` shows: one row per policy, or all about one. Data with exact values first, tables from the data.
 
 
 def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordination = UNKNOWN) -> Data:

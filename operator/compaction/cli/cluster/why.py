@@ -13,15 +13,14 @@ from typing import Final
 
 import click
 
-from compaction.api.text.safe import printable
-from compaction.catalogs.explain.explaining import explain_catalog
+from compaction.api.text.printing import printable
+from compaction.catalogs.explaining import explain_catalog
 from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options
-from compaction.cli.cluster.flags import CommandTarget, complete
-from compaction.cli.cluster.object_names import ObjectKind, kind_and_name
+from compaction.cli.cluster.flags import CommandTarget, ObjectKind, complete, kind_and_name
 from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.core.explain.explanation import Explanation
-from compaction.core.explain.job import explain_job
-from compaction.core.explain.policy import explain_policy
+from compaction.core.explain.why_job import explain_job
+from compaction.core.explain.why_policy import explain_policy
 from compaction.kube.errors import ClusterCommandError
 
 HEADINGS: Final = {"state": "State", "debt": "Debt", "next": "Next", "actions": "Actions"}

@@ -15,18 +15,17 @@ from types import FrameType
 import click
 import structlog
 
-from compaction.cli.errors import report
+from compaction.cli.lazy import report
 from compaction.errors import CompactionError
 from compaction.kube.assignments import WorkerIdentity, lease_port
 from compaction.kube.client.config import load_connection, own_server
-from compaction.kube.launchers.spark_conf import IN_CLUSTER_MASTER
+from compaction.kube.launchers.pods import IN_CLUSTER_MASTER
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.local.cache import class_archives
+from compaction.local.processes.process import class_archives
 from compaction.storage.secrets import MOUNTED_AT, DirectorySecrets
-from compaction.worker.events import EndReason, Inbox, JobEnded
-from compaction.worker.heartbeat import Heartbeat
+from compaction.worker.attempt import EndReason, Inbox, JobEnded, RunnerOfAllKinds
+from compaction.worker.keeper import Heartbeat
 from compaction.worker.loop import EXIT_WORDS, LAST_WORDS, Worker
-from compaction.worker.runner import RunnerOfAllKinds
 from compaction.worker.spark.session import SparkEngine
 from compaction.worker.spark.settings import SparkSettings
 

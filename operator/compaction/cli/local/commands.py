@@ -1,4 +1,4 @@
-"""`compactor local`: a real control plane on this machine: up, down, status."""
+"""`compactor local`: a real control plane on this machine (up, down, status), and the images as archives."""
 
 from __future__ import annotations
 
@@ -10,13 +10,34 @@ from types import FrameType
 
 import click
 
-from compaction.cli.local import images
 from compaction.errors import CompactionError
-from compaction.local.cluster import lifecycle
-from compaction.local.cluster.state import default_state_dir
+from compaction.local.cluster import control_plane
+from compaction.local.cluster.control_plane import default_state_dir
+from compaction.local.images.build import BuildSettings, Image, ensure_images
 from compaction.local.node.start import start_node, stop_node
 from compaction.local.programs.binaries import find_binaries
-from compaction.worker.spark.java import find_java
+from compaction.worker.spark.settings import find_java
+
+# `compactor local images`: the operator's and the worker's image, built and saved as archives.
+
+
+@click.command("images")
+@click.option("--only", type=click.Choice([image.value for image in Image]), help="Build only this image.")
+@click.option("--base-image", metavar="IMAGE", help="Debian (bookworm) base image; default: pulled, or built here.")
+@click.option("--engine", type=click.Choice(["auto", "docker", "buildah"]), default="auto", show_default=True)
+@click.option("--fresh", is_flag=True, help="Rebuild the base without cached layers, to include fixes of Debian.")
+def command(*, only: str | None, base_image: str | None, engine: str, fresh: bool) -> None:
+    """Build the images of this checkout; unchanged images are not built again.
+
+    Prints one line for each: name, archive (what `docker load` and `ctr images import` read), size.
+    """
+    settings = BuildSettings(base_image=base_image, engine=engine, fresh=fresh)
+    images = tuple(Image) if only is None else (Image(only),)
+    for built in ensure_images(images, report=lambda line: click.echo(line, err=True), settings=settings):
+        click.echo(f"{built.tag}\t{built.archive}\t{built.bytes >> 20} MiB")
+
+
+# `compactor local`: a real control plane on this machine: up, down, status.
 
 STATE_DIR = click.option(
     "--state-dir",
@@ -35,7 +56,7 @@ def group() -> None:
     """A real control plane (etcd and kube-apiserver) on loopback, or a whole node, for one person or a test run."""
 
 
-group.add_command(images.command)
+group.add_command(command)
 
 
 @group.command()
@@ -53,10 +74,10 @@ def up(state_dir: Path, detach: bool, audit: bool, node: bool) -> None:
         return
     if detach:
         click.echo(
-            f"export KUBECONFIG={lifecycle.up(state_dir, detached=True, audit=audit, report=_report).kubeconfig}"
+            f"export KUBECONFIG={control_plane.up(state_dir, detached=True, audit=audit, report=_report).kubeconfig}"
         )
         return
-    with lifecycle.up(state_dir, detached=False, audit=audit, report=_report) as running:
+    with control_plane.up(state_dir, detached=False, audit=audit, report=_report) as running:
         click.echo(f"export KUBECONFIG={running.kubeconfig}")
         click.echo(f"ready at {running.url}; Ctrl-C stops it", err=True)
         while all(process.alive() for process in running.processes):
@@ -82,7 +103,7 @@ def _up_node(directory: Path, *, detach: bool) -> None:
 @STATE_DIR
 def down(state_dir: Path) -> None:
     """Stop the control plane (its data stays and the next `up` continues with it), and the node (its images stay)."""
-    state, node = lifecycle.down(state_dir, report=_report), stop_node(state_dir / NODE, report=_report)
+    state, node = control_plane.down(state_dir, report=_report), stop_node(state_dir / NODE, report=_report)
     if node is not None:
         click.echo(f"stopped the node at {node.url}")
     if state is not None:
@@ -95,7 +116,11 @@ def down(state_dir: Path) -> None:
 @STATE_DIR
 def status(state_dir: Path) -> int:
     """Show what runs; exit code 1 when nothing or only a part of it does."""
-    states = [found for found in (lifecycle.status(state_dir), lifecycle.status(state_dir / NODE)) if found is not None]
+    states = [
+        found
+        for found in (control_plane.status(state_dir), control_plane.status(state_dir / NODE))
+        if found is not None
+    ]
     if not states:
         click.echo(f"no control plane is recorded in {state_dir}")
         return 1

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from compaction.cli.cluster.flags import kubeconfig_option
-from compaction.cli.errors import end_interrupted
+from compaction.cli.lazy import end_interrupted
 from compaction.core.doors import Door
 from compaction.local.demo.stage import Show, Stage
 from compaction.wings import SHIPPED

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from compaction.cli.cluster.flags import kubeconfig_option, namespace_option
-from compaction.cli.errors import errors_as_exit_code
+from compaction.cli.lazy import errors_as_exit_code
 from compaction.kube.client.config import load_connection
 from compaction.local.tenants import TenantsDrill
 

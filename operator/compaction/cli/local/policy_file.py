@@ -1,4 +1,4 @@
-"""The file of a policy, as people give it to `-f`: one policy of it, its Secrets, and what changes while it is used."""
+"""The file of a policy given to `-f`, with its Secrets, read again while it is used."""
 
 from __future__ import annotations
 
@@ -9,14 +9,34 @@ from typing import TextIO
 
 import click
 
-from compaction.api.manifests.policies import load_policies
-from compaction.api.manifests.secrets import load_secrets
-from compaction.api.names import ANNOTATION_APPROVE
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.cli.errors import report
+from compaction.api.manifests import kinds_in, load_secrets, objects_of
+from compaction.api.names import ANNOTATION_APPROVE, API_VERSION, POLICY_KIND
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.cli.lazy import report
 from compaction.errors import CompactionError, InvalidManifestError
 from compaction.registry import kind_of
 from compaction.storage.secrets import DirectorySecrets, GivenSecrets
+
+# Policies from YAML (see `objects`).
+
+
+def load_policies(text: str, *, source: str) -> list[CompactionPolicy]:
+    """Every CompactionPolicy in a text, in order; other kinds are passed over. `source` names the file.
+
+    Raises:
+        InvalidManifestError: not YAML, no policy in it, or a policy the API server would refuse; the message has one
+            line per problem, each with the field and what to write instead.
+    """
+    policies = objects_of(text, CompactionPolicy, POLICY_KIND, source=source)
+    if not policies:
+        raise InvalidManifestError(
+            f"{source}: no {POLICY_KIND} in it ({kinds_in(text, source)}): it needs apiVersion: {API_VERSION} and "
+            f"kind: {POLICY_KIND}"
+        )
+    return policies
+
+
+# The file of a policy, as people give it to `-f`: one policy of it, its Secrets, and what changes while it is used.
 
 
 class PolicyFile:

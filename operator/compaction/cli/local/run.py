@@ -7,32 +7,169 @@ environment, named on stderr, everything else was compacted; 2 wrong usage.
 from __future__ import annotations
 
 import logging
+import signal
 import sys
-from contextlib import AbstractContextManager, closing, nullcontext
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import TextIO
+from types import FrameType
+from typing import Any, Final, TextIO
 
 import click
 
-from compaction.api.manifests.objects import holds
-from compaction.api.names import CATALOG_KIND, POLICY_KIND
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.cli.errors import errors_as_exit_code, report
+from compaction.api.enums import JobState
+from compaction.api.manifests import holds
+from compaction.api.names import ANNOTATION_APPROVE, CATALOG_KIND, POLICY_KIND
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.api.text.printing import format_bytes, plural, printable
+from compaction.cli.lazy import errors_as_exit_code, report
 from compaction.cli.local.policy_file import PolicyFile
-from compaction.cli.local.run_engine import spark
-from compaction.cli.local.run_view import RunOptions, problems_of, show_plan, show_result
-from compaction.cli.local.run_watch import LOCK_TIMEOUT, StopSignals, keep_compacted
-from compaction.cli.local.tables import NoOthers, OpenOthers, Others
-from compaction.cli.output import OutputFormat, output_option
-from compaction.cli.progress_bar import ProgressBar
+from compaction.cli.local.run_view import NoOthers, OpenOthers, Others, RunOptions, problems_of, show_plan, show_result
+from compaction.cli.output import OutputFormat, ProgressBar, emit, output_option, print_pairs
 from compaction.errors import CompactionError, InvalidManifestError
 from compaction.kube.logging import LogFormat, setup_logging
-from compaction.local.run.once import WORKER, LocalRun, look
-from compaction.local.run.this_process import this_process
+from compaction.local.processes.process import class_archives, this_process
+from compaction.local.run.job import PLAN_PENDING, News
+from compaction.local.run.once import WORKER, LocalRun, LocalWatch, look
 from compaction.registry import kind_of
 from compaction.storage.adapter import open_store
-from compaction.storage.processes import ThisProcess
-from compaction.storage.secrets import Secrets
+from compaction.storage.opened import ThisProcess
+from compaction.storage.secrets import NO_SECRETS, Secrets
+from compaction.worker.attempt import RunnerOfAllKinds
+from compaction.worker.errors import EngineLostError, EngineStartError
+from compaction.worker.ports import JobRunner
+from compaction.worker.spark.session import SparkEngine
+from compaction.worker.spark.settings import SparkSettings
+
+# What a local run works with: a Spark application as the policy asks for.
+
+
+@contextmanager
+def spark(policy: CompactionPolicy, bar: ProgressBar, secrets: Secrets = NO_SECRETS) -> Iterator[JobRunner]:
+    """A Spark application as the policy asks for; its own output is only kept when it fails. `secrets`: those that the
+    policy names.
+    """
+    workers = policy.spec.workers
+    descriptor, name = tempfile.mkstemp(prefix="compactor-run-", suffix=".log")
+    with open(descriptor, "ab"):
+        log_file = Path(name)
+    bar.say("starting Spark")
+    settings = SparkSettings(
+        master=workers.spark_master,
+        conf=workers.spark_conf,
+        archives=class_archives(),
+        app_name=f"compactor run {policy.metadata.name}",
+        jobs=workers.slots,
+        log_file=log_file,
+    )
+    keep_log = False
+    try:
+        with SparkEngine(settings) as engine:
+            bar.say("compacting")
+            yield RunnerOfAllKinds(engine, holder=WORKER, secrets=secrets)
+    except (EngineStartError, EngineLostError):
+        keep_log = True
+        raise
+    finally:
+        if not keep_log:
+            log_file.unlink(missing_ok=True)
+
+
+# `compactor run --watch`: its messages, and the summary at its end.
+#
+# Exit codes: 0 stopped by SIGINT or SIGTERM; 1 it could not begin; 2 wrong usage.
+
+LOCK_TIMEOUT: Final = 30.0
+"""Seconds that a local run waits for a lock of the store: there is nothing else it could do meanwhile."""
+
+
+class StopSignals:
+    """The first SIGINT or SIGTERM ends a watch in order, a second one at once. Made before anything is opened: one that
+    comes earlier than `stop` is given ends what begins then.
+    """
+
+    def __init__(self) -> None:
+        self._came = False
+        self._stop: Callable[[], None] = lambda: None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._signalled)
+
+    def call(self, stop: Callable[[], None]) -> None:
+        """Call `stop` at the first signal, or now if it has come."""
+        self._stop = stop
+        if self._came:
+            stop()
+
+    def _signalled(self, number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, signal.default_int_handler)
+        self._came = True
+        self._stop()
+
+
+def keep_compacted(file: PolicyFile, output: OutputFormat, here: ThisProcess, signals: StopSignals) -> None:
+    """Run until a signal, telling on standard error what happens; then print the summary."""
+    with ProgressBar() as bar:
+        watch = LocalWatch(
+            file.policy,
+            open_store=lambda policy: open_store(
+                policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT, secrets=file, here=here
+            ),
+            open_runner=lambda policy: spark(policy, bar, file),
+            reread=file.reread,
+            tell=lambda news: bar.line(_line(news, file)),
+            progress=bar.note,
+        )
+        signals.call(watch.stop)
+        watch.run()
+    _show(watch, output)
+
+
+def _line(news: News, file: PolicyFile) -> str:
+    about = f"{news.job}: " if news.job else ""
+    text = news.message
+    if news.reason == PLAN_PENDING:
+        plan_hash = text.partition(":")[0]
+        where = f"in {file.path}, or start again with --approve" if file.path is not None else "with --approve"
+        text += f"; approve it by the annotation {ANNOTATION_APPROVE}: {plan_hash} {where}"
+    mark = "warning: " if news.warning else ""
+    return f"{time.strftime('%H:%M:%S')}  {news.reason:<18}  {mark}{about}{printable(text)}"
+
+
+def _show(watch: LocalWatch, output: OutputFormat) -> None:
+    data = summary(watch)
+    nouns = kind_of(watch.objects.policy.spec.store).nouns
+    if output is not OutputFormat.TABLE:
+        emit(data, output)
+        return
+    print_pairs(
+        [
+            ("Policy", data["policy"]),
+            ("Jobs", f"{data['succeeded']} succeeded, {data['faulty']} faulty, {data['unfinished']} not finished"),
+            ("Reclaimed", format_bytes(data["bytesReclaimed"])),
+            ("Deleted", plural(data["deleted"], nouns.deleted)),
+            ("Quarantined", plural(len(data["quarantined"]), nouns.source)),
+        ]
+    )
+    for one in data["quarantined"]:
+        click.echo(printable(f"  {one['target']}/{one['source']}: {one['message']}"))
+
+
+def summary(watch: LocalWatch) -> dict[str, Any]:
+    """What became of the run, in exact values."""
+    policy, jobs = watch.objects.policy, watch.objects.jobs.values()
+    states = [job.status.state for job in jobs]
+    return {
+        "policy": policy.metadata.name,
+        "succeeded": policy.status.succeeded,
+        "faulty": policy.status.faulty,
+        "unfinished": sum(state not in (JobState.SUCCEEDED, JobState.FAULTY) for state in states),
+        "bytesReclaimed": policy.status.bytes_reclaimed,
+        "deleted": watch.deleted,
+        "quarantined": [source.to_object() for source in policy.status.quarantined],
+        "problems": [error.to_object() for error in policy.status.target_errors],
+    }
 
 
 @click.command("run")

@@ -1,14 +1,21 @@
-"""What `kubectl compaction why` prints: four lists of sentences about one object."""
+"""Explanations of `kubectl compaction why`: four lists of sentences about one object, and what they say of the
+coordinator.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, Final
 
-from compaction.api.text.formatting import format_age
+from compaction.api.names import COORDINATOR_LEASE
+from compaction.api.text.printing import format_age
 from compaction.core.meaning import Meaning, Names
+from compaction.leases.record import Lease
+
+# What `kubectl compaction why` prints: four lists of sentences about one object.
 
 LISTS: Final = ("state", "debt", "next", "actions")
 """The lists of an explanation, in the order of the output."""
@@ -105,3 +112,120 @@ def first_of(items: Mapping[str, str], noun: str) -> tuple[str, ...]:
     sentences = [f"{name}: {text}" for name, text in list(items.items())[:MOST_NAMED]]
     more = len(items) - MOST_NAMED
     return (*sentences, f"And {more} more {noun}.") if more > 0 else tuple(sentences)
+
+
+# The coordinator of the policies of a namespace, read from Leases. Shown to users; no decision depends on it.
+
+SILENT_AFTER: Final = 4
+"""A Lease without a renewal for so many of its durations, by the writer's clock, counts as silent."""
+_DURATION: Final = 15
+
+
+class Leadership(StrEnum):
+    """What a coordinator's Lease says."""
+
+    LEADS = "Leads"
+    SILENT = "Silent"  # its holder has not renewed it for long
+    RELEASED = "Released"  # the last holder ended in order
+    ABSENT = "Absent"  # there is none: no operator has led yet
+    UNKNOWN = "Unknown"  # Leases may not be read here
+
+
+MISSING: Final = frozenset({Leadership.SILENT, Leadership.RELEASED, Leadership.ABSENT})
+"""The states in which no operator coordinates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coordination:
+    """The coordinator. `renewed`: the holder's own time of the last renewal."""
+
+    state: Leadership = Leadership.UNKNOWN
+    holder: str = ""
+    renewed: datetime | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """True when no operator coordinates: nothing happens until one does."""
+        return self.state in MISSING
+
+    def sentence(self, now: datetime) -> str:
+        """The reason when no operator coordinates; "" when one does, or Leases cannot be read."""
+        match self.state:
+            case Leadership.SILENT:
+                ago = format_age((now - self.renewed).total_seconds()) if self.renewed is not None else "long"
+                return f"No operator coordinates: {self.holder} last renewed its Lease {ago} ago, by its own clock."
+            case Leadership.RELEASED:
+                return "No operator coordinates: the last one released its Lease."
+            case Leadership.ABSENT:
+                return "No operator coordinates: none has held the Lease yet."
+        return ""
+
+
+UNKNOWN: Final = Coordination()
+
+
+def coordination(leases: Sequence[Lease] | None, namespace: str, now: datetime, *, complete: bool) -> Coordination:
+    """The coordinator of the policies of a namespace: the coordinator of that namespace, else one of any other, because
+    an operator may watch several.
+
+    Args:
+        leases: None when they may not be read; others than coordinators' do not matter.
+        complete: whether these are the Leases of all namespaces.
+    """
+    found = [one for one in leases or () if one.name == COORDINATOR_LEASE]
+    own = [_of(one, now) for one in found if one.namespace == namespace]
+    if own:
+        return own[0]
+    others = [_of(one, now) for one in found]
+    leading = next((one for one in others if one.state is Leadership.LEADS), None)
+    if leading is not None:
+        return leading
+    if leases is None or not complete:
+        return UNKNOWN
+    return max(others, key=lambda one: (one.renewed is not None, one.renewed or now), default=_ABSENT)
+
+
+_ABSENT: Final = Coordination(Leadership.ABSENT)
+
+
+def _of(lease: Lease, now: datetime) -> Coordination:
+    record = lease.record
+    if record.holder is None:
+        return Coordination(Leadership.RELEASED, renewed=record.renew_time)
+    patience = timedelta(seconds=SILENT_AFTER * (record.duration_seconds or _DURATION))
+    silent = record.renew_time is not None and now - record.renew_time > patience
+    return Coordination(Leadership.SILENT if silent else Leadership.LEADS, record.holder, record.renew_time)
+
+
+# The sentences of `why` about the coordinator: without one nothing happens.
+
+_WITHOUT: Final = "Nothing is planned or assigned until an operator leads; running workers finish their jobs."
+_FIRST: Final = "The first scan follows when an operator watches the namespace."
+
+
+def tell_coordinator(
+    telling: ExplanationBuilder,
+    leases: Sequence[Lease] | None,
+    now: datetime,
+    *,
+    namespace: str,
+    seen: bool,
+    without: str = _WITHOUT,
+    first: str = _FIRST,
+) -> None:
+    """Report that no operator coordinates.
+
+    Args:
+        leases: those of the object's namespace; None when they may not be read.
+        seen: whether an operator has ever observed the object.
+        without, first: what follows while none coordinates, and when the first one does.
+    """
+    found = coordination(leases, namespace, now, complete=False)
+    if found.is_missing:
+        telling.state(found.sentence(now))
+        telling.next(without)
+        telling.actions(f"Start the operator: compactor operator --namespace {namespace}")
+    elif found.state is Leadership.UNKNOWN and not seen:
+        telling.state("No operator has observed it yet.")
+        telling.next(first)
+        telling.actions(f"Start the operator: compactor operator --namespace {namespace}")

@@ -1,33 +1,109 @@
-"""From candidates to jobs: deterministic, within limits, with a reason for everything left out.
-
-Invariants (tests/planning):
-
-* The same candidates give the same jobs with the same names, in whatever order they come.
-* Every group and every obsolete source of a candidate is in exactly one planned job, or the candidate is left out
-  with a reason.
-* A job holds parts of one target only, at most `max_bytes_per_job` of them to copy (a single larger group is a job of
-  its own).
-* A Faulty job is never planned again as it was: with several groups it is split in halves, so that what ails one of
-  them does not hold back the others (docs/design/scheduling.md#faulty-jobs); a single group stays parked until its
-  sources change or the limit is raised. A group whose sources may be rewritten apart is halved in turn, as long as each
-  half has two of them, and what failed by itself is not put together again with what else is left of it.
-* What a store leaves out itself stands beside what the planner leaves out.
-"""
+"""From candidates that are due to jobs: deterministic, within limits, with a reason for each that is left out."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
 from compaction.api.names import name_stem
+from compaction.core.collecting import collector_paused
 from compaction.core.planning.candidates import Candidate, GroupCandidate, LeftOutReason, ObsoleteSource
-from compaction.core.planning.collector import collector_paused
-from compaction.core.planning.triggers import PlanTrigger, TargetHistory, split_due
+
+# Which candidates are due now: thresholds, cooldown, suspension.
+#
+# A candidate that is not due gets exactly one reason, the first that holds in the order of the checks.
+
+
+def _always(candidate: Candidate) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTrigger:
+    """When a target is due: its debt is enough (`is_due`, the kind's own rule) and the cooldown is over (seconds)."""
+
+    is_due: Callable[[Candidate], bool] = _always
+    cooldown: float = 0.0
+    suspended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TargetHistory:
+    """What happened to a target lately: when its last finished job ended, on both clocks (epoch, monotonic)."""
+
+    finished_at: float | None = None
+    finished_monotonic: float | None = None
+    has_unfinished_job: bool = False
+
+
+_NO_HISTORY = TargetHistory()
+
+
+def reason_not_due(
+    candidate: Candidate, trigger: PlanTrigger, history: TargetHistory, *, now: float
+) -> LeftOutReason | None:
+    """Why `candidate` gets no job now, or None when it is due. `now` is epoch seconds, like `finished_at`."""
+    if candidate.is_empty:
+        return LeftOutReason.NOTHING_TO_GAIN
+    if not trigger.is_due(candidate):
+        return LeftOutReason.BELOW_THRESHOLD
+    if trigger.suspended:
+        return LeftOutReason.SUSPENDED
+    if history.has_unfinished_job:
+        return LeftOutReason.JOB_UNFINISHED
+    if history.finished_monotonic is not None and candidate.sensed_at <= history.finished_monotonic:
+        # Read before the last job's end: the sources it names may be replaced already.
+        return LeftOutReason.SCAN_OUTDATED
+    if candidate.compacted_at is not None:
+        history = replace(history, finished_at=candidate.compacted_at)
+    if cooldown_left(trigger, history, now=now) > 0:
+        return LeftOutReason.COOLDOWN
+    return None
+
+
+def cooldown_left(trigger: PlanTrigger, history: TargetHistory, *, now: float) -> float:
+    """Seconds until the cooldown of a target is over. An end that is still to come was written by a clock that was
+    ahead: it begins no cooldown.
+    """
+    if trigger.cooldown <= 0 or history.finished_at is None or history.finished_at > now:
+        return 0.0
+    return max(0.0, history.finished_at + trigger.cooldown - now)
+
+
+def split_due(
+    candidates: tuple[Candidate, ...], trigger: PlanTrigger, history: Mapping[str, TargetHistory], *, now: float
+) -> tuple[list[Candidate], list[tuple[Candidate, LeftOutReason]]]:
+    """The due candidates and the others with their reason, both in the given order."""
+    due: list[Candidate] = []
+    others: list[tuple[Candidate, LeftOutReason]] = []
+    for candidate in candidates:
+        reason = reason_not_due(candidate, trigger, history.get(candidate.target, _NO_HISTORY), now=now)
+        if reason is None:
+            due.append(candidate)
+        else:
+            others.append((candidate, reason))
+    return due, others
+
+
+# From candidates to jobs: deterministic, within limits, with a reason for everything left out.
+#
+# Invariants (tests/planning):
+#
+# * The same candidates give the same jobs with the same names, in whatever order they come.
+# * Every group and every obsolete source of a candidate is in exactly one planned job, or the candidate is left out
+#   with a reason.
+# * A job holds parts of one target only, at most `max_bytes_per_job` of them to copy (a single larger group is a job
+#   of its own).
+# * A Faulty job is never planned again as it was: with several groups it is split in halves, so that what ails one of
+#   them does not hold back the others (docs/design/scheduling.md#faulty-jobs); a single group stays parked until its
+#   sources change or the limit is raised. A group whose sources may be rewritten apart is halved in turn, as long as
+#   each half has two of them, and what failed by itself is not put together again with what else is left of it.
+# * What a store leaves out itself stands beside what the planner leaves out.
 
 PLANNED_GROUPS_PER_JOB = 256
 PLANNED_OBSOLETE_PER_JOB = 1024

@@ -1,28 +1,197 @@
-"""Which job goes to which worker now.
-
-Order (docs/design/scheduling.md#order-of-assignment): lower level first; inside a level
-jobs that have waited too long (oldest first), then never assigned before retried, fewer failures, longer since the
-last attempt ended, then age (first in, first out). Inside a level tenants take turns: the one with the fewest jobs
-running, then the one served longest ago. A target runs one job at a time.
-
-Invariants (tests/planning):
-
-* Never more assignments than free slots, nor more than `capacity`; no job twice; one job per target.
-* Work is conserved: a slot stays free only when no job may take it.
-* A constant stream of new jobs cannot keep a retried one waiting for ever (`OVERDUE_SECONDS`).
-
-Cost: one pass over the queue and a heap of targets: O(n + k log n) for n jobs and k assignments.
-"""
+"""Jobs to workers, and shares of one limit to all that want some of it."""
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from compaction.api.enums import JobState, WaitReason
+
+# Shares of `limits.bytesPerSecond`: who may start, and how fast it may go.
+#
+# Invariants (tests/planning/test_rates.py): what is granted never exceeds the limit, unless the limit was lowered
+# under running jobs; when nothing runs, a job may start; while a job could run, less than a tenth of the limit is
+# granted to none, and while jobs run and no other could start, less than a twentieth. A share is never cut: those
+# that start later divide what is left, however much that is.
+
+_WORTH: Final = 10
+"""A job starts with less than a fair share when at least this part of the limit is left: else it would lie idle."""
+
+_WORTH_RAISING: Final = 20
+"""Running jobs get what is left when it is at least this part of the limit: each raise is a write for each of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The limit of a policy, and what its running jobs have of it (bytes per second).
+
+    `share`: of each job if all that could run began now. `coming`: how many could start beside those that run.
+    `ceiling`: what they may have together for now, where others still hold what is this policy's; None is the limit.
+    """
+
+    limit: int
+    granted: int
+    share: int
+    coming: int = 1
+    ceiling: int | None = None
+
+    @property
+    def left(self) -> int:
+        """What is granted to no job."""
+        limit = self.limit if self.ceiling is None else min(self.limit, self.ceiling)
+        return max(0, limit - self.granted)
+
+    @property
+    def room(self) -> int:
+        """How many more jobs may start."""
+        whole = self.left // self.share
+        # What others still hold does not lie idle: a job that began with a little of it would keep that to its end.
+        lies_idle = self.limit - self.granted == self.left
+        # Of a limit of nothing (a policy that had no job when the operator's limit was divided) a tenth is nothing.
+        return whole or int(lies_idle and self.left * _WORTH >= max(1, self.limit))
+
+    @property
+    def each(self) -> int:
+        """What each of the next jobs gets: all that is left, divided between those that could start; at least 1."""
+        return max(1, self.left // max(1, min(self.room, self.coming)))
+
+    def beside(self, others: int) -> Rates:
+        """The same where so many bytes per second more are granted, to what is no job of these."""
+        return replace(self, granted=self.granted + others)
+
+    def after(self, started: int) -> Rates:
+        """The same when so many more jobs have got what is theirs."""
+        return replace(self, granted=self.granted + self.each * started)
+
+
+def share_of(limit: int, *, jobs: int) -> int:
+    """The share of each of so many jobs that could run at once: at least 1."""
+    return max(1, limit // max(1, jobs))
+
+
+def worth_raising(left: int, limit: int) -> bool:
+    """Whether what is left of a limit is enough to raise the shares of the jobs that run."""
+    return left * _WORTH_RAISING >= max(1, limit)
+
+
+def topped_up(granted: Sequence[int], left: int) -> tuple[int, ...]:
+    """The shares of running jobs when `left` is divided between them: the smallest are raised first, none is cut."""
+    level, lowest = 0, sorted(granted)
+    whole = left
+    for count, share in enumerate(lowest, 1):
+        whole += share
+        level = whole // count
+        if count == len(lowest) or level <= lowest[count]:
+            break
+    return tuple(max(share, level) for share in granted)
+
+
+# One limit for many: what each of those that want something may have of it. Max-min fair, in whole units.
+#
+# Each member gets what it wants, or as much as the largest share of those that want more (water filling); what cannot
+# be divided goes to those that stand first in line. Invariants (tests/planning/test_sharing.py):
+#
+# * Never above the limit: neither the shares together, nor what is held and may be taken besides.
+# * No member gets nothing while another gets more than one, and none gets more than it wants.
+# * Work is conserved: something is left only when everybody has what they want.
+# * A member above its share releases no more than others lack.
+#
+# Source: D. Bertsekas, R. Gallager, Data Networks (1992), §6.5.2: max-min fair flow control.
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDemand:
+    """Units that a member wants in all (including what it holds), and holds now."""
+
+    wants: int
+    holds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """`share` is theirs in fairness. `may_hold` is what they may grow to now, while others hold what is theirs: never
+    more than the share, never more than is free. `may_keep` is what a member need not release to others that have less;
+    it is not smaller than `may_hold`.
+    """
+
+    share: int
+    may_hold: int
+    may_keep: int
+
+
+def shares(limit: int, wants: Sequence[int]) -> tuple[int, ...]:
+    """The max-min fair share of each, in line order. O(n log n) for n claims, whatever the limit is."""
+    left, behind = max(0, limit), len(wants)
+    level = 0
+    for want in sorted(max(0, one) for one in wants):
+        if want * behind > left:
+            level = left // behind
+            break
+        left -= want
+        behind -= 1
+        level = want
+    given = [min(max(0, want), level) for want in wants]
+    spare = limit - sum(given)
+    for place, want in enumerate(wants):
+        if spare <= 0:
+            break
+        if want > given[place]:
+            given[place] += 1
+            spare -= 1
+    return tuple(given)
+
+
+def share_out(limit: int, line: Sequence[SharedDemand]) -> tuple[Grant, ...]:
+    """What each may have, in line order: shares; what is free to those that stand first; what has to be released by
+    those that have too much, the last in line first.
+    """
+    holds = [claim.holds for claim in line]
+    fair = shares(limit, [claim.wants for claim in line])
+    held = sum(holds)
+    may_hold = [min(pair) for pair in zip(fair, holds, strict=True)]
+    lacking = sum(fair) - sum(may_hold)
+    free = max(0, limit - held)
+    for place in range(len(line)) if lacking else ():
+        if free <= 0:
+            break
+        more = min(free, fair[place] - may_hold[place])
+        free -= more
+        may_hold[place] += more
+    needed = max(0, held + lacking - limit)
+    may_keep = [max(pair) for pair in zip(holds, may_hold, strict=True)]
+    for place in reversed(range(len(line))):
+        if needed <= 0:
+            break
+        back = min(needed, max(0, holds[place] - fair[place]))
+        may_keep[place] -= back
+        needed -= back
+    return tuple(map(_grant, fair, may_hold, may_keep))
+
+
+@lru_cache(maxsize=4096)
+def _grant(share: int, may_hold: int, may_keep: int) -> Grant:
+    """One object for all that may have the same: of a thousand in line most may have nothing."""
+    return Grant(share, may_hold, may_keep)
+
+
+# Which job goes to which worker now.
+#
+# Order (docs/design/scheduling.md#order-of-assignment): lower level first; inside a level jobs that have waited too
+# long (oldest first), then never assigned before retried, fewer failures, longer since the last attempt ended, then
+# age (first in, first out). Inside a level tenants take turns: the one with the fewest jobs running, then the one
+# served longest ago. A target runs one job at a time.
+#
+# Invariants (tests/planning):
+#
+# * Never more assignments than free slots, nor more than `capacity`; no job twice; one job per target.
+# * Work is conserved: a slot stays free only when no job may take it.
+# * A constant stream of new jobs cannot keep a retried one waiting for ever (`OVERDUE_SECONDS`).
+#
+# Cost: one pass over the queue and a heap of targets: O(n + k log n) for n jobs and k assignments.
 
 OVERDUE_SECONDS = 600.0
 """A job that waits longer goes before all others of its level, oldest first."""

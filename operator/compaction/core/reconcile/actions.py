@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from compaction.api.job.resource import CompactionJobSpec, CompactionJobStatus
-from compaction.api.job.status import AttemptStatus
-from compaction.api.policy.resource import CompactionPolicyStatus
-from compaction.core.planning.reading import HeldJob
-from compaction.core.reconcile.allowance import NO_DEMAND, LimitDemand
-from compaction.core.reconcile.memory import Memory, frozen
-from compaction.core.reconcile.observations import Identity
+from compaction.api.job.job import CompactionJobSpec, CompactionJobStatus
+from compaction.api.job.job_status import AttemptStatus
+from compaction.api.policy.policy import CompactionPolicyStatus
+from compaction.core.planning.debt import HeldJob
+from compaction.core.reconcile.observations import NO_DEMAND, Identity, LimitDemand, Memory, frozen
 
 
 @dataclass(frozen=True, slots=True)

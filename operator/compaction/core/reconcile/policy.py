@@ -1,27 +1,19 @@
-"""The reconcile of one policy: a picture in, a decision out. No I/O, no clock but the one passed in.
-
-Order: what happened to the jobs; which workers live; which jobs go to whom; whether another worker is started; what is
-planned again; what may be forgotten; when the store is scanned; and the status that says all this. The decision is a
-function of the picture alone, so a restart at any moment continues where the last coordinator was.
-"""
+"""The reconcile of one policy: a picture in, a decision out, or rest until something changes. No I/O, no clock."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from compaction.api.enums import JobState
-from compaction.api.job.resource import CompactionJob
-from compaction.api.policy.resource import (
-    CompactionPolicy,
-    CompactionPolicyStatus,
-    QuarantinedSource,
-    WaitCount,
-)
-from compaction.api.text.safe import mark_of
+from compaction.api.job.job import CompactionJob
+from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus, QuarantinedSource, WaitCount
+from compaction.api.text.printing import mark_of
+from compaction.core.planning.candidates import LeftOutReason
 from compaction.core.planning.planner import Plan
-from compaction.core.reconcile import resting, store_work
+from compaction.core.reconcile import store_work
 from compaction.core.reconcile.actions import (
     Announce,
     AssignJob,
@@ -29,24 +21,97 @@ from compaction.core.reconcile.actions import (
     DeleteJob,
     DeleteLease,
     EndAttempt,
+    Rest,
+    RunStoreTask,
     WritePolicyStatus,
 )
-from compaction.core.reconcile.jobs import counting, evictions, remainder
-from compaction.core.reconcile.jobs.futile import futile
+from compaction.core.reconcile.jobs import counting, ending
+from compaction.core.reconcile.jobs.ending import Refusals, futile, orphaned, tear_down, with_waits
 from compaction.core.reconcile.jobs.job import is_finished, token_of
-from compaction.core.reconcile.jobs.refusals import Refusals, with_waits
 from compaction.core.reconcile.jobs.steps import JobStep, StepRules, take_step
-from compaction.core.reconcile.memory import frozen
-from compaction.core.reconcile.observations import Identity, PolicySnapshot
-from compaction.core.reconcile.planning import creating, quarantine, replan
-from compaction.core.reconcile.planning.quarantine import Release
-from compaction.core.reconcile.status import announcing, summary, waits
-from compaction.core.reconcile.teardown import orphaned, tear_down
-from compaction.core.reconcile.timing import noted, pending_release, release_look, timing
-from compaction.core.reconcile.workers import fleet, launching, pod_memory, raising, worker_statuses
+from compaction.core.reconcile.observations import Identity, Memory, PolicySnapshot, frozen
+from compaction.core.reconcile.planning import approval, replan
+from compaction.core.reconcile.planning.approval import Release, is_pending
+from compaction.core.reconcile.status import announcing, summary
+from compaction.core.reconcile.status.summary import LAZY_GAP
+from compaction.core.reconcile.timing import approved_hash, noted, pending_release, release_look, timing
+from compaction.core.reconcile.workers import assigning, fleet
 from compaction.core.reconcile.workers.assigning import Assigner, AssignmentResult, soonest
-from compaction.core.reconcile.workers.skew import skew_of
+from compaction.core.reconcile.workers.fleet import skew_of
 from compaction.registry import kind_of
+
+# When a policy is idle: nothing has to be decided again until something that it depends on changes.
+#
+# An idle policy costs its scans of the store and nothing else: no plan is created again from what was planned from,
+# no status is put together to find out that it is the same. The rule is conservative. A policy that has a worker, a
+# job in progress, a task in the store, or anything that ends by itself and that no plan has been made after, does not
+# rest; and no policy is idle for longer than `LAZY_GAP`, after which the status gets the time of the last scan.
+
+_END_BY_THEMSELVES: Final = frozenset({LeftOutReason.COOLDOWN.value, LeftOutReason.RECENTLY_EVICTED.value})
+"""What was left out of a plan for these reasons is in a later one, though the store is the same."""
+
+
+def rest_of(
+    snapshot: PolicySnapshot,
+    policy: CompactionPolicy,
+    decision: Decision,
+    *,
+    steps: Sequence[JobStep],
+    look: RunStoreTask,
+    seconds: Sequence[float | None],
+) -> Rest | None:
+    """The rest after a decision; None when there is none. `seconds` until something changes by itself, looks and sweeps
+    aside; `look` is how the store is scanned meanwhile.
+    """
+    memory, now, reading = decision.memory, snapshot.now, snapshot.reading
+    if decision.acts or decision.store_tasks or decision.events or reading is None or snapshot.held_by:
+        return None
+    if not (_is_idle(snapshot, memory, steps) and _is_planned_out(snapshot, policy, memory)):
+        return None
+    interval = float(policy.spec.trigger.interval)
+    due = soonest(*seconds, store_work.next_sweep(snapshot, memory), LAZY_GAP)
+    return Rest(
+        look,
+        look_at=now.monotonic + store_work.sense_in(snapshot, policy, memory),
+        until=now.monotonic + (due if due is not None else LAZY_GAP),
+        interval=interval,
+        waits_since=store_work.waits_since(snapshot, policy, memory),
+    )
+
+
+def _is_idle(snapshot: PolicySnapshot, memory: Memory, steps: Sequence[JobStep]) -> bool:
+    """No worker or task is at work for the policy, or about to be."""
+    coming = memory.workers.launches or memory.planning.unmade.jobs
+    busy = snapshot.workers or snapshot.processes or snapshot.stray_leases or coming
+    running = any(step.state is JobState.IN_PROGRESS or step.lease is not None for step in steps)
+    return not (busy or running or memory.store.sense_running or memory.store.sweep_running)
+
+
+def _is_planned_out(snapshot: PolicySnapshot, policy: CompactionPolicy, memory: Memory) -> bool:
+    """Another plan from a scan that finds the same is the same: it was created from these very jobs, and what it left
+    out does not become due by the clock.
+    """
+    reading = snapshot.reading
+    if reading is None or reading.problem is not None or reading.generation != policy.metadata.generation:
+        return False
+    if reading.started < memory.store.look_wanted or memory.finished or memory.planning.evicted:
+        return False
+    plan = memory.planning.plan or policy.status.plan
+    if plan is not None and is_pending(plan) and plan.hash == approved_hash(policy):
+        return False
+    planned = memory.planning.reading == reading.number
+    if policy.spec.trigger.schedule is not None and not planned:
+        return True  # a plan is made at its times, whatever looks find in between
+    if plan is not None and any(row.reason in _END_BY_THEMSELVES for row in plan.left_out):
+        return False
+    return planned and memory.planning.jobs == snapshot.job_versions
+
+
+# The reconcile of one policy: a picture in, a decision out. No I/O, no clock but the one passed in.
+#
+# Order: what happened to the jobs; which workers live; which jobs go to whom; whether another worker is started; what
+# is planned again; what may be forgotten; when the store is scanned; and the status that says all this. The decision
+# is a function of the picture alone, so a restart at any moment continues where the last coordinator was.
 
 
 def reconcile(snapshot: PolicySnapshot) -> Decision:
@@ -66,7 +131,7 @@ class _Reconcile:
         self.now = snapshot.now
         self.uid = policy.metadata.uid
         self.clock = timing(policy, self.snapshot.memory, self.now)
-        planning = evictions.known(self.snapshot.memory.planning, policy.status, self.now)
+        planning = ending.known(self.snapshot.memory.planning, policy.status, self.now)
         memory = replace(self.snapshot.memory, planning=planning)
         self.memory = noted(policy, memory, self.clock, self.now)
         self.kind = kind_of(policy.spec.store)
@@ -86,9 +151,9 @@ class _Reconcile:
         history = self._history(steps, deletions)
         existing = {step.name for step in steps}
         before, planning = self.snapshot.memory.planning, self.memory.planning
-        created, planning = creating.creations(planned, self.policy, existing=existing, before=before, memory=planning)
+        created, planning = replan.creations(planned, self.policy, existing=existing, before=before, memory=planning)
         self.memory = replace(self.memory, planning=planning)
-        raises, assigned, self.memory = raising.raised(
+        raises, assigned, self.memory = assigning.raised(
             assigned, steps, self.memory, jobs_to_come=bool(created), now=self.now.monotonic
         )
         store_tasks, self.memory = store_work.start(
@@ -100,7 +165,7 @@ class _Reconcile:
             created=created,
             release=self.release,
         )
-        waiting = self._waits({**assigned.waits, **waits.of_new_jobs(self.memory.planning.unmade.jobs)}, steps)
+        waiting = self._waits({**assigned.waits, **announcing.of_new_jobs(self.memory.planning.unmade.jobs)}, steps)
         after = self._status(steps, assigned, workers, totals, quarantined, waiting)
         write, gap = self._status_write(after)
         taken = {action.job.name for action in assigned.actions}
@@ -126,7 +191,7 @@ class _Reconcile:
         look = store_work.look_of(self.policy, self.memory, steps=steps, quarantined=quarantined)
         return replace(
             decision,
-            rest=resting.rest_of(self.snapshot, self.policy, decision, steps=steps, look=look, seconds=seconds),
+            rest=rest_of(self.snapshot, self.policy, decision, steps=steps, look=look, seconds=seconds),
         )
 
     def _workers(self, steps: tuple[JobStep, ...]) -> fleet.Fleet:
@@ -138,8 +203,8 @@ class _Reconcile:
             max_slots=self.policy.spec.workers.slots,
             settings=fleet.settings_of(self.policy.spec),
         )
-        learned = pod_memory.learned(self.snapshot, self.policy, workers.memory)
-        raised = pod_memory.announced(self.policy, workers.memory, learned)
+        learned = fleet.learned(self.snapshot, self.policy, workers.memory)
+        raised = fleet.memory_announced(self.policy, workers.memory, learned)
         self.memory = replace(self.memory, workers=learned)
         return replace(workers, events=(*workers.events, *raised))
 
@@ -186,7 +251,7 @@ class _Reconcile:
     ) -> tuple[Plan | None, tuple[DeleteJob, ...]]:
         if self.snapshot.held_by:
             return None, ()
-        owed = remainder.owed(steps, quarantined, since=self.clock.anchor)
+        owed = counting.owed(steps, quarantined, since=self.clock.anchor)
         planned, self.memory = replan.plan_again(self.snapshot, self.policy, steps, self.memory, self.clock, owed=owed)
         if planned is None:
             return None, ()
@@ -197,13 +262,13 @@ class _Reconcile:
 
     def _evicted(self, names: Iterable[str]) -> None:
         """Jobs that are given up now."""
-        self.memory = replace(self.memory, planning=evictions.added(self.memory.planning, names, self.now))
+        self.memory = replace(self.memory, planning=ending.added(self.memory.planning, names, self.now))
 
-    def _waits(self, of_jobs: waits.Waits, steps: tuple[JobStep, ...]) -> tuple[WaitCount, ...]:
+    def _waits(self, of_jobs: announcing.Waits, steps: tuple[JobStep, ...]) -> tuple[WaitCount, ...]:
         plan = self.memory.planning.plan or self.policy.status.plan
         unplanned = replan.unplanned(self.snapshot.reading, self.policy, steps)
-        of_plans = waits.of_plans(self.policy, plan, self.clock, unplanned=unplanned)
-        rows, self.memory = waits.aged(of_jobs, of_plans, self.policy, self.memory, self.now)
+        of_plans = announcing.of_plans(self.policy, plan, self.clock, unplanned=unplanned)
+        rows, self.memory = announcing.aged(of_jobs, of_plans, self.policy, self.memory, self.now)
         return rows
 
     def _history(self, steps: tuple[JobStep, ...], deletions: tuple[DeleteJob, ...]) -> tuple[DeleteJob, ...]:
@@ -241,7 +306,7 @@ class _Reconcile:
         ]
         # A release is about what is listed: a job it has reopened may have found the same damage again by now.
         kept = [one for one in self.policy.status.quarantined if not self.release.names(one.target, one.source)]
-        return quarantine.updated(kept, found=found, reading=self.snapshot.reading, now=self.now)
+        return approval.updated(kept, found=found, reading=self.snapshot.reading, now=self.now)
 
     def _is_released(self, job: CompactionJob) -> bool:
         """Whether the quarantine of one of its sources ends now. Where a source keeps its name when it is repaired, a
@@ -251,7 +316,7 @@ class _Reconcile:
         if any(self.release.names(*place) for place in places):
             return True
         status, reading = self.policy.status, self.snapshot.reading
-        return self.kind.immutable_sources and not places.isdisjoint(quarantine.repaired(status.quarantined, reading))
+        return self.kind.immutable_sources and not places.isdisjoint(approval.repaired(status.quarantined, reading))
 
     def _released(self, steps: Iterable[JobStep]) -> str:
         """The release that is done: not before the last of the jobs concerned was seen to be tried again."""
@@ -295,9 +360,9 @@ class _Reconcile:
                 quarantined=quarantined,
                 created=len(self.memory.planning.unmade.jobs),
                 workers=workers.live,
-                worker_statuses=worker_statuses.statuses(self.snapshot),
-                stuck=launching.stuck(workers.trouble),
-                raised=pod_memory.raised(self.policy, self.memory.workers),
+                worker_statuses=fleet.statuses(self.snapshot),
+                stuck=fleet.stuck(workers.trouble),
+                raised=fleet.raised(self.policy, self.memory.workers),
                 waits=waiting,
                 clock=self.clock,
                 granted=assigned.granted,

@@ -17,11 +17,9 @@ from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 from compaction.api.enums import WaitReason
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.core.planning.rates import worth_raising
-from compaction.core.planning.sharing import Grant, SharedDemand, share_out
-from compaction.core.reconcile.allowance import Allowance, LimitDemand, OperatorLimits
-from compaction.core.reconcile.observations import Moment
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.core.planning.scheduler import Grant, SharedDemand, share_out, worth_raising
+from compaction.core.reconcile.observations import Allowance, LimitDemand, Moment, OperatorLimits
 
 TURN: Final = 60.0
 """Seconds; a worker needs some of them to start."""

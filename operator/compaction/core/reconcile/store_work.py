@@ -1,23 +1,25 @@
-"""When the store is scanned and when it is swept, and which of the two starts now."""
+"""Scans and sweeps of a store, and which of two policies over one store compacts it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from compaction.api.enums import JobState
-from compaction.api.policy.resource import CompactionPolicy, QuarantinedSource
+from compaction.api.policy.policy import CompactionPolicy, QuarantinedSource
+from compaction.api.policy.store import StoreSpec
+from compaction.core.planning.debt import HeldJob
 from compaction.core.planning.planner import PlannedJob
-from compaction.core.planning.reading import HeldJob
 from compaction.core.reconcile.actions import CreateJob, RunStoreTask, StoreTask
 from compaction.core.reconcile.jobs.job import state_of, token_of
 from compaction.core.reconcile.jobs.steps import JobStep
-from compaction.core.reconcile.memory import Memory, frozen
-from compaction.core.reconcile.observations import PolicySnapshot
-from compaction.core.reconcile.planning import quarantine
-from compaction.core.reconcile.planning.quarantine import NO_RELEASE, Release
-from compaction.registry import kind_of_job
+from compaction.core.reconcile.observations import Memory, PolicySnapshot, frozen
+from compaction.core.reconcile.planning import approval
+from compaction.core.reconcile.planning.approval import NO_RELEASE, Release
+from compaction.registry import kind_of, kind_of_job
+
+# When the store is scanned and when it is swept, and which of the two starts now.
 
 SOON: Final = 0.5
 """Seconds between a scan and the next one that does not wait for the interval."""
@@ -70,7 +72,7 @@ def look_of(
     """A scan of the store, with what it has to know of the jobs; see `start`."""
     return RunStoreTask(
         StoreTask.SENSE,
-        quarantined=quarantine.by_target(quarantined),
+        quarantined=approval.by_target(quarantined),
         busy=frozenset(step.target for step in steps if step.state is JobState.IN_PROGRESS),
         jobs=held_by_jobs(steps, created, (*memory.planning.unmade.jobs, *memory.planning.pending)),
         released=release.of(policy.status.quarantined),
@@ -181,3 +183,62 @@ def next_task(snapshot: PolicySnapshot, policy: CompactionPolicy, memory: Memory
     if (sweep := next_sweep(snapshot, memory)) is not None:
         moments.append(sweep)
     return min(moments, default=None)
+
+
+# Two policies over one store: which of them compacts it, and what keeps the other one from it.
+#
+# Both would start workers for the same sources, set the same damage aside, and judge each other's files. The older
+# policy goes on; the younger one plans and starts nothing until the older one is gone or they are apart. Decided from
+# the specs alone, so it is known before anything is read.
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """A policy and its store. `created` is epoch seconds."""
+
+    namespace: str
+    name: str
+    created: float
+    store: StoreSpec
+
+    @classmethod
+    def of(cls, policy: CompactionPolicy) -> Claimant:
+        """Of a policy that exists."""
+        meta = policy.metadata
+        created = meta.creation_timestamp.timestamp() if meta.creation_timestamp is not None else 0.0
+        return cls(meta.namespace, meta.name, created, policy.spec.store)
+
+    @property
+    def age(self) -> tuple[float, str, str]:
+        """What orders policies: the oldest first; of the same second, by namespace and name."""
+        return self.created, self.namespace, self.name
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where its store lies, in paths of parts between slashes. Who shares a store with it has a place that is the
+        same, around or inside one of these; most that have none need not be compared.
+        """
+        return kind_of(self.store).places(self.store, self.namespace)
+
+
+def older_owner(policy: Claimant, others: Iterable[Claimant]) -> Claimant | None:
+    """The oldest of the policies that are older than this one and compact the same store, or a part of it."""
+    older = [one for one in others if one.age < policy.age and share_a_store(policy, one)]
+    return min(older, key=lambda one: one.age, default=None)
+
+
+def said(policy: Claimant, owner: Claimant) -> str:
+    """What the younger policy says of it."""
+    remedy = kind_of(policy.store).overlap_remedy
+    return (
+        f"{policy.store.location} is compacted by the older policy {owner.namespace}/{owner.name}: delete one of the "
+        f"two, or {remedy}; until then nothing of this one is planned or started"
+    )
+
+
+def share_a_store(one: Claimant, other: Claimant) -> bool:
+    """Whether both may select the same source."""
+    kind = kind_of(one.store)
+    if kind_of(other.store) is not kind:
+        return False
+    return kind.overlap(one.store, other.store, same_namespace=one.namespace == other.namespace)

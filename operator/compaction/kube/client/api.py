@@ -20,17 +20,20 @@ from typing import Final, Self
 
 from compaction.errors import ApiError, GoneError
 from compaction.kube.client.config import ApiConnection
-from compaction.kube.client.resources import (
+from compaction.kube.client.transport import (
     COMPACTION_JOBS,
     COMPACTION_POLICIES,
     EVENTS,
     LEASES,
     NAMESPACES,
     PODS,
+    ApiCall,
     Obj,
+    Request,
     Resource,
+    Transport,
+    error_of,
 )
-from compaction.kube.client.transport import ApiCall, Request, Transport, error_of
 
 __all__ = [
     "COMPACTION_JOBS",

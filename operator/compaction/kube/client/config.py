@@ -1,10 +1,6 @@
-"""How to reach the API server: a plain, frozen `ApiConnection`, wherever it came from.
+"""The connection to the API server: a plain, frozen `ApiConnection`, and the release that it names."""
 
-Order: the kubeconfig named explicitly; `KUBECONFIG`; the service account mounted into a pod; `~/.kube/config`.
-The `kubernetes` package is used for one thing only, reading kubeconfig files (with their exec plugins), and loaded for
-that only: the images do without its 120 MB, because a pod has a service account. Nothing of it leaves this module.
-Invariant: a `ApiConnection` holds no secret in a field that a log line or a repr would show.
-"""
+from __future__ import annotations
 
 import os
 import ssl
@@ -12,16 +8,30 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import yaml
 
-from compaction.api.text.safe import MESSAGE_LIMIT, cut, printable
+from compaction.api.text.printing import MESSAGE_LIMIT, cut, printable
 from compaction.kube.errors import ConnectionConfigError
 
 if TYPE_CHECKING:
     from kubernetes.client import Configuration
+
+
+# Which release this is: workers say it in their Leases, the operator compares.
+
+OWN_VERSION: Final = version("compaction-operator")
+
+
+# How to reach the API server: a plain, frozen `ApiConnection`, wherever it came from.
+#
+# Order: the kubeconfig named explicitly; `KUBECONFIG`; the service account mounted into a pod; `~/.kube/config`. The
+# `kubernetes` package is used for one thing only, reading kubeconfig files (with their exec plugins), and loaded for
+# that only: the images do without its 120 MB, because a pod has a service account. Nothing of it leaves this module.
+# Invariant: a `ApiConnection` holds no secret in a field that a log line or a repr would show.
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_LIFETIME_SECONDS = 60.0
@@ -212,7 +222,7 @@ def _told(error: Exception) -> str:
     return printable(cut(" ".join(str(error).split()) or type(error).__name__, MESSAGE_LIMIT))
 
 
-def _authorization(config: "Configuration") -> str | None:
+def _authorization(config: Configuration) -> str | None:
     # Runs the refresh hook: exec plugins and token files are read again when they expired. The package keeps `Basic`
     # credentials in the same place; releases before 37 knew it by the name of the header.
     with _one_reader:
@@ -220,7 +230,7 @@ def _authorization(config: "Configuration") -> str | None:
     return str(header) if header else None
 
 
-def _ssl_context(config: "Configuration", path: str) -> ssl.SSLContext:
+def _ssl_context(config: Configuration, path: str) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=config.ssl_ca_cert or None)
         if config.cert_file:

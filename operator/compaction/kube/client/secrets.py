@@ -24,7 +24,7 @@ from typing import Final
 from compaction.api.names import ANNOTATION_USED_BY
 from compaction.errors import CONFIG_MAP, ApiError, ForbiddenError, NotFoundError
 from compaction.kube.client.api import DEFAULT_DEADLINE, ApiClient
-from compaction.kube.client.resources import CONFIG_MAPS, SECRETS, Obj, Resource
+from compaction.kube.client.transport import CONFIG_MAPS, SECRETS, Obj, Resource
 from compaction.storage.errors import SecretError
 from compaction.storage.errors import SecretForbiddenError as Forbidden
 from compaction.storage.errors import SecretsNotFoundError as NotFound

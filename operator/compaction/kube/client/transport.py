@@ -1,19 +1,6 @@
-"""One HTTP exchange with the API server: deadline, bounded retries, credentials, and errors with a type.
+"""One HTTP exchange with the API server, and the kinds of objects it is about."""
 
-What is repeated, and what never is:
-
-* reads, after any transport error or 5xx;
-* any call that never left this machine (connection refused);
-* any call the server refused unprocessed (429, or 503 with Retry-After);
-* a creation on a path that the server does not serve yet (below), until the deadline;
-* once, after a 401, with credentials that were read again.
-
-A new definition is in discovery and Established before the server answers on its path; until then it says a bare 404,
-without a Status. A 404 with a Status names what is missing (the namespace, the object) and is final.
-
-aiohttp itself may resend a PUT or DELETE on a kept-alive connection that the server had closed, so the answer to a
-versioned PUT may be a conflict with one's own write: on `ConflictError` read again and compare with what was meant.
-"""
+from __future__ import annotations
 
 import asyncio
 import json
@@ -27,9 +14,86 @@ from typing import Any, Final
 import aiohttp
 
 from compaction import errors
+from compaction.api.names import (
+    CATALOG_KIND,
+    CATALOG_PLURAL,
+    GROUP,
+    JOB_KIND,
+    JOB_PLURAL,
+    POLICY_KIND,
+    POLICY_PLURAL,
+    VERSION,
+)
 from compaction.kube.client.config import ApiConnection
-from compaction.kube.client.resources import Obj
 from compaction.storage.connector import ClosingConnector
+
+# The kinds this project reads or writes, as plain descriptors from which URL paths are derived.
+
+#: A JSON object as the API server sends it. Parsed into models at the boundary of the pure layers.
+Obj = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One served kind. `group` is empty for the core API; `plural` is the name in URLs and in RBAC rules."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """`v1` or `group/version`, as in an object's apiVersion."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, *, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """URL path of the collection or of one object; no namespace on a namespaced kind means all namespaces."""
+        parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
+        if self.namespaced and namespace is not None:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        if name is not None:
+            if self.namespaced and namespace is None:
+                raise ValueError(f"{self.kind} {name} needs a namespace")
+            parts.append(name)
+        if subresource is not None:
+            parts.append(subresource)
+        return "/".join(parts)
+
+
+COMPACTION_POLICIES = Resource(GROUP, VERSION, POLICY_PLURAL, POLICY_KIND)
+COMPACTION_JOBS = Resource(GROUP, VERSION, JOB_PLURAL, JOB_KIND)
+CATALOG_COMPACTIONS = Resource(GROUP, VERSION, CATALOG_PLURAL, CATALOG_KIND)
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+EVENTS = Resource("", "v1", "events", "Event")
+PODS = Resource("", "v1", "pods", "Pod")
+SECRETS = Resource("", "v1", "secrets", "Secret")
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
+KUBEFLOW_APPLICATIONS = Resource("sparkoperator.k8s.io", "v1beta2", "sparkapplications", "SparkApplication")
+APACHE_APPLICATIONS = Resource("spark.apache.org", "v1", "sparkapplications", "SparkApplication")
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+ACCESS_REVIEWS = Resource(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
+)
+
+
+# One HTTP exchange with the API server: deadline, bounded retries, credentials, and errors with a type.
+#
+# What is repeated, and what never is:
+#
+# * reads, after any transport error or 5xx;
+# * any call that never left this machine (connection refused);
+# * any call the server refused unprocessed (429, or 503 with Retry-After);
+# * a creation on a path that the server does not serve yet (below), until the deadline;
+# * once, after a 401, with credentials that were read again.
+#
+# A new definition is in discovery and Established before the server answers on its path; until then it says a bare
+# 404, without a Status. A 404 with a Status names what is missing (the namespace, the object) and is final.
+#
+# aiohttp itself may resend a PUT or DELETE on a kept-alive connection that the server had closed, so the answer to a
+# versioned PUT may be a conflict with one's own write: on `ConflictError` read again and compare with what was meant.
 
 MAX_RETRIES: Final = 4
 TRANSPORT_ERRORS: Final = (aiohttp.ClientError, ConnectionError)

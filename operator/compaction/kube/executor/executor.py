@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
 
 import structlog
 
-from compaction.api.enums import AttemptOutcome
-from compaction.api.job.resource import CompactionJobStatus
-from compaction.api.job.status import AttemptStatus
+from compaction.api.enums import AttemptOutcome, WaitReason
+from compaction.api.job.job import CompactionJobStatus
+from compaction.api.job.job_status import AttemptStatus
+from compaction.api.policy.policy import CompactionPolicyStatus
 from compaction.core.reconcile.actions import (
     Announce,
     AssignJob,
@@ -29,19 +31,241 @@ from compaction.core.reconcile.actions import (
     DeleteLease,
     EndAttempt,
     LaunchWorker,
+    Premise,
     RaiseShare,
     StopWorker,
     WritePolicyStatus,
 )
-from compaction.core.reconcile.observations import Moment
-from compaction.errors import ApiError, CompactionError
+from compaction.core.reconcile.jobs.job import Refused, assigned, learned, token_of
+from compaction.core.reconcile.observations import Identity, Memory, Moment
+from compaction.core.reconcile.workers.fleet import launch_failed
+from compaction.errors import ApiError, ClaimRefusal, ClaimRefusedError, CompactionError, StaleTokenError
 from compaction.kube.errors import LaunchError, LaunchUncertainError
-from compaction.kube.executor.assign import AssignmentSteps
-from compaction.kube.executor.outcome import ExecutionResult
-from compaction.kube.executor.ports import PolicyObjects, PolicyWorkers
+from compaction.leases.record import next_token
 from compaction.storage.adapter import StoreAdapter
 
+# What carrying out a decision came to, and what the coordinator remembers of it.
+
+
+@dataclass(slots=True)
+class ExecutionResult:
+    """What carrying out a decision came to. `stale`: something had changed, decide again at once.
+
+    `claims` are jobs whose claim was refused, `claimed` those whose claim the store accepted; `failed_jobs` are jobs
+    whose write did not happen. `launch_errors` are messages; `not_launched` are the workers that were certainly not
+    started.
+    """
+
+    stale: bool = False
+    plan_failed: bool = False
+    status_failed: bool = False
+    claims: dict[str, Refused] = field(default_factory=dict)
+    claimed: set[str] = field(default_factory=set)
+    launch_errors: list[str] = field(default_factory=list)
+    not_launched: set[str] = field(default_factory=set)
+    failed_jobs: set[str] = field(default_factory=set)
+
+    def remembered(self, memory: Memory, *, now: float) -> Memory:
+        """The memory with refused claims, failed launches, and writes that have to be made again. `now`: monotonic."""
+        memory = learned(memory, refused=self.claims, claimed=self.claimed, now=now)
+        for message in self.launch_errors:
+            workers = launch_failed(memory.workers, message, now, names=self.not_launched)
+            memory = replace(memory, workers=workers)
+        if self.plan_failed:
+            memory = replace(memory, planning=replace(memory.planning, reading=-1))
+        if self.status_failed:
+            memory = replace(memory, status_written_at=-1e9)
+        return memory
+
+
+# What the executor writes to: the objects of one policy, and its workers.
+#
+# Two implementations each: the API server and a launcher (`api.py`, `workers.py`), and the memory of one process
+# (`local/run`). The order of the steps, and with it what a crash between two of them can do, is the executor's alone.
+#
+# Every write names the version that it was decided on. A write that finds another version is not made and sets
+# `stale`: the decision has to be made again from a fresh snapshot. A write either took effect or raised;
+# `ApiUnavailableError` means that it may have.
+
+
+class PolicyObjects(Protocol):
+    """The policy, its jobs and their Leases."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether a read or a write met another version than the decision was made from."""
+        ...
+
+    async def policy_is_absent(self) -> bool:
+        """Whether a fresh read finds no such policy."""
+        ...
+
+    async def holds(self, premise: Premise, job: Identity) -> bool:
+        """Whether fresh reads confirm what a decision about a job depends on."""
+        ...
+
+    def serves(self, worker: str) -> bool:
+        """Whether a worker still takes jobs."""
+        ...
+
+    async def create_job(self, action: CreateJob) -> bool:
+        """Create a job; one of that name stays as it is. False: the object was refused, and would be again."""
+        ...
+
+    async def put_lease(self, action: AssignJob, token: int, now: Moment) -> bool | Refused:
+        """Create the job's Lease, or take over the one that the decision knows. False: it is another one by now."""
+        ...
+
+    async def raise_share(self, action: RaiseShare) -> bool:
+        """Write the share of a running attempt on its Lease. False: the Lease has another version, or is gone."""
+        ...
+
+    async def write_job_status(self, job: Identity, status: CompactionJobStatus) -> bool:
+        """False: the job has another version, or is gone."""
+        ...
+
+    async def write_policy_status(self, policy: Identity, status: CompactionPolicyStatus) -> bool:
+        """False: the policy has another version, or is gone."""
+        ...
+
+    async def delete_job(self, job: Identity) -> None:
+        """Delete a job of that version."""
+        ...
+
+    async def delete_lease(self, lease: Identity, *, any_version: bool = False) -> None:
+        """Delete the Lease of a job or a worker, if it is still that one."""
+        ...
+
+    def announce(self, event: Announce) -> None:
+        """Publish an Event. Never fails."""
+        ...
+
+
+class PolicyWorkers(Protocol):
+    """The workers of the policy."""
+
+    async def launch(self, action: LaunchWorker) -> str:
+        """Start a worker; what to announce about it, "" when this process may start none (any more).
+
+        Raises:
+            LaunchUncertainError: it may have been started.
+            LaunchError: it was not.
+        """
+        ...
+
+    def stop(self, action: StopWorker) -> None:
+        """Begin to stop a worker, whose Lease is deleted already."""
+        ...
+
+    async def forget(self, name: str) -> None:
+        """Drop the records of a worker that has ended."""
+        ...
+
+
+# The steps that assign a job to a worker, in the order that makes every crash harmless.
+#
+# Token, claim in the store, Lease, status. A crash after the claim costs a token; one after the Lease is adopted by
+# the next reconcile, because the Lease's token is larger than the status knows; and the store takes commits of the
+# last claim only.
+
 log = structlog.get_logger(__name__)
+
+_WAITS = {
+    ClaimRefusal.BUSY: WaitReason.TARGET_BUSY,
+    ClaimRefusal.GONE: WaitReason.STORE_ERROR,
+    ClaimRefusal.ERROR: WaitReason.STORE_ERROR,
+}
+
+
+class AssignmentSteps:
+    """Assigns the jobs of one policy."""
+
+    def __init__(
+        self,
+        objects: PolicyObjects,
+        *,
+        store_of: Callable[[], StoreAdapter | None],
+        now: Moment,
+        outcome: ExecutionResult,
+        in_thread: Callable[..., Awaitable[Any]],
+    ) -> None:
+        self._objects = objects
+        self._store_of = store_of
+        self._now = now
+        self._in_thread = in_thread
+        self._outcome = outcome
+
+    async def assign(self, action: AssignJob) -> None:
+        """Token, claim, Lease, status; stops where the world has moved on, with the reason in the outcome."""
+        if not await self._steps(action):
+            self._outcome.failed_jobs.add(action.job.name)
+
+    async def _steps(self, action: AssignJob) -> bool:
+        if not await self._objects.holds(action.premise, action.job):
+            return False
+        if not self._objects.serves(action.worker):
+            # It has left since the snapshot was taken, as idle workers do: another one gets the job, with this token.
+            self._outcome.stale = True
+            return False
+        token = await self._claim(action)
+        if token is None or not await self._put_lease(action, token):
+            return False
+        status = assigned(
+            action.status,
+            token=token,
+            worker=action.worker,
+            now=self._now,
+            generation=action.generation,
+            bytes_per_second=action.bytes_per_second,
+        )
+        # Should this write fail, the Lease's larger token tells the next reconcile that the job is assigned.
+        if not await self._objects.write_job_status(action.job, status):
+            return False
+        log.info("job assigned", job=action.job.name, token=token, worker=action.worker)
+        return True
+
+    async def _claim(self, action: AssignJob) -> int | None:
+        """The new token, accepted by the store; None when the store refused, with the reason in the outcome."""
+        store, name = self._store_of(), action.job.name
+        if store is None:
+            return None
+        answer = await self._in_thread(claim, store, action)
+        if isinstance(answer, Refused):
+            self._outcome.claims[name] = answer
+            return None
+        if answer is None:
+            self._outcome.stale = True  # another coordinator was here between the two calls
+            return None
+        self._outcome.claimed.add(name)
+        return int(answer)
+
+    async def _put_lease(self, action: AssignJob, token: int) -> bool:
+        answer = await self._objects.put_lease(action, token, self._now)
+        if isinstance(answer, Refused):
+            self._outcome.claimed.discard(action.job.name)
+            self._outcome.claims[action.job.name] = answer
+            return False
+        return answer
+
+
+def claim(store: StoreAdapter, action: AssignJob) -> int | Refused | None:
+    """The new token, accepted by the store; why the store refused; or None when another replica claimed in between.
+    Blocks.
+    """
+    name = action.job.name
+    try:
+        known = store.high_water(action.spec.target, name)
+        token = next_token(action.lease_token, token_of(action.status), known)
+        store.claim(action.spec, job=name, token=token)
+    except StaleTokenError:
+        return None
+    except ClaimRefusedError as error:
+        gone = error.refusal is ClaimRefusal.GONE
+        return Refused(error.wait or _WAITS[error.refusal], error.message, terminal=gone)
+    except CompactionError as error:
+        return Refused(WaitReason.STORE_ERROR, str(error))
+    return token
+
 
 PARALLEL_WRITES: Final = 16
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from compaction.api.names import CATALOG_KIND, LABEL_MANAGED_BY, LABEL_POLICY, MANAGED_BY
-from compaction.kube.client.resources import (
+from compaction.kube.client.transport import (
     CATALOG_COMPACTIONS,
     COMPACTION_JOBS,
     COMPACTION_POLICIES,

@@ -1,24 +1,30 @@
-"""Kopf as an informer and nothing else (docs/design/control-plane-traps.md#kopf).
+"""Kopf as an informer and nothing else, and complete lists that repair what watches lost."""
 
-`@kopf.on.event` handlers feed the cache and the queue. There are no timers, daemons, change handlers or indexes, so
-Kopf writes nothing: no annotation, no finalizer, no status. Registry and settings are explicit, nothing is global.
-"""
+from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
 import aiohttp
 import kopf
+import structlog
 
-from compaction.kube.client.api import Obj
+from compaction.errors import ApiError
+from compaction.kube.client.api import ApiClient, Obj
 from compaction.kube.client.config import ApiConnection
-from compaction.kube.client.resources import LEASES, Resource
+from compaction.kube.client.transport import LEASES, Resource
 from compaction.kube.errors import ConnectionConfigError
 from compaction.kube.informer.cache import CacheChange, Delta, ObjectCache, ObjectKey
 from compaction.kube.informer.queue import WorkQueue
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica.runtime import Controller
 from compaction.storage.connector import ClosingConnector
+
+# Kopf as an informer and nothing else (docs/design/control-plane-traps.md#kopf).
+#
+# `@kopf.on.event` handlers feed the cache and the queue. There are no timers, daemons, change handlers or indexes, so
+# Kopf writes nothing: no annotation, no finalizer, no status. Registry and settings are explicit, nothing is global.
 
 
 class Feed:
@@ -183,3 +189,42 @@ def build_settings(*, rng: random.Random | None = None) -> kopf.OperatorSettings
     settings.queueing.exit_timeout = 1
     settings.execution.max_workers = 2  # only sync handlers use threads; ours are async
     return settings
+
+
+# Complete lists, swept through the cache: they fill it when a term begins, and repair later what watches lost.
+
+
+class Relist:
+    """Lists of all kinds for one cache. `namespace` None lists all namespaces."""
+
+    def __init__(
+        self, client: ApiClient, cache: ObjectCache, feed: Feed, *, namespace: str | None, metrics: Metrics
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._feed = feed
+        self._namespace = namespace
+        self._metrics = metrics
+
+    async def once(self) -> None:
+        """List every kind, owners before children. Raises ApiError; the kinds before that one are swept then."""
+        for store in self._cache.stores():
+            selector = ObjectCache.LEASE_SELECTOR if store.resource == LEASES else None
+            known = len(store)
+            listed = await self._client.list(store.resource, namespace=self._namespace, labels=selector)
+            for delta in self._feed.swept(store.resource, listed.items, listed.resource_version):
+                if known:  # the first list fills, the later ones repair
+                    self._metrics.sweep_repairs.labels(store.resource.kind, delta.change.value).inc()
+
+    async def forever(self, *, every: float, rng: random.Random) -> None:
+        """Repair the cache, and queue every policy, about every so many seconds."""
+        while True:
+            await asyncio.sleep(every * rng.uniform(0.9, 1.1))
+            try:
+                await self.once()
+                self._feed.look_at_everything()
+            except ApiError as error:
+                _log.warning("resync failed; the next one will repair", error=str(error))
+
+
+_log = structlog.get_logger(__name__)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from compaction.api.enums import WorkerEnding
-from compaction.kube.client.resources import APACHE_APPLICATIONS, Obj
+from compaction.kube.client.transport import APACHE_APPLICATIONS, Obj
 from compaction.kube.launchers.applications import (
     MAIN_FILE,
     TTL_SECONDS,
@@ -23,11 +23,18 @@ from compaction.kube.launchers.applications import (
     waiting_or_running,
 )
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
-from compaction.kube.launchers.last_words import last_words
-from compaction.kube.launchers.pod_status import Sighting, observe_pod
-from compaction.kube.launchers.pods import QUEUE_LABEL, Role, image_of, pods_of
-from compaction.kube.launchers.spark_conf import SPARK_VERSION, heap_and_overhead, spark_conf
-from compaction.kube.launchers.templates import DRIVER_CONTAINER, EXECUTOR_CONTAINER
+from compaction.kube.launchers.pod_status import Sighting, last_words, observe_pod
+from compaction.kube.launchers.pods import (
+    DRIVER_CONTAINER,
+    EXECUTOR_CONTAINER,
+    QUEUE_LABEL,
+    SPARK_VERSION,
+    Role,
+    heap_and_overhead,
+    image_of,
+    pods_of,
+    spark_conf,
+)
 
 _WAITING: Final = frozenset({"Submitted", "DriverRequested", "ScheduledToRestart"})
 _RUNNING: Final = frozenset(

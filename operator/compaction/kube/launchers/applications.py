@@ -9,22 +9,30 @@ from typing import Final
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.names import ANNOTATION_DRIVER_MEMORY, ANNOTATION_EXECUTOR_MEMORY
-from compaction.kube.client.resources import Obj, Resource
+from compaction.kube.client.transport import Obj, Resource
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
-from compaction.kube.launchers.last_words import last_words
-from compaction.kube.launchers.pod_status import Sighting, is_being_deleted, memory_of, observe_pod, policy_of
+from compaction.kube.launchers.pod_status import (
+    Sighting,
+    is_being_deleted,
+    last_words,
+    memory_of,
+    observe_pod,
+    policy_of,
+)
 from compaction.kube.launchers.pods import (
+    DRIVER_CONTAINER,
+    EXECUTOR_CONTAINER,
     Role,
     has_executors,
+    local_master,
     memory_annotations,
     metadata_of,
     object_labels,
     owner_of,
     pod_spec,
     pods_of,
+    worker_arguments,
 )
-from compaction.kube.launchers.spark_conf import local_master, worker_arguments
-from compaction.kube.launchers.templates import DRIVER_CONTAINER, EXECUTOR_CONTAINER
 
 MAIN_FILE: Final = "local:///opt/compaction/worker.py"
 SILENT_SECONDS: Final = 60.0

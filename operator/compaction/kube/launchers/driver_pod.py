@@ -10,30 +10,29 @@ import json
 from typing import Final
 
 from compaction.api.names import ANNOTATION_EXECUTOR_TEMPLATE
-from compaction.kube.client.resources import Obj
+from compaction.kube.client.transport import Obj
 from compaction.kube.launchers.base import WorkerRequest
 from compaction.kube.launchers.pods import (
+    DATA_PORT,
+    DRIVER_PORT,
+    EXECUTOR_CONTAINER,
+    IN_CLUSTER_MASTER,
     QUEUE_LABEL,
+    UI_PORT,
+    WORKER_CONTAINER,
     Role,
     has_executors,
     image_of,
+    local_master,
     metadata_of,
     owner_of,
     pod_spec,
     pods_of,
     resources,
-)
-from compaction.kube.launchers.spark_conf import (
-    DATA_PORT,
-    DRIVER_PORT,
-    IN_CLUSTER_MASTER,
-    UI_PORT,
-    local_master,
     spark_conf,
     ui_enabled,
     worker_arguments,
 )
-from compaction.kube.launchers.templates import EXECUTOR_CONTAINER, WORKER_CONTAINER
 
 TEMPLATE_DIRECTORY: Final = "/etc/compaction"
 _TEMPLATE_FILE: Final = "executor.json"

@@ -12,7 +12,7 @@ from typing import Final, TypeGuard
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.names import EXECUTOR_SERVICE_ACCOUNT
-from compaction.kube.client.resources import KUBEFLOW_APPLICATIONS, Obj
+from compaction.kube.client.transport import KUBEFLOW_APPLICATIONS, Obj
 from compaction.kube.launchers.applications import (
     MAIN_FILE,
     TTL_SECONDS,
@@ -27,10 +27,14 @@ from compaction.kube.launchers.applications import (
 )
 from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRequest
 from compaction.kube.launchers.pod_status import Sighting, ending_by_code
-from compaction.kube.launchers.pods import QUEUE_LABEL, Role, has_executors, image_of, pods_of
-from compaction.kube.launchers.spark_conf import (
+from compaction.kube.launchers.pods import (
+    QUEUE_LABEL,
     SPARK_VERSION,
+    Role,
+    has_executors,
     heap_and_overhead,
+    image_of,
+    pods_of,
     spark_conf,
     ui_enabled,
 )

@@ -1,12 +1,6 @@
-"""Workers as objects on the API server: created, read, deleted, and never changed.
+"""Workers as objects on the API server, of the kind that the policy wants or the cluster offers."""
 
-What each object looks like and means is the backends' (pure); here is the traffic. Invariants:
-
-* one worker is one object of its own name; an object that exists already is never taken for a new one;
-* an object that was seen alive and is gone was deleted from outside: a fresh read confirms it before it is reported;
-* looks are one LIST per kind with our labels, rarely while there is nothing to see; of executors, which may be many,
-  only those that wait.
-"""
+from __future__ import annotations
 
 import re
 import time
@@ -14,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import StrEnum
+from types import MappingProxyType
 from typing import Final, Protocol
 
 import structlog
@@ -28,7 +24,7 @@ from compaction.api.names import (
     MANAGED_BY,
     POLICY_KIND,
 )
-from compaction.core.reconcile.workers.launching import PATIENT
+from compaction.core.reconcile.workers.fleet import PATIENT
 from compaction.errors import (
     AlreadyExistsError,
     ApiError,
@@ -39,15 +35,94 @@ from compaction.errors import (
     NotFoundError,
 )
 from compaction.kube.client.api import ApiClient
-from compaction.kube.client.resources import PODS, Obj, Resource
 from compaction.kube.client.secrets import check_all_used_by
+from compaction.kube.client.transport import APACHE_APPLICATIONS, KUBEFLOW_APPLICATIONS, PODS, Obj, Resource
 from compaction.kube.errors import KindNotServedError, LaunchError, LaunchUncertainError
 from compaction.kube.launchers.applications import left_behind
-from compaction.kube.launchers.base import WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
-from compaction.kube.launchers.baseline import BASELINE, PodAllowance, secrets_in
-from compaction.kube.launchers.choice import KINDS, Availability
+from compaction.kube.launchers.base import (
+    BASELINE,
+    PodAllowance,
+    WorkerObservation,
+    WorkerPhase,
+    WorkerRef,
+    WorkerRequest,
+    secrets_in,
+)
 from compaction.kube.launchers.pod_status import Sighting, owner_of, with_executors
 from compaction.storage.errors import SecretError
+
+# Which launcher a worker gets: what the policy says, or what the cluster offers. Pure.
+#
+# `auto` takes the Spark operator that is there, because a cluster with one runs Spark through it; then pods of our
+# own where the operator is a pod itself; then processes beside it.
+
+
+class Availability(StrEnum):
+    """What the API server said about a kind of object."""
+
+    ABSENT = "absent"  # it does not serve the kind
+    FORBIDDEN = "forbidden"  # it does, and the operator may not list it
+    USABLE = "usable"
+
+
+KINDS: Final[Mapping[LauncherType, Resource]] = {
+    LauncherType.KUBEFLOW: KUBEFLOW_APPLICATIONS,
+    LauncherType.APACHE: APACHE_APPLICATIONS,
+    LauncherType.POD: PODS,
+}
+"""The objects that launchers create, in the order in which `auto` prefers them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherChoice:
+    """What can be used here. `in_pod`: the operator runs in a pod."""
+
+    kinds: Mapping[LauncherType, Availability] = field(default_factory=lambda: MappingProxyType({}))
+    in_pod: bool = False
+
+    def of(self, launcher: LauncherType) -> Availability:
+        """Whether a launcher's kind can be used."""
+        return self.kinds.get(launcher, Availability.ABSENT)
+
+
+def choose(wanted: LauncherType, offer: LauncherChoice) -> LauncherType:
+    """The launcher to use. Raises LaunchError when the one that the policy names cannot be used, with what to do."""
+    if wanted is LauncherType.AUTO:
+        usable = (one for one in KINDS if offer.of(one) is Availability.USABLE)
+        found = next((one for one in usable if one is not LauncherType.POD or offer.in_pod), LauncherType.PROCESS)
+        if found is not LauncherType.PROCESS or not offer.in_pod:
+            return found
+        wanted = LauncherType.POD  # the operator's image has no Spark: a process of it could not work
+    if wanted is LauncherType.PROCESS and offer.in_pod:
+        raise LaunchError(
+            "workers cannot be processes here: they would run in the operator's own pod, as the operator. Set "
+            "spec.workers.launcher to auto, or leave it out"
+        )
+    kind = KINDS.get(wanted)
+    if kind is None or offer.of(wanted) is Availability.USABLE:
+        return wanted
+    name = f"{kind.plural}.{kind.group}" if kind.group else kind.plural
+    if offer.of(wanted) is Availability.FORBIDDEN:
+        raise LaunchError(
+            f"workers cannot be started by the launcher {wanted}: the operator's account may not list {name}. Grant it "
+            f"get, list, create and delete on {name}, or choose another one in spec.workers.launcher"
+        )
+    raise LaunchError(
+        f"workers cannot be started by the launcher {wanted}: the API server does not serve {name} in version "
+        f"{kind.version}. Install that Spark operator, or choose another one in spec.workers.launcher (auto takes what "
+        "there is)"
+    )
+
+
+# Workers as objects on the API server: created, read, deleted, and never changed.
+#
+# What each object looks like and means is the backends' (pure); here is the traffic. Invariants:
+#
+# * one worker is one object of its own name; an object that exists already is never taken for a new one;
+# * an object that was seen alive and is gone was deleted from outside: a fresh read confirms it before it is
+#   reported;
+# * looks are one LIST per kind with our labels, rarely while there is nothing to see; of executors, which may be
+#   many, only those that wait.
 
 _OF_WORKERS: Final = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 SELECTOR: Final = f"{_OF_WORKERS},{LABEL_COMPONENT}={COMPONENT_WORKER}"

@@ -1,16 +1,10 @@
-"""What a driver pod's status says about its worker. Pure: a Pod object in, an observation out.
+"""A worker by the status of its driver pod, and in one sentence how it ended. Pure."""
 
-A disruption (eviction, preemption, a drained or lost node) is reported by the condition DisruptionTarget, or by the
-reasons that kubelets and node controllers have always written; by TerminationTarget when Kueue takes an admitted pod
-back, which it deletes; being out of memory by OOMKilled of the container, or by
-the signal of the kernel's killer where a shell stands between (137 alone proves nothing: a deleted pod ends with it,
-too).
+from __future__ import annotations
 
-A policy's author may add containers. What they print may hold a Secret, and a reader of the status may have no right to
-it. Only the text of the container that runs Spark is copied, without credentials; of any other container there are its
-name, the reason and the exit code.
-"""
-
+import json
+import re
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,15 +12,110 @@ from typing import Any, Final
 
 from compaction.api.enums import WorkerEnding, WorkerTrouble
 from compaction.api.names import ANNOTATION_DRIVER_MEMORY, ANNOTATION_EXECUTOR_MEMORY, POLICY_KIND
-from compaction.api.text.formatting import format_bytes
-from compaction.api.text.safe import INT64_MAX, number_in
-from compaction.kube.client.resources import Obj
+from compaction.api.text.printing import INT64_MAX, cut, format_bytes, number_in, printable, redacted
+from compaction.kube.client.transport import Obj
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase
-from compaction.kube.launchers.last_words import bounded, ending_of, last_words
-from compaction.kube.launchers.pods import QUEUE_LABEL
-from compaction.kube.launchers.spark_conf import UI_PORT
-from compaction.kube.launchers.templates import EXECUTOR_CONTAINER
-from compaction.worker.loop import WorkerExit
+from compaction.kube.launchers.pods import EXECUTOR_CONTAINER, QUEUE_LABEL, UI_PORT
+from compaction.worker.loop import EXIT_WORDS, LAST_WORDS, WorkerExit
+
+# How a worker ended, in one sentence, from its exit code and the end of its log, or of what its submission printed.
+#
+# A log ends with the last writer's lines: when the API server is away, with the stack traces of a client inside of
+# the JVM. What a person reads in a job's attempts is what the worker itself said, or else the last line that is no
+# trace.
+
+LONGEST: Final = 300
+"""Characters of a log in a message."""
+_READ: Final = 32_768
+"""Characters of a log that are searched. A pod's status has 4096 bytes of it, Kubeflow's all that spark-submit said."""
+_OF_A_TRACE: Final = re.compile(r"\s|Traceback \(")
+"""Lines of a stack trace, of Java and of Python, are indented; the error itself is not."""
+_OURS: Final = re.compile(r"\d{4}-\d\d-\d\dT\S+ \[\w+ *\] (?P<said>.*?)(?:\s+\[[\w.]+\].*)?")
+"""A line of `kube.logging` in its form for people: time, level, what was said, logger, keys."""
+_SPARKS_OWN: Final = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (?:WARN|INFO|DEBUG) ")
+_CAUSED: Final = "Caused by: "
+_THROWN: Final = re.compile(r'.*?Exception in thread "[^"]*" (?P<said>.+)')
+_ANSWERED: Final = re.compile(r"[\w.$]+: (?:Failure executing: .*? Message: )(?P<said>.+?)(?:\. Received status: .*)?")
+"""What the API server answered to Spark's client, which says beside it where it asked, and all of it once more."""
+_ERROR: Final = "error: "
+
+
+def ending_of(code: int | None, output: str) -> str:
+    """What is said of a worker that ended with this exit code (negative: a signal; None: not known) and this output."""
+    if code is None:
+        words = last_words(output)
+        return f"its process is gone; its log ends with: {words}" if words else ""
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    words = EXIT_WORDS.get(code) or last_words(output)
+    return f"exit code {code}: {words}" if words else f"exit code {code}"
+
+
+def last_words(output: str) -> str:
+    """One printable line of at most `LONGEST` characters: the worker's own last words, or the last line that says much.
+    Without credentials, as a status may be read by those who may not read the log.
+
+    Empty only where there is nothing to say.
+    """
+    # A key and its end may be lines apart, so before there are lines.
+    lines = [line.rstrip() for line in redacted(_end_of(output)).splitlines() if line.strip()]
+    telling = [_said(line) for line in lines if not _OF_A_TRACE.match(line)] or [line.strip() for line in lines]
+    own = [line for line in telling if line.startswith((_ERROR, LAST_WORDS))]
+    loud = [line for line in telling if not _SPARKS_OWN.match(line)]
+    chosen = next((found[-1] for found in (own, _thrown(telling), loud, telling) if found), "")
+    return cut(printable(chosen.removeprefix(_CAUSED)), LONGEST)
+
+
+def _thrown(lines: list[str]) -> list[str]:
+    """The exception that ended a program, with its last cause where that says something else."""
+    for number, line in enumerate(lines):
+        if (thrown := _THROWN.fullmatch(line)) is not None:
+            causes = [later.removeprefix(_CAUSED) for later in lines[number:] if later.startswith(_CAUSED)]
+            first, cause = (_answered(said) for said in (thrown["said"], causes[-1] if causes else ""))
+            return [first if cause in first else f"{first}; caused by {cause}"]
+    return []
+
+
+def _answered(said: str) -> str:
+    found = _ANSWERED.fullmatch(said)
+    return found["said"] if found is not None else said
+
+
+def bounded(words: str) -> str:
+    """What Kubernetes says of a pod, as it may stand in a message: one printable line, without credentials."""
+    return cut(printable(redacted(words[:_READ])), LONGEST)
+
+
+def _end_of(output: str) -> str:
+    """The last lines, whole ones where there are several: half a line could be a value without its name."""
+    if len(output) <= _READ:
+        return output
+    end = output[-_READ:]
+    return end.partition("\n")[2] or end
+
+
+def _said(line: str) -> str:
+    """What a line of ours says, without time, level and keys; any other line as it is."""
+    if line.startswith("{"):
+        try:
+            said = json.loads(line).get("message")
+        except (ValueError, RecursionError):
+            return line
+        return said if isinstance(said, str) and said else line
+    match = _OURS.fullmatch(line)
+    return match["said"] if match is not None else line
+
+
+# What a driver pod's status says about its worker. Pure: a Pod object in, an observation out.
+#
+# A disruption (eviction, preemption, a drained or lost node) is reported by the condition DisruptionTarget, or by the
+# reasons that kubelets and node controllers have always written; by TerminationTarget when Kueue takes an admitted
+# pod back, which it deletes; being out of memory by OOMKilled of the container, or by the signal of the kernel's
+# killer where a shell stands between (137 alone proves nothing: a deleted pod ends with it, too).
+#
+# A policy's author may add containers. What they print may hold a Secret, and a reader of the status may have no
+# right to it. Only the text of the container that runs Spark is copied, without credentials; of any other container
+# there are its name, the reason and the exit code.
 
 _IMAGE: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",

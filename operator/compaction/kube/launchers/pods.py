@@ -1,10 +1,9 @@
-"""The pods of a worker as plain objects: what driver and executors have in common, with every launcher.
+"""Pods of a worker as plain objects: what driver and executors have in common, Spark's settings, a user's template."""
 
-They satisfy PodSecurity `restricted` and run on a read-only root: whatever Spark writes goes to an emptyDir. The driver
-may talk to the API server (its Leases, and its executors); executors may not.
-"""
+from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
@@ -18,15 +17,87 @@ from compaction.api.names import (
     pod_labels,
 )
 from compaction.api.names import API_VERSION as OUR_API_VERSION
-from compaction.api.policy.pods import Toleration
-from compaction.api.policy.workers import WorkersSpec
+from compaction.api.policy.workers import Toleration, WorkersSpec
 from compaction.errors import CONFIG_MAP
-from compaction.kube.client.resources import Obj
+from compaction.kube.client.transport import Obj
 from compaction.kube.errors import LaunchError
-from compaction.kube.launchers.base import PodRequest, WorkerRequest
-from compaction.kube.launchers.baseline import check_pod
-from compaction.kube.launchers.templates import with_user_template
+from compaction.kube.launchers.base import PodRequest, WorkerRequest, check_pod
 from compaction.storage.secrets import MOUNTED_AT
+
+# A user's pod template merged into ours: nothing of either is lost, and where both speak the user's word counts.
+#
+# The rules are those of a strategic merge where it matters: maps by key; containers by name, recursively; volumes,
+# variables and mounts by their key, as wholes (two kinds of source in one would be refused); tolerations and the like
+# are added up; any other list is replaced.
+
+WORKER_CONTAINER: Final = "worker"
+"""What a user's template calls the container that runs Spark, whatever a backend calls it."""
+DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
+EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
+"""What Spark and both Spark operators call the containers they look for."""
+
+_MERGED: Final = {"containers": "name", "initContainers": "name"}
+_KEYED: Final = {
+    "volumes": "name",
+    "env": "name",
+    "volumeMounts": "mountPath",
+    "imagePullSecrets": "name",
+    "ports": "containerPort",
+    "hostAliases": "ip",
+}
+_ADDED: Final = frozenset({"tolerations", "envFrom", "topologySpreadConstraints", "supplementalGroups"})
+_WHERE: Final = "spec.workers.podTemplate.spec"
+
+
+def merged(ours: Mapping[str, Any], theirs: Mapping[str, Any], *, where: str = _WHERE) -> Obj:
+    """`ours` with `theirs` merged in, as new objects. Raises LaunchError naming a member of another form than ours."""
+    result: Obj = {**ours}
+    for key, value in theirs.items():
+        path = f"{where}.{key}"
+        if key in _MERGED or key in _KEYED or key in _ADDED:
+            result[key] = _merged_list(key, result.get(key) or [], value, where=path)
+        elif isinstance(result.get(key), Mapping):
+            if not isinstance(value, Mapping):
+                raise LaunchError(f"{path} must be an object, with members of its own")
+            result[key] = merged(result[key], value, where=path)
+        else:
+            result[key] = value
+    return result
+
+
+def _merged_list(key: str, ours: Sequence[Any], theirs: Any, *, where: str) -> list[Any]:
+    if not isinstance(theirs, list):
+        raise LaunchError(f"{where} must be a list")
+    if key in _ADDED:
+        return [*ours, *(item for item in theirs if item not in ours)]
+    name = _MERGED.get(key) or _KEYED[key]
+    found = {item[name]: item for item in ours}
+    for number, item in enumerate(theirs):
+        here = f"{where}[{number}]"
+        if not isinstance(item, Mapping) or not isinstance(item.get(name), str | int):
+            raise LaunchError(f"{here} must be an object with {name}")
+        known = found.get(item[name])
+        found[item[name]] = merged(known, item, where=here) if known is not None and key in _MERGED else dict(item)
+    return list(found.values())
+
+
+def with_user_template(spec: Obj, theirs: Mapping[str, Any], *, container: str) -> Obj:
+    """Our pod specification (its first container runs Spark) with the user's merged in; the container is named
+    `container` in the end, and stays the first.
+    """
+    ours = {**spec, "containers": [{**spec["containers"][0], "name": WORKER_CONTAINER}, *spec["containers"][1:]]}
+    result = merged(ours, theirs)
+    first, *others = result["containers"]
+    # What is run is not the template's to say: a worker that runs something else announces itself to nobody.
+    kept = {key: ours["containers"][0][key] for key in ("command", "args") if key in ours["containers"][0]}
+    first = {key: value for key, value in first.items() if key not in ("command", "args")} | kept
+    return result | {"containers": [first | {"name": container}, *others]}
+
+
+# The pods of a worker as plain objects: what driver and executors have in common, with every launcher.
+#
+# They satisfy PodSecurity `restricted` and run on a read-only root: whatever Spark writes goes to an emptyDir. The
+# driver may talk to the API server (its Leases, and its executors); executors may not.
 
 SCRATCH: Final = {"tmp": "/tmp", "work-dir": "/opt/spark/work-dir"}
 """Where a worker writes: volumes by name, and the paths at which they are mounted."""
@@ -194,3 +265,137 @@ def _placement(workers: WorkersSpec) -> Obj:
 
 def _toleration(one: Toleration) -> Obj:
     return {key: value for key, value in one.to_object().items() if value != ""}
+
+
+# Spark's settings for workers in pods, as plain text: defaults, then the policy's own, then what has to be as it is.
+#
+# Names and meanings: Spark's "Running on Kubernetes" and "Configuration" pages, release 4.3.
+
+SPARK_VERSION: Final = "4.3.0"
+IN_CLUSTER_MASTER: Final = "k8s://in-cluster"
+"""Executors in the cluster whose pod the driver is; `compactor worker` puts the API server's address in: a name would
+need DNS, and a variable of the kubelet's has no brackets where IPv6 needs them.
+"""
+HEAP: Final = "512m"
+"""The JVM's heap, unless the policy says otherwise: data never passes through the JVM, Spark starts with no less."""
+LEAST_OVERHEAD_MIB: Final = 256
+DRIVER_PORT: Final = 7078
+DATA_PORT: Final = 7079
+UI_PORT: Final = 4040
+_TASK_FAILURES: Final = 4
+"""After so many failures of one task Spark fails its job (spark.task.maxFailures)."""
+_MIB: Final = 1 << 20
+_SIZE: Final = re.compile(r"([0-9]+)\s*(b|k|kb|m|mb|g|gb|t|tb)?", re.IGNORECASE)
+_TO_MIB: Final = {"b": 1 / _MIB, "k": 1 / 1024, "": 1.0, "m": 1.0, "g": 1024.0, "t": 1024.0 * 1024.0}
+
+
+def local_master(workers: WorkersSpec) -> str:
+    """The master of a driver that runs all tasks itself."""
+    return f"local[{workers.driver.cores}]"
+
+
+def heap_and_overhead(conf: Mapping[str, str], *, role: str, memory: int) -> tuple[str, int]:
+    """The heap as Spark writes it, and the MiB of the pod's `memory` (bytes) that are left for everything else.
+
+    Raises LaunchError when the heap that the policy asks for does not fit.
+    """
+    key = f"spark.{role}.memory"
+    heap = conf.get(key, HEAP)
+    found = _SIZE.fullmatch(heap.strip())
+    if found is None:
+        raise LaunchError(f"spec.workers.sparkConf.{key} is {heap!r}: write a size such as 512m or 2g")
+    overhead = memory // _MIB - round(int(found[1]) * _TO_MIB[(found[2] or "")[:1].lower()])
+    if overhead < LEAST_OVERHEAD_MIB:
+        raise LaunchError(
+            f"spec.workers.sparkConf.{key} ({heap}) does not fit into spec.workers.{role}.memory "
+            f"({memory // _MIB} MiB) with {LEAST_OVERHEAD_MIB} MiB for Python: raise the one or lower the other"
+        )
+    return heap, overhead
+
+
+def spark_conf(request: WorkerRequest, *, image: str) -> dict[str, str]:
+    """The settings that hold for every backend. Raises LaunchError when sizes do not fit together."""
+    pod = pods_of(request)
+    workers = pod.workers
+    defaults = {"spark.ui.port": str(UI_PORT)}
+    if workers.event_log_dir:
+        defaults |= {"spark.eventLog.enabled": "true", "spark.eventLog.dir": workers.event_log_dir}
+    heap, _ = heap_and_overhead(workers.spark_conf, role="driver", memory=pod.memory)
+    required = {"spark.driver.memory": heap}
+    if has_executors(workers):
+        defaults |= _executor_defaults(workers)
+        required |= _executors(request, pod, image=image)
+    return {**defaults, **workers.spark_conf, **required}
+
+
+def _executor_defaults(workers: WorkersSpec) -> dict[str, str]:
+    most = max(
+        workers.executor.instances, workers.dynamic_allocation.max_executors if workers.dynamic_allocation else 0
+    )
+    return {
+        # Before all executors have come, Spark would count too few cores, for good.
+        "spark.default.parallelism": str(most * workers.executor.cores),
+        # An executor whose node is drained takes no new tasks, and its running ones are not held against the job.
+        "spark.decommission.enabled": "true",
+        "spark.storage.decommission.enabled": "false",
+        # A task that its executors cannot hold fails its job, which says why, before Spark gives up the application.
+        "spark.executor.maxNumFailures": str(_TASK_FAILURES * (most + 1)),
+        "spark.kubernetes.executor.deleteOnTermination": "true",
+        "spark.kubernetes.executor.enablePollingWithResourceVersion": "true",
+    }
+
+
+def _executors(request: WorkerRequest, pod: PodRequest, *, image: str) -> dict[str, str]:
+    workers, executor = pod.workers, pod.workers.executor
+    heap, overhead = heap_and_overhead(workers.spark_conf, role="executor", memory=pod.executor_memory)
+    conf = {
+        "spark.executor.memory": heap,
+        "spark.executor.memoryOverhead": f"{overhead}m",
+        "spark.executor.cores": str(executor.cores),
+        "spark.kubernetes.executor.request.cores": str(executor.cpu),
+        "spark.kubernetes.namespace": request.policy.namespace,
+        "spark.kubernetes.container.image": image,
+        "spark.kubernetes.executor.podNamePrefix": request.name,
+        "spark.kubernetes.authenticate.executor.serviceAccountName": EXECUTOR_SERVICE_ACCOUNT,
+        # Nothing but pods is made by a driver, so a driver needs no other permission.
+        "spark.kubernetes.executor.disableConfigMap": "true",
+        "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
+        "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
+        "spark.kubernetes.driver.service.deleteOnTermination": "false",
+        "spark.driver.port": str(DRIVER_PORT),
+        "spark.driver.blockManager.port": str(DATA_PORT),
+        "spark.blockManager.port": str(DATA_PORT),
+    }
+    if workers.image_pull_policy is not None:
+        conf["spark.kubernetes.container.image.pullPolicy"] = workers.image_pull_policy.value
+    if executor.cpu_limit is not None:
+        conf["spark.kubernetes.executor.limit.cores"] = str(executor.cpu_limit)
+    return conf | _numbers(workers)
+
+
+def _numbers(workers: WorkersSpec) -> dict[str, str]:
+    dynamic = workers.dynamic_allocation
+    if dynamic is None:
+        return {"spark.executor.instances": str(workers.executor.instances)}
+    return {
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": str(dynamic.min_executors),
+        "spark.dynamicAllocation.maxExecutors": str(dynamic.max_executors),
+        "spark.dynamicAllocation.initialExecutors": str(max(workers.executor.instances, dynamic.min_executors)),
+        "spark.dynamicAllocation.executorIdleTimeout": f"{dynamic.idle_seconds}s",
+    }
+
+
+def ui_enabled(conf: Mapping[str, str]) -> bool:
+    """True when the policy asks for Spark's web page (by default it is off: it costs memory and a port)."""
+    return conf.get("spark.ui.enabled", "false").lower() == "true"
+
+
+def worker_arguments(request: WorkerRequest) -> list[str]:
+    """What `compactor worker` has to know, without Spark's master and settings."""
+    return [
+        *("--namespace", request.policy.namespace, "--policy", request.policy.name, "--name", request.name),
+        *("--slots", str(request.slots), "--idle-seconds", f"{request.idle_seconds:g}"),
+        *("--lease-seconds", str(request.lease_seconds)),
+    ]

@@ -1,46 +1,135 @@
-"""Workers as local subprocesses: the launcher of the local mode.
+"""Workers as local subprocesses, for the local mode, and their Secrets in files of this user alone."""
 
-Each worker is a session leader of its own (setsid), so it survives the coordinator that started it, and takes its Spark
-JVM along when it is killed. What is known about it lives in files, so that any later coordinator on this machine finds
-it again:
-
-    <state-dir>/workers/<name>.json   pid, the process's start time in clock ticks, policy, command
-    <state-dir>/workers/<name>.log    its stdout and stderr
-    <state-dir>/workers/<name>.secrets/  what it needs of its store's Secrets (process_secrets.py)
-
-A pid alone proves nothing: the kernel uses it again. A process is ours only while its start time equals the one in the
-file, and only then is it ever signalled. The exit code is known to the coordinator that started the worker; a successor
-sees it as Lost, which says nothing about success: the worker's Lease and the store do.
-"""
+from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
 from compaction.kube.errors import LaunchError
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
-from compaction.kube.launchers.last_words import ending_of
-from compaction.kube.launchers.process_secrets import (
-    REFRESH_SECONDS,
-    SUFFIX,
-    handed_over,
-    read_all,
-    refresh,
-    remove_unheld,
-)
-from compaction.storage.secrets import Secrets
+from compaction.kube.launchers.pod_status import ending_of
+from compaction.storage.errors import SecretError
+from compaction.storage.secrets import DirectorySecrets, Secrets, write_secrets
+from compaction.worker.scratch import hold, remove_abandoned
+
+# The Secrets of a worker that is a process: files that are this user's alone, never its arguments or its environment.
+#
+#     <state-dir>/workers/<worker>.secrets/<secret>/<key>
+#
+# The directory is locked by a descriptor that the worker inherits, so it is the kernel that says when the worker is
+# gone, however it ended and from whichever process; each check of a launcher removes what no process holds any more.
+
+SUFFIX: Final = "secrets"
+REFRESH_SECONDS: Final = 15.0
+"""How often the Secrets of running workers are compared with what they have."""
+
+
+class HandedOver(NamedTuple):
+    """Where the worker finds its Secrets, and the descriptors that it has to inherit; nothing when it needs none."""
+
+    directory: Path | None
+    descriptors: tuple[int, ...]
+
+
+def read_all(secrets: Secrets | None, names: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:
+    """Name -> key -> text. Raises LaunchError naming the Secret that cannot be read; nothing was written then."""
+    if names and secrets is None:
+        raise LaunchError(f"Secret {names[0]} is needed, and this launcher was given none")
+    try:
+        return {name: secrets.read(name) for name in names} if secrets is not None else {}
+    except SecretError as error:
+        raise LaunchError(str(error)) from error
+
+
+@contextmanager
+def handed_over(base: Path, worker: str, values: Mapping[str, Mapping[str, str]]) -> Iterator[HandedOver]:
+    """Write them below `base`, for a worker that is started inside the block and inherits the lock.
+
+    Without a worker that holds it, the directory is removed at the end. Raises OSError, FileExistsError for a name that
+    was used before.
+    """
+    if not values:
+        yield HandedOver(None, ())
+        return
+    path = base / f"{worker}.{SUFFIX}"
+    with _alone(base, operation=fcntl.LOCK_EX):
+        path.mkdir(mode=0o700)
+        lock = hold(path)
+    try:
+        write_secrets(path, values)
+        yield HandedOver(path, (lock,))
+    finally:
+        os.close(lock)
+        remove_abandoned(base, path.name)
+
+
+def refresh(base: Path, worker: str, secrets: Secrets) -> None:
+    """Write the Secrets of a running worker again that have changed, as the kubelet does for pods. What cannot be read
+    now stays as it is.
+    """
+    path = base / f"{worker}.{SUFFIX}"
+    written = DirectorySecrets(str(path))
+    with suppress(FileNotFoundError):
+        names = [entry.name for entry in path.iterdir() if entry.is_dir()]
+        for name in names:
+            try:
+                values = secrets.read(name)
+                if values == written.read(name):
+                    continue
+                with _alone(base, operation=fcntl.LOCK_EX):
+                    write_secrets(path, {name: values})
+                log.info("a changed Secret was handed on", worker=worker, secret=name)
+            except SecretError as error:
+                log.warning("a worker keeps the Secret that it has", worker=worker, error=str(error))
+
+
+def remove_unheld(base: Path) -> None:
+    """Remove the Secrets of workers that have ended; those of one that is just being started are left alone."""
+    with suppress(BlockingIOError, FileNotFoundError), _alone(base, operation=fcntl.LOCK_EX | fcntl.LOCK_NB):
+        remove_abandoned(base, f"*.{SUFFIX}")
+
+
+@contextmanager
+def _alone(base: Path, *, operation: int) -> Iterator[None]:
+    """No other process creates or removes directories of Secrets: one that is not locked yet is not abandoned."""
+    descriptor = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, operation)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+log = structlog.get_logger(__name__)
+
+
+# Workers as local subprocesses: the launcher of the local mode.
+#
+# Each worker is a session leader of its own (setsid), so it survives the coordinator that started it, and takes its
+# Spark JVM along when it is killed. What is known about it lives in files, so that any later coordinator on this
+# machine finds it again:
+#
+#     <state-dir>/workers/<name>.json   pid, the process's start time in clock ticks, policy, command
+#     <state-dir>/workers/<name>.log    its stdout and stderr
+#     <state-dir>/workers/<name>.secrets/  what it needs of its store's Secrets (process_secrets.py)
+#
+# A pid alone proves nothing: the kernel uses it again. A process is ours only while its start time equals the one in
+# the file, and only then is it ever signalled. The exit code is known to the coordinator that started the worker; a
+# successor sees it as Lost, which says nothing about success: the worker's Lease and the store do.
 
 #: What a worker inherits from the operator's environment; everything else is passed on purpose, or not at all.
 PASSED_ENVIRONMENT: Final = (
@@ -90,7 +179,7 @@ class _Record:
         )
 
     @classmethod
-    def parse(cls, text: str, *, name: str) -> "_Record":
+    def parse(cls, text: str, *, name: str) -> _Record:
         """The record in the file of worker `name`. Raises ValueError when it is anything else.
 
         Every field is checked: what it says is looked up below /proc, signalled, and compared with our clock.

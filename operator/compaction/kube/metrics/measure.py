@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from compaction.api.enums import Approval, AttemptOutcome, JobReason, JobState
-from compaction.api.job.superseded import is_superseded
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.core.planning.debt import debt_of
+from compaction.api.policy.policy import CompactionPolicy, is_superseded
+from compaction.core.planning.debt import ScanResult, debt_of
 from compaction.core.reconcile.actions import Decision
-from compaction.core.reconcile.observations import PolicySnapshot, ScanResult
-from compaction.core.reconcile.workers.skew import skewed
+from compaction.core.reconcile.observations import PolicySnapshot
+from compaction.core.reconcile.workers.fleet import skewed
 from compaction.kube.informer.cache import ObjectKey
 from compaction.kube.metrics.registry import Metrics
 

@@ -1,9 +1,6 @@
-"""The operator's process: configuration, probes, election; then one term of leadership; then the end.
+"""The process of the operator: configuration, probes, election; then one term of leadership; then the end."""
 
-The main thread waits for the election and leads; the elector, the probes and the deadman have threads of their own.
-Exit codes and the order of the end are promised in docs/control-plane.md §3 and §5. A process leads once: after its
-term it exits, and its supervisor starts it again.
-"""
+from __future__ import annotations
 
 import asyncio
 import os
@@ -11,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from importlib.metadata import version
@@ -21,19 +19,78 @@ from typing import Final
 
 import structlog
 
-from compaction.api.names import COORDINATOR_LEASE
-from compaction.kube.client.api import ApiClient
+from compaction.api.names import COMPONENT_COORDINATOR, COORDINATOR_LEASE, LABEL_COMPONENT, LABEL_MANAGED_BY, MANAGED_BY
+from compaction.errors import NotFoundError
+from compaction.kube.client.api import LEASES, ApiCall, ApiClient
 from compaction.kube.client.config import ApiConnection, load_connection
-from compaction.kube.client.leaseport import coordinator_lease
 from compaction.kube.launchers.base import Launcher
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica import preflight
-from compaction.kube.replica.probes import Health, LoopHeartbeat, ProbeServer
-from compaction.kube.replica.runtime import Controller
+from compaction.kube.replica.runtime import Controller, Health, LoopHeartbeat, ProbeServer
 from compaction.kube.replica.term import StopRequest, Term, TermSettings
-from compaction.leases.election import ElectionSettings, ElectionState, make_identity
+from compaction.leases.election import ElectionPort, ElectionSettings, ElectionState, make_identity
 from compaction.leases.elector import Deadman, Elector
+from compaction.leases.record import Lease, LeaseRecord
+
+# The API server as an election needs it: one Lease, three verbs, a deadline per call that fits the renew deadline.
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorLease:
+    """One named Lease (`leases.election.LeasePort`)."""
+
+    client: ApiClient
+    namespace: str
+    name: str
+
+    async def get(self) -> Lease:
+        """Read it. Raises NotFoundError."""
+        return Lease.parse(await self.client.get(LEASES, self.name, namespace=self.namespace))
+
+    async def create(self, record: LeaseRecord) -> Lease:
+        """Make it. Raises AlreadyExistsError, NotFoundError when its namespace does not exist."""
+        labels = {LABEL_MANAGED_BY: MANAGED_BY, LABEL_COMPONENT: COMPONENT_COORDINATOR}
+        lease = Lease(name=self.name, namespace=self.namespace, record=record, labels=labels)
+        try:
+            return Lease.parse(await self.client.create(LEASES, lease.body()))
+        except NotFoundError as error:
+            raise NotFoundError(
+                f'Cannot create Lease {self.name}: namespace "{self.namespace}" does not exist. '
+                "Create it or correct --namespace, or --lease-namespace where that is given.",
+                status=error.status,
+                reason=error.reason,
+            ) from None
+
+    async def replace(self, lease: Lease) -> Lease:
+        """Compare-and-set. Raises ConflictError."""
+        return Lease.parse(await self.client.replace(LEASES, lease.body()))
+
+
+def coordinator_lease(
+    connection: ApiConnection,
+    *,
+    namespace: str,
+    name: str,
+    call_deadline: float,
+    user_agent: str = "compactor-elector",
+    observe: Callable[[ApiCall], None] | None = None,
+) -> Callable[[], AbstractAsyncContextManager[ElectionPort]]:
+    """A factory for the elector: it opens a client of its own, inside the elector's loop."""
+
+    @asynccontextmanager
+    async def open_port() -> AsyncIterator[ElectionPort]:
+        async with ApiClient(connection, user_agent=user_agent, deadline=call_deadline, observe=observe) as client:
+            yield CoordinatorLease(client, namespace, name)
+
+    return open_port
+
+
+# The operator's process: configuration, probes, election; then one term of leadership; then the end.
+#
+# The main thread waits for the election and leads; the elector, the probes and the deadman have threads of their own.
+# Exit codes and the order of the end are promised in docs/control-plane.md §3 and §5. A process leads once: after its
+# term it exits, and its supervisor starts it again.
 
 #: How long a thread may compute before another one gets its turn (Python's default is ten times as much). The elector
 #: needs many turns for one renewal, and scans compute for minutes (docs/adr/0034-no-thread-is-made-less-urgent.md).

@@ -13,10 +13,11 @@ import structlog
 from pydantic import ValidationError
 
 from compaction.api.names import GROUP, VERSION
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.policy.policy import CompactionPolicy
 from compaction.errors import CONFIG_MAP, ApiError, ApiUnavailableError, NotFoundError, TooManyRequestsError
 from compaction.kube.client.api import ApiClient
-from compaction.kube.client.resources import (
+from compaction.kube.client.secrets import may_not_read, resource_of
+from compaction.kube.client.transport import (
     ACCESS_REVIEWS,
     CATALOG_COMPACTIONS,
     COMPACTION_JOBS,
@@ -26,7 +27,6 @@ from compaction.kube.client.resources import (
     Obj,
     Resource,
 )
-from compaction.kube.client.secrets import may_not_read, resource_of
 from compaction.kube.errors import KindsNotServedError, MissingPermissionsError
 from compaction.registry import kind_of
 

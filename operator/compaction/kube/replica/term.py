@@ -24,14 +24,12 @@ from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.executor.events import EventRecorder
 from compaction.kube.informer.cache import CatalogKey, ObjectCache, ObjectKey
-from compaction.kube.informer.handlers import Feed, build_registry, build_settings
+from compaction.kube.informer.handlers import Feed, Relist, build_registry, build_settings
 from compaction.kube.informer.queue import WorkQueue
-from compaction.kube.informer.relist import Relist
 from compaction.kube.launchers.base import Launcher
 from compaction.kube.logging import bound
 from compaction.kube.metrics.registry import Metrics
-from compaction.kube.replica.probes import LoopHeartbeat
-from compaction.kube.replica.runtime import Controller, Runtime
+from compaction.kube.replica.runtime import Controller, LoopHeartbeat, Runtime
 from compaction.leases.elector import Elector
 
 _HEARTBEAT_SECONDS: Final = 1.0

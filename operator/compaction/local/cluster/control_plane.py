@@ -1,36 +1,265 @@
-"""A real control plane on loopback: etcd and kube-apiserver with certificates of their own and RBAC on.
-
-Invariants:
-* etcd listens on a Unix socket in a directory that only its owner can enter. A TCP port would let any local user write
-  past RBAC.
-* The API server's port is reserved by a bound socket of ours until the server itself has bound it (both with
-  SO_REUSEPORT), so no other process can be given the port in between.
-* Every process is stopped by the id it got here, in reverse order of the start: after a failed start, at `stop`, and
-  by the kernel when a foreground owner dies.
-
-etcd runs with --unsafe-no-fsync: the data survives a crash of any process, not of the machine. It is a place to try
-things out and to test.
+"""A real control plane on loopback: etcd and kube-apiserver with certificates and RBAC; its state file, its up and
+down.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import http.client
+import json
 import os
+import select
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
 
-from compaction.local.cluster.admin import AdminClient
-from compaction.local.cluster.certs import LOOPBACK, Authority, ensure_authority, write_private
-from compaction.local.cluster.kubeconfig import write_kubeconfig
-from compaction.local.cluster.state import LocalState, remove_state, write_state
-from compaction.local.errors import ControlPlaneError
-from compaction.local.processes.process import ProcessId, spawn
-from compaction.local.programs.binaries import Binaries
+import yaml
+
+from compaction.local.cluster.certs import LOOPBACK, Authority, KeyPair, ensure_authority, write_private
+from compaction.local.errors import ControlPlaneBusyError, ControlPlaneError, LocalStateError
+from compaction.local.processes.process import ProcessId, exclusive, spawn
+from compaction.local.programs.binaries import Binaries, ensure_binaries
+
+# The state file of a local control plane: what runs, so that another command can find, inspect and stop it.
+#
+# Layout of a state directory (0700): `state.json`, `kubeconfig`, `certificates/`, `etcd/` (the data), `log/`,
+# `run.lock`. The file is written before the first process starts to serve and replaced atomically; it is removed when
+# everything it names is gone.
+
+VERSION = 1
+LARGEST_PID = 2**31 - 1
+
+
+def default_state_dir() -> Path:
+    """`${XDG_STATE_HOME:-~/.local/state}/compaction-operator`: where `compactor local` keeps its control plane."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "compaction-operator"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalState:
+    """What `compactor local` started: the server's `url`, the file to reach it, the processes in the order of their
+    start.
+    """
+
+    url: str
+    kubeconfig: Path
+    processes: tuple[ProcessId, ...]
+
+    @property
+    def running(self) -> bool:
+        return bool(self.processes) and all(process.alive() for process in self.processes)
+
+    @property
+    def survivors(self) -> tuple[ProcessId, ...]:
+        """The processes that still run, in the order of their start."""
+        return tuple(process for process in self.processes if process.alive())
+
+
+def state_file(directory: Path) -> Path:
+    return directory / "state.json"
+
+
+def write_state(directory: Path, state: LocalState) -> None:
+    document = {
+        "version": VERSION,
+        "url": state.url,
+        "kubeconfig": str(state.kubeconfig),
+        "processes": [asdict(process) for process in state.processes],
+    }
+    write_private(state_file(directory), json.dumps(document, indent=2).encode())
+
+
+def read_state(directory: Path) -> LocalState | None:
+    """The recorded state, or None when nothing was recorded.
+
+    Raises:
+        LocalStateError: the file is there but is not one of ours.
+    """
+    path = state_file(directory)
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise LocalStateError(str(path), f"not JSON ({error})") from error
+    try:
+        if document["version"] != VERSION:
+            raise LocalStateError(str(path), f"its version is unknown, expected {VERSION}")
+        processes = tuple(
+            ProcessId(name=str(item["name"]), pid=int(item["pid"]), started=str(item["started"]))
+            for item in document["processes"]
+        )
+        if not all(1 < process.pid <= LARGEST_PID for process in processes):
+            raise LocalStateError(str(path), "a process number is out of range")
+        return LocalState(url=str(document["url"]), kubeconfig=Path(document["kubeconfig"]), processes=processes)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise LocalStateError(str(path), f"a field is missing or malformed ({type(error).__name__})") from error
+
+
+def remove_state(directory: Path) -> None:
+    state_file(directory).unlink(missing_ok=True)
+
+
+# A very small blocking client for the local control plane: start-up probes and fixtures, before and beside the
+# operator's own client.
+#
+# JSON in and out, HTTP errors are answers and not exceptions. Each thread keeps the connection of its last request: a
+# handshake costs client and server five times what a request does, and who waits for something asks again and again.
+
+TIMEOUT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer: `status` code and the raw `text`."""
+
+    status: int
+    text: str
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminClient:
+    """Requests to `url` as the owner of the client certificate in `certificate`/`key` (without one: anonymous)."""
+
+    url: str
+    ca: Path
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        content_type: str = "application/json",
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> Answer:
+        """Send one request. Raises OSError (refused, reset, timeout) when there is no answer at all."""
+        connection = _connection(self, timeout)
+        headers = {"Accept": "application/json"}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        try:
+            connection.request(method, path, body=None if body is None else json.dumps(body), headers=headers)
+            answer = connection.getresponse()
+            return Answer(status=answer.status, text=answer.read().decode())
+        except http.client.HTTPException as error:
+            connection.close()
+            raise ConnectionError(f"{self.url}: {error!r}") from error
+        except BaseException:
+            # Half of an answer may be left in it.
+            connection.close()
+            raise
+
+    def connect(self) -> http.client.HTTPSConnection:
+        """A connection; its first request opens it, and the next one opens it again once it is closed."""
+        target = urlsplit(self.url)
+        return http.client.HTTPSConnection(target.hostname or "", target.port, context=self._context())
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(self.ca))
+        if self.certificate is not None:
+            context.load_cert_chain(self.certificate, self.key)
+        return context
+
+
+@dataclass(eq=False, slots=True)
+class _Kept:
+    """The connection that a thread keeps, of which process and client; closed when the thread ends."""
+
+    process: int
+    client: AdminClient
+    connection: http.client.HTTPSConnection
+
+    def __del__(self) -> None:
+        self.connection.close()
+
+
+_of_thread = threading.local()
+
+
+def _connection(client: AdminClient, timeout: float) -> http.client.HTTPSConnection:
+    """The one that is kept, if it is this client's; closed if the server has closed it, or says anything unasked."""
+    kept: _Kept | None = getattr(_of_thread, "kept", None)
+    if kept is None or kept.process != os.getpid() or kept.client != client:
+        kept = _of_thread.kept = _Kept(os.getpid(), client, client.connect())
+    connection = kept.connection
+    if connection.sock is not None and _has_input(connection.sock):
+        connection.close()
+    connection.timeout = timeout
+    if connection.sock is not None:
+        connection.sock.settimeout(timeout)
+    return connection
+
+
+def _has_input(sock: socket.socket) -> bool:
+    # Not select.select: it refuses descriptors above 1023, of which a process with many logs has some.
+    waiting = select.poll()
+    waiting.register(sock, select.POLLIN)
+    return bool(waiting.poll(0))
+
+
+# Kubeconfig files of the local control plane: self-contained, readable by their owner only.
+
+NAME = "compaction-local"
+
+
+def write_kubeconfig(path: Path, *, url: str, ca: bytes, client: KeyPair, namespace: str = "default") -> None:
+    """Write a kubeconfig that reaches `url` with the client certificate; certificates are embedded, so the file can be
+    copied.
+    """
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": NAME,
+        "clusters": [{"name": NAME, "cluster": {"server": url, "certificate-authority-data": _base64(ca)}}],
+        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME, "namespace": namespace}}],
+        "users": [
+            {
+                "name": NAME,
+                "user": {
+                    "client-certificate-data": _base64(client.certificate),
+                    "client-key-data": _base64(client.key),
+                },
+            }
+        ],
+    }
+    write_private(path, yaml.safe_dump(document, sort_keys=False).encode())
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+# A real control plane on loopback: etcd and kube-apiserver with certificates of their own and RBAC on.
+#
+# Invariants:
+# * etcd listens on a Unix socket in a directory that only its owner can enter. A TCP port would let any local user write
+#   past RBAC.
+# * The API server's port is reserved by a bound socket of ours until the server itself has bound it (both with
+#   SO_REUSEPORT), so no other process can be given the port in between.
+# * Every process is stopped by the id it got here, in reverse order of the start: after a failed start, at `stop`, and
+#   by the kernel when a foreground owner dies.
+#
+# etcd runs with --unsafe-no-fsync: the data survives a crash of any process, not of the machine. It is a place to try
+# things out and to test.
 
 READY_TIMEOUT_SECONDS = 120.0
 POLL_SECONDS = 0.1
@@ -259,3 +488,51 @@ def _log(directory: Path, name: str) -> Path:
 def log_tail(path: Path) -> str:
     """The last lines of a log; empty when there is none."""
     return "\n".join(path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]) if path.exists() else ""
+
+
+# Up, down and status of the control plane in a state directory; what the commands, the demo and the tests share.
+#
+# One control plane per directory: starting and stopping happen under `run.lock`, so two commands at once agree on one
+# server.
+
+Report = Callable[[str], None]
+
+
+def up(directory: Path, *, detached: bool, audit: bool = False, report: Report = lambda _: None) -> RunningControlPlane:
+    """Make the programs ready and start a control plane in `directory`.
+
+    Raises:
+        ControlPlaneBusyError: one already runs there.
+        BinaryError, ControlPlaneError: it could not be started; nothing is left running.
+    """
+    binaries = ensure_binaries(report=report)
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with exclusive(directory / "run.lock", what=f"starting the control plane in {directory}", report=report):
+        state = read_state(directory)
+        if state is not None and state.running:
+            raise ControlPlaneBusyError(f"a control plane already runs in {directory}: KUBECONFIG={state.kubeconfig}")
+        if state is not None:
+            _stop(state)
+        return start_control_plane(directory, binaries, detached=detached, audit=audit, report=report)
+
+
+def down(directory: Path, *, report: Report = lambda _: None) -> LocalState | None:
+    """Stop what is recorded in `directory`, exactly those processes; None when nothing was recorded. The data stays."""
+    if not directory.is_dir():
+        return None
+    with exclusive(directory / "run.lock", what=f"stopping the control plane in {directory}", report=report):
+        state = read_state(directory)
+        if state is not None:
+            _stop(state)
+            remove_state(directory)
+        return state
+
+
+def status(directory: Path) -> LocalState | None:
+    """What is recorded in `directory`; its `running` says whether all of it still runs."""
+    return read_state(directory)
+
+
+def _stop(state: LocalState) -> None:
+    for process in reversed(state.processes):
+        process.stop()

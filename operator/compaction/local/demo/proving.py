@@ -1,11 +1,29 @@
-"""A thread that reads and compares beside what the demo does, until that is over."""
+"""Claims of a demonstration, the thread that reads and compares, and jobs that lost to users of the store."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, Protocol
+
+from compaction.api.enums import JobReason, JobState
+from compaction.api.job.job import CompactionJob
+
+# One claim of a demonstration, and what was seen of it.
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One claim, whether it holds, and the fact that shows it."""
+
+    claim: str
+    holds: bool
+    fact: str
+
+
+# A thread that reads and compares beside what the demo does, until that is over.
 
 JOIN_SECONDS: Final = 60.0
 
@@ -28,3 +46,16 @@ def proving(prover: Proving) -> Iterator[None]:
     finally:
         prover.stopped.set()
         thread.join(JOIN_SECONDS)
+
+
+# Jobs that lost to what the store's users do: they end for the record, and their work is planned again.
+
+
+def last_reason(job: CompactionJob) -> str:
+    """Of the newest attempt."""
+    return job.status.attempts[-1].reason if job.status.attempts else ""
+
+
+def was_outdated(job: CompactionJob) -> bool:
+    """Whether the sources of a job were changed before it committed."""
+    return job.status.state is JobState.FAULTY and last_reason(job) == JobReason.SOURCES_CHANGED

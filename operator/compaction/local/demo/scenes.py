@@ -1,11 +1,13 @@
-"""What one sees of a store that is written while it is compacted: policy, store, newest jobs, reader."""
+"""Scenes of a demo: a table that redraws itself, and where no password may be seen."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -13,19 +15,112 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from compaction.api.enums import JobState
-from compaction.api.job.resource import CompactionJob
-from compaction.api.text.formatting import format_age
-from compaction.local.demo.cluster import DemoObservation
-from compaction.local.demo.view import (
-    MISSING,
-    POLICY_COLUMNS,
-    STYLES,
-    live_or_plain,
-    policy_cells,
-    policy_table,
-    table_of,
-)
+from compaction.api.enums import ConditionType, JobState
+from compaction.api.job.job import CompactionJob
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.api.text.printing import format_age
+from compaction.local.demo.cluster import DemoCluster, DemoObservation
+from compaction.local.demo.proving import Check
+from compaction.local.processes.process import ProcessId
+
+# Where a password must not be: objects of the API server, logs, arguments and variables of operator and workers.
+
+KINDS: Final = "cpol,cjob,ccat,lease,events"
+
+
+def find_leaks(
+    secrets: Iterable[str], cluster: DemoCluster, directory: Path, processes: Iterable[ProcessId]
+) -> list[str]:
+    """The places where one of the secrets was found; `directory`: of the operator's and its workers' logs."""
+    wanted = [secret.encode() for secret in secrets]
+    return [place for place, text in _places(cluster, directory, processes) if any(one in text for one in wanted)]
+
+
+def _places(cluster: DemoCluster, directory: Path, processes: Iterable[ProcessId]) -> Iterator[tuple[str, bytes]]:
+    yield f"kubectl get {KINDS}", cluster.run("get", KINDS, "-o", "json").encode()
+    for path in sorted(directory.rglob("*.log")):
+        yield str(path), path.read_bytes()
+    for process in processes:
+        for name in ("cmdline", "environ"):
+            file = Path("/proc", str(process.pid), name)
+            if process.alive() and file.exists():
+                yield f"{name} of {process.name}", file.read_bytes()
+
+
+# What one sees while it runs: a table that redraws itself on a terminal, a line per change elsewhere.
+
+STYLES: Final = {
+    JobState.UNASSIGNED: "dim",
+    JobState.IN_PROGRESS: "cyan",
+    JobState.ABANDONED: "yellow",
+    JobState.SUCCEEDED: "green",
+    JobState.FAULTY: "red",
+}
+MISSING: Final = "-"
+
+
+T = TypeVar("T")
+
+
+@contextmanager
+def live_or_plain(console: Console, live: Callable[[Live], T], plain: Callable[[Console], T]) -> Iterator[T]:
+    """The view for this console: redrawn in place on a terminal, plain lines in a pipe or a log."""
+    if not console.is_terminal:
+        yield plain(console)
+        return
+    with Live(console=console, refresh_per_second=4) as display:
+        yield live(display)
+
+
+POLICY_COLUMNS: Final = ("STORE", "READY", "DEBT", "OLDEST", "ACTIVE", "QUEUED", "FAULTY", "WORKERS", "ETA")
+
+
+def policy_cells(policy: CompactionPolicy | None) -> tuple[str, ...]:
+    if policy is None:
+        return (MISSING,) * len(POLICY_COLUMNS)
+    status = policy.status
+    ready = next((item for item in status.conditions if item.type == ConditionType.READY), None)
+    return (
+        status.store or MISSING,
+        MISSING if ready is None else f"{ready.status} ({ready.reason})",
+        MISSING if status.debt is None else status.debt.summary,
+        _age(status.oldest_debt_at),
+        str(status.active),
+        str(status.queued),
+        str(status.faulty),
+        str(status.workers),
+        status.eta or MISSING,
+    )
+
+
+def policy_table(policy: CompactionPolicy | None) -> Table:
+    table = table_of(POLICY_COLUMNS)
+    table.add_row(*policy_cells(policy))
+    return table
+
+
+def checks_table(checks: Sequence[Check]) -> Table:
+    table = table_of(("", "CLAIM", "FACT"))
+    for check in checks:
+        table.add_row(
+            Text("yes", style="green") if check.holds else Text("NO", style="bold red"), check.claim, check.fact
+        )
+    return table
+
+
+def table_of(columns: Sequence[str]) -> Table:
+    """An empty table, as all tables of the demos look."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table
+
+
+def _age(moment: datetime | None) -> str:
+    return MISSING if moment is None else format_age((datetime.now(UTC) - moment).total_seconds())
+
+
+# What one sees of a store that is written while it is compacted: policy, store, newest jobs, reader.
 
 SHOWN_JOBS: Final = 12
 PLAIN_SECONDS: Final = 3.0

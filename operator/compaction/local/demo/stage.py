@@ -1,9 +1,4 @@
-"""What every demo stands on: a directory of its own, a control plane, the operator's replicas, and an end in which
-nothing is left running.
-
-The directory (default `.demo`) is created again by each run, and only one that carries the demo's mark is ever emptied.
-Whatever an earlier run left in it, of this demo or another one, is stopped by the records that are found there.
-"""
+"""The stage of every demo: a directory, a control plane, servers of its store, the operator, and an orderly end."""
 
 from __future__ import annotations
 
@@ -20,15 +15,108 @@ import yaml
 from rich.console import Console
 
 from compaction.api.crd.definitions import crd_files
-from compaction.local.cluster import lifecycle
-from compaction.local.demo import view
-from compaction.local.demo.check import Check
-from compaction.local.demo.cluster import NAMESPACE, DemoCluster, DemoObservation
-from compaction.local.demo.replicas import Replicas, start_replicas, stop_replicas
-from compaction.local.demo.servers import stop_servers
+from compaction.local.cluster import control_plane
+from compaction.local.cluster.control_plane import LocalState, read_state, remove_state, write_state
+from compaction.local.demo import scenes
+from compaction.local.demo.cluster import (
+    NAMESPACE,
+    DemoCluster,
+    DemoObservation,
+    Replicas,
+    start_replicas,
+    stop_replicas,
+)
+from compaction.local.demo.proving import Check
 from compaction.local.errors import DemoError
+from compaction.local.processes.process import ProcessId
 from compaction.local.programs.binaries import ensure_binaries
-from compaction.worker.spark.java import find_java
+from compaction.local.servers import postgres, versitygw
+from compaction.local.servers.postgres import PostgresServer
+from compaction.local.servers.versitygw import S3Gateway, ensure_versitygw, free_port
+from compaction.worker.spark.settings import find_java
+
+# The servers of a store on this machine: versitygw for its objects, PostgreSQL for its index or its changes.
+#
+# In the stage's `servers/`: `state.json` what was started, `s3/` objects and log, `postgres` a link to the place of
+# the database, which is one for temporary files (see `local/servers/postgres.py`).
+
+DATABASE: Final = "demo"
+BUCKET: Final = "demo"
+LINK: Final = "postgres"
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Both, running and empty: one bucket, one database."""
+
+    objects: S3Gateway
+    database: PostgresServer
+
+    def url(self, folder: str) -> str:
+        """Of a folder in the bucket."""
+        return f"s3://{BUCKET}/{folder}"
+
+    @property
+    def database_url(self) -> str:
+        """With its password: for a Secret."""
+        return self.database.url(DATABASE)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must be seen nowhere."""
+        return self.objects.secret_key, self.database.password
+
+
+def start_servers(directory: Path, *, detached: bool, report: Callable[[str], None]) -> Servers:
+    """Start both in `directory`, which keeps the record of it. `detached`: they outlive this process, else they end
+    with the thread that called this.
+
+    Raises:
+        BinaryError, ControlPlaneError: one could not be made ready; `stop_servers` stops what was started.
+    """
+    program = ensure_versitygw(report=report)
+    directory.mkdir(parents=True, mode=0o700)
+    place = postgres.make_place()
+    (directory / LINK).symlink_to(place)
+    database = postgres.serve(place, detached=detached)
+    _record(directory, database.process)
+    objects = versitygw.serve(directory / "s3", program, port=free_port(), detached=detached)
+    _record(directory, database.process, objects.process)
+    database.create(DATABASE)
+    objects.make_bucket(BUCKET)
+    report(f"versitygw (S3) ready at {objects.endpoint}, PostgreSQL at {database.socket}")
+    return Servers(objects, database)
+
+
+def _record(directory: Path, *processes: ProcessId) -> None:
+    write_state(directory, LocalState(url="", kubeconfig=Path(), processes=processes))
+
+
+def stop_servers(directory: Path) -> None:
+    """Stop the servers recorded in `directory`, and remove what the database had; safe when nothing is there."""
+    state = read_state(directory) if directory.is_dir() else None
+    for process in reversed(state.processes if state is not None else ()):
+        if process.name == postgres.SERVER:
+            postgres.stop_postgres(process)
+        else:
+            process.stop()
+    link = directory / LINK
+    if link.is_symlink():
+        place = link.readlink()
+        # Only what `make_place` made, whatever somebody has put there.
+        if place.name.startswith(postgres.PREFIX) and not place.is_symlink():
+            shutil.rmtree(place, ignore_errors=True)
+        link.unlink()
+    if state is not None:
+        remove_state(directory)
+
+
+# What every demo stands on: a directory of its own, a control plane, the operator's replicas, and an end in which
+# nothing is left running.
+#
+# The directory (default `.demo`) is created again by each run, and only one that carries the demo's mark is ever
+# emptied. Whatever an earlier run left in it, of this demo or another one, is stopped by the records that are found
+# there.
 
 MARK: Final = ".compaction-demo"
 LOOK_SECONDS: Final = 1.0
@@ -79,7 +167,7 @@ class Stage:
         """Stop the operator, its workers, servers and the control plane of this directory; safe when nothing runs."""
         stop_replicas(self.operator)
         stop_servers(self.servers)
-        lifecycle.down(self._control_plane, report=self.step)
+        control_plane.down(self._control_plane, report=self.step)
 
     def start_cluster(self, *, policy: str, resources: str = "cpol,cjob,lease") -> DemoCluster:
         """A control plane, or the user's, with our definitions and an empty namespace. See `DemoCluster`."""
@@ -99,7 +187,7 @@ class Stage:
     def _cluster(self, policy: str, resources: str) -> DemoCluster:
         if self.kubeconfig is not None:
             return DemoCluster(ensure_binaries(report=self.step).kubectl, self.kubeconfig, policy, resources)
-        running = lifecycle.up(self._control_plane, detached=self.keep, report=self.step)
+        running = control_plane.up(self._control_plane, detached=self.keep, report=self.step)
         self.step(f"control plane ready at {running.url}")
         return DemoCluster(ensure_binaries(report=self.step).kubectl, running.kubeconfig, policy, resources)
 
@@ -140,7 +228,7 @@ class Stage:
     def conclude(self, cluster: DemoCluster, checks: list[Check]) -> bool:
         """The last screen: what was claimed, and whether it held. Ends as a user would."""
         self.console.print()
-        self.console.print(view.checks_table(checks))
+        self.console.print(scenes.checks_table(checks))
         held = all(check.holds for check in checks)
         self.console.print(
             "\nall of it held" if held else "\nNOT all of it held", style="bold green" if held else "bold red"

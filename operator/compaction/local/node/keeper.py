@@ -10,6 +10,7 @@ Standard library only, so that it starts at once.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import json
@@ -18,13 +19,76 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from compaction.local.errors import NodeError
-from compaction.local.node import cgroups, relay
+from compaction.local.node import places
+
+# Reach a server inside a network namespace from outside: a port on loopback whose connections go on inside.
+#
+# The listening socket is made outside and stays there; the thread that serves it then moves into the namespace, so
+# every connection it makes begins there (setns(2) moves one thread). Standard library only.
+
+CLONE_NEWNET = 0x40000000
+CHUNK = 1 << 16
+
+
+def listen() -> socket.socket:
+    """A listening socket on a free port of loopback, in the namespace of the caller."""
+    server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    server.bind(("127.0.0.1", 0))
+    server.listen(128)
+    return server
+
+
+def serve_in_thread(server: socket.socket, *, pid: int, target: tuple[str, int]) -> None:
+    """Relay what arrives at `server` to `target` inside the network namespace of process `pid`, for ever."""
+    namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+    threading.Thread(target=_serve, args=(server, namespace, target), name="relay", daemon=True).start()
+
+
+def _serve(server: socket.socket, namespace: int, target: tuple[str, int]) -> None:
+    enter(namespace)
+    asyncio.run(accept(server, target))
+
+
+def enter(namespace: int) -> None:
+    """Move the calling thread into a network namespace (an open /proc/PID/ns/net). Raises OSError when not allowed."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(namespace, CLONE_NEWNET) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), "setns")
+
+
+async def accept(server: socket.socket, target: tuple[str, int]) -> None:
+    """Relay connections for ever, in the namespace of the calling thread."""
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            # Nobody listens while the server is down: the caller then sees its connection end, as with any server.
+            inner_reader, inner_writer = await asyncio.open_connection(*target)
+        except OSError:
+            writer.close()
+            return
+        await asyncio.gather(_copy(reader, inner_writer), _copy(inner_reader, writer))
+
+    running = await asyncio.start_server(relay, sock=server)
+    async with running:
+        await running.serve_forever()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(CHUNK):
+            writer.write(data)
+            await writer.drain()
+    with contextlib.suppress(OSError, RuntimeError):
+        writer.close()
+
 
 PR_SET_PDEATHSIG = 1
 POLL_SECONDS = 0.1
@@ -41,8 +105,8 @@ def main() -> int:
         return 1
     switched_on: tuple[str, ...] = ()
     try:
-        server = relay.listen()
-        switched_on = cgroups.create(plan["cgroup"])
+        server = listen()
+        switched_on = places.create(plan["cgroup"])
         return _keep(plan, server)
     except KeyboardInterrupt:
         return 0
@@ -52,7 +116,7 @@ def main() -> int:
     finally:
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
-        left = cgroups.remove(plan["cgroup"], switched_on=switched_on)
+        left = places.remove(plan["cgroup"], switched_on=switched_on)
         if left:
             print(f"control groups that could not be removed: {', '.join(map(str, left))}", flush=True)
 
@@ -72,7 +136,7 @@ def _keep(plan: dict[str, Any], server: socket.socket) -> int:
     holder = subprocess.Popen([sys.executable, "-I", "-S", str(GUARD), str(os.getpid()), *_absolute(command)])
     try:
         first = _process_one(holder)
-        relay.serve_in_thread(server, pid=first, target=tuple(plan["api"]))
+        serve_in_thread(server, pid=first, target=tuple(plan["api"]))
         _write(Path(plan["kept"]), {"pid": first, "port": server.getsockname()[1]})
         return holder.wait()
     finally:

@@ -17,27 +17,29 @@ from dataclasses import asdict
 from pathlib import Path
 
 from compaction.local.cluster.certs import write_private
-from compaction.local.cluster.control_plane import AUDIT_POLICY, write_admin
-from compaction.local.cluster.state import LocalState, read_state, remove_state, write_state
-from compaction.local.errors import NodeError
-from compaction.local.node.identities import write_identities
-from compaction.local.node.images import import_archive, tools_archive
-from compaction.local.node.layout import (
-    API_ADDRESS,
-    API_PORT,
-    COVERED,
-    GATEWAY,
-    NODE_ADDRESS,
-    NODE_NAME,
-    NodeLayout,
+from compaction.local.cluster.control_plane import (
+    AUDIT_POLICY,
+    LocalState,
+    read_state,
+    remove_state,
+    write_admin,
+    write_state,
 )
-from compaction.local.node.packages import check_machine, ensure_packages
-from compaction.local.node.programs import Programs, ensure_programs
-from compaction.local.node.running import RunningNode, end, kept, log_tails, remains, running_node
-from compaction.local.node.servers import servers
-from compaction.local.node.settings import sysctl_files, write_settings
-from compaction.local.processes.locks import exclusive
-from compaction.local.processes.process import ProcessId, spawn
+from compaction.local.errors import NodeError
+from compaction.local.node.places import API_ADDRESS, API_PORT, COVERED, GATEWAY, NODE_ADDRESS, NODE_NAME, NodeLayout
+from compaction.local.node.prepare import Programs, check_machine, ensure_packages, ensure_programs
+from compaction.local.node.running import (
+    RunningNode,
+    end,
+    import_archive,
+    kept,
+    log_tails,
+    remains,
+    running_node,
+    tools_archive,
+)
+from compaction.local.node.servers import servers, sysctl_files, write_identities, write_settings
+from compaction.local.processes.process import ProcessId, exclusive, spawn
 
 READY_SECONDS = 180.0
 POLL_SECONDS = 0.1

@@ -1,21 +1,97 @@
-"""Processes started here, named so that no other process can ever be hit: pid *and* start time.
-
-A pid alone is reused by the kernel; a state file that survived a reboot or a crash would then name a stranger. Nothing
-is stopped by name. Children of a foreground run die with their parent even when it is killed with SIGKILL (Linux
-PR_SET_PDEATHSIG, set by `guard.py` in the child itself, because code run between fork and exec is unsafe in a process
-with threads).
-"""
+"""Processes started here, locks between them, and the cache of what is costly to make."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+from compaction.api.text.printing import cut, printable
+from compaction.storage.opened import LEASE, Holder, ThisProcess
+
+# Where this machine keeps what is costly to make: programs, images, archives of Spark's classes.
+#
+# The standard library only: `make setup` needs it while pip still fills the environment.
+
+CACHE_VARIABLE: Final = "COMPACTION_CACHE"
+
+
+def cache_directory(environment: Mapping[str, str] | None = None) -> Path:
+    """`$COMPACTION_CACHE`, else `$XDG_CACHE_HOME/compaction-operator`, else `~/.cache/compaction-operator`."""
+    environment = os.environ if environment is None else environment
+    if environment.get(CACHE_VARIABLE):
+        return Path(environment[CACHE_VARIABLE]).absolute()
+    base = environment.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "compaction-operator"
+
+
+def class_archives() -> Path:
+    """The directory for archives of Spark's classes (worker/spark/class_archive)."""
+    return cache_directory() / "spark"
+
+
+# A file lock between processes that says for whom it waits, and what that process does.
+#
+# The words are the holder's, in the file: a waiter knows its own task only.
+
+POLL_SECONDS = 0.2
+NAMELESS_LOOKS = 25
+"""How often a waiter looks for the name of a holder before it speaks of another process: 5 seconds."""
+_LONGEST: Final = 500
+"""Characters of a holder's words in a message: a task may name a directory."""
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, *, what: str, report: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock `path` while the body runs, which is busy with `what`; tell once, through `report`, when another
+    process holds it.
+
+    The kernel drops the lock when its holder dies, so a crash never leaves a stale one; the file itself stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        told, looks = False, 0
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                note = os.pread(descriptor, 4 * _LONGEST, 0).decode(errors="replace").strip()
+                holder = printable(cut(note, _LONGEST))
+                # A holder that has just begun has not written its name yet.
+                if not told and (holder or looks == NAMELESS_LOOKS):
+                    report(f"waiting for {holder or 'another process'}")
+                    told = True
+                looks += 1
+                time.sleep(POLL_SECONDS)
+        try:
+            os.ftruncate(descriptor, 0)
+            note = f"process {os.getpid()}, which is busy with: {what}"
+            os.pwrite(descriptor, note.encode(errors="replace"), 0)
+            yield
+        finally:
+            os.ftruncate(descriptor, 0)  # the next holder's waiters are not told this name
+    finally:
+        os.close(descriptor)
+
+
+# Processes started here, named so that no other process can ever be hit: pid *and* start time.
+#
+# A pid alone is reused by the kernel; a state file that survived a reboot or a crash would then name a stranger.
+# Nothing is stopped by name. Children of a foreground run die with their parent even when it is killed with SIGKILL
+# (Linux PR_SET_PDEATHSIG, set by `guard.py` in the child itself, because code run between fork and exec is unsafe in
+# a process with threads).
 
 GUARD = Path(__file__).with_name("guard.py")
 
@@ -128,3 +204,43 @@ def spawn(
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Our own children until they are stopped: an exited child keeps its pid (as a zombie) until it is waited for."""
+
+
+# This process as one that claims jobs: which it is, so that others can tell whether it still runs.
+
+
+def this_process() -> ThisProcess:
+    """A holder of its own for each call."""
+    pid = os.getpid()
+    holder = Holder(
+        id=secrets.token_hex(8),
+        host=socket.gethostname(),
+        place=_place(),
+        pid=pid,
+        started=start_mark(pid) or "",
+        lease=LEASE,
+    )
+    return ThisProcess(holder, has_ended)
+
+
+def has_ended(pid: int, started: str) -> bool:
+    """The process of this pid and start is gone. One that cannot be inspected is not."""
+    mark = start_mark(pid)
+    if mark is not None:
+        return mark != started
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return False  # where /proc hides the processes of other users
+    except ProcessLookupError:
+        return True
+    return True  # it has ended, and its parent has not asked for it yet
+
+
+def _place() -> str:
+    """This boot of this machine, and the namespace in which its pids count; empty where neither can be read."""
+    boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
+    try:
+        return f"{boot.read_text().strip()} {namespace.readlink()}"
+    except OSError:
+        return ""

@@ -1,35 +1,104 @@
-"""Where etcd, kube-apiserver and kubectl come from: found, cached, downloaded, or built; in this order.
-
-1. `KUBEBUILDER_ASSETS` (a directory with the programs, as envtest uses it), then PATH.
-2. Our cache, `${COMPACTION_CACHE:-~/.cache/compaction-operator}`.
-3. The published envtest archive, checked against the checksum pinned here (`archive.py`).
-4. A build from the public Go modules, checked against the sums pinned here (`gobuild.py`); about 12 CPU-minutes, once.
-
-A set of programs appears in the cache complete or not at all (it is made in a temporary directory beside its place and
-renamed), and one process at a time makes it. The three programs are looked for together: a control plane is never
-mixed from two origins, except for kubectl, which talks to any server and is taken from PATH when it is there.
-"""
+"""Programs of the control plane: found, cached, downloaded as the published archive, or built; in this order."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shutil
 import signal
 import sys
+import tarfile
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import FrameType
 
-from compaction.local.cache import cache_directory
 from compaction.local.errors import BinaryError
-from compaction.local.processes.locks import exclusive
-from compaction.local.programs import archive, gobuild
-from compaction.local.programs.versions import ENVTEST_VERSION, ETCD_VERSION, KUBERNETES_VERSION
+from compaction.local.processes.process import cache_directory, exclusive
+from compaction.local.programs import gobuild
+from compaction.local.programs.gobuild import (
+    ENVTEST_SHA512,
+    ENVTEST_URL,
+    ENVTEST_VERSION,
+    ETCD_VERSION,
+    KUBERNETES_VERSION,
+)
+
+# Download the published envtest archive: etcd, kube-apiserver and kubectl in one file, trusted by its pinned checksum
+# only.
+#
+# Standard library only: this runs while the virtual environment is still being filled. Where the archive cannot be
+# reached it says so within seconds, because the next way (a build) takes minutes and should start at once.
+
+PROGRAMS = ("etcd", "kube-apiserver", "kubectl")
+CONNECT_TIMEOUT_SECONDS = 5.0
+CHUNK = 1 << 20
+
+
+def download(place: Path, system: str, machine: str, report: Callable[[str], None]) -> None:
+    """Fetch, check and unpack the archive for `system`/`machine` (Go's words) into the directory `place`.
+
+    Raises:
+        BinaryError: no archive is pinned for this platform, it cannot be reached, or its content is not the pinned one.
+    """
+    checksum = ENVTEST_SHA512.get(f"{system}-{machine}")
+    if checksum is None:
+        raise BinaryError(f"none is pinned for {system}-{machine}")
+    url = ENVTEST_URL.format(version=ENVTEST_VERSION, system=system, machine=machine)
+    with tempfile.TemporaryDirectory() as temporary:
+        file = Path(temporary) / PurePosixPath(url).name
+        try:
+            with urllib.request.urlopen(url, timeout=CONNECT_TIMEOUT_SECONDS) as answer, file.open("wb") as output:
+                report(f"downloading {file.name}")
+                shutil.copyfileobj(answer, output, CHUNK)
+        except OSError as error:
+            raise BinaryError(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from error
+        unpack(file, place, checksum=checksum)
+
+
+def unpack(file: Path, place: Path, *, checksum: str) -> None:
+    """Check the whole file's SHA-512, then take exactly the three programs out of it, whatever folder they are in.
+
+    Raises:
+        BinaryError: another checksum, not a gzipped tar file, or a program is not inside.
+    """
+    with file.open("rb") as content:
+        found = hashlib.file_digest(content, "sha512").hexdigest()
+    if found != checksum:
+        raise BinaryError(f"{file.name} has SHA-512 {found}, expected {checksum}: not used")
+    try:
+        with tarfile.open(file, mode="r:gz") as archive:
+            for member in archive:
+                program = PurePosixPath(member.name).name
+                source = archive.extractfile(member) if member.isfile() and program in PROGRAMS else None
+                if source is not None:
+                    target = place / program
+                    with target.open("wb") as output:
+                        shutil.copyfileobj(source, output, CHUNK)
+                    target.chmod(0o755)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise BinaryError(f"{file.name} is not a gzipped tar file: {error}") from error
+    missing = [program for program in PROGRAMS if not (place / program).exists()]
+    if missing:
+        raise BinaryError(f"{file.name} does not hold {', '.join(missing)}")
+
+
+# Where etcd, kube-apiserver and kubectl come from: found, cached, downloaded, or built; in this order.
+#
+# 1. `KUBEBUILDER_ASSETS` (a directory with the programs, as envtest uses it), then PATH.
+# 2. Our cache, `${COMPACTION_CACHE:-~/.cache/compaction-operator}`.
+# 3. The published envtest archive, checked against the checksum pinned here (`archive.py`).
+# 4. A build from the public Go modules, checked against the sums pinned here (`gobuild.py`); about 12 CPU-minutes,
+#   once.
+#
+# A set of programs appears in the cache complete or not at all (it is made in a temporary directory beside its place
+# and renamed), and one process at a time makes it. The three programs are looked for together: a control plane is
+# never mixed from two origins, except for kubectl, which talks to any server and is taken from PATH when it is there.
 
 SERVERS = ("etcd", "kube-apiserver")
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
@@ -81,7 +150,7 @@ class Makers:
     cannot.
     """
 
-    download: Callable[[Path, str, str, Report], None] = archive.download
+    download: Callable[[Path, str, str, Report], None] = download
     build: Callable[[Path, tuple[str, ...], Path, Report], None] = gobuild.build
 
 

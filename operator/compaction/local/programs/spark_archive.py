@@ -12,12 +12,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from compaction.local.cache import class_archives
+from compaction.local.processes.process import class_archives
 from compaction.worker.errors import EngineStartError, JavaError
-from compaction.worker.spark.class_archive import WRITING_SECONDS, archive_path, options_to_write
-from compaction.worker.spark.java import find_java
 from compaction.worker.spark.session import SparkEngine
-from compaction.worker.spark.settings import SparkSettings
+from compaction.worker.spark.settings import WRITING_SECONDS, SparkSettings, archive_path, find_java, options_to_write
 
 
 def ensure_archive(directory: Path, *, report: Callable[[str], None] = print) -> Path:

@@ -24,23 +24,21 @@ from typing import Final, Self
 
 import structlog
 
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.api.text.formatting import plural
-from compaction.core.planning.reading import ScanResult
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.api.text.printing import plural
+from compaction.core.planning.debt import ScanResult
 from compaction.core.reconcile import store_work
 from compaction.core.reconcile.actions import Announce, Decision, RunStoreTask, StoreTask
 from compaction.core.reconcile.jobs.job import is_finished
-from compaction.core.reconcile.memory import Memory
-from compaction.core.reconcile.observations import JobLease, Moment
+from compaction.core.reconcile.observations import JobLease, Memory, Moment
 from compaction.core.reconcile.policy import reconcile
 from compaction.core.reconcile.status.announcing import RECOVERED
 from compaction.errors import CompactionError
 from compaction.kube.executor.executor import Executor
-from compaction.kube.sensing.scanning import request_of, scan, sweep
-from compaction.local.run.attempt import LocalLease
-from compaction.local.run.news import News, of_event, of_status
+from compaction.kube.scanning import request_of, scan, sweep
+from compaction.local.run.job import News, of_event, of_status
 from compaction.local.run.objects import LocalObjects
-from compaction.local.run.workers import AttemptEnded, AttemptProgress, Inbox, LocalWorkers
+from compaction.local.run.workers import AttemptEnded, AttemptProgress, Inbox, LocalLease, LocalWorkers
 from compaction.registry import kind_of
 from compaction.storage.adapter import StoreAdapter, Swept
 from compaction.worker.errors import EngineLostError, JobStoppedError

@@ -1,4 +1,4 @@
-"""What became of the jobs of a run that ends."""
+"""Jobs of a local run: what became of them, and what happens while a watch runs."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.api.enums import JobReason, JobState, PlanApproval, WaitReason
-from compaction.api.job.resource import CompactionJob, CompactionJobStatus
-from compaction.api.policy.resource import PlanStatus, QuarantinedSource
-from compaction.core.planning.candidates import LeftOutReason
-from compaction.core.planning.parts import Parts
+from compaction.api.conditions import get_condition, is_true
+from compaction.api.enums import ConditionType, JobReason, JobState, PlanApproval, WaitReason
+from compaction.api.job.job import CompactionJob, CompactionJobStatus
+from compaction.api.policy.policy import CompactionPolicyStatus, PlanStatus, QuarantinedSource
+from compaction.api.text.printing import format_work, plural
+from compaction.core.planning.candidates import LeftOutReason, Parts
+from compaction.core.planning.debt import ScanResult
 from compaction.core.planning.planner import LeftOut
-from compaction.core.planning.reading import ScanResult
-from compaction.core.reconcile.jobs.job import is_finished, refused
-from compaction.core.reconcile.jobs.parts import parts_of
-from compaction.core.reconcile.memory import ClaimProblem
-from compaction.core.reconcile.observations import Moment
+from compaction.core.reconcile.actions import Announce
+from compaction.core.reconcile.jobs.job import is_finished, parts_of, refused
+from compaction.core.reconcile.observations import ClaimProblem, Moment
 from compaction.storage.adapter import Swept
+
+# What became of the jobs of a run that ends.
 
 _LOST: Final = frozenset({JobReason.STALE_TOKEN, JobReason.SOURCES_CHANGED, WaitReason.TARGET_BUSY})
 _GONE: Final = "some of its sources are not in the store any more"
@@ -139,3 +141,43 @@ class RunResult:
         covered = {name for other in done for name in other.sources}
         changed = job.reason == JobReason.SOURCES_CHANGED  # its successors have other sources
         return bool(done) and (changed or covered >= set(job.sources))
+
+
+# What a person wants to see happen while a watch runs.
+
+PLAN_PENDING: Final = "PlanPending"
+"""News of a plan that waits for approval; the message begins with its hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """An Event of the reconciler, or a change of the policy's status."""
+
+    reason: str
+    message: str
+    warning: bool = False
+    job: str = ""
+
+
+def of_event(event: Announce) -> News:
+    """An Event as news."""
+    return News(event.reason, event.message, event.warning, event.job.name if event.job is not None else "")
+
+
+def of_status(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> list[News]:
+    """What a new status says: another reason of Ready, another plan that waits for approval."""
+    news = []
+    old, new = (get_condition(one.conditions, ConditionType.READY) for one in (before, after))
+    if new is not None and (old is None or old.reason != new.reason):
+        news.append(News(new.reason, new.message, warning=is_true(after.conditions, ConditionType.STALLED)))
+    plan = after.plan
+    if plan is not None and plan.approval is PlanApproval.PENDING and plan.hash != _pending_hash(before):
+        work = format_work(plan.cost_bytes, plan.gain_bytes)
+        message = f"{plan.hash}: {plural(plan.jobs, 'job')}, {work}"
+        news.append(News(PLAN_PENDING, message))
+    return news
+
+
+def _pending_hash(status: CompactionPolicyStatus) -> str:
+    plan = status.plan
+    return plan.hash if plan is not None and plan.approval is PlanApproval.PENDING else ""

@@ -9,15 +9,134 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
-from compaction.api.job.report import JobReport
-from compaction.api.text.formatting import plural
+import structlog
+
+from compaction.api.enums import JobReason
+from compaction.api.job.job_status import JobReport, ReportOutcome
+from compaction.api.text.printing import plural
 from compaction.core.reconcile.actions import LaunchWorker, StopWorker
-from compaction.errors import CompactionError
+from compaction.errors import CompactionError, InvalidAssignmentError, StaleTokenError
 from compaction.kube.errors import LaunchError
-from compaction.local.run.attempt import LocalLease, attempt
-from compaction.worker.errors import EngineLostError
+from compaction.worker.errors import EngineLostError, JobStoppedError, TaskCancelledError
 from compaction.worker.ports import Assignment, JobRunner
+
+# One attempt of a job in this process, in a thread of its own.
+
+log = structlog.get_logger(__name__)
+
+
+class LocalLease:
+    """No other process can take a job from this one; implements `ports.HeldLease`. `stop` ends it before its next
+    commit; the coordinator raises `bytes_per_second`.
+    """
+
+    def __init__(self, assignment: Assignment, stop: threading.Event, progress: Callable[[int], None]) -> None:
+        self._job = assignment.job_name
+        self._stop = stop
+        self._progress = progress
+        self.token = assignment.token
+        self.bytes_per_second = assignment.bytes_per_second
+
+    def should_stop(self) -> bool:
+        """See `ports.HeldLease`."""
+        return self._stop.is_set()
+
+    def ensure_held(self) -> None:
+        """See `ports.HeldLease`."""
+        if self._stop.is_set():
+            raise JobStoppedError(f"job {self._job}: interrupted before its next commit")
+
+    def set_progress(self, percent: int) -> None:
+        """See `ports.HeldLease`."""
+        self._progress(percent)
+
+
+def attempt(runner: JobRunner, assignment: Assignment, lease: LocalLease, *, policy: str) -> JobReport:
+    """Run the job and report, as a worker would.
+
+    Raises:
+        JobStoppedError, EngineLostError: it was stopped, or Spark went away; nothing can be reported.
+    """
+    token, name = assignment.token, assignment.job_name
+    with structlog.contextvars.bound_contextvars(policy=policy, job=name, token=token):
+        try:
+            return runner.run(assignment, lease)
+        except StaleTokenError as error:
+            return _failed(token, JobReason.STALE_TOKEN, error)
+        except InvalidAssignmentError as error:
+            return _failed(token, JobReason.INVALID_JOB, error)
+        except (JobStoppedError, EngineLostError):
+            raise
+        except Exception as error:
+            log.exception("job failed unexpectedly")
+            return _failed(token, JobReason.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+
+
+def _failed(token: int, reason: str, why: object) -> JobReport:
+    return JobReport(token=token, outcome=ReportOutcome.FAILED, reason=reason, message=str(why))
+
+
+# An engine of threads in this process, for work that is over before Spark would have started.
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class ThreadEngine:
+    """Implements `worker.engine.Engine`, but for two things that only processes can do: a task that runs cannot be
+    stopped, so `cancel` waits for its end; and what it raises is raised as it is.
+    """
+
+    def __init__(self, parallelism: int) -> None:
+        self.address = "127.0.0.1"
+        self._parallelism = parallelism
+        self._pool = ThreadPoolExecutor(parallelism, thread_name_prefix="task")
+        self._lock = threading.Lock()
+        self._running: dict[str, set[Future[Any]]] = {}
+        self._cancelled: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        # Nobody waits for the end of what an interrupt has ended.
+        self._pool.shutdown(wait=kind is None, cancel_futures=True)
+
+    @property
+    def parallelism(self) -> int:
+        """See `Engine`."""
+        return self._parallelism
+
+    def submit(self, work: Callable[[Task], Result], task: Task, *, tag: str) -> Future[Result]:
+        """See `Engine`."""
+
+        def run() -> Result:
+            if tag in self._cancelled:
+                raise TaskCancelledError(tag)
+            return work(task)
+
+        with self._lock:
+            future = self._pool.submit(run)
+            self._running.setdefault(tag, set()).add(future)
+        future.add_done_callback(lambda done: self._forget(tag, done))
+        return future
+
+    def cancel(self, tag: str) -> None:
+        """See `Engine`. The tag belongs to an attempt that is over, so nothing is submitted under it any more."""
+        with self._lock:
+            self._cancelled.add(tag)
+            running = set(self._running.get(tag, ()))
+        wait(running)
+
+    def _forget(self, tag: str, future: Future[Any]) -> None:
+        with self._lock:
+            left = self._running.get(tag, set())
+            left.discard(future)
+            if not left:
+                self._running.pop(tag, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from compaction.catalogs.log.etcd.client import GatewayClient
-from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings, Tls
+from compaction.catalogs.log.etcd.gateway import GatewayClient
+from compaction.catalogs.log.etcd.wire import Endpoint, EtcdSettings, Tls
 from compaction.local.cluster.certs import LOOPBACK, Authority, ensure_authority, write_private
 from compaction.local.cluster.control_plane import log_tail, reserved_port, server_environment
 from compaction.local.errors import ControlPlaneError

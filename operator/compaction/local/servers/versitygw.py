@@ -20,8 +20,8 @@ from typing import Final
 from compaction.local.cluster.certs import Authority
 from compaction.local.errors import ControlPlaneError
 from compaction.local.processes.process import ProcessId, spawn
-from compaction.local.programs.extra import ExtraProgram
-from compaction.local.programs.versions import VERSITYGW_VERSION
+from compaction.local.programs.gobuild import VERSITYGW_VERSION
+from compaction.local.programs.promtool import ExtraProgram
 
 VERSITYGW: Final = ExtraProgram("versitygw", f"versitygw-{VERSITYGW_VERSION}")
 find_versitygw = VERSITYGW.find

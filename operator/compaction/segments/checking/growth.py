@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from compaction.segments.checking import snapshots
-from compaction.segments.checking.facts import Content, LogFacts, SystemFacts
-from compaction.segments.checking.rules import Problem, Rule
+from compaction.segments.checking import checks
+from compaction.segments.checking.facts import Content, LogFacts, Problem, Rule, SystemFacts
 from compaction.segments.model import SegmentIndex, segment_number, torn_from
-from compaction.segments.system.row import LogRow
+from compaction.segments.system.rules import LogRow
 from compaction.segments.wal.files import wal_number
 
 
@@ -122,7 +121,7 @@ def snapshots_advance(before: LogFacts, after: LogFacts) -> Iterator[Problem]:
         )
         return
     if new.path != old.path:
-        yield from snapshots.revived(old, new)
+        yield from checks.revived(old, new)
 
 
 def wal_grows(before: SystemFacts, after: SystemFacts) -> Iterator[Problem]:

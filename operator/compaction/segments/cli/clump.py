@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
-from compaction.api.text.formatting import format_bytes, plural
-from compaction.cli.errors import describe
+from compaction.api.text.printing import format_bytes, plural
+from compaction.cli.lazy import describe
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_pairs, print_table
 from compaction.segments.cli.options import (
     max_bytes_option,
@@ -21,8 +21,7 @@ from compaction.segments.cli.options import (
     max_entries_option,
     owner_stopped_option,
 )
-from compaction.segments.clump.moves import MoveReceipt
-from compaction.segments.clump.plan import (
+from compaction.segments.clump.clump_plan import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MIN_RANGES,
     DEFAULT_SHORTER_THAN,
@@ -30,13 +29,14 @@ from compaction.segments.clump.plan import (
     ClumpPlan,
     plan_clump,
 )
-from compaction.segments.clump.run import ClumpResult, clump_log, require_stopped_owner
+from compaction.segments.clump.clump_run import ClumpResult, clump_log, require_stopped_owner
+from compaction.segments.clump.moves import MoveReceipt
 from compaction.segments.commit import fence, recovery
-from compaction.segments.directory.faults import storage_errors
+from compaction.segments.directory.fs import storage_errors
 from compaction.segments.directory.owner import doubt_of, look_for_owner
 from compaction.segments.errors import ClumpRefusedError, RecoveryNeededError
 from compaction.segments.format.names import moves_name
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 
 HOLDER = "cli"

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import click
 
-from compaction.cli.errors import ErrorGroup
-from compaction.cli.lazy import LazyGroup
+from compaction.cli.lazy import ErrorGroup, LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "inspect": ("compaction.segments.cli.read:inspect", "Show the segments of a log, its snapshot and its debt."),
@@ -16,14 +15,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("compaction.segments.cli.write:plan", "Say what a compaction would do, and why not more."),
     "compact": ("compaction.segments.cli.write:compact", "Compact a log now."),
     "clump": ("compaction.segments.cli.clump:clump", "Re-write sparse live entries side by side at the head."),
-    "generate": ("compaction.segments.cli.generate:generate", "Write a log to try the other commands on."),
+    "generate": ("compaction.segments.cli.write:generate", "Write a log to try the other commands on."),
     "exec": (
-        "compaction.segments.cli.exec.command:exec_command",
+        "compaction.segments.cli.exec:exec_command",
         "Carry out operations on a system of logs, line by line.",
     ),
     "wal": ("compaction.segments.cli.wal:wal_command", "Show the write-ahead log of a system: files, writers, damage."),
     "follow": (
-        "compaction.segments.cli.follow:follow",
+        "compaction.segments.cli.wal:follow",
         "Show what is written, rolled, compacted and live, as it happens.",
     ),
     "verify": (
@@ -31,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Read everything of a log or a system, and name what is wrong.",
     ),
     "conformance": (
-        "compaction.segments.cli.conformance:conformance_command",
+        "compaction.segments.cli.verify:conformance_command",
         "Check an owner's rules by what it has written.",
     ),
     "recover": ("compaction.segments.cli.write:recover", "Finish or undo a compaction that died half-way."),

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 import click
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.cli.quantities import BytesParameter
+from compaction.cli.values import BytesParameter
 from compaction.segments.checking.reading import is_log
 from compaction.segments.errors import LiveSetSyntaxError
 from compaction.segments.model import DEFAULT_MAX_COUNT, DEFAULT_MAX_SIZE, MAX_COUNT_LIMIT, MAX_INDEX
 from compaction.segments.snapshot.directories import LogSnapshot, newest_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

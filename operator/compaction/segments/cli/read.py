@@ -10,8 +10,8 @@ from typing import Any
 import click
 import numpy as np
 
-from compaction.api.text.formatting import format_bytes, plural
-from compaction.cli.errors import EXIT_DATA_ERROR, describe, report
+from compaction.api.text.printing import format_bytes, plural
+from compaction.cli.lazy import EXIT_DATA_ERROR, describe, report
 from compaction.cli.output import (
     Column,
     OutputFormat,
@@ -26,19 +26,17 @@ from compaction.cli.output import (
 from compaction.errors import CompactionError
 from compaction.segments.cli.options import log_options, require_snapshot_for_live
 from compaction.segments.cli.shapes import outlook_words
-from compaction.segments.clump.plan import mean_run
+from compaction.segments.clump.clump_plan import mean_run
 from compaction.segments.commit import recovery
 from compaction.segments.directory.owner import OwnerSigns, doubt_of, hazard_in, look_for_owner
 from compaction.segments.errors import CorruptEntryError, CorruptIndexesError, LiveSetUnknownError
 from compaction.segments.model import SegmentIndex
-from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.plan import plan_log
-from compaction.segments.planning.unreferenced import damage_of
-from compaction.segments.reading.hidden import hidden_errors
-from compaction.segments.reading.reader import iter_entries, read_batches
+from compaction.segments.planning.unreferenced import SegmentLimits, damage_of
+from compaction.segments.reading.reader import hidden_errors, iter_entries, read_batches
 from compaction.segments.reading.view import LogScan, LogState, SegmentRef, scan_log
-from compaction.segments.snapshot.seq import LiveSet
-from compaction.segments.system.cut import read_cut
+from compaction.segments.snapshot.live_indexes import LiveSet
+from compaction.segments.system.content import read_cut
 
 
 def _span(bounds: list[int] | None) -> str:

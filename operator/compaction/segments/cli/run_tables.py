@@ -8,11 +8,10 @@ from typing import Any, Final
 
 import click
 
-from compaction.api.text.formatting import format_bytes, plural
+from compaction.api.text.printing import format_bytes, plural
 from compaction.cli.output import Column, optional, optional_bytes, print_table
-from compaction.core.planning.debt import total_debt
+from compaction.core.planning.debt import ScanResult, total_debt
 from compaction.core.planning.planner import LeftOut, Plan, PlannedJob
-from compaction.core.planning.reading import ScanResult
 from compaction.local.run.job import LocalJob, RunResult
 from compaction.segments.kind import SEGMENTS
 

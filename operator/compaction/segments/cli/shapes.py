@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from compaction.api.text.formatting import format_bytes
-from compaction.cli.errors import describe
+from compaction.api.text.printing import format_bytes
+from compaction.cli.lazy import describe
 from compaction.cli.output import Column, optional, optional_bytes
 from compaction.segments import sweep
 from compaction.segments.commit import recovery
 from compaction.segments.commit.evidence import Stays
 from compaction.segments.planning.plan import LogPlan
 from compaction.segments.reading.view import LogState
-from compaction.segments.rewriting.run import LogCompaction
+from compaction.segments.rewriting.compact import LogCompaction
 
 PLAN_COLUMNS = (
     Column("segment", "segment"),

@@ -1,19 +1,24 @@
-"""`compactor segments wal`: what the write-ahead log of a system holds, per file and writer, or record by record."""
+"""`compactor segments wal` and `follow`: the write-ahead log of a system, and changes of its logs as they happen."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from compaction.api.text.formatting import plural
-from compaction.cli.errors import EXIT_DATA_ERROR, describe, report, warn
+from compaction.api.text.printing import plural
+from compaction.api.text.quantities import Duration
+from compaction.cli.lazy import EXIT_DATA_ERROR, describe, report, warn
 from compaction.cli.output import (
     Column,
     OutputFormat,
+    TableStream,
     emit,
     optional,
     optional_bytes,
@@ -21,14 +26,19 @@ from compaction.cli.output import (
     print_table,
     stream,
 )
+from compaction.cli.values import DurationParameter
 from compaction.segments.checking.facts import WalFacts, WriterFacts
-from compaction.segments.checking.wal import read_wal_files
-from compaction.segments.directory.faults import storage_errors
+from compaction.segments.checking.reading import read_wal_files
+from compaction.segments.directory.fs import storage_errors
 from compaction.segments.errors import InvalidStopError, NotALogDirectoryError, SegmentLogError
-from compaction.segments.wal.acceptance import WriterState
-from compaction.segments.wal.codec import WalRecord
+from compaction.segments.following.changes import Change, ChangeKind
+from compaction.segments.following.follower import Follower
+from compaction.segments.model import segment_name
+from compaction.segments.wal.codec import WalRecord, WriterState
 from compaction.segments.wal.files import lost_since_stop, read_writers, wal_files
-from compaction.segments.wal.reader import read_wal
+from compaction.segments.wal.wal_reader import read_wal
+
+# `compactor segments wal`: what the write-ahead log of a system holds, per file and writer, or record by record.
 
 _FILES: Final = (
     Column("file", "file"),
@@ -187,3 +197,69 @@ def _writer_rows(
 def _is_directory(directory: Path, uid: bytes) -> bool:
     name = uid.decode(errors="surrogateescape")
     return bool(name) and "/" not in name and "\0" not in name and (directory / name).is_dir()
+
+
+# `compactor segments follow`: what happens in a log, or a system of logs, one line per change.
+
+_KIND_WIDTH: Final = max(len(kind) for kind in ChangeKind)
+_NAME_WIDTH: Final = len(segment_name(0))
+"""From the first line on: a table that is read as it comes does not widen."""
+_COLUMNS: Final = (
+    Column("time", "time", lambda text: text[11:23]),
+    Column("log", "log", lambda name: name or "-"),
+    Column("change", "change", lambda kind: kind.ljust(_KIND_WIDTH)),
+    Column("file", "file", lambda name: (name or "-").ljust(_NAME_WIDTH)),
+    Column("detail", "detail"),
+)
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False, exists=True))
+@click.option("--once", is_flag=True, help="Print what is there now, and end.")
+@click.option("--for", "duration", type=DurationParameter(), metavar="DURATION", help="End after this time.")
+@click.option("--log", "name", help="Only changes of this log.")
+@click.option(
+    "--every", type=DurationParameter(least=0.01), default="500ms", show_default=True, help="Time between two readings."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice([OutputFormat.TABLE.value, OutputFormat.JSONL.value]),
+    default=OutputFormat.TABLE.value,
+    show_default=True,
+    help="How to print the changes.",
+)
+def follow(
+    *, directory: Path, once: bool, duration: Duration | None, name: str | None, every: Duration, output: str
+) -> None:
+    """Show what happens in the log, or the system of logs, in DIR until Ctrl-C: what is written, rolled, moved into
+    segments, snapshots and what they keep live, what is compacted, linked and deleted. It begins with what is there.
+
+    Reads only and takes no lock, so neither an owner nor a compactor waits for it. Changes that are undone between two
+    readings are not seen. Times are UTC.
+
+    Exit codes: 0 --once or --for ended; 1 DIR could not be read; 130 Ctrl-C.
+
+    Example: compactor segments follow system --for 10m -o jsonl
+    """
+    if once and duration is not None:
+        raise click.UsageError("give --once or --for, not both")
+    follower = Follower(directory)
+    end = None if duration is None else time.monotonic() + float(duration)
+    table = TableStream(_COLUMNS)
+    while True:
+        moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        for change in follower.poll():
+            if name is None or change.log == name:
+                _print(moment, change, OutputFormat(output), table)
+        if once or (end is not None and time.monotonic() >= end):
+            return
+        time.sleep(float(every) if end is None else max(0.0, min(float(every), end - time.monotonic())))
+
+
+def _print(moment: str, change: Change, output: OutputFormat, table: TableStream) -> None:
+    row = {"time": moment, "log": change.log, "change": str(change.kind), "file": change.file, "detail": change.detail}
+    if output is OutputFormat.JSONL:
+        click.echo(json.dumps(row))
+    else:
+        table.print(row)

@@ -1,8 +1,4 @@
-"""`compactor segments plan`, `compact` and `recover`: the same library path a worker takes, on one directory.
-
-`compact` claims a token of its own in the log's fence, so it excludes, and is excluded by, workers and other runs like
-any other attempt.
-"""
+"""`compactor segments plan`, `compact`, `recover` and `generate`, on one directory and without a worker."""
 
 from __future__ import annotations
 
@@ -13,10 +9,10 @@ from typing import Any, TypeVar
 
 import click
 
-from compaction.api.text.formatting import format_bytes
-from compaction.cli.durations import DurationParameter
-from compaction.cli.errors import EXIT_DATA_ERROR, report
+from compaction.api.text.printing import format_bytes
+from compaction.cli.lazy import EXIT_DATA_ERROR, report
 from compaction.cli.output import OutputFormat, emit, output_option, print_table
+from compaction.cli.values import DurationParameter
 from compaction.segments import sweep
 from compaction.segments.cli.options import (
     log_options,
@@ -41,9 +37,16 @@ from compaction.segments.commit import recovery
 from compaction.segments.directory.owner import doubt_of, look_for_owner
 from compaction.segments.errors import RecoveryBlockedError, RecoveryNeededError
 from compaction.segments.format.names import MAX_SOURCES
-from compaction.segments.planning.limits import IndexesMissing, SegmentLimits
-from compaction.segments.rewriting.run import CompactionRequest, compact_log, plan_now
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.generate import Pattern, generate_log
+from compaction.segments.model import MAX_COUNT_LIMIT
+from compaction.segments.planning.unreferenced import IndexesMissing, SegmentLimits
+from compaction.segments.rewriting.compact import CompactionRequest, compact_log, plan_now
+from compaction.segments.snapshot.live_indexes import LiveSet
+
+# `compactor segments plan`, `compact` and `recover`: the same library path a worker takes, on one directory.
+#
+# `compact` claims a token of its own in the log's fence, so it excludes, and is excluded by, workers and other runs
+# like any other attempt.
 
 HOLDER = "cli"
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -239,3 +242,75 @@ def _print_result(result: dict[str, Any]) -> None:
         click.echo(f"\nswept: {len(swept['deleted'])} names deleted, {gained}; {swept['waiting']} wait for their grace")
         for item in swept["blocked"]:
             click.echo(f"kept: {item['name']}: {item['reason']}")
+
+
+# `compactor segments generate`: a log to try the other commands on.
+
+LARGEST_PAYLOAD = 64 << 20
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--segments", type=click.IntRange(1, 10_000), default=6, show_default=True, help="How many segments.")
+@click.option(
+    "--entries",
+    type=click.IntRange(1, MAX_COUNT_LIMIT),
+    default=512,
+    show_default=True,
+    help="Entries in each segment.",
+)
+@click.option(
+    "--payload-bytes",
+    type=click.IntRange(7, LARGEST_PAYLOAD),
+    default=256,
+    show_default=True,
+    help="Bytes of each entry.",
+)
+@click.option(
+    "--live", type=click.FloatRange(0, 1), default=0.25, show_default=True, help="Fraction of the entries that live."
+)
+@click.option(
+    "--pattern",
+    type=click.Choice([one.value for one in Pattern]),
+    default=Pattern.STRIDED.value,
+    show_default=True,
+    help="How live entries lie among dead ones.",
+)
+@output_option()
+def generate(
+    *,
+    directory: Path,
+    segments: int,
+    entries: int,
+    payload_bytes: int,
+    live: float,
+    pattern: str,
+    output: OutputFormat,
+) -> None:
+    """Write a log with a snapshot into DIR, which holds no segment yet. The same options write the same bytes.
+
+    Example: compactor segments generate log-a --segments 6
+    """
+    made = generate_log(
+        directory,
+        pattern=pattern,
+        segments=segments,
+        entries_per_segment=entries,
+        payload_bytes=payload_bytes,
+        live_fraction=live,
+    )
+    found: dict[str, Any] = {
+        "log": str(directory),
+        "segments": segments,
+        "entries": made.entries,
+        "payloadBytes": made.payload_bytes,
+        "snapshotIndex": made.snapshot_index,
+        "liveEntries": len(made.live),
+    }
+    if output is not OutputFormat.TABLE:
+        emit(found, output)
+        return
+    click.echo(
+        f"{directory}: {segments} segments with {made.entries} entries, {format_bytes(made.payload_bytes)}; "
+        f"the snapshot at index {made.snapshot_index} keeps {len(made.live)} of them live"
+    )

@@ -26,13 +26,13 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from compaction.segments.directory import lock
-from compaction.segments.directory.access import replace_file
-from compaction.segments.directory.faults import storage_error, storage_errors
+from compaction.segments.directory.fs import storage_error, storage_errors
+from compaction.segments.directory.lock import replace_file
 from compaction.segments.errors import CorruptMovesError, CorruptSegmentError, SegmentIsLinkError
-from compaction.segments.format.codec import pread_up_to, read_segment
 from compaction.segments.format.names import clump_name, moves_name, parse_moves
+from compaction.segments.format.segment_file import pread_up_to, read_segment
 from compaction.segments.model import MAX_INDEX, SEGMENT_NAME, SegmentIndex, U64Array, data_start
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 
 FORMAT: Final = "compaction.moves"
 VERSION: Final = 1

@@ -1,19 +1,4 @@
-"""What recovery may do with a commit that a crash left half-done: decided from every file it would touch, one by one.
-
-Between a crash and the recovery anybody may have acted: the log's owner with a compaction of its own, another
-compactor, a user who restored a directory. So no name is trusted. An intent says which file each name was: inode,
-size, modification time, and a mark of the content. (Not the device: some file systems have another at each mount.)
-
-* The lowest name is the intent's output, and a higher name is the very file that the intent recorded: it is replaced.
-* Something differs but size and mark (a restored directory has new inodes), or nothing is recorded (a lost fence, a
-  commit of the design note's own protocol): a name is replaced only if the output holds, byte for byte, all that must
-  survive of it (`coverage`).
-* The first name that is neither ends the commit there: that file hides the output from its own first index on, so all
-  that lies above it stays, whatever it is.
-* The output of a commit that did not happen is removed only if the log provides what is live in it.
-
-Everything here reads; `recovery` acts on the verdict.
-"""
+"""Evidence for recovery: what each file of a half-done commit holds, and what may be done with it."""
 
 from __future__ import annotations
 
@@ -24,14 +9,122 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from compaction.segments.commit import coverage
+import numpy as np
+
 from compaction.segments.commit.records import KnownFile, PendingCommit
-from compaction.segments.directory.listing import regular_identity, regular_segments, status
+from compaction.segments.directory.fs import regular_identity, regular_segments, status
 from compaction.segments.errors import CorruptSegmentError, SegmentLogError
 from compaction.segments.format import names
-from compaction.segments.format.codec import read_segment
-from compaction.segments.model import FileIdentity, SegmentIndex
-from compaction.segments.reading.view import LogState, open_log
+from compaction.segments.format.segment_file import pread_up_to, read_segment
+from compaction.segments.model import FileIdentity, RowArray, SegmentIndex, U64Array
+from compaction.segments.planning.unreferenced import find_stranded
+from compaction.segments.reading.view import LogState, SegmentRef, open_log
+
+# Proofs by content: what one file holds of another, and what a log provides without a file.
+#
+# Asked before a name is replaced, or a file removed, whose content is no longer known: a commit without its record, a
+# restored copy, Ra's own half-done compaction. Everything here reads, nothing changes.
+
+
+def covers(log: LogState, leader: str, member: str) -> bool:
+    """Whether the segment `member` can become a link to `leader` without a loss.
+
+    The leader holds everything that must survive of what is read from the member now: index, term, the same bytes.
+    False as well for what reaches above the snapshot, for the newest segment, for a damaged one, for a member that
+    alone holds a live entry which newer files hide, and while live entries are missing. When the live set is unknown,
+    everything is live.
+    """
+    present = {segment.name for segment in log.segments}
+    if log.snapshot_index is None or not log.refs or member >= log.refs[-1].name or not {leader, member} <= present:
+        return False
+    if log.missing or log.segment(member).damage or _holds_stranded(log, member):
+        return False
+    ref = log.ref(member)
+    return ref is None or _holds_all(log, leader, ref, log.snapshot_index)
+
+
+def _holds_stranded(log: LogState, member: str) -> bool:
+    """Coverage is about what is read from a member. What newer files hide in it comes back when those are deleted."""
+    if log.live is not None:
+        return member in find_stranded(log, log.live)
+    segment, ref = log.segment(member), log.ref(member)
+    readable = 0 if ref is None else log.readable(ref).size
+    return readable < int(np.count_nonzero(segment.effective))
+
+
+def _holds_all(log: LogState, leader: str, ref: SegmentRef, snapshot_index: int) -> bool:
+    if ref.last > snapshot_index:
+        return False
+    output, source = log.segment(leader), log.segment(ref.name)
+    wanted = log.readable(ref)
+    if log.live is not None:
+        wanted = wanted[log.live.mask(source.idx[wanted])]
+        if wanted.size != log.live.count_in(ref.first, ref.last):
+            return False
+    held = np.flatnonzero(output.effective)
+    at = np.searchsorted(output.idx[held], source.idx[wanted])
+    if np.any(at >= held.size):
+        return False
+    found = held[at]
+    same = (
+        (output.idx[found] == source.idx[wanted])
+        & (output.term[found] == source.term[wanted])
+        & (output.length[found] == source.length[wanted])
+        & (output.crc[found] == source.crc[wanted])
+    )
+    return bool(np.all(same)) and same_payloads(output, found, source, wanted)
+
+
+def same_payloads(one: SegmentIndex, rows: RowArray, other: SegmentIndex, other_rows: RowArray) -> bool:
+    """Whether the payloads of `rows` are those of `other_rows`, position by position; False for a torn one.
+
+    Bytes are compared: equal stored checksums prove nothing about bytes that never reached the disk.
+    """
+    left, right = (os.open(s.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW) for s in (one, other))
+    try:
+        for mine, theirs in zip(rows.tolist(), other_rows.tolist(), strict=True):
+            length = int(other.length[theirs])
+            if int(one.length[mine]) != length:
+                return False
+            copy = pread_up_to(left, length, int(one.offset[mine]))
+            if len(copy) != length or copy != pread_up_to(right, length, int(other.offset[theirs])):
+                return False
+    finally:
+        os.close(left)
+        os.close(right)
+    return True
+
+
+def not_provided(log: LogState, segment: SegmentIndex) -> U64Array:
+    """The indexes that must survive, that the file `segment` holds, and that the log does not provide.
+
+    `segment`: a file that is no part of the log. When the live set is unknown, everything is live.
+    """
+    held = segment.idx[segment.effective]
+    if log.snapshot_index is None or log.live is not None:
+        held = held[log.live_mask(held)]
+    if not held.size or not log.refs:
+        return held
+    readable = np.concatenate([log.segment(ref.name).idx[log.readable(ref)] for ref in log.refs])
+    return np.setdiff1d(held, readable)
+
+
+# What recovery may do with a commit that a crash left half-done: decided from every file it would touch, one by one.
+#
+# Between a crash and the recovery anybody may have acted: the log's owner with a compaction of its own, another
+# compactor, a user who restored a directory. So no name is trusted. An intent says which file each name was: inode,
+# size, modification time, and a mark of the content. (Not the device: some file systems have another at each mount.)
+#
+# * The lowest name is the intent's output, and a higher name is the very file that the intent recorded: it is
+#   replaced.
+# * Something differs but size and mark (a restored directory has new inodes), or nothing is recorded (a lost fence, a
+#   commit of the design note's own protocol): a name is replaced only if the output holds, byte for byte, all that
+#   must survive of it (`coverage`).
+# * The first name that is neither ends the commit there: that file hides the output from its own first index on, so
+#   all that lies above it stays, whatever it is.
+# * The output of a commit that did not happen is removed only if the log provides what is live in it.
+#
+# Everything here reads; `recovery` acts on the verdict.
 
 _SHOWN: Final = 3
 
@@ -201,7 +294,7 @@ class _Walk:
         found = Likeness.OTHER if known is None else likeness(self.directory / name, known.identity, known.mark)
         if self.trusted and found is Likeness.SAME:
             return None
-        if self.look.log is not None and coverage.covers(self.look.log, self.lowest, name):
+        if self.look.log is not None and covers(self.look.log, self.lowest, name):
             return None
         return Stays.CHANGED if known is not None and found is Likeness.OTHER else Stays.NOT_COVERED
 
@@ -244,7 +337,7 @@ def why_needed(segment: SegmentIndex, log: LogState | None, error: str = "") -> 
     """
     if log is None:
         return f"cannot determine whether the log provides its content: {error}"
-    missing = coverage.not_provided(log, segment)
+    missing = not_provided(log, segment)
     if not missing.size:
         return ""
     shown = ", ".join(str(index) for index in missing[:_SHOWN].tolist())

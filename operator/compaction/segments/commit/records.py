@@ -1,6 +1,5 @@
-"""Plain data of rewriting, committing and cleaning up: what travels between tasks, the driver and the fence file.
-
-All of it is immutable, picklable and made of JSON's types. Times are epoch seconds, sizes bytes, names base names.
+"""Plain data of rewriting, committing and cleaning up, and the one way in which a name comes to stand for another
+file.
 """
 
 from __future__ import annotations
@@ -8,11 +7,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import FailFast
 
+from compaction.segments.directory import fs
+from compaction.segments.directory.fs import regular_identity
+from compaction.segments.format.names import link_name
 from compaction.segments.model import FileIdentity
+
+# Plain data of rewriting, committing and cleaning up: what travels between tasks, the driver and the fence file.
+#
+# All of it is immutable, picklable and made of JSON's types. Times are epoch seconds, sizes bytes, names base names.
 
 Item = TypeVar("Item")
 # Reading ends at the first bad item: an error for each costs a thousand times the bytes of the item.
@@ -204,3 +211,39 @@ class FenceRecord:
 
     def tombstone(self, name: str) -> SegmentTombstone | None:
         return next((t for t in self.tombstones if t.name == name), None)
+
+
+# How the name of a segment comes to stand for another file: atomically, and only if it still is what it was.
+#
+# The name is checked once more right before the system call that replaces it. What remains is the moment between the
+# two, which no file system of all that hold logs can close: a compaction of the owner's own must not run at that
+# time.
+
+
+def put_link(directory: Path, name: str, source: Path, *, expected: FileIdentity) -> bool:
+    """Replace the segment `name` by a hard link to `source`; False, and nothing is done, if it is not `expected`."""
+    temporary = directory / link_name(name)
+    fs.unlink_if_present(temporary)
+    fs.link(source, temporary)
+    done = _put(directory / name, temporary, expected)
+    # rename() between two names of one file does nothing and leaves both.
+    fs.unlink_if_present(temporary)
+    return done
+
+
+def put_symlink(directory: Path, name: str, target: str, *, expected: FileIdentity) -> bool:
+    """Replace the segment `name` by a relative symlink to its sibling `target`; False if it is not `expected`."""
+    temporary = directory / link_name(name)
+    fs.unlink_if_present(temporary)
+    fs.symlink(target, temporary)
+    done = _put(directory / name, temporary, expected)
+    if not done:
+        fs.unlink_if_present(temporary)
+    return done
+
+
+def _put(name: Path, temporary: Path, expected: FileIdentity) -> bool:
+    if regular_identity(name) != expected:
+        return False
+    fs.rename(temporary, name)
+    return True

@@ -1,15 +1,86 @@
-"""Every system call that changes a log directory goes through this module, one small function each.
-
-So there is one list of the places where a process can die, and a test can count and interrupt each of them. Errors of
-the operating system pass through unchanged; callers turn them into errors of ours.
+"""System calls on a log directory: all that change one, the questions that change nothing, and errors that name
+the log.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Sequence
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+from compaction.segments.errors import (
+    LogNotReadableError,
+    LogNotWritableError,
+    SegmentLogError,
+    StoreIOError,
+    UnexpectedLogError,
+)
+from compaction.segments.model import SEGMENT_NAME, FileIdentity, segment_number
+from compaction.unexpected import defect
+
+# Turns errors of the operating system into errors that name the log and say what to do.
+
+_REFUSED = frozenset({errno.EACCES, errno.EPERM})
+
+
+def storage_error(error: OSError, directory: Path, *, outcome: str = "") -> SegmentLogError:
+    """The error to raise for `error`; names the file when the system call named one.
+
+    `outcome`: what became of the commit that was under way.
+    """
+    path = str(error.filename) if isinstance(error.filename, str | Path) else str(directory)
+    if not path.startswith("/"):
+        path = str(directory / path)
+    reason = error.strerror or str(error)
+    if error.errno in _REFUSED and _unreadable(path):
+        return LogNotReadableError(path, reason)
+    if error.errno in _REFUSED or error.errno == errno.EROFS:
+        return LogNotWritableError(path, reason, outcome)
+    return StoreIOError(path, reason, outcome)
+
+
+def _unreadable(path: str) -> bool:
+    """Whether it was reading that was refused: the error itself does not tell. A new name can only be written."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    effective = os.access in os.supports_effective_ids
+    return not os.access(path, os.R_OK, effective_ids=effective)
+
+
+@contextmanager
+def storage_errors(directory: Path) -> Iterator[None]:
+    """OSError inside the block becomes LogNotReadableError, LogNotWritableError or StoreIOError."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, directory) from error
+
+
+def fault_of(error: Exception, directory: Path) -> SegmentLogError:
+    """The error of one log, whatever was raised (`unexpected.defect`): at the boundary of one log of several, so that
+    the others go on.
+    """
+    match error:
+        case SegmentLogError():
+            return error
+        case OSError():
+            return storage_error(error, directory)
+        case _:
+            return UnexpectedLogError(str(directory), defect(error, str(directory)))
+
+
+# Every system call that changes a log directory goes through this module, one small function each.
+#
+# So there is one list of the places where a process can die, and a test can count and interrupt each of them. Errors
+# of the operating system pass through unchanged; callers turn them into errors of ours.
 
 IOV_MAX: Final = min(1024, os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 1024)
 
@@ -128,3 +199,49 @@ def unlink_if_present(path: Path) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+# Reading names and files of a log directory without changing anything: small questions, answered by lstat.
+
+
+def regular_segments(directory: Path) -> list[str]:
+    """Names of the segments that are files of their own, in name order."""
+    with os.scandir(directory) as entries:
+        return sorted(e.name for e in entries if SEGMENT_NAME.fullmatch(e.name) and e.is_file(follow_symlinks=False))
+
+
+def segment_links(directory: Path) -> list[str]:
+    """Names of the segments that are symlinks, in name order."""
+    with os.scandir(directory) as entries:
+        return sorted(e.name for e in entries if SEGMENT_NAME.fullmatch(e.name) and e.is_symlink())
+
+
+def highest_segment(directory: Path) -> int:
+    """The largest number of any name that is a segment's, links included: their numbers are taken. 0 without any."""
+    return max((segment_number(name) for name in os.listdir(directory) if SEGMENT_NAME.fullmatch(name)), default=0)
+
+
+def status(path: Path) -> os.stat_result | None:
+    """Of the name itself, not of what it links to; None when there is no such name."""
+    try:
+        return os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def regular_identity(path: Path) -> FileIdentity | None:
+    """Identity of a regular file under its own name; None for anything else."""
+    found = status(path)
+    return FileIdentity.of(found) if found and stat.S_ISREG(found.st_mode) else None
+
+
+def link_identity(path: Path) -> FileIdentity | None:
+    """Identity of a symbolic link itself; None for anything else."""
+    found = status(path)
+    return FileIdentity.of(found) if found and stat.S_ISLNK(found.st_mode) else None
+
+
+def links_of(directory: Path, names: Iterable[str]) -> dict[str, FileIdentity]:
+    """The identities of those of `names` that are symbolic links."""
+    found = {name: link_identity(directory / name) for name in names}
+    return {name: identity for name, identity in found.items() if identity is not None}

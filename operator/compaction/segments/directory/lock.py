@@ -1,18 +1,4 @@
-"""The exclusive lock of a log directory: `compaction.lock`, flock(2), with the holder's name inside.
-
-Invariants:
-
-* the file is never deleted (a lock on a deleted file excludes no process). Should a person do it all the same, the
-  holder notices: `HeldLock.verify` is asked before everything that could destroy another's work;
-* the lock ends with the process that took it, whatever children that process has;
-* what is written in the file only serves messages, never decisions, and is gone when the lock is free: a waiting
-  process is pointed to the process to end, so it must not be one that has finished;
-* one directory, one file: a copy made by `cp -al` shares the file with its original and would share the lock, so who
-  holds it puts a new file in its own directory's place (`_unshared`) and never writes into the shared one.
-
-The kernel excludes processes of one machine, and of several machines where the file system supports flock (local disks,
-NFS 4, CephFS).
-"""
+"""The lock of a log directory, and new files that the owner of the log must be able to read."""
 
 from __future__ import annotations
 
@@ -28,10 +14,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from compaction.api.text.safe import printable
+from compaction.api.text.printing import printable
 from compaction.segments.directory import fs
-from compaction.segments.directory.faults import storage_error
-from compaction.segments.errors import LockFileError, LockHeldError, LockLostError
+from compaction.segments.directory.fs import storage_error
+from compaction.segments.errors import LockFileError, LockHeldError, LockLostError, LogNotWritableError
+
+# The exclusive lock of a log directory: `compaction.lock`, flock(2), with the holder's name inside.
+#
+# Invariants:
+#
+# * the file is never deleted (a lock on a deleted file excludes no process). Should a person do it all the same, the
+#   holder notices: `HeldLock.verify` is asked before everything that could destroy another's work;
+# * the lock ends with the process that took it, whatever children that process has;
+# * what is written in the file only serves messages, never decisions, and is gone when the lock is free: a waiting
+#   process is pointed to the process to end, so it must not be one that has finished;
+# * one directory, one file: a copy made by `cp -al` shares the file with its original and would share the lock, so
+#   who holds it puts a new file in its own directory's place (`_unshared`) and never writes into the shared one.
+#
+# The kernel excludes processes of one machine, and of several machines where the file system supports flock (local
+# disks, NFS 4, CephFS).
 
 LOCK_FILE: Final = "compaction.lock"
 TEMPORARY_FILE: Final = "compaction.lock.tmp"
@@ -251,3 +252,56 @@ def _plain(word: object) -> str:
     if not isinstance(word, str):
         raise TypeError("not text")
     return printable(word[:_LONGEST_WORD])
+
+
+# New files that the log's owner must be able to read: whom they belong to, and how one replaces another.
+
+
+def inherit_access(fd: int, source: Path) -> None:
+    """Owner, group and mode of `source`, for the open file: the log's owner must be able to read the new file.
+
+    Giving a file away needs privileges. Without them it is enough that the owner can read it through its group or as
+    anybody; otherwise LogNotWritableError.
+    """
+    model, mine = os.stat(source), os.fstat(fd)
+    mode = stat.S_IMODE(model.st_mode)
+    uid, gid = mine.st_uid, mine.st_gid
+    for new_uid, new_gid in ((model.st_uid, model.st_gid), (mine.st_uid, model.st_gid)):
+        if (uid, gid) != (new_uid, new_gid):
+            with suppress(PermissionError):
+                fs.set_owner(fd, uid=new_uid, gid=new_gid)
+                uid, gid = new_uid, new_gid
+                break
+    readable = uid == model.st_uid or (gid == model.st_gid and mode & stat.S_IRGRP) or mode & stat.S_IROTH
+    if not readable:
+        reason = f"a rewritten copy cannot be given to its owner (uid {model.st_uid}, gid {model.st_gid})"
+        raise LogNotWritableError(str(source), reason)
+    fs.set_mode(fd, mode)
+
+
+def replace_file(temporary: Path, target: Path, data: bytes, *, access: Path | None, held: HeldLock | None) -> None:
+    """Put `data` under the name `target`, atomically and durably but for the directory, which the caller syncs.
+
+    `access`: the file whose owner, group and mode the new one gets; None for those of its directory. `held` is asked
+    right before the name changes.
+    OSError passes through: the old file, or none, then stands under the name.
+    """
+    fs.unlink_if_present(temporary)
+    try:
+        fd = fs.create(temporary) if access is None else fs.create(temporary, mode=0o600)
+        try:
+            if access is not None:
+                inherit_access(fd, access)
+            else:
+                give_to_owner(fd, target.parent)
+            fs.write(fd, [data])
+            fs.sync(fd)
+        finally:
+            os.close(fd)
+        if held is not None:
+            held.verify()
+        fs.rename(temporary, target)
+    except OSError:
+        with suppress(OSError):
+            fs.unlink_if_present(temporary)
+        raise

@@ -1,24 +1,9 @@
-"""Whether the Ra server that owns a log is stopped, or the log's owner is one that follows compactions: what files say,
-and what the kernel says of them. Reads only.
-
-A running server holds its list of segments in memory. What a compaction replaces behind its back, its next compaction
-deletes: 20 to 51 of 493 keys (docs/design/segment-commit.md#a-running-owner). A Ra system is one data directory with
-`meta.dets`, `*.wal`, and one directory per log; so the signs lie in the log's parent directory.
-
-* Bytes 8 to 11 of `meta.dets` are 0 from the first write on, also after a kill, and 1 after a close. They are 1 as well
-  while a server runs that has written nothing for five seconds: DETS marks the file as closed whenever it saves it
-  (docs/adr/0205). So 0 says "not stopped cleanly", and 1 alone says nothing.
-* The kernel grants a read lease on a file only if no process has it open for writing, in whatever container it runs.
-  A server has `meta.dets` open for writing from start to stop.
-
-A directory without `meta.dets` and `*.wal` is no Ra system; its owner keeps to the fence (docs/segment-logs.md). Nor is
-one with `*.wal`, neither `meta.dets` nor `names.dets`, and the marker of an owner that follows compactions (`marker`):
-its logs are compacted while it runs.
-"""
+"""The owner of a log: whether it is stopped, or follows compactions, by what its files and processes show."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import stat
@@ -31,11 +16,103 @@ from pathlib import Path
 from typing import Final
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.api.text.safe import printable
-from compaction.segments.directory.marker import MARKER_FILE, Marker, read_marker
+from compaction.api.text.printing import printable
+from compaction.segments.directory import fs
+from compaction.segments.directory.lock import HeldLock, replace_file
 from compaction.segments.errors import OwnerRunningError
 from compaction.segments.format import names
 from compaction.segments.snapshot.directories import INDEXES_FILE, SNAPSHOTS, parse_snapshot_name
+
+# The marker of an owner that follows compactions: `compaction.owner` in the directory of its system of logs.
+#
+# Without it, write-ahead logs (`*.wal`) above a log belong to a server of unknown kind, whose list of segments may be
+# in its memory, and the log is left alone. The marker is that owner's own word, in version 1, that it keeps to the
+# rules of docs/design/segment-owner.md while it runs: it takes the log's lock for what it deletes, finds replaced
+# segments by name and inode, writes the newest segment only, and deletes no other name than by these rules. It is
+# written and synced before the system's first write-ahead log, and stays for ever: after a stop, or a kill, the same
+# is true.
+#
+# It says nothing about a Ra server. Where `meta.dets` or `names.dets` lie, which every Ra server creates when it
+# starts, its rules decide (`owner`).
+
+MARKER_FILE: Final = "compaction.owner"
+TEMPORARY_FILE: Final = "compaction.owner.tmp"
+RULES: Final = 1
+"""The version of the rules that an owner keeps to."""
+_LARGEST: Final = 4096
+
+
+class Marker(StrEnum):
+    """What the marker says."""
+
+    ABSENT = "Absent"
+    FOLLOWS = "Follows"
+    FOREIGN = "Foreign"
+    """It is no marker, or of other rules than are known here."""
+
+
+def read_marker(system: Path) -> tuple[Marker, str]:
+    """What the marker in the directory of a system says, and what is wrong with one that is FOREIGN. Never raises: what
+    cannot be read is no evidence.
+    """
+    # O_NONBLOCK: no FIFO under this name may hang us before it is refused.
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        fd = os.open(system / MARKER_FILE, flags)
+    except FileNotFoundError:
+        return Marker.ABSENT, ""
+    except OSError as error:
+        return Marker.FOREIGN, error.strerror or str(error)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return Marker.FOREIGN, "it is not a regular file"
+        return _judge(os.pread(fd, _LARGEST, 0))
+    except OSError as error:
+        return Marker.FOREIGN, error.strerror or str(error)
+    finally:
+        os.close(fd)
+
+
+def write_marker(system: Path, *, held: HeldLock) -> None:
+    """Say, durably, that the owner of this system follows compactions. `held`: the system's lock. OSError passes
+    through.
+    """
+    if read_marker(system)[0] is Marker.FOLLOWS:
+        # A crash may have come between its rename and the sync of the directory.
+        fs.sync_directory(system)
+        return
+    data = json.dumps({"owner": "LogSystem", "rules": RULES}).encode()
+    replace_file(system / TEMPORARY_FILE, system / MARKER_FILE, data, access=None, held=held)
+    fs.sync_directory(system)
+
+
+def _judge(data: bytes) -> tuple[Marker, str]:
+    try:
+        said = json.loads(data)
+    except (ValueError, RecursionError):
+        return Marker.FOREIGN, "it is not JSON"
+    rules = said.get("rules") if isinstance(said, dict) else None
+    if type(rules) is not int or rules != RULES:
+        return Marker.FOREIGN, f"it is not of rules {RULES}"
+    return Marker.FOLLOWS, ""
+
+
+# Whether the Ra server that owns a log is stopped, or the log's owner is one that follows compactions: what files
+# say, and what the kernel says of them. Reads only.
+#
+# A running server holds its list of segments in memory. What a compaction replaces behind its back, its next
+# compaction deletes: 20 to 51 of 493 keys (docs/design/segment-commit.md#a-running-owner). A Ra system is one data
+# directory with `meta.dets`, `*.wal`, and one directory per log; so the signs lie in the log's parent directory.
+#
+# * Bytes 8 to 11 of `meta.dets` are 0 from the first write on, also after a kill, and 1 after a close. They are 1 as
+#   well while a server runs that has written nothing for five seconds: DETS marks the file as closed whenever it
+#   saves it (docs/adr/0205). So 0 says "not stopped cleanly", and 1 alone says nothing.
+# * The kernel grants a read lease on a file only if no process has it open for writing, in whatever container it
+#   runs. A server has `meta.dets` open for writing from start to stop.
+#
+# A directory without `meta.dets` and `*.wal` is no Ra system; its owner keeps to the fence (docs/segment-logs.md).
+# Nor is one with `*.wal`, neither `meta.dets` nor `names.dets`, and the marker of an owner that follows compactions
+# (`marker`): its logs are compacted while it runs.
 
 META_FILE: Final = "meta.dets"
 NAMES_FILE: Final = "names.dets"

@@ -1,46 +1,215 @@
-"""The fencing drill: one attempt sleeps through its lease, another finishes the job, the first wakes: is it harmless?
-
-Made of the production parts: the coordinator's rules for tokens and silence, the worker's port, rewrite and commit, a
-real Lease on the cluster's API server, and a scratch log of our own in a directory of the user's choice. Whatever
-happens, the processes, the Lease and the directory are gone at the end.
+"""The fencing drill: one attempt sleeps through its lease, another finishes the job, and the first must change
+nothing.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
 import secrets
 import shutil
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import ReportOutcome
-from compaction.api.job.resource import CompactionJobSpec
-from compaction.api.job.spec import JobParameters, JobSources, PolicyReference
+from compaction.api.job.job import CompactionJobSpec, JobParameters, JobSources, PolicyReference
+from compaction.api.job.job_status import ReportOutcome
+from compaction.api.names import COMPONENT_DRILL, LABEL_COMPONENT, LABEL_MANAGED_BY, MANAGED_BY
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE, SegmentGroup, SegmentLogParameters, SegmentLogSources
-from compaction.errors import ApiError
+from compaction.errors import ApiError, ConflictError, NotFoundError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import load_connection
-from compaction.leases.tokens import next_token
-from compaction.local.demo.check import Check
+from compaction.kube.client.transport import LEASES
+from compaction.kube.errors import MissingPermissionsError
+from compaction.kube.replica.preflight import Permission, missing_permissions
+from compaction.leases.record import Lease, LeaseObserver, LeaseRecord, next_token
+from compaction.local.demo.proving import Check
 from compaction.local.errors import DrillError
+from compaction.local.processes.process import GUARD
 from compaction.segments.directory.lock import LOCK_FILE
-from compaction.segments.drill.joblease import DrillLease
-from compaction.segments.drill.messages import Line, LineKind, Order
-from compaction.segments.drill.process import start
+from compaction.segments.drill.attempt import Line, LineKind, Order, encode
 from compaction.segments.format.names import needs_recovery, parse_partial
 from compaction.segments.generate import generate_log
 from compaction.segments.model import FileIdentity
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.reader import log_fingerprint
 from compaction.segments.reading.view import open_log
 from compaction.segments.scan.sense import SenseSettings
 from compaction.segments.store import SegmentLogStore
+
+# An attempt as the drill holds it in its hands: start, stop, wake, listen, and make sure that it ends.
+
+ANSWER_SECONDS: Final = 60.0
+"""How long an attempt may take for any one step before the drill gives up."""
+_TAIL_LINES: Final = 5
+
+
+@dataclass(slots=True)
+class DrillAttempt:
+    """A running attempt. `errors` is the file its stderr goes to."""
+
+    order: Order
+    process: asyncio.subprocess.Process
+    errors: Path
+
+    async def hear(self, *expected: LineKind) -> Line:
+        """The next line that is one of `expected`; earlier ones of other kinds are skipped.
+
+        Raises:
+            DrillError: the attempt ended, or said nothing for too long.
+        """
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while True:
+                    line = await self._line()
+                    if line.said in expected:
+                        return line
+        except TimeoutError as error:
+            raise DrillError(f"{self.order.name} said nothing for {ANSWER_SECONDS:.0f} s") from error
+
+    async def _line(self) -> Line:
+        assert self.process.stdout is not None
+        text = await self.process.stdout.readline()
+        if not text:
+            code = await self.process.wait()
+            raise DrillError(f"{self.order.name} ended early with code {code}: {self._last_words()}")
+        try:
+            return Line.parse(json.loads(text))
+        except (ValueError, KeyError) as error:
+            raise DrillError(f"{self.order.name} printed an unknown line: {text!r}") from error
+
+    def _last_words(self) -> str:
+        lines = self.errors.read_text(errors="replace").splitlines()
+        return " / ".join(lines[-_TAIL_LINES:]) or "no message"
+
+    async def stop(self) -> None:
+        """SIGSTOP; returns when the kernel says that it is stopped."""
+        self.process.send_signal(signal.SIGSTOP)
+        await asyncio.to_thread(os.waitid, os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def go_on(self) -> None:
+        """Answer its question at the commit point; a stopped attempt reads it when it wakes."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"commit\n")
+
+    def wake(self) -> None:
+        """SIGCONT."""
+        self.process.send_signal(signal.SIGCONT)
+
+    async def end(self) -> None:
+        """Make it end, whatever state it is in."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        await self.process.wait()
+
+
+@contextlib.asynccontextmanager
+async def start(order: Order, errors: Path) -> AsyncIterator[DrillAttempt]:
+    """An attempt that cannot outlive the block, nor this process."""
+    guard = [sys.executable, "-I", "-S", str(GUARD), str(os.getpid())]
+    with errors.open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            *guard,
+            *(sys.executable, "-m", "compaction.segments.drill.attempt", encode(order)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+            # A terminal's Ctrl-C is for the drill, which then ends its attempts itself.
+            start_new_session=True,
+        )
+    attempt = DrillAttempt(order, process, errors)
+    try:
+        yield attempt
+    finally:
+        await attempt.end()
+
+
+# The coordinator's side of the drill: the scratch job's Lease, made, watched, handed on and deleted.
+#
+# The Lease carries no policy's label, so that no operator takes it for one of its own.
+
+VERBS: Final = ("get", "create", "update", "delete")
+_LOOKS_PER_LEASE: Final = 20
+
+
+@dataclass(slots=True)
+class DrillLease:
+    """One Lease, named like the scratch job."""
+
+    client: ApiClient
+    namespace: str
+    name: str
+    seconds: int
+
+    async def check_permissions(self) -> None:
+        """Raises MissingPermissionsError that lists what is missing and how to grant it."""
+        needed = tuple(Permission(verb, LEASES, self.namespace) for verb in VERBS)
+        missing = await missing_permissions(self.client, needed)
+        if missing:
+            raise MissingPermissionsError(
+                f"this account may not: {'; '.join(map(str, missing))}. The drill needs {', '.join(VERBS)} on leases "
+                f"in coordination.k8s.io and nothing else: kubectl create role fencing-drill --namespace="
+                f"{self.namespace} --verb={','.join(VERBS)} --resource=leases.coordination.k8s.io, and bind it"
+            )
+
+    async def create(self, *, holder: str, token: int) -> None:
+        """Give the job to its first attempt."""
+        now = datetime.now(UTC)
+        lease = Lease(
+            name=self.name,
+            namespace=self.namespace,
+            record=LeaseRecord(holder, self.seconds, token, acquire_time=now, renew_time=now),
+            labels={LABEL_MANAGED_BY: MANAGED_BY, LABEL_COMPONENT: COMPONENT_DRILL},
+        )
+        await self.client.create(LEASES, lease.body())
+
+    async def until_expired(self) -> tuple[Lease, float]:
+        """Wait until the holder was silent for its lease, by the coordinator's rule: (Lease, seconds of silence)."""
+        observer: LeaseObserver[str] = LeaseObserver()
+        while True:
+            lease = await self.read()
+            observer.observe(self.name, lease.record)
+            seen = observer.last(self.name)
+            if observer.expired(self.name) and seen is not None:
+                return lease, time.monotonic() - seen.changed_at
+            await asyncio.sleep(self.seconds / _LOOKS_PER_LEASE)
+
+    async def hand_on(self, lease: Lease, *, holder: str, token: int) -> bool:
+        """Give the job to another attempt; False when the Lease has changed since it was read."""
+        now = datetime.now(UTC)
+        record = lease.record.acquired(holder, transitions=token, duration_seconds=self.seconds, now=now)
+        try:
+            await self.client.replace(LEASES, lease.with_record(record).body())
+        except ConflictError:
+            return False
+        return True
+
+    async def read(self) -> Lease:
+        """The Lease as it is now."""
+        return Lease.parse(await self.client.get(LEASES, self.name, namespace=self.namespace))
+
+    async def delete(self) -> None:
+        """Delete it if it is there; its name was made for this drill alone."""
+        try:
+            await self.client.delete(LEASES, self.name, namespace=self.namespace)
+        except NotFoundError:
+            return
+
+
+# The fencing drill: one attempt sleeps through its lease, another finishes the job, the first wakes: is it harmless?
+#
+# Made of the production parts: the coordinator's rules for tokens and silence, the worker's port, rewrite and commit,
+# a real Lease on the cluster's API server, and a scratch log of our own in a directory of the user's choice. Whatever
+# happens, the processes, the Lease and the directory are gone at the end.
 
 SEGMENTS: Final = 9
 ENTRIES: Final = 256

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from compaction.api.text.formatting import format_bytes, plural
+from compaction.api.text.printing import format_bytes, plural
 from compaction.segments.model import SegmentIndex
 from compaction.segments.snapshot.directories import LogSnapshot
 from compaction.segments.wal.codec import WalRecord

@@ -12,22 +12,28 @@ until `sender.state.is_over`. Neither is for several threads at once (docs/desig
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
+from compaction.segments.directory.fs import storage_error
 from compaction.segments.errors import (
     InstallIncompleteError,
     InstallStoppedError,
     InvalidInstallError,
+    LiveSetUnknownError,
+    LogChangedError,
     SegmentLogError,
     WriteRefusedError,
 )
 from compaction.segments.install import receiver as receiving
 from compaction.segments.install import sender as sending
-from compaction.segments.install.codec import ENTRY_OVERHEAD, MAX_MESSAGE_BYTES, OVERHEAD, decode, encode
 from compaction.segments.install.messages import (
+    ENTRY_OVERHEAD,
+    MAX_MESSAGE_BYTES,
+    OVERHEAD,
     Cancel,
     Chunk,
     Entries,
@@ -37,13 +43,86 @@ from compaction.segments.install.messages import (
     Refusal,
     Refused,
     SentEntry,
+    decode,
+    encode,
 )
 from compaction.segments.install.receiver import Receiver
-from compaction.segments.install.sender import Sender, SendLimits
-from compaction.segments.install.source import SnapshotReplaced, SnapshotSource
-from compaction.segments.snapshot.directories import LogSnapshot
+from compaction.segments.install.sender import NeededEntries, Sender, SendLimits, SendPlan
+from compaction.segments.memtable import LogEntry
+from compaction.segments.snapshot.directories import DATA_FILE, LogSnapshot
+from compaction.segments.snapshot.live_indexes import encode_indexes
 from compaction.segments.system.installs import Install
 from compaction.segments.system.log import Log
+
+# What a sender reads: a log's newest snapshot as a stream of bytes, and the live entries beside it.
+
+_LOOKS: Final = 20
+"""Openings in a row before which the snapshot was replaced and deleted."""
+
+
+class SnapshotReplaced(Exception):
+    """The log has a newer snapshot, so entries of this one may be gone."""
+
+
+class SnapshotSource:
+    """One snapshot, whose file stays open: replacing and deleting it does not disturb the stream."""
+
+    def __init__(self, log: Log) -> None:
+        """The log's newest snapshot.
+
+        InstallStoppedError: there is none. LiveSetUnknownError. StoreIOError and the like.
+        """
+        self._log = log
+        self._file, self.snapshot = _open(log)
+        if self.snapshot.live is None:
+            os.close(self._file)
+            raise LiveSetUnknownError(str(log.directory))
+        self._indexes = encode_indexes(self.snapshot.live)
+        self.plan = SendPlan(
+            index=self.snapshot.index,
+            term=self.snapshot.term,
+            live=NeededEntries.of(self.snapshot.live),
+            indexes_bytes=len(self._indexes),
+            data_bytes=os.fstat(self._file).st_size,
+        )
+
+    def entries(self, indexes: Sequence[int]) -> list[LogEntry]:
+        """All of these live entries, ascending. SnapshotReplaced; else errors as `Log.read`."""
+        found = self._log.read(indexes)
+        # Asked afterwards: what was read under an older snapshot is complete, unless the next one is being written.
+        if self._log.row.snapshot_index != self.snapshot.index or len(found) < len(indexes):
+            raise SnapshotReplaced
+        return found
+
+    def stream(self, offset: int, size: int) -> bytes:
+        """Bytes of `indexes` and then of `snapshot.dat`. StoreIOError and the like."""
+        head = self._indexes[offset : offset + size]
+        behind = offset + len(head) - len(self._indexes)
+        try:
+            tail = os.pread(self._file, size - len(head), behind) if len(head) < size else b""
+        except OSError as error:
+            raise storage_error(error, self.snapshot.path) from error
+        if len(head) + len(tail) < size:
+            raise InstallStoppedError(str(self.snapshot.path / DATA_FILE), "the file has become shorter")
+        return head + tail
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def _open(log: Log) -> tuple[int, LogSnapshot]:
+    for _ in range(_LOOKS):
+        snapshot = log.newest_snapshot
+        if snapshot is None:
+            raise InstallStoppedError(str(log.directory), "the log has no snapshot")
+        try:
+            return os.open(snapshot.path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), snapshot
+        except FileNotFoundError as error:
+            if log.newest_snapshot == snapshot:
+                raise storage_error(error, snapshot.path) from error
+        except OSError as error:
+            raise storage_error(error, snapshot.path) from error
+    raise LogChangedError(str(log.directory))
 
 
 class SnapshotSender:

@@ -1,36 +1,81 @@
-"""Which segments hold nothing that anybody needs: one rule, used by the plan, the commit and, before a deletion, the
-sweep.
-
-A segment is dead (docs/design/segment-planning.md) when it lies wholly at or below the newest segment that may be
-compacted, and
-
-* every record is hidden by newer files (an orphan of an overwrite), or
-* it has no entries at all, or
-* no live index is in the range that is read from it.
-
-A damaged segment is never dead, nor is one that a damaged one may hide: what a file holds is known from its records,
-and damage is that they do not account for all of it. While live entries are missing (`reading.missing`), none is dead.
-
-The newest segment, the newest one with entries, and everything that reaches above the snapshot are never dead. Nor is a
-segment with a *stranded* entry: a live index that newer files hide here and provide nowhere. Ra leaves such a log when
-it dies between linking a group around a dead segment and deleting that one: the compacted file then lies hidden behind
-the dead segment. Once the dead segment is deleted, the stranded entries can be read again.
+"""Segments that hold nothing live, by the one rule of plan, commit and deletion; and the limits of a compacted
+segment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
 
 from compaction.segments.commit.records import SegmentTombstone, TombstoneKind, UnreferencedReason
-from compaction.segments.errors import CorruptSegmentError
-from compaction.segments.model import FileIdentity, SegmentIndex, U64Array, torn_from
-from compaction.segments.planning.limits import IndexesMissing
+from compaction.segments.errors import CorruptSegmentError, InvalidGroupError
+from compaction.segments.format.names import MAX_SOURCES
+from compaction.segments.model import (
+    DEFAULT_MAX_COUNT,
+    DEFAULT_MAX_SIZE,
+    MAX_COUNT_LIMIT,
+    FileIdentity,
+    SegmentIndex,
+    U64Array,
+    torn_from,
+)
 from compaction.segments.reading.view import LogState, SegmentRef, open_log
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
+
+# What a compacted segment may hold, and what to do when a snapshot does not say what is live.
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLimits:
+    """Limits of one compacted segment: entries (1..65535, 16 bits on disk), payload bytes, and source segments (1..8).
+
+    An equal number fits (docs/design/segment-planning.md#groups). InvalidGroupError when a limit is out of range.
+    """
+
+    max_entries: int = DEFAULT_MAX_COUNT
+    max_bytes: int = DEFAULT_MAX_SIZE
+    max_sources: int = MAX_SOURCES
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_entries <= MAX_COUNT_LIMIT:
+            raise InvalidGroupError(f"max_entries {self.max_entries} is not in 1..{MAX_COUNT_LIMIT}")
+        if self.max_bytes < 1:
+            raise InvalidGroupError(f"max_bytes {self.max_bytes} is not positive")
+        if not 1 <= self.max_sources <= MAX_SOURCES:
+            raise InvalidGroupError(f"max_sources {self.max_sources} is not in 1..{MAX_SOURCES}")
+
+
+class IndexesMissing(StrEnum):
+    """What a snapshot without its `indexes` file means (docs/design/segment-commit.md#windows-of-the-reference, W2)."""
+
+    REFUSE = "Refuse"
+    """Unknown: plan nothing until a user states what is live."""
+    TREAT_AS_EMPTY = "TreatAsEmpty"
+    """Empty: only right when the log's owner keeps no live indexes."""
+
+
+# Which segments hold nothing that anybody needs: one rule, used by the plan, the commit and, before a deletion, the
+# sweep.
+#
+# A segment is dead (docs/design/segment-planning.md) when it lies wholly at or below the newest segment that may be
+# compacted, and
+#
+# * every record is hidden by newer files (an orphan of an overwrite), or
+# * it has no entries at all, or
+# * no live index is in the range that is read from it.
+#
+# A damaged segment is never dead, nor is one that a damaged one may hide: what a file holds is known from its
+# records, and damage is that they do not account for all of it. While live entries are missing (`reading.missing`),
+# none is dead.
+#
+# The newest segment, the newest one with entries, and everything that reaches above the snapshot are never dead. Nor
+# is a segment with a *stranded* entry: a live index that newer files hide here and provide nowhere. Ra leaves such a
+# log when it dies between linking a group around a dead segment and deleting that one: the compacted file then lies
+# hidden behind the dead segment. Once the dead segment is deleted, the stranded entries can be read again.
 
 
 @dataclass(frozen=True, slots=True)

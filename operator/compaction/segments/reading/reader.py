@@ -1,10 +1,4 @@
-"""Reading entries: coalesced, checked, in bounded memory.
-
-Neighbouring payloads are fetched in one read, and up to 4 MiB (a single larger payload alone) are checked at once; with
-the copy that lays sparse ones side by side, memory is bounded by 2 x max(CHUNK_BYTES, largest payload). Every payload
-is compared with its stored CRC-32; a stored 0 means unchecked (docs/design/segment-files.md#index-area). Nothing is
-believed before it is checked against the file's size. A scan outlives the compactions that replace files under it.
-"""
+"""Reads entries, coalesced, checked and in bounded memory; names those that no reader gets."""
 
 from __future__ import annotations
 
@@ -14,18 +8,250 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from compaction.segments.errors import CorruptEntryError, CorruptSegmentError, LogChangedError
-from compaction.segments.format.checksums import crc32_each
-from compaction.segments.format.codec import read_segment_fd
-from compaction.segments.model import FileIdentity, RowArray, SegmentIndex, U32Array, U64Array
-from compaction.segments.reading.buffers import CHUNK_BYTES, Buffers
-from compaction.segments.reading.packing import Reads, pack, plan_reads
-from compaction.segments.reading.view import LogState
+from compaction.segments.errors import CorruptEntryError, CorruptSegmentError, EntriesHiddenError, LogChangedError
+from compaction.segments.format.segment_file import read_segment_fd
+from compaction.segments.model import (
+    MAX_INDEX,
+    BoolArray,
+    FileIdentity,
+    RowArray,
+    SegmentIndex,
+    U32Array,
+    U64Array,
+    crc32_each,
+)
+from compaction.segments.reading.view import LogState, waiting_in
 from compaction.storage.pace import UNLIMITED, Pace
+
+# Entries that segments hold and no reader gets, because a newer file begins at a lower index: which of them were
+# overwritten, and which are lost to an old file under a new name.
+#
+# A leader drops entries by writing those of its own log, whose terms may be lower, and then some of its own term,
+# which is later. So a hidden entry that the log needs was overwritten if a record of a later term is read at its
+# index or above it, or is in a later file at its index or below it; or it is there again, with the same content,
+# since a flush was repeated. The entries of an installation come without anything of the leader's own term.
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenEntries:
+    """Needed entries of one segment that newer records hide. `indexes`: ascending; `by`: the first file that hides the
+    first of them. `replaced`: whether another record of the same index is read, of no later term and of another
+    content; else none is read.
+    """
+
+    segment: str
+    indexes: U64Array
+    by: str
+    replaced: bool
+
+    def __str__(self) -> str:
+        begin = f"{self.indexes.size} entries that the log needs (first index {self.indexes[0]}) are in {self.segment}"
+        if self.replaced:
+            return f"{begin}, and {self.by} has others at their indexes, of no later term"
+        return f"{begin} alone, and {self.by} hides them, which begins at a lower index and holds no later term"
+
+
+def hidden_entries(
+    log: LogState, needed: Callable[[U64Array], BoolArray], *, cut: int | None
+) -> Iterator[HiddenEntries]:
+    """Each segment's needed entries that no reader gets as they are, oldest segment first.
+
+    `needed`: which indexes the log needs from its segments. `cut`: the first index that does not count, where an
+    installation was interrupted (`log.cut`).
+    """
+    installed = log.snapshot_index or 0 if cut is None else cut - 1
+    rows = {ref.name: log.readable(ref) for ref in log.refs}
+    parts = [(log.segment(name), found) for name, found in rows.items()]
+    read = np.concatenate([segment.idx[found] for segment, found in parts]) if parts else np.empty(0, dtype=np.uint64)
+    columns = [
+        np.concatenate([getattr(segment, name)[found] for segment, found in parts]) if parts else read
+        for name in ("term", "length", "crc")
+    ]
+    term_from = np.maximum.accumulate(columns[0][::-1])[::-1]  # The highest term of each record and those above.
+    for position, segment in enumerate(log.segments):
+        hidden = np.ones(segment.count, dtype=np.bool_)
+        hidden[rows.get(segment.name, np.empty(0, dtype=np.int64))] = False
+        own = np.flatnonzero(hidden)
+        own = own[needed(segment.idx[own])]
+        if not own.size:
+            continue
+        newer = log.segments[position + 1 :]
+        at = np.minimum(np.searchsorted(read, segment.idx[own]), max(read.size - 1, 0))
+        there = read[at] == segment.idx[own] if read.size else np.zeros(own.size, dtype=np.bool_)
+        lost = own[~there]
+        lost = lost[~_dropped(segment, lost, newer)]
+        if lost.size:
+            yield _hidden(segment, lost, newer, replaced=False)
+        term, length, crc = (column[at[there]] for column in columns)
+        mine = own[there]
+        checked = (segment.crc[mine] != 0) & (crc != 0)
+        other = (segment.length[mine] != length) | (checked & (segment.crc[mine] != crc))
+        overwritten = (term_from[at[there]] > segment.term[mine]) | (segment.idx[mine] <= np.uint64(installed))
+        wrong = mine[((term < segment.term[mine]) & ~overwritten) | ((term == segment.term[mine]) & other)]
+        if wrong.size:
+            yield _hidden(segment, wrong, newer, replaced=True)
+
+
+def hidden_errors(log: LogState, *, cut: int | None) -> list[EntriesHiddenError]:
+    """One error for each segment with such entries, which the write-ahead log does not hold either. `cut`: as above.
+
+    DamagedWalError, InvalidWalFormatError: it may hold them, and cannot be read.
+    """
+    unknown = log.snapshot_index is not None and log.live is None
+    if unknown or not any(True for _ in hidden_entries(log, log.live_mask, cut=cut)):
+        return []
+    real = Path(os.path.realpath(log.directory))
+    waiting = waiting_in(log.wal_directory or real.parent, os.fsencode(real.name))
+    # From the first one that waits on, a reader asks the write-ahead log.
+    bound = np.uint64(min(waiting.smallest if waiting else MAX_INDEX, MAX_INDEX if cut is None else cut))
+    found = hidden_entries(log, lambda indexes: log.live_mask(indexes) & (indexes < bound), cut=cut)
+    return [EntriesHiddenError(str(log.directory / one.by), str(one)) for one in found]
+
+
+def _dropped(segment: SegmentIndex, rows: RowArray, newer: tuple[SegmentIndex, ...]) -> BoolArray:
+    """Which records a later one at or below their index, of a higher term, has dropped."""
+    dropped = np.zeros(rows.size, dtype=np.bool_)
+    if not rows.size:
+        return dropped
+    for later in newer:
+        if later.count:
+            dropped |= _latest_up_to(later.idx, later.term, segment.idx[rows]) > segment.term[rows]
+    for place in np.flatnonzero(~dropped).tolist():
+        # In the file itself, which few records are overwritten in.
+        row = int(rows[place])
+        behind = segment.idx[row + 1 :] <= segment.idx[row]
+        dropped[place] = bool(np.any(segment.term[row + 1 :][behind] > segment.term[row]))
+    return dropped
+
+
+def _latest_up_to(idx: U64Array, term: U64Array, indexes: U64Array) -> U64Array:
+    """The highest term of the records at or below each of the indexes; 0 without any."""
+    order = np.argsort(idx, kind="stable")
+    highest = np.maximum.accumulate(term[order])
+    place = np.searchsorted(idx[order], indexes, side="right")
+    found: U64Array = np.where(place > 0, highest[np.maximum(place, 1) - 1], np.uint64(0))
+    return found
+
+
+def _hidden(segment: SegmentIndex, rows: RowArray, newer: tuple[SegmentIndex, ...], *, replaced: bool) -> HiddenEntries:
+    indexes = np.unique(segment.idx[rows])
+    by = next((later.name for later in newer if later.count and later.first <= int(indexes[0])), segment.name)
+    return HiddenEntries(segment.name, indexes, by, replaced)
+
+
+# Memory that a rewrite uses again and again: fresh memory costs a page fault per 4 KiB, more than a copy of it.
+
+CHUNK_BYTES: Final = 4 << 20
+"""What is read and checked at once; a larger payload alone is."""
+
+
+class Buffers:
+    """For one rewrite at a time: what it reads at once.
+
+    What is in there is only valid until the next use. `CHUNK_BYTES` at most are kept, and take memory when first used.
+    """
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept = np.empty(CHUNK_BYTES, dtype=np.uint8).data
+
+    def read(self, size: int) -> memoryview:
+        """`size` bytes to read into, or `CHUNK_BYTES` if that is less."""
+        return self._kept[:size]
+
+    def one(self, size: int) -> memoryview:
+        """`size` bytes, fresh ones if that is more than is kept."""
+        return self._kept[:size] if size <= len(self._kept) else np.empty(size, dtype=np.uint8).data
+
+
+# Which bytes of a file to read for some of its payloads, and how to lay the payloads side by side. Pure, no I/O.
+#
+# Neighbours are read at once, also over a gap of dead bytes that is cheaper to read than to skip. Several such reads
+# fill one buffer before anything is done with it, so what a batch costs beside its bytes is paid per buffer, not per
+# run.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reads:
+    """The reads that bring the payloads at positions `begin..end` (exclusive) of a selection into one buffer.
+
+    Read i brings `sizes[i]` bytes from `offsets[i]` of the file; in the buffer, one read follows the other. Payload p
+    of the batch then lies at `starts[p]`.
+    """
+
+    begin: int
+    end: int
+    offsets: list[int]
+    sizes: list[int]
+    starts: RowArray
+
+    @property
+    def size(self) -> int:
+        """Bytes of the buffer."""
+        return sum(self.sizes)
+
+
+def plan_reads(offsets: RowArray, lengths: RowArray, *, chunk_bytes: int, gap_bytes: int) -> Iterator[Reads]:
+    """Reads for payloads at `offsets` in the file, in that order, each batch at most `chunk_bytes` or one payload.
+
+    Any order and overlaps are fine; only what ascends and lies at most `gap_bytes` apart is read together.
+    """
+    ends = offsets + lengths
+    gap = offsets[1:] - ends[:-1]
+    far = (gap < 0) | (gap > gap_bytes)
+    # Where each payload lies if one endless buffer took all reads; ascending, whatever the offsets are.
+    position = np.zeros(offsets.size, dtype=np.int64)
+    np.cumsum(np.where(far, lengths[:-1], offsets[1:] - offsets[:-1]), out=position[1:])
+    filled = position + lengths
+    begin = 0
+    while begin < offsets.size:
+        limit = int(position[begin]) + chunk_bytes
+        end = max(begin + 1, int(np.searchsorted(filled, limit, side="right")))
+        cuts = np.flatnonzero(far[begin : end - 1]) + begin
+        firsts, lasts = np.concatenate(([begin], cuts + 1)), np.concatenate((cuts, [end - 1]))
+        yield Reads(
+            begin=begin,
+            end=end,
+            offsets=offsets[firsts].tolist(),
+            sizes=(ends[lasts] - offsets[firsts]).tolist(),
+            starts=position[begin:end] - position[begin],
+        )
+        begin = end
+
+
+def pack(data: memoryview, starts: RowArray, lengths: RowArray) -> memoryview:
+    """The payloads at `starts` of `data`, one after the other: `data` itself if they lie so already, else a copy."""
+    if not starts.size:
+        return data[:0]
+    ends = starts + lengths
+    joined = starts[1:] == ends[:-1]
+    if joined.all():
+        return data[int(starts[0]) : int(ends[-1])]
+    length = int(lengths[0])
+    if length and np.all(lengths == length):
+        # Every window of this length, without a copy; numpy then copies the chosen ones, a payload at a time.
+        windows = np.ndarray((len(data) - length + 1,), dtype=np.dtype((np.void, length)), buffer=data, strides=(1,))
+        chosen: npt.NDArray[np.void] = windows[starts]
+        return chosen.view(np.uint8).data
+    cuts = np.flatnonzero(~joined)
+    begins, stops = starts[np.append(0, cuts + 1)].tolist(), ends[np.append(cuts, starts.size - 1)].tolist()
+    return memoryview(b"".join([data[begin:stop] for begin, stop in zip(begins, stops, strict=True)]))
+
+
+# Reading entries: coalesced, checked, in bounded memory.
+#
+# Neighbouring payloads are fetched in one read, and up to 4 MiB (a single larger payload alone) are checked at once;
+# with the copy that lays sparse ones side by side, memory is bounded by 2 x max(CHUNK_BYTES, largest payload). Every
+# payload is compared with its stored CRC-32; a stored 0 means unchecked (docs/design/segment-files.md#index-area).
+# Nothing is believed before it is checked against the file's size. A scan outlives the compactions that replace files
+# under it.
 
 # Dead bytes worth reading along rather than starting another read.
 GAP_BYTES: Final = 16 << 10

@@ -1,31 +1,224 @@
-"""The log view: what a reader of many segment files sees (docs/design/segment-files.md#log-view).
-
-Only regular files count; a symlink is an old name of a compacted segment. Newer files hide older ones from their first
-index on. Invariant: `refs` are ascending and disjoint, so every index is read from at most one file.
+"""The log view: the segment files of a directory as one reader sees them while others change it, and what is
+missing.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
+from compaction.api.text.printing import plural
+from compaction.segments.directory.fs import regular_identity
+from compaction.segments.directory.owner import META_FILE, system_of
 from compaction.segments.errors import (
+    CorruptSegmentError,
     CorruptSnapshotError,
     DamagedWalError,
     InvalidWalFormatError,
     LiveEntriesMissingError,
     LiveSetUnknownError,
+    LogChangedError,
+    NotALogDirectoryError,
+    SegmentIsLinkError,
     SegmentLogError,
+    SegmentNameError,
 )
-from compaction.segments.model import SEGMENT_NAME, BoolArray, RowArray, SegmentIndex, U64Array
-from compaction.segments.reading.files import read_segments
-from compaction.segments.reading.missing import in_no_segment, missing_error, waiting_in
+from compaction.segments.format.segment_file import read_segment
+from compaction.segments.model import SEGMENT_NAME, SEGMENT_SUFFIX, BoolArray, RowArray, SegmentIndex, U64Array
 from compaction.segments.snapshot.directories import LogSnapshot, SnapshotSearch, find_snapshots
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.wal.files import wal_files
+from compaction.segments.wal.wal_reader import read_wal
+
+# One consistent reading of all segment files of a directory, while compactions, sweeps and the owner go on changing
+# it.
+#
+# A reading counts if the names are the same after it as before; else it is made again, and what did not change is not
+# read again. (A directory that changes while it is listed may show a replaced name twice, or not at all.)
+#
+# The newest segment is read each time, and once more when it is the newest no longer: its slots are written in place
+# behind its data, so within one tick of the file system's clock, or while a slot is copied, size and time say
+# nothing. The others do not change: a segment is whole before the next one is created.
+
+# A commit replaces at most 8 sources and what lies between; looks after the first one read only what was replaced.
+LOOKS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFiles:
+    """Regular segments in name order, symlinks (name -> base name of the target), and files that cannot be parsed."""
+
+    segments: tuple[SegmentIndex, ...]
+    links: dict[str, str]
+    errors: tuple[SegmentNameError | CorruptSegmentError, ...]
+
+
+def read_segments(directory: Path, *, known: Mapping[str, SegmentIndex] | None = None) -> SegmentFiles:
+    """Parse the index of every segment file; of `known` ones, all of an earlier reading, only if the file is another,
+    or was written to, since.
+
+    Raises:
+        NotALogDirectoryError: not a directory, or one without any segment.
+        LogChangedError: names changed during each of `LOOKS` looks.
+    """
+    parsed = dict(known or {})
+    parsed.pop(max(parsed, default=""), None)
+    before = _list_names(directory)
+    for _ in range(LOOKS):
+        try:
+            found = _parse(directory, before, parsed)
+        except (FileNotFoundError, SegmentIsLinkError, _NotALinkError):
+            found = None
+        after = _list_names(directory)
+        if found is not None and after == before:
+            return found
+        before = after
+    raise LogChangedError(str(directory))
+
+
+class _NotALinkError(Exception):
+    """A name was a symlink when it was listed, and is none any more."""
+
+
+def _list_names(directory: Path) -> dict[str, bool]:
+    """Everything named *.segment, in name order, and whether it is a symlink."""
+    try:
+        with os.scandir(directory) as entries:
+            return dict(sorted((e.name, e.is_symlink()) for e in entries if e.name.endswith(SEGMENT_SUFFIX)))
+    except FileNotFoundError as error:
+        raise NotALogDirectoryError(str(directory), "it does not exist") from error
+    except NotADirectoryError as error:
+        raise NotALogDirectoryError(str(directory), "it is not a directory") from error
+
+
+def _parse(directory: Path, names: dict[str, bool], parsed: dict[str, SegmentIndex]) -> SegmentFiles:
+    """Read what `parsed` does not hold already, and add it there, but for the newest."""
+    segments: list[SegmentIndex] = []
+    links: dict[str, str] = {}
+    errors: list[SegmentNameError | CorruptSegmentError] = []
+    regular = [name for name, is_link in names.items() if not is_link and SEGMENT_NAME.fullmatch(name)]
+    for name, is_link in names.items():
+        path = directory / name
+        if not SEGMENT_NAME.fullmatch(name):
+            errors.append(SegmentNameError(str(path)))
+        elif is_link:
+            links[name] = _target(path)
+        else:
+            try:
+                segments.append(_read(path, parsed, newest=name == regular[-1]))
+            except SegmentIsLinkError:
+                raise
+            except CorruptSegmentError as error:
+                errors.append(error)
+    if not segments and not errors:
+        raise NotALogDirectoryError(str(directory), "it holds no segment file (NNNNNNNNNNNNNNNN.segment)")
+    return SegmentFiles(segments=tuple(segments), links=links, errors=tuple(errors))
+
+
+def _read(path: Path, parsed: dict[str, SegmentIndex], *, newest: bool) -> SegmentIndex:
+    if newest:
+        return read_segment(path, newest=True)
+    known = parsed.get(path.name)
+    if known is None or regular_identity(path) != known.identity:
+        known = parsed[path.name] = read_segment(path)
+    return known
+
+
+def _target(path: Path) -> str:
+    try:
+        return os.path.basename(os.readlink(path))
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise _NotALinkError from error
+        raise
+
+
+# Live entries that neither a segment of a log nor a write-ahead log file holds: lost, or elsewhere.
+#
+# What took an entry may have taken more, and any file may be the trace of one. So while one is missing, nothing of
+# its log is deleted or replaced.
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """How many live indexes are nowhere, and the first of them (0 without any)."""
+
+    entries: int = 0
+    first: int = 0
+
+    @classmethod
+    def of(cls, indexes: LiveSet) -> Missing:
+        return cls(len(indexes), indexes.smallest) if indexes else NOTHING_MISSING
+
+    def __bool__(self) -> bool:
+        return self.entries > 0
+
+    def __str__(self) -> str:
+        what = plural(self.entries, "live entry", "live entries")
+        verb = "is" if self.entries == 1 else "are"
+        return f"{what} (first index {self.first}) {verb} in no segment that can be read"
+
+
+NOTHING_MISSING: Final = Missing()
+
+
+def in_no_segment(segments: Iterable[SegmentIndex], live: LiveSet) -> LiveSet:
+    """What is live and has no record in any of the segments. One that newer segments hide has: its segment is left
+    alone until it can be read again (`unreferenced.find_stranded`).
+    """
+    held = [segment for segment in segments if segment.count]
+    whole = [one for one in held if one.count == one.last - one.first + 1 and one.effective.all()]
+    # A segment without a gap needs no look at its records.
+    missing = live.without(LiveSet.from_ranges((one.first, one.last) for one in whole))
+    for segment in held:
+        if not missing:
+            break
+        missing = missing.without(LiveSet.from_indexes(np.unique(segment.idx[missing.mask(segment.idx)])))
+    return missing
+
+
+def waiting_in(directory: Path, uid: bytes) -> LiveSet:
+    """The indexes of which the write-ahead log files of a directory have a record of this log.
+
+    InvalidWalFormatError, DamagedWalError: a file cannot be read, so it may hold any. OSError passes through.
+    """
+    ranges: list[tuple[int, int]] = []
+    for path in wal_files(directory):
+        try:
+            with read_wal(path) as reader:
+                ranges += [(one.entries[0].index, one.entries[-1].index) for one in reader.runs() if one.writer == uid]
+        except FileNotFoundError:
+            # Emptied since it was listed: its entries are in segments, which are read after it.
+            continue
+    return LiveSet.from_ranges(ranges)
+
+
+def missing_error(directory: Path, missing: LiveSet, wal_directory: Path | None) -> LiveEntriesMissingError:
+    """The error for a log of which these entries are missing. `wal_directory`: where its write-ahead log was looked
+    for; None: beside the log.
+    """
+    system = wal_directory or system_of(directory)
+    files = wal_files(system)
+    if files:
+        where = f"nor in the write-ahead log ({plural(len(files), 'file')} in {system})"
+    elif wal_directory is None and os.path.lexists(system / META_FILE):
+        where = f"and no write-ahead log lies beside {system / META_FILE}: it is lost, or elsewhere (--wal-dir)"
+    else:
+        where = f"and no write-ahead log lies {'beside the log' if wal_directory is None else f'in {system}'}"
+    reason = f"{Missing.of(missing)}, {where}. Nothing of the log is deleted: restore it from a copy or another member"
+    return LiveEntriesMissingError(str(directory), reason)
+
+
+# The log view: what a reader of many segment files sees (docs/design/segment-files.md#log-view).
+#
+# Only regular files count; a symlink is an old name of a compacted segment. Newer files hide older ones from their
+# first index on. Invariant: `refs` are ascending and disjoint, so every index is read from at most one file.
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from compaction.api.enums import JobReason
 from compaction.errors import CompactionError, StaleTokenError
 from compaction.segments.commit import fence
 from compaction.segments.commit.records import RewrittenGroup
-from compaction.segments.directory.faults import storage_error
+from compaction.segments.directory.fs import storage_error
 from compaction.segments.errors import (
     ClumpRefusedError,
     CorruptEntryError,
@@ -35,15 +35,15 @@ from compaction.segments.errors import (
     SourcesChangedError,
     VerificationFailedError,
 )
-from compaction.segments.planning.group_check import GroupRanges
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.plan import GroupRanges
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reasons import SegmentReason
 from compaction.segments.rewriting.kernel import rewrite_group
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.storage.errors import RewriteStoppedError
 from compaction.storage.pace import Pace, SharedBucket
 from compaction.unexpected import defect
-from compaction.worker.shares import Teller
+from compaction.worker.tasks import Teller
 
 FENCE_LOOK_SECONDS = 1.0
 """How often a running task looks whether its attempt has been replaced."""

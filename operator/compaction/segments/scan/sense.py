@@ -18,21 +18,16 @@ from typing import Final
 from compaction.api.policy.segment_logs import Ownership
 from compaction.segments.commit import fence
 from compaction.segments.commit.recovery import TEMPORARIES
-from compaction.segments.directory.faults import fault_of
+from compaction.segments.directory.fs import fault_of
 from compaction.segments.directory.owner import OwnerSigns, hazard_in, look_for_owner, signs_in
 from compaction.segments.errors import OwnerRunningError, SegmentLogError
 from compaction.segments.format import names
 from compaction.segments.model import SEGMENT_NAME
-from compaction.segments.planning.limits import IndexesMissing, SegmentLimits
 from compaction.segments.planning.plan import LogPlan, plan_log
-from compaction.segments.planning.unreferenced import damage_of
-from compaction.segments.reading.missing import NOTHING_MISSING, Missing
-from compaction.segments.reading.view import LogState, open_log
-from compaction.segments.scan.changes import VERIFY_LOOKS, State, Trust, state_of
-from compaction.segments.scan.find import FoundLog, LogFinder
-from compaction.segments.scan.problems import LogError, log_error
-from compaction.segments.snapshot.data_file import DATA_FILE
-from compaction.segments.snapshot.directories import INDEXES_FILE, SNAPSHOTS
+from compaction.segments.planning.unreferenced import IndexesMissing, SegmentLimits, damage_of
+from compaction.segments.reading.view import NOTHING_MISSING, LogState, Missing, open_log
+from compaction.segments.scan.find import VERIFY_LOOKS, FoundLog, LogError, LogFinder, State, Trust, log_error, state_of
+from compaction.segments.snapshot.directories import DATA_FILE, INDEXES_FILE, SNAPSHOTS
 
 _NONE: Final[frozenset[str]] = frozenset()
 # Of the year 9999: file systems hold times that no calendar has.

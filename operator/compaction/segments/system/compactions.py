@@ -1,38 +1,180 @@
-"""Compactions that the owner of a system runs itself: phase 1 after each snapshot, and whole ones when they are due.
-
-One thread rewrites, one log at a time; snapshots and phase 1 have the log worker's thread, and wait for none of it.
-Every commit is under the log's fence and lock, as that of any worker, so both may run beside the operator's jobs.
+"""Compactions that the owner of a system runs itself: dead segments after each snapshot, whole logs when they are
+due.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
 from compaction.api.policy.segment_logs import Ownership
 from compaction.errors import CompactionError
 from compaction.segments import sweep
-from compaction.segments.commit import fence
+from compaction.segments.commit import fence, recovery
 from compaction.segments.commit.recovery import RecoveryReport
-from compaction.segments.directory.faults import fault_of
-from compaction.segments.errors import LogClosedError
-from compaction.segments.planning.due import CompactionFacts, Due, DueRules, due, seconds_left
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.directory import lock
+from compaction.segments.directory.fs import fault_of, storage_errors
+from compaction.segments.errors import LogChangedError, LogClosedError
+from compaction.segments.model import FileIdentity
 from compaction.segments.planning.plan import plan_log
-from compaction.segments.rewriting.run import CompactionRequest, LogCompaction, compact_log
-from compaction.segments.snapshot.seq import LiveSet
-from compaction.segments.system.phase_one import OWNER, delete_dead
-from compaction.segments.system.row import LogRow
-from compaction.segments.system.segment_list import SegmentList
+from compaction.segments.planning.unreferenced import DeadSegment, SegmentLimits, find_dead
+from compaction.segments.rewriting.compact import CompactionRequest, LogCompaction, compact_log
+from compaction.segments.snapshot.live_indexes import LiveSet
+from compaction.segments.system.rules import CompactionFacts, Due, DueRules, LogRow, due, seconds_left
+from compaction.segments.system.segment_changes import OnChange, changes_between
+from compaction.segments.system.segments import SegmentView
+
+# A log's list of segments while others change the directory: the segment writer, compactions, sweeps.
+#
+# No notification is needed. A reader that opens a file finds out whether it still is the one that was parsed, by name
+# and inode; if it is not, the list is read again, for this reader and all that follow. Who knows of a change says so
+# by `refresh`, which only saves the next reader the detour.
 
 _logger = logging.getLogger(__name__)
+_PAUSE: Final = 0.05
+_PATIENCE: Final = 600
+"""Pauses of so many seconds, so half a minute together."""
+
+
+class SegmentList:
+    """Any number of threads. `view` is replaced, never changed, and never by an older reading."""
+
+    def __init__(self, directory: Path, on_change: OnChange | None = None) -> None:
+        self.view = SegmentView(directory, {}, ())
+        self._on_change = on_change
+        # Held from reading the directory until the view is replaced and reported: two refreshes at once could replace
+        # a newer view by an older one. Reentrant: who is told of a change may read the log.
+        self._refreshing = threading.RLock()
+
+    def refresh(self) -> SegmentView:
+        """The segments as they are now, for all readers from now on; errors as `SegmentView.refreshed`."""
+        with self._refreshing:
+            self._replace(_settled(self.view))
+            return self.view
+
+    def drop(self, obsolete: Mapping[str, FileIdentity]) -> SegmentView:
+        """From now on no reader begins with these files, which are about to be deleted; errors as `refresh`."""
+        with self._refreshing:
+            self._replace(_settled(replace(self.view, dropped={**self.view.dropped, **obsolete})))
+            return self.view
+
+    def _replace(self, view: SegmentView) -> None:
+        changes = changes_between(self.view, view)
+        self.view = view
+        if changes and self._on_change is not None:
+            try:
+                self._on_change(changes)
+            except Exception:
+                # The log's work must not depend on who listens.
+                _logger.exception("%s: what is to be called at changes of segments failed", view.directory)
+
+
+def _settled(view: SegmentView) -> SegmentView:
+    """`view` as it is now. A long compaction of a large log may change names during every one of the readings that
+    `refreshed` makes: it ends, and a flush that gave up would stop the log.
+    """
+    for _ in range(_PATIENCE):
+        try:
+            return view.refreshed()
+        except LogChangedError:
+            time.sleep(_PAUSE)
+    return view.refreshed()
+
+
+# Phase 1 of a log's compaction, by its owner: segments with nothing live are deleted (docs/design/segment-owner.md).
+#
+# Under the log's lock, so no commit and no sweep is under way; each step is durable before the next begins:
+#
+# 1. what is dead, by the same rule as everywhere (`planning.unreferenced`), is marked in the fence;
+# 2. the log drops its references and reports the segments as obsolete: no reader begins with them from here on;
+# 3. the files go, old before new, and then their marks.
+#
+# A crash in between leaves marked files, which the next phase 1 deletes, or a sweep after its grace: both check each
+# file again. A reader in this process that began before step 2 finds a file gone, and reads the list again; in
+# another process as well. Only marks of an owner are carried out here: what a job of the operator has marked waits
+# for that grace.
+
+OWNER: Final = "owner"
+"""Signs the lock, and the marks in the fence."""
+
+
+def settle(directory: Path, *, timeout: float) -> None:
+    """Settle what a crash left half-done of a compaction, before the log is read: of names that were being replaced, a
+    power failure may have kept later ones and lost earlier ones, and then live entries are hidden. What recovery keeps
+    for a user's decision stays.
+
+    LockHeldError: another process has had the log's lock for `timeout` seconds. CorruptFenceError, StoreIOError, ...
+    """
+    if recovery.is_needed(directory):
+        recovery.recover(directory, holder=OWNER, ownership=Ownership.STOPPED, timeout=timeout)
+
+
+def dead_in(view: SegmentView, row: LogRow, waiting: LiveSet) -> dict[str, DeadSegment]:
+    """What is dead in one reading of a log; nothing while it is unknown what is live. `waiting`: what its mem tables
+    held before that reading.
+
+    LiveEntriesMissingError: live entries are in neither, so nothing is known to be dead.
+    """
+    if row.live is None or not view.segments:
+        return {}
+    state = view.state(row, waiting)
+    if state.missing:
+        raise state.entries_missing()
+    return find_dead(state, row.live)
+
+
+def delete_dead(
+    segments: SegmentList, row: LogRow, *, waiting: Callable[[], LiveSet], timeout: float
+) -> tuple[str, ...]:
+    """Delete the dead segments of a log at the snapshot of `row`; returns their names. Repeating is harmless.
+
+    `waiting`: what the log's mem tables hold when it is asked, before the segments are read: entries only ever go from
+    there to here.
+
+    Raises:
+        LiveEntriesMissingError: live entries are lost; nothing was done.
+        LockHeldError: another process has had the log's lock for `timeout` seconds; nothing was done.
+        RecoveryBlockedError: a half-done compaction cannot be settled without a user's decision; nothing was done.
+        SegmentLogError: the log, or its fence, cannot be read or written; what was marked is deleted another time.
+    """
+    # By what is in memory: most snapshots leave no segment dead, and take no lock.
+    held_in_memory = waiting()
+    if not dead_in(segments.view, row, held_in_memory):
+        return ()
+    directory = segments.view.directory
+    with storage_errors(directory), lock.hold(directory, holder=OWNER, timeout=timeout) as held:
+        recovery.recover_locked(directory, now=None, held=held).require_settled(directory)
+        held_in_memory = waiting()
+        dead = dead_in(segments.refresh(), row, held_in_memory)
+        record = fence.read(directory)
+        marked = {tombstone.name for tombstone in record.tombstones}
+        now = held.now()
+        new = [one.tombstone(since=now, job=OWNER) for one in dead.values() if one.name not in marked]
+        if new:
+            record = fence.with_tombstones(record, new)
+            fence.write(directory, record, held=held, spare=fence.MAX_FENCE_BYTES // 2)
+        mine = [tombstone for tombstone in record.tombstones if tombstone.job == OWNER]
+        verdicts = sweep.judge(directory, mine, dead)
+        segments.drop({item.name: dead[item.name].identity for item in verdicts.delete})
+        deleted = sweep.delete(directory, verdicts.delete, held=held)
+        sweep.settle(directory, record, verdicts, held=held)
+        segments.refresh()
+    return tuple(item.name for item in deleted)
+
+
+# Compactions that the owner of a system runs itself: phase 1 after each snapshot, and whole ones when they are due.
+#
+# One thread rewrites, one log at a time; snapshots and phase 1 have the log worker's thread, and wait for none of it.
+# Every commit is under the log's fence and lock, as that of any worker, so both may run beside the operator's jobs.
+
 _LOCK_SECONDS: Final = 5.0
 """That phase 1 waits for a log's lock; a commit holds it for milliseconds. Else the next snapshot tries again."""
 

@@ -1,19 +1,18 @@
-"""One snapshot of another member that is being installed in a log (docs/design/segment-install.md#the-log).
-
-Live entries go through the write-ahead log as sparse writes; the snapshot's files go to a directory of another name.
-`finish` publishes them only when every live entry is in the log and durable: from then on whatever else the log held up
-to the snapshot's index is dead. Until then a restart finds the log as it was up to `base`.
-"""
+"""Installations of another member's snapshots in a log, and the acknowledgements that wait for them."""
 
 from __future__ import annotations
 
 import os
-from concurrent.futures import Future
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from compaction.segments.directory import fs
-from compaction.segments.directory.faults import storage_errors
+from compaction.segments.directory.fs import storage_errors
 from compaction.segments.directory.owner import is_ra_directory
 from compaction.segments.errors import (
     CorruptIndexesError,
@@ -21,22 +20,113 @@ from compaction.segments.errors import (
     InstallIncompleteError,
     InvalidInstallError,
     LogClosedError,
+    SegmentLogError,
     WriteRefusedError,
 )
-from compaction.segments.memtable.seq import Seq
-from compaction.segments.memtable.table import LogEntry
-from compaction.segments.snapshot.data_file import DATA_FILE, NO_CLUSTER, SnapshotMeta, read_origin, read_snapshot_meta
-from compaction.segments.snapshot.directories import INDEXES_FILE, LogSnapshot
-from compaction.segments.snapshot.seq import LiveSet, decode_indexes
-from compaction.segments.system.cut import LogCut
-from compaction.segments.system.pending import Acknowledgement
-from compaction.segments.system.row import LogRow
-from compaction.segments.system.rules import InstallRequest
-from compaction.segments.system.services import LogServices
-from compaction.segments.system.snapshots import INSTALL_PARTIAL, publish, remove_tree
+from compaction.segments.memtable import LogEntry, LogPosition, MemTable, Seq
+from compaction.segments.snapshot.directories import (
+    DATA_FILE,
+    INDEXES_FILE,
+    NO_CLUSTER,
+    LogSnapshot,
+    SnapshotMeta,
+    read_origin,
+    read_snapshot_meta,
+)
+from compaction.segments.snapshot.live_indexes import LiveSet, decode_indexes
+from compaction.segments.system.content import INSTALL_PARTIAL, LogCut, publish, remove_tree
+from compaction.segments.system.rules import InstallRequest, LogRow
+from compaction.segments.wal.wal_log import WalQueue, Written
 
 if TYPE_CHECKING:
     from compaction.segments.system.log import Log
+
+
+# Acknowledgements that wait: which futures complete when a table is written up to an index.
+
+
+class Acknowledgement(Future[LogPosition]):
+    """Completes with the last entry's position. It cannot be cancelled: the entries are in the log already."""
+
+    def cancel(self) -> bool:
+        return False
+
+
+class Pending:
+    """Futures by mem table, in ascending order of the index that they wait for. The log's lock guards it."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: dict[MemTable, deque[tuple[LogPosition, Acknowledgement]]] = {}
+
+    def add(self, table: MemTable, position: LogPosition) -> Acknowledgement:
+        """A future that completes with `position` once the table is durable up to it."""
+        future = Acknowledgement()
+        self._waiting.setdefault(table, deque()).append((position, future))
+        return future
+
+    def take(self, marks: Sequence[Written]) -> list[tuple[LogPosition, Acknowledgement]]:
+        """What the marks complete; the caller completes it, without the lock."""
+        done = []
+        for table, index in ((mark.table, mark.index) for mark in marks):
+            waiting = self._waiting.get(table)
+            while waiting and waiting[0][0].index <= index:
+                done.append(waiting.popleft())
+            if waiting is not None and not waiting:
+                del self._waiting[table]
+        return done
+
+    def take_all(self) -> list[Acknowledgement]:
+        """Everything, because nothing more is written."""
+        futures = [future for waiting in self._waiting.values() for _, future in waiting]
+        self._waiting.clear()
+        return futures
+
+
+def complete(done: Sequence[tuple[LogPosition, Acknowledgement]]) -> None:
+    for position, future in done:
+        future.set_result(position)
+
+
+def fail(futures: Sequence[Acknowledgement], error: SegmentLogError) -> None:
+    for future in futures:
+        future.set_exception(error)
+
+
+# What a log uses of its system: the queue before the write-ahead log, and the thread that publishes snapshots.
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LogServices:
+    """`directory`: the system's. `background`: one thread for all logs, so snapshots that are written and installed
+    follow each other.
+
+    `roll`: go on in a new write-ahead log file; completes with its number. `replaced`: a log (its directory) has a new
+    snapshot, older ones may go.
+    """
+
+    directory: Path
+    queue: WalQueue
+    background: Executor
+    roll: Callable[[], Future[int]]
+    replaced: Callable[[Path, LogSnapshot], None]
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Do something in the thread of snapshots. LogClosedError: the system is closed."""
+        try:
+            return self.background.submit(work)
+        except RuntimeError as error:
+            raise LogClosedError(str(self.directory), "the system of logs is closed") from error
+
+
+# One snapshot of another member that is being installed in a log (docs/design/segment-install.md#the-log).
+#
+# Live entries go through the write-ahead log as sparse writes; the snapshot's files go to a directory of another
+# name. `finish` publishes them only when every live entry is in the log and durable: from then on whatever else the
+# log held up to the snapshot's index is dead. Until then a restart finds the log as it was up to `base`.
 
 
 class InstallStage(StrEnum):

@@ -12,24 +12,25 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
-from compaction.segments.directory.faults import storage_errors
+from compaction.segments.directory.fs import storage_errors
 from compaction.segments.errors import LogClosedError, SegmentLogError, WriteRefusedError
-from compaction.segments.memtable.seq import Seq
-from compaction.segments.memtable.table import LogEntry, LogPosition, MemTable
-from compaction.segments.snapshot.data_file import SnapshotOrigin
-from compaction.segments.snapshot.directories import LogSnapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.memtable import LogEntry, LogPosition, MemTable, Seq
+from compaction.segments.snapshot.directories import LogSnapshot, SnapshotOrigin
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system import rules
-from compaction.segments.system.changes import OnChange
-from compaction.segments.system.content import LogContent
-from compaction.segments.system.cut import LogCut, remove_cut, write_cut
-from compaction.segments.system.installs import Install
-from compaction.segments.system.pending import Acknowledgement, Pending, complete, fail
-from compaction.segments.system.row import LogRow
-from compaction.segments.system.services import LogServices
-from compaction.segments.system.snapshots import origin_for, publish, write_partial
-from compaction.segments.wal.queue import WalQueue
-from compaction.segments.wal.write import WalWrite, Written
+from compaction.segments.system.content import (
+    LogContent,
+    LogCut,
+    origin_for,
+    publish,
+    remove_cut,
+    write_cut,
+    write_partial,
+)
+from compaction.segments.system.installs import Acknowledgement, Install, LogServices, Pending, complete, fail
+from compaction.segments.system.rules import LogRow
+from compaction.segments.system.segment_changes import OnChange
+from compaction.segments.wal.wal_log import WalQueue, WalWrite, Written
 
 
 class Log(LogContent):

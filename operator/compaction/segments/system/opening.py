@@ -1,32 +1,124 @@
-"""Opens the logs of a system, each by itself: one that cannot be opened is kept closed, as it is, and the others go on
-(docs/design/segment-wal.md#a-log-that-cannot-be-opened).
-"""
+"""Opens a system of logs: one process at a time, each log by itself, with what the write-ahead log holds."""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from compaction.segments.directory.faults import fault_of
-from compaction.segments.directory.listing import regular_segments
-from compaction.segments.directory.owner import is_ra_directory
-from compaction.segments.errors import NotALogDirectoryError, SegmentLogError
+from compaction.core.collecting import no_collection
+from compaction.segments.directory import lock
+from compaction.segments.directory.fs import fault_of, regular_segments
+from compaction.segments.directory.owner import Writers, doubt_of, is_ra_directory, signs_in, write_marker
+from compaction.segments.errors import NotALogDirectoryError, SegmentLogError, ServerRunningError
+from compaction.segments.memtable import MemTable, MemTables, Seq
 from compaction.segments.model import HEADER_BYTES
-from compaction.segments.reading.files import read_segments
+from compaction.segments.reading.view import read_segments
 from compaction.segments.snapshot.directories import find_snapshots
-from compaction.segments.system.changes import OnChange
-from compaction.segments.system.cut import discard_temporary, read_cut
+from compaction.segments.system.compactions import settle
+from compaction.segments.system.content import LogCut, discard_partials, discard_temporary, read_cut
 from compaction.segments.system.log import Log
-from compaction.segments.system.phase_one import settle
-from compaction.segments.system.recovery import Recovered, recover
-from compaction.segments.system.row import LogRow
-from compaction.segments.system.snapshots import discard_partials
-from compaction.segments.writer.repair import repair_last
+from compaction.segments.system.rules import LogRow
+from compaction.segments.system.segment_changes import OnChange
+from compaction.segments.wal.codec import WalTail
+from compaction.segments.wal.files import WalEnd, lost_since_stop, wal_files, wal_number
+from compaction.segments.wal.wal_log import RolledFile, WalClient
+from compaction.segments.wal.wal_reader import WalRun, read_wal
+from compaction.segments.writer import repair_last
+
+# What the write-ahead log files of a system hold, put back into mem tables when the system is opened.
+
+
+class RecoveringLog(WalClient, Protocol):
+    """A log whose mem tables are filled."""
+
+    @property
+    def tables(self) -> MemTables:
+        """The mem tables, of this log alone."""
+
+    @property
+    def cut(self) -> LogCut | None:
+        """What in the files is no part of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """`files`: for the segment writer, oldest first. `number`: the last file's; 0 without any. `writers`: the ids of
+    all logs that have records, needed or not.
+
+    `tails`: records that were being written when the process or the machine stopped, by file. `failed`: logs whose
+    records could not be put into mem tables.
+    """
+
+    files: tuple[RolledFile, ...]
+    number: int
+    writers: frozenset[bytes]
+    tails: dict[Path, WalTail]
+    failed: dict[bytes, Exception]
+
+
+def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> Recovered:
+    """Read every file, oldest first. Of a log that is not in `logs` only the id is noted: it was deleted, or could not
+    be opened.
+
+    InvalidWalFormatError, DamagedWalError: a file cannot be read, or has lost its end since a clean stop; nothing was
+    changed. OSError passes through.
+    """
+    for lost in lost_since_stop(directory):
+        raise lost
+    files: list[RolledFile] = []
+    tails: dict[Path, WalTail] = {}
+    failed: dict[bytes, Exception] = {}
+    number = 0
+    for path in wal_files(directory):
+        number = wal_number(path.name)
+        pieces: dict[WalClient, dict[MemTable, Seq]] = {}
+        writers: set[bytes] = set()
+        with read_wal(path) as reader, no_collection():
+            for run in reader.runs():
+                writers.add(run.writer)
+                log = logs.get(run.writer)
+                if log is None or run.writer in failed:
+                    continue
+                try:
+                    _put(log, run, pieces.setdefault(log, {}), number)
+                except Exception as error:  # noqa: BLE001 - of one log, whatever it is: its siblings go on
+                    failed[run.writer] = error
+        waiting = {log: list(tables.items()) for log, tables in pieces.items() if tables}
+        files.append(
+            RolledFile(path, WalEnd(reader.end, reader.size), waiting, frozenset(writers), is_held=reader.is_held)
+        )
+        if reader.tail is not None:
+            tails[path] = reader.tail
+    return Recovered(tuple(files), number, frozenset().union(*(one.writers for one in files)), tails, failed)
+
+
+def _put(log: RecoveringLog, run: WalRun, pieces: dict[MemTable, Seq], number: int) -> None:
+    """What the log needs of a run into its mem tables, noted in the pieces of the file of this number. Of a run that is
+    dead its last entry, which hides what stands behind it in segments.
+    """
+    entries, first = run.entries, run.entries[0].index
+    if log.cut is not None and log.cut.covers(entries[-1].index, number):
+        # What the cut covers is the end of the run: all from its first index on.
+        entries = entries[: max(0, log.cut.first - first)]
+    truncate = run.truncate
+    if first < log.row.smallest_live:
+        entries, truncate = entries[log.row.smallest_live - first :] or entries[-1:], False
+    if not entries:
+        return
+    if truncate:
+        log.tables.remove_below(first)
+    table = log.tables.insert_run(entries, sum([len(payload) for _, _, payload in entries]))
+    pieces.setdefault(table, Seq()).extend(entries[0].index, entries[-1].index)
+
+
+# Opens the logs of a system, each by itself: one that cannot be opened is kept closed, as it is, and the others go on
+# (docs/design/segment-wal.md#a-log-that-cannot-be-opened).
 
 _logger = logging.getLogger(__name__)
 LOG_ID: Final = re.compile(r"[A-Za-z0-9_=+-][A-Za-z0-9_=+.-]{0,199}", re.ASCII)
@@ -126,3 +218,21 @@ def _check_segments(directory: Path, *, torn_newest: bool) -> None:
         path = Path(error.file)
         if not (torn_newest and path.name == newest and path.stat().st_size < HEADER_BYTES):
             raise error
+
+
+# One process at a time writes a system of logs: an advisory lock on a file in its directory, and its marker.
+
+
+def hold_system(directory: Path, resources: ExitStack, *, timeout: float) -> lock.HeldLock:
+    """Hold the system's lock until `resources` close, and say that this owner follows compactions.
+
+    Raises:
+        LockHeldError: another process writes the system; names it.
+        ServerRunningError: a Ra server has its files open for writing. OSError passes through.
+    """
+    signs = signs_in(directory, wals=())
+    if signs.writers is Writers.SOME:
+        raise ServerRunningError(str(directory), doubt_of(signs))
+    held = resources.enter_context(lock.hold(directory, holder=f"system of logs, pid {os.getpid()}", timeout=timeout))
+    write_marker(directory, held=held)
+    return held

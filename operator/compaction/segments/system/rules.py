@@ -1,19 +1,197 @@
-"""Which writes, truncations and snapshots a log takes: pure checks that raise what is wrong."""
+"""Decisions of the owner of a log, from plain data and with the clock passed in: writes, snapshots, flushes,
+compactions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
-from compaction.segments.errors import InvalidEntryError, LogGapError, WriteRefusedError
-from compaction.segments.memtable.table import LogEntry, LogPosition
+from compaction.segments.errors import InvalidEntryError, LogGapError, SegmentLogError, WriteRefusedError
+from compaction.segments.memtable import LogEntry, LogPosition, Seq
 from compaction.segments.model import MAX_INDEX
-from compaction.segments.snapshot.data_file import SnapshotOrigin
-from compaction.segments.snapshot.directories import MAX_INDEXES_BYTES
-from compaction.segments.snapshot.seq import LiveSet
-from compaction.segments.system.row import LogRow
+from compaction.segments.planning.plan import LogPlan
+from compaction.segments.planning.unreferenced import compactable_refs
+from compaction.segments.reading.view import LogState
+from compaction.segments.snapshot.directories import MAX_INDEXES_BYTES, LogSnapshot, SnapshotOrigin
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.wal.codec import MAX_PAYLOAD_BYTES
+
+# What is known of a log's snapshot, as one value that is replaced, never changed (docs/design/segment-wal.md#row).
+#
+# The write-ahead log asks it for the smallest live index, the segment writer for everything that must be kept,
+# readers for what may be missing. It is published only after the snapshot that it describes is durable.
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """`snapshot_index` None: no snapshot, so everything is kept. `live` None beside a snapshot: what is live at or
+    below it is unknown, so everything is kept as well, and nothing is ever taken for dead.
+
+    `coming`: of the snapshot that is being made visible. A compaction in another process goes by it from that moment
+    on, and this row by it only afterwards: until then all is kept that either needs, and only what both need is certain
+    to be found. It stays when making it visible fails: the directory may show it.
+    """
+
+    snapshot_index: int | None = None
+    snapshot_term: int = 0
+    live: LiveSet | None = None
+    coming: LogRow | None = None
+    smallest_live: int = field(init=False)
+    """Nothing below this index is needed any more."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "smallest_live", self._smallest())
+
+    @classmethod
+    def of(cls, snapshot: LogSnapshot | None) -> LogRow:
+        """The row of the newest snapshot of a directory, or of a log without one."""
+        return cls() if snapshot is None else cls(snapshot.index, snapshot.term, snapshot.live)
+
+    def _smallest(self) -> int:
+        if self.snapshot_index is None or self.live is None:
+            return 0
+        if self.live and self.live.largest > self.snapshot_index:
+            raise SegmentLogError(f"live index {self.live.largest} is above the snapshot's index {self.snapshot_index}")
+        return self.live.smallest if self.live else self.snapshot_index + 1
+
+    def needs(self, index: int) -> bool:
+        """Whether the log must hold the entry of this index, if it was ever written."""
+        if self.snapshot_index is None or self.live is None or index > self.snapshot_index:
+            return True
+        return index in self.live
+
+    @property
+    def certain(self) -> LiveSet:
+        """What is live, so it was written, and must be found: in a mem table or in a segment."""
+        live = LiveSet.empty() if self.live is None else self.live
+        if self.coming is None or self.coming.live is None:
+            return live
+        return live.intersection(self.coming.live)
+
+    @property
+    def end(self) -> LogPosition | None:
+        """The last entry that a snapshot covers, or one that is coming: nothing at or below it is overwritten."""
+        if self.coming is not None:
+            return self.coming.end
+        return None if self.snapshot_index is None else LogPosition(self.snapshot_index, self.snapshot_term)
+
+    def needed(self, indexes: Seq) -> Seq:
+        """Those of the indexes that must be kept: all above the snapshot, and the live ones at or below it."""
+        if self.snapshot_index is None or self.live is None:
+            return indexes
+        above = indexes.within(self.snapshot_index + 1, MAX_INDEX)
+        return above.over(indexes.limit(self.snapshot_index).intersection(self.live))
+
+
+# When an owner compacts its own log: pure decisions over numbers, with the clock passed in.
+#
+# What a compaction then does is `plan.plan_log`'s, as for everybody. A policy of the operator has thresholds of its
+# own; both may compact one log, under the same fence.
+
+
+class Due(StrEnum):
+    """Why a log is compacted now."""
+
+    REQUESTED = "Requested"
+    SPARSE = "Sparse"
+    """Too little of what may be compacted is live, by entries or by bytes."""
+    LARGE = "Large"
+    """So many bytes can be reclaimed."""
+    TIMER = "Timer"
+    """The last compaction is long enough ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueRules:
+    """None of each: not for this reason. `live_share`: 0..1, below which a log is sparse; `debt_bytes`: to reclaim;
+    `every`: seconds since the last compaction, or since the log was opened.
+    """
+
+    live_share: float | None = None
+    debt_bytes: int | None = None
+    every: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionFacts:
+    """What the decision is made from. Entries and bytes: live, and all, in the segments that may be compacted."""
+
+    live_entries: int = 0
+    entries: int = 0
+    live_bytes: int = 0
+    bytes: int = 0
+    debt_bytes: int = 0
+    debt_segments: int = 0
+
+    @classmethod
+    def of(cls, log: LogState, plan: LogPlan) -> CompactionFacts:
+        """Of a log at one reading, and its plan."""
+        segments = [log.segment(ref.name) for ref in compactable_refs(log)]
+        return cls(
+            live_entries=plan.live_entries,
+            entries=sum(segment.count for segment in segments),
+            live_bytes=plan.live_bytes,
+            bytes=sum(segment.data_bytes for segment in segments),
+            debt_bytes=plan.debt_bytes,
+            debt_segments=plan.debt_segments,
+        )
+
+    @property
+    def live_share(self) -> float:
+        """The smaller one of the two shares; 1.0 without anything that may be compacted."""
+        shares = [live / total for live, total in self._pairs if total]
+        return min(shares, default=1.0)
+
+    @property
+    def _pairs(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        return (self.live_entries, self.entries), (self.live_bytes, self.bytes)
+
+
+def due(facts: CompactionFacts, rules: DueRules, *, compacted_at: float, now: float) -> Due | None:
+    """Why to compact now; None when there is no reason, or nothing to gain. Both times in seconds of one clock."""
+    if not facts.debt_segments:
+        return None
+    if rules.live_share is not None and facts.live_share < rules.live_share:
+        return Due.SPARSE
+    if rules.debt_bytes is not None and facts.debt_bytes >= rules.debt_bytes:
+        return Due.LARGE
+    if rules.every is not None and seconds_left(rules, compacted_at=compacted_at, now=now) == 0:
+        return Due.TIMER
+    return None
+
+
+def seconds_left(rules: DueRules, *, compacted_at: float, now: float) -> float | None:
+    """Until the timer asks for a compaction; None without one. A clock that was set back restarts it."""
+    if rules.every is None:
+        return None
+    return max(0.0, min(rules.every, compacted_at + rules.every - now))
+
+
+# A log at one moment, as plain data.
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatus:
+    """`last`, `last_written`: the last entry, and the last one up to which everything is durable; None without any.
+
+    `segment_bytes` of payload are in `segments` files; `unflushed` entries, and hidden ones, hold `unflushed_bytes` in
+    memory and are in the write-ahead log only.
+    """
+
+    uid: str
+    last: LogPosition | None
+    last_written: LogPosition | None
+    row: LogRow
+    segments: int
+    segment_bytes: int
+    unflushed: int
+    unflushed_bytes: int
+
+
+# Which writes, truncations and snapshots a log takes: pure checks that raise what is wrong.
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +310,35 @@ def check_snapshot(directory: Path, request: SnapshotRequest, row: LogRow, writt
                 f"index {revived.smallest} is live, which it was not at the snapshot of index "
                 f"{before.snapshot_index}: its entry may be gone",
             )
+
+
+# Which entries of a rolled write-ahead log file go into segments: pure (docs/design/segment-wal.md#flush).
+
+
+def select(written: Sequence[Seq], row: LogRow, stored: int | None = None) -> list[Seq]:
+    """What is kept of each table's indexes in the file; `written` and the result are oldest table first. `stored`: the
+    last index that the segments hold, None for none.
+
+    Nothing below the smallest live index; of an older table nothing from the first index of a newer one on, which
+    overwrites it; below the snapshot live entries only, above it all. And the last dead entry that goes back behind
+    what is stored above the snapshot, if no other entry does: without it, what it overwrote would be there again.
+    """
+    kept: list[Seq] = []
+    limit: int | None = None
+    for indexes in reversed(written):
+        part = indexes if limit is None else indexes.limit(limit - 1) if limit else Seq()
+        if indexes.first is not None:
+            limit = indexes.first if limit is None else min(limit, indexes.first)
+        kept.append(_kept(part, row, stored))
+    return kept[::-1]
+
+
+def _kept(part: Seq, row: LogRow, stored: int | None) -> Seq:
+    needed = row.needed(part.floor(row.smallest_live))
+    if row.snapshot_index is None or stored is None or stored <= row.snapshot_index:
+        return needed
+    following = needed.first
+    dead = part.limit(min(row.snapshot_index, MAX_INDEX if following is None else following - 1)).last
+    if dead is None or following == dead + 1:
+        return needed
+    return needed.over(Seq([(dead, dead)]))

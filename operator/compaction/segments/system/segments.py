@@ -11,14 +11,12 @@ from typing import Final
 import numpy as np
 
 from compaction.segments.errors import LogChangedError, NotALogDirectoryError
-from compaction.segments.memtable.table import LogEntry
+from compaction.segments.memtable import LogEntry
 from compaction.segments.model import FileIdentity, RowArray, SegmentIndex, U64Array
-from compaction.segments.reading.files import read_segments
-from compaction.segments.reading.missing import in_no_segment
 from compaction.segments.reading.reader import SegmentFile
-from compaction.segments.reading.view import LogState, SegmentRef, limit_refs
-from compaction.segments.snapshot.seq import LiveSet
-from compaction.segments.system.row import LogRow
+from compaction.segments.reading.view import LogState, SegmentRef, in_no_segment, limit_refs, read_segments
+from compaction.segments.snapshot.live_indexes import LiveSet
+from compaction.segments.system.rules import LogRow
 
 _LOOKS: Final = 20
 """Readings in a row that found nothing, because a compaction replaced a file."""

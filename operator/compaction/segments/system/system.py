@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from compaction.segments.directory import fs
-from compaction.segments.directory.faults import storage_errors
+from compaction.segments.directory.fs import storage_errors
 from compaction.segments.directory.lock import HeldLock
 from compaction.segments.errors import (
     BrokenLogError,
@@ -29,22 +29,18 @@ from compaction.segments.errors import (
     SegmentLogError,
 )
 from compaction.segments.snapshot.directories import LogSnapshot
-from compaction.segments.snapshot.seq import LiveSet
-from compaction.segments.system.changes import OnChange
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.compactions import Compactions, OwnCompaction, OwnerCompaction
-from compaction.segments.system.lock import hold_system
+from compaction.segments.system.content import older_snapshots, remove_tree, write_indexes
+from compaction.segments.system.installs import LogServices
 from compaction.segments.system.log import Log
-from compaction.segments.system.opening import LOG_ID, LogOpening
-from compaction.segments.system.row import LogRow
-from compaction.segments.system.services import LogServices
-from compaction.segments.system.snapshots import older_snapshots, remove_tree, write_indexes
-from compaction.segments.wal.acceptance import WriterState
-from compaction.segments.wal.codec import WalTail
-from compaction.segments.wal.current import WalLimits
+from compaction.segments.system.opening import LOG_ID, LogOpening, hold_system
+from compaction.segments.system.rules import LogRow
+from compaction.segments.system.segment_changes import OnChange
+from compaction.segments.wal.codec import WalTail, WriterState
 from compaction.segments.wal.files import TEMPORARY_SUFFIX, read_writers, write_stop
-from compaction.segments.wal.log import WriteAheadLog
-from compaction.segments.writer.flush import NewSegments
-from compaction.segments.writer.segments import SegmentWriter
+from compaction.segments.wal.wal_log import WalLimits, WriteAheadLog
+from compaction.segments.writer import NewSegments, SegmentWriter
 
 _logger = logging.getLogger(__name__)
 RebuildLive = Callable[[LogSnapshot], LiveSet]

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from compaction.segments.directory import fs
-from compaction.segments.directory.access import replace_file
-from compaction.segments.directory.lock import HeldLock
+from compaction.segments.directory.lock import HeldLock, replace_file
 from compaction.segments.errors import (
     InvalidStopError,
     InvalidWalFormatError,
@@ -25,9 +24,8 @@ from compaction.segments.errors import (
     WalChangedAfterStopError,
 )
 from compaction.segments.format import etf
-from compaction.segments.format.codec import pread_up_to
-from compaction.segments.wal.acceptance import Standing, WriterState
-from compaction.segments.wal.codec import HEADER
+from compaction.segments.format.segment_file import pread_up_to
+from compaction.segments.wal.codec import HEADER, Standing, WriterState
 
 WAL_SUFFIX: Final = ".wal"
 TEMPORARY_SUFFIX: Final = ".tmp"

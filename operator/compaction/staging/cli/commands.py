@@ -7,34 +7,42 @@ from __future__ import annotations
 
 import click
 
-from compaction.cli.errors import ErrorGroup
-from compaction.cli.lazy import LazyGroup
+from compaction.cli.lazy import ErrorGroup, LazyGroup
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "repo": ("compaction.staging.cli.repos:group", "Create and list repositories."),
-    "branch": ("compaction.staging.cli.branches:branch_group", "Create, list and delete branches."),
-    "tag": ("compaction.staging.cli.branches:tag_group", "Create, list and delete tags."),
+    "branch": ("compaction.staging.cli.branch_commands:branch_group", "Create, list and delete branches."),
+    "tag": ("compaction.staging.cli.branch_commands:tag_group", "Create, list and delete tags."),
     "put": ("compaction.staging.cli.objects:put", "Write a record of a branch."),
     "get": ("compaction.staging.cli.objects:get", "Show one record of a reference."),
     "rm": ("compaction.staging.cli.objects:remove", "Delete records of a branch."),
-    "ls": ("compaction.staging.cli.listing:list_command", "List the records of a reference."),
-    "diff": ("compaction.staging.cli.listing:diff", "Show what is uncommitted, or how two references differ."),
-    "commit": ("compaction.staging.cli.commits:commit", "Commit what is staged on a branch."),
-    "log": ("compaction.staging.cli.commits:log", "Show the commits of a reference."),
-    "merge": ("compaction.staging.cli.merges:merge", "Merge a reference into a branch."),
-    "revert": ("compaction.staging.cli.merges:revert", "Take back what a commit changed."),
-    "cherry-pick": ("compaction.staging.cli.merges:cherry_pick", "Make the changes of a commit on another branch."),
-    "import": ("compaction.staging.cli.imports:import_command", "Commit records of a file in place of a prefix."),
-    "reset": ("compaction.staging.cli.resets:reset", "Discard uncommitted changes, or go to another commit."),
+    "ls": ("compaction.staging.cli.objects:list_command", "List the records of a reference."),
+    "diff": ("compaction.staging.cli.objects:diff", "Show what is uncommitted, or how two references differ."),
+    "commit": ("compaction.staging.cli.branch_commands:commit", "Commit what is staged on a branch."),
+    "log": ("compaction.staging.cli.branch_commands:log", "Show the commits of a reference."),
+    "merge": ("compaction.staging.cli.branch_commands:merge", "Merge a reference into a branch."),
+    "revert": ("compaction.staging.cli.branch_commands:revert", "Take back what a commit changed."),
+    "cherry-pick": (
+        "compaction.staging.cli.branch_commands:cherry_pick",
+        "Make the changes of a commit on another branch.",
+    ),
+    "import": (
+        "compaction.staging.cli.branch_commands:import_command",
+        "Commit records of a file in place of a prefix.",
+    ),
+    "reset": ("compaction.staging.cli.repos:reset", "Discard uncommitted changes, or go to another commit."),
     "inspect": ("compaction.staging.cli.maintenance.inspect:inspect", "Show branches: tokens, counters, base, claim."),
-    "plan": ("compaction.staging.cli.maintenance.plan:plan", "Show which branches are due, and what it would touch."),
+    "plan": (
+        "compaction.staging.cli.maintenance.inspect:plan",
+        "Show which branches are due, and what it would touch.",
+    ),
     "compact": ("compaction.staging.cli.maintenance.compact:compact", "Compact a branch now."),
-    "sweep": ("compaction.staging.cli.maintenance.sweep:sweep", "Show or delete tokens and objects of no branch."),
-    "verify": ("compaction.staging.cli.maintenance.verify:verify", "Read all trees and tokens, and check everything."),
-    "sst": ("compaction.staging.cli.tables.command:group", "Read and write files of ranges and metaranges."),
-    "exec": ("compaction.staging.cli.history.command:exec_command", "Carry out operations of a file, line by line."),
+    "sweep": ("compaction.staging.cli.maintenance.compact:sweep", "Show or delete tokens and objects of no branch."),
+    "verify": ("compaction.staging.cli.maintenance.compact:verify", "Read all trees and tokens, and check everything."),
+    "sst": ("compaction.staging.cli.tables:group", "Read and write files of ranges and metaranges."),
+    "exec": ("compaction.staging.cli.exec:exec_command", "Carry out operations of a file, line by line."),
     "serve": ("compaction.staging.cli.serve:command", "Serve the HTTP endpoint of writers."),
-    "lakefs": ("compaction.staging.cli.lakefs.commands:group", "Merge the sealed tokens of a live lakeFS."),
+    "lakefs": ("compaction.staging.cli.lakefs.lakefs_commands:group", "Merge the sealed tokens of a live lakeFS."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""
 

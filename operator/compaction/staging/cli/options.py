@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 
-from compaction.cli.errors import errors_as_exit_code
+from compaction.cli.lazy import errors_as_exit_code
 from compaction.cli.places import (
     OPTIONS_VARIABLE,
     PATIENCE,
@@ -31,15 +31,33 @@ from compaction.cli.places import (
     refuse_given,
     refuse_password,
 )
-from compaction.staging.cli.pairs import PairParameter
 from compaction.staging.errors import NoStagingAreaError
 from compaction.staging.flows.area import Area
-from compaction.staging.kv.tables import TABLE
+from compaction.staging.kv.sql import TABLE
 from compaction.staging.store import StagingConnection, StagingStore
-from compaction.storage.unreachable import explaining
+from compaction.storage.opened import explaining
 
 if TYPE_CHECKING:
     from compaction.api.policy.staging_area import StagingAreaSpec
+
+
+# `NAME=VALUE` on the command line.
+
+
+class PairParameter(click.ParamType[tuple[str, str]]):
+    """`name=value`; the first = divides, so a value may hold one."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, sign, text = str(value).partition("=")
+        if not sign or not name:
+            # The value is not quoted: it may be a secret.
+            self.fail("write NAME=VALUE", param, ctx)
+        return name, text
+
 
 KV_VARIABLE: Final = "COMPACTION_KV_URL"
 REPOSITORY_VARIABLE: Final = "COMPACTION_REPOSITORY"
@@ -129,7 +147,6 @@ def staging_options(
             with errors_as_exit_code():
                 if policy_file is not None:
                     # The models of policies take longer to import than a command without one takes to answer.
-                    from compaction.staging.cli.policy_place import place_of_policy
 
                     refuse_given(_NAMED, "repository")
                     return command(
@@ -222,3 +239,24 @@ def _connection(kv: str | None, table: str, file: Path | None, pairs: Sequence[t
         kv_from="--kv" if is_given("kv") else KV_VARIABLE,
         options_from=str(file or ("--option" if pairs else "")),
     )
+
+
+# A staging area by its policy: `-f policy.yaml`, with its Secrets in the same file or a directory.
+
+
+def place_of_policy(source: TextIO, *, wanted: str | None, directory: Path | None) -> StagingPlace:
+    """The repository of the policy in a file.
+
+    Raises:
+        click.UsageError: no file of policies, or none of a staging area.
+        SecretError: a Secret that the policy names is in neither place, or lacks a key.
+    """
+    # The models of policies take longer to import than a command without such a file takes to answer.
+    from compaction.cli.local.policy_file import PolicyFile
+    from compaction.staging.connecting import connection_of
+
+    file = PolicyFile(source, wanted=wanted, secrets_dir=directory)
+    spec = file.policy.spec.store.staging_area
+    if spec is None:
+        raise click.UsageError(f"{source.name}: policy {file.policy.metadata.name} is not one of a staging area")
+    return StagingPlace(connection_of(spec.reference, file), spec.repository, spec=spec)

@@ -1,17 +1,24 @@
-"""`compactor staging repo`: repositories of a key-value store."""
+"""`compactor staging repo` and `reset`: repositories, and uncommitted changes taken back."""
 
 from __future__ import annotations
 
 import urllib.parse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import click
 
-from compaction.api.text.formatting import plural
+from compaction.api.text.printing import plural
 from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
+from compaction.staging.cli.branch_commands import SHORT, merger_of
+from compaction.staging.cli.objects import KeyParameter
 from compaction.staging.cli.options import StagingPlace, committer_option, staging_options
-from compaction.staging.refs.repositories import Repository
+from compaction.staging.cli.values import shown_key
+from compaction.staging.flows.writing import Resetter, Writer
+from compaction.staging.refs.branches import Repository
+
+# `compactor staging repo`: repositories of a key-value store.
 
 COLUMNS: Final = (
     Column("name", "Repository"),
@@ -79,3 +86,55 @@ def repository_object(one: Repository) -> dict[str, object]:
         "defaultBranch": one.default_branch,
         "readOnly": one.read_only,
     }
+
+
+# `compactor staging reset`: uncommitted changes go, or the branch goes to another commit.
+
+
+@click.command()
+@click.argument("branch")
+@click.option("--key", "keys", type=KeyParameter(), multiple=True, help="Discard the changes of this key.")
+@click.option("--prefix", type=KeyParameter(), help="Discard the changes of all keys that begin with this.")
+@click.option("--all", "everything", is_flag=True, help="Discard all uncommitted changes.")
+@click.option("--hard", metavar="REF", help="Go to the commit of REF, on a branch without uncommitted changes.")
+@staging_options()
+def reset(
+    *,
+    branch: str,
+    keys: Sequence[bytes],
+    prefix: bytes | None,
+    everything: bool,
+    hard: str | None,
+    place: StagingPlace,
+) -> None:
+    """Discard uncommitted changes of a branch: of keys, below a prefix, or --all of them; --hard moves the branch.
+
+    Example: compactor staging reset main --prefix logs/tmp/ --repo logs
+    """
+    if sum((bool(keys), prefix is not None, everything, hard is not None)) != 1:
+        raise click.UsageError("what is to be reset? Give one of --key, --prefix, --all, --hard")
+    if prefix == b"":
+        raise click.UsageError("an empty --prefix would discard all changes: give --all")
+    with place.area() as area:
+        if hard is not None:
+            commit = merger_of(area).hard_reset(branch, hard)
+            click.echo(f"branch {branch} is on commit {commit.id}")
+            return
+        resetter = Resetter(area, Writer(area))
+        if everything:
+            resetter.reset(branch)
+            words = "all uncommitted changes"
+        elif prefix is not None:
+            resetter.reset_prefix(branch, prefix)
+            words = f"uncommitted changes below {ascii_key(prefix)}"
+        else:
+            for key in keys:
+                resetter.reset_key(branch, key)
+            words = f"uncommitted changes of {', '.join(map(ascii_key, keys))}"
+        head = area.branches.get(branch).record.commit_id
+    click.echo(f"{words} discarded: branch {branch} is on commit {head[:SHORT]}")
+
+
+def ascii_key(key: bytes) -> str:
+    """A key in a sentence."""
+    return ascii(shown_key(key))

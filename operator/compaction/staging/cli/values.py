@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from compaction.cli.histories.texts import quoted, text_fields
+from compaction.cli.histories import quoted, text_fields
 from compaction.errors import RecordTextError
 from compaction.staging.errors import CorruptMessageError
-from compaction.staging.format.framing import FramingError, frame_value, split_value
-from compaction.staging.format.identity import entry_identity
+from compaction.staging.format.identity import FramingError, entry_identity, frame_value, split_value
 from compaction.staging.format.messages import CatalogEntry, ProtoTimestamp
 
 RELATIVE, FULL = 1, 2

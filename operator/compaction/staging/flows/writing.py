@@ -1,18 +1,12 @@
-"""Writing: what is acknowledged was in the staging token before that was sealed (docs/design/staging-areas.md#writing).
-
-Each change reads the branch, writes into its staging token, and reads the branch again: only when the token is still
-the staging token is the change acknowledged, else it is made again in the new one. So a scan of a sealed token
-sees all acknowledged changes, and what comes late into a sealed token was never acknowledged.
-"""
+"""Writing into the staging token of a branch, and taking it back."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from compaction.staging.changes import TOMBSTONE, tombstones
 from compaction.staging.errors import (
     ConditionFailedError,
     InvalidBatchError,
@@ -21,12 +15,20 @@ from compaction.staging.errors import (
     TooManyTriesError,
 )
 from compaction.staging.flows.area import Area
-from compaction.staging.flows.views import View, still_holds, view_of
-from compaction.staging.format.columns import RecordColumns
-from compaction.staging.format.framing import split_value
+from compaction.staging.flows.branching import fresh_token, journal, swapped, was_dropped
+from compaction.staging.flows.reading import View, diff_since, still_holds, view_of
+from compaction.staging.format.columns import TOMBSTONE, RecordColumns, tombstones
+from compaction.staging.format.identity import split_value
 from compaction.staging.kv.port import Presence
-from compaction.staging.refs.branches import Branch
-from compaction.staging.staged.rows import encode_row
+from compaction.staging.refs.branches import Branch, BranchRecord
+from compaction.staging.staged.rows import after_prefix, encode_row
+
+# Writing: what is acknowledged was in the staging token before that was sealed
+# (docs/design/staging-areas.md#writing).
+#
+# Each change reads the branch, writes into its staging token, and reads the branch again: only when the token is
+# still the staging token is the change acknowledged, else it is made again in the new one. So a scan of a sealed
+# token sees all acknowledged changes, and what comes late into a sealed token was never acknowledged.
 
 Replaced: TypeAlias = dict[str, bytes | None]
 """By token: what a row of ours has replaced in it, None when there was none."""
@@ -210,3 +212,63 @@ class Writer:
 def _check_value(key: bytes, value: bytes) -> None:
     if value == TOMBSTONE or not split_value(value)[0]:
         raise RangeRecordError(key, "its value has no identity")
+
+
+# Resets: uncommitted changes of a branch, of a key or of a prefix are taken back.
+#
+# docs/design/staging-areas.md#resets.
+
+
+class Resetter:
+    """Takes back uncommitted changes.
+
+    Every method raises UnknownRefError, RepositoryReadOnlyError, TooManyTriesError.
+    """
+
+    def __init__(self, area: Area, writer: Writer) -> None:
+        self._area = area
+        self._writer = writer
+
+    def reset(self, branch: str) -> None:
+        """All changes of a branch, its compacted base among them."""
+        self._area.repository.check_writable()
+        swapped(self._area, branch, "reset", lambda found: found.record.emptied(fresh_token(self._area, found)))
+
+    def reset_key(self, branch: str, key: bytes) -> None:
+        """The changes of one key: the commit's record, or a deletion, is written over them."""
+        self._writer.restore(branch, key)
+
+    def reset_prefix(self, branch: str, prefix: bytes) -> None:
+        """The changes of all keys that begin with a prefix, at one moment.
+
+        What takes them back is in a token of its own, which comes above all others with the swap.
+        """
+        if not prefix:
+            self.reset(branch)
+            return
+        self._area.repository.check_writable()
+
+        def reverted(found: Branch) -> BranchRecord | None:
+            token = fresh_token(self._area, found)
+            # No branch has it until the swap: after a crash the journal knows it.
+            journal(self._area, [token])
+            if not self._write_back(found, prefix, token):
+                return None
+            return replace(
+                found.record.sealed(fresh_token(self._area, found)), sealed_tokens=(token, *found.record.tokens)
+            )
+
+        while was_dropped(self._area, swapped(self._area, branch, "reset", reverted).record.sealed_tokens[:1]):
+            # The sweep found the token unused for the whole grace: this reset took longer than that.
+            continue
+
+    def _write_back(self, branch: Branch, prefix: bytes, token: str) -> int:
+        """Write into a token what takes back the changes below a prefix; how many."""
+        view = view_of(self._area, branch)
+        count = 0
+        for batch in diff_since(self._area, view.head_id, view, prefix, after_prefix(prefix)):
+            changes = batch.reverted
+            self._area.tokens.set_many(token, changes)
+            count += len(changes)
+        self._area.counters.count(token, writes=count)
+        return count

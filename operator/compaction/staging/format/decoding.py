@@ -15,21 +15,31 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from compaction.staging.errors import CorruptRangeError, UnsupportedRangeError
+from compaction.staging.format.blocks import (
+    BLOCK_OVERHEAD,
+    RESTART_BYTES,
+    TRAILER,
+    TRAILER_BYTES,
+    first_not_ascending,
+    greater,
+    padded,
+    shared_prefixes,
+    words_of,
+)
 from compaction.staging.format.columns import (
     EMPTY_COLUMNS,
     I64,
+    LONGEST32,
     U8,
     RecordColumns,
     content_of,
     data_of,
+    decode_varints,
     joined,
     offsets_of,
     pieces_of,
 )
-from compaction.staging.format.layout import BLOCK_OVERHEAD, RESTART_BYTES, TRAILER_BYTES
-from compaction.staging.format.prefixes import TRAILER, first_not_ascending, greater, padded, shared_prefixes, words_of
-from compaction.staging.format.sealing import SEAL_BYTES, unseal_into, unsealed_sizes
-from compaction.staging.format.varints import LONGEST32, decode_varints
+from compaction.staging.format.table_parts import SEAL_BYTES, unseal_into, unsealed_sizes
 
 MOST_BETWEEN_RESTARTS: Final = 1024
 """Entries between two restart points: writers make 16. More would make reading slow, not wrong."""

@@ -5,30 +5,93 @@ Memory is one batch of blocks and one block of the index, whatever the table's s
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import Any, Final
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
 
 from compaction.staging.errors import CorruptRangeError, UnsupportedRangeError
-from compaction.staging.format.blocks import Entry, EntryError, decode_small_block
+from compaction.staging.format.blocks import (
+    TRAILER,
+    TRAILER_BYTES,
+    Entry,
+    EntryError,
+    decode_small_block,
+    greater,
+    padded,
+    shared_prefixes,
+)
 from compaction.staging.format.columns import I64, RecordColumns, data_of, offsets_of
 from compaction.staging.format.decoding import BlockPlaces, IndexColumns, decode_blocks, decode_index
-from compaction.staging.format.index import BlockHandle
-from compaction.staging.format.layout import TRAILER_BYTES
-from compaction.staging.format.prefixes import TRAILER, greater, padded, shared_prefixes
-from compaction.staging.format.properties import (
+from compaction.staging.format.table_parts import (
     FOOTER_BYTES,
+    MAX_BLOCK_BYTES,
     PROPERTIES_NAME,
     RANGE_DELETIONS_NAME,
+    SEAL_BYTES,
+    BlockHandle,
     TableProperties,
     decode_footer,
     decode_properties,
+    unsealed,
 )
-from compaction.staging.format.sealing import MAX_BLOCK_BYTES, SEAL_BYTES, unsealed
-from compaction.staging.format.sources import TableSource
+
+# Where a reader finds the bytes of a table: anything that has a name, a size and reads from a place.
+
+
+class TableSource(Protocol):
+    """A table's bytes. `name` is for errors: the path or the URL of the object."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Up to `length` bytes from `offset` on, fewer only at the end."""
+        ...
+
+
+class BytesSource:
+    """A table in memory."""
+
+    def __init__(self, data: bytes, name: str = "table") -> None:
+        self._data = data
+        self.name = name
+        self.size = len(data)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._data[offset : offset + length]
+
+
+class FileSource:
+    """A table in a local file, open for as long as the context lasts. OSError as of `open`."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = str(path)
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.size = os.fstat(self._fd).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        parts = []
+        while length > 0 and (part := os.pread(self._fd, length, offset)):
+            parts.append(part)
+            offset += len(part)
+            length -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.close(self._fd)
+
 
 TAIL_BYTES: Final = 32 << 10
 """What is read of the end at first: footer, properties, and the index of most tables."""

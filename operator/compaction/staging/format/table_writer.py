@@ -11,7 +11,19 @@ from typing import Final, Protocol
 import numpy as np
 
 from compaction.staging.errors import RangeRecordError
-from compaction.staging.format.blocks import encode_blocks, encode_small_block
+from compaction.staging.format.blocks import (
+    BLOCK_BYTES,
+    BLOCK_OVERHEAD,
+    TRAILER_BYTES,
+    BlockLayout,
+    EntrySizes,
+    encode_blocks,
+    encode_small_block,
+    first_not_ascending,
+    padded,
+    shared_prefixes,
+    stored_prefixes,
+)
 from compaction.staging.format.columns import (
     EMPTY_COLUMNS,
     I64,
@@ -22,11 +34,17 @@ from compaction.staging.format.columns import (
     offsets_of,
     total_bytes,
 )
-from compaction.staging.format.index import NO_KEY, BlockHandle, IndexBuilder, separator
-from compaction.staging.format.layout import BLOCK_BYTES, BLOCK_OVERHEAD, TRAILER_BYTES, BlockLayout, EntrySizes
-from compaction.staging.format.prefixes import first_not_ascending, padded, shared_prefixes, stored_prefixes
-from compaction.staging.format.properties import PROPERTIES_NAME, TableSummary, encode_footer, encode_properties
-from compaction.staging.format.sealing import sealed
+from compaction.staging.format.table_parts import (
+    NO_KEY,
+    PROPERTIES_NAME,
+    BlockHandle,
+    IndexBuilder,
+    TableSummary,
+    encode_footer,
+    encode_properties,
+    sealed,
+    separator,
+)
 
 MAX_KEY_BYTES: Final = 64 << 10
 MAX_VALUE_BYTES: Final = 81 << 20

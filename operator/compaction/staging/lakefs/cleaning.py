@@ -1,7 +1,5 @@
-"""The ends of merges: discarded results, old tokens after the grace, and what a crash left behind.
-
-A token is dropped only after its entry says so, and after no branch was found to name it: an entry that is wrong costs
-rows that stay, never rows that are in use. docs/design/staging.md#live-lakefs.
+"""The ends of merges: discarded results, old tokens after the grace, leftovers of a crash, and whether one can be
+undone.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from typing import Final
 
 from compaction.staging.errors import PredicateFailedError
 from compaction.staging.kv.sql import SqlKeyValueStore
-from compaction.staging.lakefs.control import forget_partition, holder_of, stopped_because
+from compaction.staging.lakefs.control import DROPS_PER_SECOND, forget_partition, holder_of, stopped_because
 from compaction.staging.lakefs.journal import (
     MERGE_PARTITION,
     JournalRow,
@@ -24,9 +22,14 @@ from compaction.staging.lakefs.journal import (
     read_entry,
     readable_entries,
 )
-from compaction.staging.lakefs.repository import LiveRepository, is_deleted
-from compaction.staging.lakefs.settings import DROPS_PER_SECOND
-from compaction.staging.staged.tokens import StagedTokens
+from compaction.staging.lakefs.planning import TokenScan, shown
+from compaction.staging.lakefs.repository import BranchRow, LiveRepository, is_deleted, read_branch_row
+from compaction.staging.staged.rows import StagedTokens
+
+# The ends of merges: discarded results, old tokens after the grace, and what a crash left behind.
+#
+# A token is dropped only after its entry says so, and after no branch was found to name it: an entry that is wrong
+# costs rows that stay, never rows that are in use. docs/design/staging.md#live-lakefs.
 
 LATE: Final = 3600.0
 """Seconds after which a discarded token is dropped once more: the merger that was taken for dead may still write."""
@@ -210,3 +213,64 @@ def _drop(live: LiveRepository, row: JournalRow, *, keep: set[str]) -> tuple[int
     rows = sum(drop_slowly(live, token) for token in tokens)
     forget(live, row.entry)
     return len(set(row.entry.old) - keep), rows
+
+
+# Whether a merge could be undone: the old tokens put back in the place of the merged one. Nothing here writes.
+
+
+@dataclass(frozen=True, slots=True)
+class UndoCheck:
+    """One merge of a branch whose old tokens are not dropped. `problems`: why they cannot be put back; none: they can,
+    and the branch shows the same with them. `due`: seconds until the grace ends.
+    """
+
+    branch: str
+    fresh: str
+    tokens: tuple[str, ...]
+    due: float
+    problems: tuple[str, ...]
+
+    @property
+    def possible(self) -> bool:
+        return not self.problems
+
+
+def check_undo(live: LiveRepository, branch: str) -> list[UndoCheck]:
+    """All merges of a branch that are not at their end; at most one of them can be undone at a time.
+
+    Reads all their tokens. Raises DatabaseError, CorruptMessageError, CorruptRangeError, MissingRangeError, ObjectError
+    and what `LiveRepository.check` raises.
+    """
+    live.check()
+    raw = live.branch_bytes(branch)
+    row = None if raw is None else read_branch_row(raw, name=branch, repository=live.name)
+    checks = []
+    for found in entries(live, branch):
+        entry = found.entry
+        if entry.state in (MergeState.SWAPPED, MergeState.DROPPING):
+            due = entry.due / 1000 - live.clock()
+            checks.append(UndoCheck(branch, entry.fresh, entry.old, due, tuple(_problems(live, entry, row))))
+    return checks
+
+
+def _problems(live: LiveRepository, entry: MergeEntry, row: BranchRow | None) -> list[str]:
+    if entry.state == MergeState.DROPPING:
+        return ["its old tokens are being dropped"]
+    if row is None:
+        return ["the branch does not exist"]
+    if entry.fresh not in row.sealed:
+        return ["the branch does not name the merged token: it was committed, reset or merged again"]
+    problems = []
+    if row.data.commit_id != entry.commit_id:
+        problems.append(f"the branch is on commit {row.data.commit_id[:16]}, it was merged on {entry.commit_id[:16]}")
+    scan = TokenScan(live, entry.old)
+    tree = live.head(row)
+    before = shown(live.ranges, tree, scan.merged())
+    pairs = zip(entry.old, entry.fingerprints, scan.fingerprints, strict=True)
+    changed = [token for token, then, now in pairs if then != now]
+    if changed:
+        problems.append(f"rows of {len(changed)} old tokens changed since the merge, of {changed[0]} for instance")
+    after = shown(live.ranges, tree, TokenScan(live, [entry.fresh]).merged())
+    if before != after:
+        problems.append(f"the old tokens show {before}, the merged one shows {after}")
+    return problems

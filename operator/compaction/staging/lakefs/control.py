@@ -1,6 +1,5 @@
-"""Who may merge, and when: the lease of a branch, what was seen of it, and the kill switch.
-
-None of it is needed for correctness: two mergers of one branch lose races, and no data.
+"""Control over merges of sealed tokens: settings, claims with fencing tokens, the lease of a branch, the kill
+switch.
 """
 
 from __future__ import annotations
@@ -11,16 +10,214 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import ClassVar, Final
 from uuid import uuid4
 
-from compaction.staging.errors import PredicateFailedError, TokenMergeStoppedError
+from compaction.errors import StaleTokenError
+from compaction.staging.compaction import BranchWork
+from compaction.staging.errors import PredicateFailedError, TokenMergeStoppedError, TooManyTriesError, WorkOutdatedError
 from compaction.staging.format.messages import SIGNED, TEXT, StagingMessage, wire_at
 from compaction.staging.kv.port import Expected, KeyValueStore, Presence
-from compaction.staging.lakefs.branch_rows import BranchRow
 from compaction.staging.lakefs.journal import MERGE_PARTITION
-from compaction.staging.lakefs.repository import LiveRepository, branch_key
-from compaction.staging.staged.tokens import new_token
+from compaction.staging.lakefs.repository import BranchRow, LiveRepository, branch_key
+from compaction.staging.refs.branches import BranchRecord
+from compaction.staging.staged.rows import new_token
+
+# How and when sealed tokens are merged.
+
+GRACE: Final = 6 * 3600.0
+"""Seconds from a swap until old tokens are dropped: servers do not read a branch again after a listing, and a garbage
+collection that misses rows deletes objects. Longer than the longest of both.
+"""
+
+
+DROPS_PER_SECOND: Final = 20_000
+"""Rows that cleaning deletes in a second at most: servers use the same table meanwhile."""
+
+
+class MergeStep(Enum):
+    """What a merge does at the moment."""
+
+    WAITING = "waiting for late writes"
+    WRITING = "writing the merged token"
+    PROVING = "comparing it with the sealed tokens"
+    SWAPPING = "swapping it in"
+
+
+def _never() -> bool:
+    return False
+
+
+def _silently(_step: MergeStep, _rows: int) -> None:
+    """No progress is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeSettings:
+    """Times in seconds.
+
+    quiet: from the last read of a branch until its tokens are scanned; longer than the longest request of a server, so
+        that late writes have landed.
+    yields: a branch that changed within this time is left to those who use it.
+    grace: from the swap until old tokens may be dropped.
+    least_tokens: fewer sealed tokens are not merged. seals: seal the staging token first, where it has rows.
+    seal_every: from one seal of ours to the next; writers give up after three new tokens.
+    lease: of the merger. stop: asked before each step; True ends the merge. progress: each step, and how many rows are
+        written so far.
+    """
+
+    quiet: float = 30.0
+    yields: float = 60.0
+    grace: float = GRACE
+    least_tokens: int = 2
+    seals: bool = False
+    seal_every: float = 60.0
+    lease: float = 300.0
+    stop: Callable[[], bool] = _never
+    progress: Callable[[MergeStep, int], None] = _silently
+
+    def __post_init__(self) -> None:
+        if self.least_tokens < 1 or min(self.quiet, self.yields, self.grace, self.seal_every) < 0:
+            raise ValueError("least_tokens below 1 or a time below 0; correct the settings of the merge")
+        if self.lease <= 2 * self.quiet:
+            raise ValueError("a lease that ends within twice the quiet period; make it longer")
+
+    def shown_by(self, progress: Callable[[MergeStep, int], None]) -> MergeSettings:
+        """The same settings with a progress."""
+        return replace(self, progress=progress)
+
+
+# Claims on branches of a live lakeFS: which job may merge a branch, with which fencing token.
+#
+# The row of a branch is the servers': they would drop what they do not know. So a claim is a row beside it. The swap
+# of the branch, the step of the journal and the end of the claim are one transaction
+# (docs/design/staging.md#live-lakefs).
+
+TRIES: Final = 5
+_CLAIMS: Final = "claim/"
+
+
+@dataclass(frozen=True)
+class LiveClaim(BranchRecord):
+    """What a branch record of this project says of claims (`BranchRecord`), and the receipt of the last merge."""
+
+    NAME: ClassVar[str] = "LiveClaim"
+    receipt: str = field(default="", metadata=wire_at(120, TEXT))
+
+
+def read_claim(live: LiveRepository, branch: str) -> tuple[LiveClaim, Expected]:
+    """The claim on a branch, and the row for the next swap of it. Raises CorruptMessageError, DatabaseError."""
+    raw = live.kv.get(MERGE_PARTITION, _key(live, branch))
+    if raw is None:
+        return LiveClaim(), Presence.ABSENT
+    return LiveClaim.decode(raw, name=f"claim on branch {branch}"), raw
+
+
+def record_of(row: BranchRow) -> BranchRecord:
+    """The row of a server as a record of this project, which has no compacted base."""
+    data = row.data
+    return BranchRecord(
+        id=data.id, commit_id=data.commit_id, staging_token=data.staging_token, sealed_tokens=data.sealed_tokens
+    )
+
+
+def claim_branch(live: LiveRepository, work: BranchWork, *, job: str, token: int) -> None:
+    """From now on only `token` may merge the branch for `job`; nothing of the branch itself changes. A job that has
+    merged needs no claim.
+
+    Raises:
+        StaleTokenError: this token, or a larger one, was accepted for the job.
+        WorkOutdatedError: the branch has other tokens, or another commit, than the work.
+        UnknownRefError, LiveStoreRefusedError, CorruptMessageError, TooManyTriesError, DatabaseError
+    """
+    for _ in range(TRIES):
+        found, expected = read_claim(live, work.branch)
+        if found.compacted_job == job:
+            return
+        accepted = found.high_water(job)
+        if token <= accepted:
+            raise StaleTokenError(_path(live, work.branch), job, token, accepted)
+        if not work.is_of(record_of(live.branch(work.branch))):
+            raise WorkOutdatedError(_path(live, work.branch))
+        if found.claim_job != job:
+            found = replace(found.unclaimed(), compaction_started=int(live.clock() * 1000))
+        if _swapped(live, work.branch, replace(found, claim_job=job, claim_token=token), expected):
+            return
+    raise TooManyTriesError(work.branch, "claim it", TRIES)
+
+
+def retire_job(live: LiveRepository, branch: str, job: str) -> None:
+    """No merge is swapped in for the job any more. Raises CorruptMessageError, TooManyTriesError, DatabaseError."""
+    for _ in range(TRIES):
+        found, expected = read_claim(live, branch)
+        if found.claim_job != job or _swapped(live, branch, found.unclaimed(), expected):
+            return
+    raise TooManyTriesError(branch, "retire a job", TRIES)
+
+
+def forget_claims(live: LiveRepository, gone: set[str]) -> None:
+    """Delete the claims on branches that are gone. Raises DatabaseError."""
+    for branch in gone:
+        live.kv.delete(MERGE_PARTITION, _key(live, branch))
+
+
+def claimed_branches(live: LiveRepository) -> set[str]:
+    """Names of branches that have a claim, or had one. Raises DatabaseError."""
+    prefix = _key(live, "")
+    pages = live.kv.scan(MERGE_PARTITION, prefix, prefix[:-1] + b"0")
+    return {key.decode(errors="replace").removeprefix(prefix.decode()) for page in pages for key, _ in page}
+
+
+@dataclass(frozen=True, slots=True)
+class MergeWarrant:
+    """The right of one attempt of a job to merge exactly these tokens of a branch, the newest first."""
+
+    job: str
+    token: int
+    tokens: tuple[str, ...]
+
+    @property
+    def holder(self) -> str:
+        """Name of the attempt in the lease of the branch."""
+        return f"{self.job}/{self.token}"
+
+    def ensure(self, live: LiveRepository, branch: str) -> tuple[LiveClaim, Expected]:
+        """The claim of this attempt as it is now. Raises StaleTokenError: another one has it, or none."""
+        found, expected = read_claim(live, branch)
+        if (found.claim_job, found.claim_token) != (self.job, self.token):
+            claimed = found.claim_token if found.claim_job == self.job else None
+            raise StaleTokenError(_path(live, branch), self.job, self.token, claimed)
+        return found, expected
+
+    def ended(self, live: LiveRepository, branch: str, receipt: str) -> tuple[str, bytes, bytes, Expected]:
+        """The row with which the swap of the branch ends the claim. Raises StaleTokenError."""
+        found, expected = self.ensure(live, branch)
+        ended = replace(
+            found, claim_job="", claim_token=0, compacted_job=self.job, compacted_token=self.token, receipt=receipt
+        )
+        return MERGE_PARTITION, _key(live, branch), ended.encode(), expected
+
+
+def _swapped(live: LiveRepository, branch: str, claim: LiveClaim, expected: Expected) -> bool:
+    try:
+        live.kv.set_if(MERGE_PARTITION, _key(live, branch), claim.encode(), expected)
+    except PredicateFailedError:
+        return False
+    return True
+
+
+def _key(live: LiveRepository, branch: str) -> bytes:
+    return f"{_CLAIMS}{live.partition}/{branch}".encode()
+
+
+def _path(live: LiveRepository, branch: str) -> str:
+    return f"{live.name}/{branch}"
+
+
+# Who may merge, and when: the lease of a branch, what was seen of it, and the kill switch.
+#
+# None of it is needed for correctness: two mergers of one branch lose races, and no data.
 
 _STOP: Final = b"stop"
 

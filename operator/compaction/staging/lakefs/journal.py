@@ -16,8 +16,7 @@ from typing import ClassVar, Final
 from compaction.staging.errors import CorruptMessageError
 from compaction.staging.format.messages import SIGNED, TEXT, TEXTS, StagingMessage, wire_at
 from compaction.staging.kv.port import Expected, KeyValueStore, Presence
-from compaction.staging.lakefs.branch_rows import BranchRow
-from compaction.staging.lakefs.repository import LiveRepository, branch_key
+from compaction.staging.lakefs.repository import BranchRow, LiveRepository, branch_key
 
 MERGE_PARTITION: Final = "compaction.dev/token-merge"
 """All rows of this package. No partition of lakeFS has a slash: a repository's and a token's begin with its name."""

@@ -12,16 +12,22 @@ from enum import Enum, auto
 from typing import Final
 
 from compaction.staging.errors import PredicateFailedError, TokenMergeProofError, TokenMergeStoppedError
-from compaction.staging.lakefs.branch_rows import BranchRow, read_branch_row
-from compaction.staging.lakefs.claims import MergeWarrant
 from compaction.staging.lakefs.cleaning import discard, recover
-from compaction.staging.lakefs.control import MergeLease, busy, held_because, note, seal, stopped_because
+from compaction.staging.lakefs.control import (
+    MergeLease,
+    MergeSettings,
+    MergeStep,
+    MergeWarrant,
+    busy,
+    held_because,
+    note,
+    seal,
+    stopped_because,
+)
 from compaction.staging.lakefs.journal import JournalRow, MergeEntry, begin, swap
-from compaction.staging.lakefs.planning import too_few
-from compaction.staging.lakefs.repository import LiveRepository
-from compaction.staging.lakefs.scanning import TokenScan, kept_rows, shown
-from compaction.staging.lakefs.settings import MergeSettings, MergeStep
-from compaction.staging.staged.tokens import new_token
+from compaction.staging.lakefs.planning import TokenScan, kept_rows, shown, too_few
+from compaction.staging.lakefs.repository import BranchRow, LiveRepository, read_branch_row
+from compaction.staging.staged.rows import new_token
 
 PAGE: Final = 5_000
 """Rows that are written at once."""

@@ -1,4 +1,4 @@
-"""What a worker says about an attempt at a branch, and the receipt that it leaves beside the branch."""
+"""MetarangeRewrite jobs in the words of the library, the report of an attempt, and its receipt beside the branch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Final, Self
 from pydantic import ValidationError
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.api.job.resource import JobReceipt, MeasureChange, MetarangeReceipt, SkippedSource
-from compaction.api.text.times import timestamp_from_epoch
-from compaction.errors import CompactionError, StaleTokenError
-from compaction.staging.compaction.work import BranchWork
+from compaction.api.job.job import CompactionJobSpec, JobReceipt, MeasureChange, MetarangeReceipt, SkippedSource
+from compaction.api.job.job_status import JobReport, ReportOutcome
+from compaction.api.policy.staging_area import METARANGE_REWRITE, LakeFsMergeSpec, StagingAreaReference
+from compaction.api.text.quantities import timestamp_from_epoch
+from compaction.errors import CompactionError, InvalidAssignmentError, StaleTokenError
+from compaction.staging.compaction import BranchWork
+from compaction.staging.connecting import work_of
 from compaction.staging.damage import DamagedSource
 from compaction.staging.errors import (
     CorruptMessageError,
@@ -30,11 +32,33 @@ from compaction.staging.errors import (
     UnsupportedRangeError,
     WorkOutdatedError,
 )
-from compaction.staging.measures import RANGES, SEALED_TOKENS, STAGED_WRITES, TOMBSTONES
+from compaction.staging.kind import RANGES, SEALED_TOKENS, STAGED_WRITES, TOMBSTONES, format_rewrite
 from compaction.staging.reasons import StagingReason
 from compaction.staging.rewriting.tree import WrittenTree
-from compaction.staging.work import format_rewrite
 from compaction.storage.errors import DatabaseUnavailableError, ObjectStoreUnavailableError
+
+# A MetarangeRewrite job in the words of the library of staging areas.
+
+
+@dataclass(frozen=True, slots=True)
+class MetarangeJob:
+    """What one job is to make of which tokens. `lakefs`: they are those of a live lakeFS, and are merged into one."""
+
+    name: str
+    store: StagingAreaReference
+    work: BranchWork
+    lakefs: LakeFsMergeSpec | None = None
+
+    @classmethod
+    def of(cls, spec: CompactionJobSpec, *, name: str) -> Self:
+        """Read a job's spec. Raises InvalidAssignmentError: another kind of job."""
+        sources = spec.sources.metarange
+        if spec.kind != METARANGE_REWRITE or sources is None:
+            raise InvalidAssignmentError(f"job {name}: this worker cannot do a {spec.kind} without tokens of a branch")
+        return cls(name, sources.store, work_of(sources), spec.metarange_parameters.lakefs)
+
+
+# What a worker says about an attempt at a branch, and the receipt that it leaves beside the branch.
 
 MAX_OUTPUTS: Final = 1000
 """Names of written ranges that a receipt has; it proves all of them by their fingerprint."""

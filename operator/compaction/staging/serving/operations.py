@@ -1,17 +1,24 @@
-"""The operations of the staging endpoint on one repository, in a thread: the library's flows, between wire models."""
+"""Operations of the staging endpoint on one repository, each in a thread, and pages of their listings."""
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, TypeVar
+from enum import StrEnum
+from typing import Annotated, Final, TypeVar
 
-from compaction.serving.wire import Wire
+from pydantic import ConfigDict, Field
+
+from compaction.serving.openapi import Wire
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.committing import Committer, Draft
-from compaction.staging.flows.reading import Difference, Listed, Reader
-from compaction.staging.flows.resetting import Resetter
-from compaction.staging.flows.writing import Condition, Writer
-from compaction.staging.serving.messages import (
+from compaction.staging.flows.reading import MOST_LISTED, Difference, Listed, Reader
+from compaction.staging.flows.writing import Condition, Resetter, Writer
+from compaction.staging.kv.port import MAX_KEY_BYTES
+from compaction.staging.serving.wire import (
+    LONGEST_BASE64,
+    Base64,
     ChangedAnswer,
     ChangeLine,
     ChangeOperation,
@@ -23,20 +30,134 @@ from compaction.staging.serving.messages import (
     ReadQuery,
     ResetAnswer,
     ResetRequest,
+    ShownEntry,
     WriteQuery,
     WrittenAnswer,
     bytes_of,
+    identity_text,
+    listed_value,
+    object_answer,
+    text_or_base64,
 )
-from compaction.staging.serving.pages import (
-    DifferenceKind,
-    DifferencesAnswer,
-    DifferencesQuery,
-    ListedAnswer,
-    ListedObject,
-    ObjectDifference,
-    ObjectsQuery,
-)
-from compaction.staging.serving.values import identity_text, listed_value, object_answer, text_or_base64
+from compaction.staging.store import StagingStore
+
+# The repositories of a staging area as requests use them: opened once, as long as their records stay the same.
+
+MOST_OPEN: Final = 64
+
+
+class OpenRepositories:
+    """Areas by the names of their repositories. May be used by many threads."""
+
+    def __init__(self, store: StagingStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._areas: OrderedDict[str, Area] = OrderedDict()
+
+    def area(self, name: str) -> Area:
+        """One repository; its record is read each time, because it may have been deleted and created again.
+
+        Raises as `StagingStore.area`.
+        """
+        found = self._store.repositories.get(name)
+        with self._lock:
+            area = self._areas.get(name)
+            if area is not None and area.repository == found:
+                self._areas.move_to_end(name)
+                return area
+        area = self._store.area(name)
+        with self._lock:
+            self._areas[name] = area
+            while len(self._areas) > MOST_OPEN:
+                self._areas.popitem(last=False)
+        return area
+
+
+# Listings over the wire of the staging endpoint: pages of objects, and pages of differences.
+
+
+class ListedObject(Wire):
+    """One object of a listing, or a common prefix of keys."""
+
+    key: str | None = None
+    key_base64: str | None = None
+    common_prefix: bool = False
+    identity: str | None = None
+    entry: ShownEntry | None = None
+    bytes: int | None = None
+    """Size of a value that is no entry."""
+
+
+class ListedAnswer(Wire):
+    """A page of a listing."""
+
+    objects: tuple[ListedObject, ...]
+    more: bool
+    """Whether others follow: ask again with the last key as `after`."""
+
+
+class DifferenceKind(StrEnum):
+    """How an object differs."""
+
+    ADDED = "added"
+    CHANGED = "changed"
+    REMOVED = "removed"
+
+
+class ObjectDifference(Wire):
+    """One object that differs; identities are before and after."""
+
+    key: str | None = None
+    key_base64: str | None = None
+    kind: DifferenceKind
+    before: str | None = None
+    after: str | None = None
+
+
+class DifferencesAnswer(Wire):
+    """A page of differences."""
+
+    differences: tuple[ObjectDifference, ...]
+    more: bool
+    """Whether others follow: ask again with the last key as `after`."""
+
+
+class PageQuery(Wire):
+    """Which keys. Each of them has a form in base64 too."""
+
+    model_config = ConfigDict(strict=False)
+
+    prefix: Annotated[str, Field(max_length=MAX_KEY_BYTES)] = ""
+    prefix_base64: Annotated[Base64, Field(max_length=LONGEST_BASE64)] = ""
+    after: Annotated[str, Field(max_length=MAX_KEY_BYTES)] = ""
+    """Only keys behind this one: the last of the page before."""
+    after_base64: Annotated[Base64, Field(max_length=LONGEST_BASE64)] = ""
+    amount: int = Field(default=MOST_LISTED, ge=1, le=MOST_LISTED)
+
+    @property
+    def prefix_bytes(self) -> bytes:
+        return bytes_of(self.prefix, self.prefix_base64)
+
+    @property
+    def after_bytes(self) -> bytes:
+        return bytes_of(self.after, self.after_base64)
+
+
+class ObjectsQuery(PageQuery):
+    """Which objects to list."""
+
+    delimiter: Annotated[str, Field(max_length=16)] = ""
+    """Keys that have it behind the prefix are listed once, as their common prefix."""
+
+
+class DifferencesQuery(PageQuery):
+    """Which differences to list."""
+
+    since: Annotated[str, Field(max_length=512)] = ""
+    """A reference to compare with; without it the commit of the branch: what is uncommitted."""
+
+
+# The operations of the staging endpoint on one repository, in a thread: the library's flows, between wire models.
 
 PAGE_BYTES: Final = 8 << 20
 """Of the objects of one page, approximately: one is never left out of the first place."""

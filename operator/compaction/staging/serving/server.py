@@ -1,4 +1,4 @@
-"""The staging endpoint: routes, and what each of them does with its request (docs/staging-ingest.md)."""
+"""The staging endpoint: routes and their operations, OpenAPI document, refusals, batches (docs/staging-ingest.md)."""
 
 from __future__ import annotations
 
@@ -6,37 +6,255 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
-from typing import TypeVar
+from io import BytesIO
+from typing import Final, TypeVar
 
 import structlog
 from aiohttp import web
 from prometheus_client import Counter
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from compaction.serving.access import Gate, Principal
-from compaction.serving.metrics import RequestMetrics
-from compaction.serving.openapi import LINES
-from compaction.serving.service import HttpService, KnownHandler, RequestLimits, answered
-from compaction.serving.wire import Wire
+from compaction.serving.openapi import ALWAYS, LINES, OF_BODIES, OPEN, Api, Operation, Wire
+from compaction.serving.refusals import Refusals
+from compaction.serving.service import HttpService, KnownHandler, RequestLimits, RequestMetrics, answered
+from compaction.staging.errors import (
+    ConditionFailedError,
+    ForeignRepositoryError,
+    HookRefusedError,
+    InvalidBatchError,
+    KeyValueArgumentError,
+    NoChangesError,
+    ProtectedBranchError,
+    RangeRecordError,
+    RepositoryReadOnlyError,
+    StagingNameError,
+    StagingStoreError,
+    TooManyTriesError,
+    UnknownRefError,
+)
 from compaction.staging.flows.area import Area
 from compaction.staging.serving import operations
-from compaction.staging.serving.batches import BatchLineError, Change, changes_in
-from compaction.staging.serving.messages import (
+from compaction.staging.serving.operations import (
+    DifferencesAnswer,
+    DifferencesQuery,
+    ListedAnswer,
+    ObjectsQuery,
+    OpenRepositories,
+)
+from compaction.staging.serving.wire import (
+    MOST_CHANGES,
+    ChangedAnswer,
+    ChangeLine,
     ChangeOperation,
+    CommitAnswer,
     CommitRequest,
+    DeletedAnswer,
+    ObjectAnswer,
     ObjectQuery,
     ObjectValue,
     ReadQuery,
+    ResetAnswer,
     ResetRequest,
     StagingProblem,
+    StagingProblemAnswer,
     WriteQuery,
+    WrittenAnswer,
+    framed_value,
 )
-from compaction.staging.serving.openapi import STAGING_API, StagingName
-from compaction.staging.serving.pages import DifferencesQuery, ObjectsQuery
-from compaction.staging.serving.refusals import STAGING_REFUSALS
-from compaction.staging.serving.repositories import OpenRepositories
-from compaction.staging.serving.values import framed_value
 from compaction.staging.store import StagingStore
+
+# The refusals of the staging endpoint.
+
+
+def _answer(code: StrEnum, message: str) -> StagingProblemAnswer:
+    return StagingProblemAnswer(code=StagingProblem(code.value), message=message)
+
+
+STAGING_REFUSALS: Final = Refusals(
+    _answer,
+    StagingStoreError,
+    {
+        UnknownRefError: (HTTPStatus.NOT_FOUND, StagingProblem.NOT_FOUND),
+        StagingNameError: (HTTPStatus.UNPROCESSABLE_ENTITY, StagingProblem.INVALID),
+        KeyValueArgumentError: (HTTPStatus.UNPROCESSABLE_ENTITY, StagingProblem.INVALID),
+        RangeRecordError: (HTTPStatus.UNPROCESSABLE_ENTITY, StagingProblem.INVALID),
+        InvalidBatchError: (HTTPStatus.UNPROCESSABLE_ENTITY, StagingProblem.INVALID),
+        ConditionFailedError: (HTTPStatus.PRECONDITION_FAILED, StagingProblem.CONDITION_FAILED),
+        RepositoryReadOnlyError: (HTTPStatus.CONFLICT, StagingProblem.CONFLICT),
+        ForeignRepositoryError: (HTTPStatus.CONFLICT, StagingProblem.CONFLICT),
+        ProtectedBranchError: (HTTPStatus.CONFLICT, StagingProblem.CONFLICT),
+        HookRefusedError: (HTTPStatus.CONFLICT, StagingProblem.CONFLICT),
+        NoChangesError: (HTTPStatus.CONFLICT, StagingProblem.NO_CHANGES),
+        TooManyTriesError: (HTTPStatus.SERVICE_UNAVAILABLE, StagingProblem.BUSY),
+    },
+    "the store, its database or the API server did not answer: send the same request again",
+)
+
+
+# A batch of changes as lines of JSON: read as a whole before any of it is carried out.
+
+Change = tuple[ChangeLine, bytes]
+"""A line, and the framed value that it writes; b"" for a deletion."""
+
+
+class BatchLineError(ValueError):
+    """A line is no change. `number`: of the line, from 1. `error`: what is wrong with it."""
+
+    def __init__(self, number: int, error: ValueError) -> None:
+        super().__init__(f"line {number}: {error}")
+        self.number = number
+        self.error = error
+
+
+def changes_in(body: bytes, *, now: float) -> list[Change]:
+    """The changes of a batch in their order; empty lines are passed over. `now`: seconds since 1970.
+
+    Raises BatchLineError for the first line that is wrong, ValueError for more than `MOST_CHANGES` changes.
+    """
+    found: list[Change] = []
+    for number, text in enumerate(BytesIO(body), 1):
+        if not text.strip():
+            continue
+        if len(found) == MOST_CHANGES:
+            raise ValueError(f"a batch has at most {MOST_CHANGES} lines: send several")
+        try:
+            line = ChangeLine.model_validate_json(text, by_name=False, by_alias=True)
+            framed = framed_value(line.content(), now=now) if line.op is ChangeOperation.PUT else b""
+        except ValueError as error:  # pydantic's ValidationError among them
+            raise BatchLineError(number, error) from None
+        found.append((line, framed))
+    return found
+
+
+# What the staging endpoint offers, once: the routes are made from these operations, and the OpenAPI document too.
+
+
+class StagingName(StrEnum):
+    """The operations that are not open."""
+
+    GET = "getObject"
+    PUT = "putObject"
+    DELETE = "deleteObject"
+    CHANGE = "changeObjects"
+    LIST = "listObjects"
+    DIFF = "listDifferences"
+    COMMIT = "commitBranch"
+    RESET = "resetBranch"
+
+
+_BRANCH: Final = "/v1/repositories/{repository}/branches/{branch}"
+_REFERENCE: Final = "/v1/repositories/{repository}/references/{reference}"
+_OF_BRANCH: Final = {"repository": "Name of the repository.", "branch": "Name of the branch."}
+_OF_REFERENCE: Final = {
+    "repository": "Name of the repository.",
+    "reference": "A branch, a tag or a commit, with `~N`, `^N`, `@` or `$` behind it.",
+}
+
+
+def _problems(*statuses: HTTPStatus) -> dict[HTTPStatus, type[BaseModel] | str]:
+    return dict.fromkeys(
+        (*ALWAYS, HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY, *statuses), StagingProblemAnswer
+    )
+
+
+_CHANGES: Final = (HTTPStatus.CONFLICT,)
+_DURABLE: Final = (
+    "A 200 says that the change is durable, and was staged before the branch sealed what it was staged in. After 503, "
+    "or no answer, send the same request again."
+)
+
+_OPERATIONS: Final = (
+    Operation(
+        StagingName.PUT,
+        "PUT",
+        f"{_BRANCH}/object",
+        "Write one object.",
+        {HTTPStatus.OK: WrittenAnswer} | _problems(*OF_BODIES, *_CHANGES, HTTPStatus.PRECONDITION_FAILED),
+        _DURABLE + " 412: the condition does not hold, and nothing was written.",
+        body=ObjectValue,
+        query=WriteQuery,
+        parts=_OF_BRANCH,
+    ),
+    Operation(
+        StagingName.DELETE,
+        "DELETE",
+        f"{_BRANCH}/object",
+        "Delete one object.",
+        {HTTPStatus.OK: DeletedAnswer} | _problems(*_CHANGES),
+        _DURABLE,
+        query=ObjectQuery,
+        parts=_OF_BRANCH,
+    ),
+    Operation(
+        StagingName.CHANGE,
+        "POST",
+        f"{_BRANCH}/changes",
+        f"Write and delete up to {MOST_CHANGES} objects, one per line.",
+        {HTTPStatus.OK: ChangedAnswer} | _problems(*OF_BODIES, *_CHANGES),
+        "Of several lines with one key the last one counts. A line that is wrong is named, and none is carried out. "
+        "Objects are written one after the other: after 503, or no answer, some may be; send the same request again.",
+        lines=ChangeLine,
+        parts=_OF_BRANCH,
+    ),
+    Operation(
+        StagingName.COMMIT,
+        "POST",
+        f"{_BRANCH}/commits",
+        "Commit what is staged.",
+        {HTTPStatus.OK: CommitAnswer} | _problems(*OF_BODIES, *_CHANGES),
+        "What is written meanwhile stays staged. 409: there is nothing to commit, for instance because an earlier "
+        "request without an answer did it.",
+        body=CommitRequest,
+        parts=_OF_BRANCH,
+    ),
+    Operation(
+        StagingName.RESET,
+        "POST",
+        f"{_BRANCH}/resets",
+        "Take back uncommitted changes: of one key, of a prefix, or all.",
+        {HTTPStatus.OK: ResetAnswer} | _problems(*OF_BODIES, *_CHANGES),
+        body=ResetRequest,
+        parts=_OF_BRANCH,
+    ),
+    Operation(
+        StagingName.DIFF,
+        "GET",
+        f"{_BRANCH}/differences",
+        "List how a branch differs from its commit, or from another reference.",
+        {HTTPStatus.OK: DifferencesAnswer} | _problems(),
+        query=DifferencesQuery,
+        parts=_OF_BRANCH,
+    ),
+    Operation(
+        StagingName.GET,
+        "GET",
+        f"{_REFERENCE}/object",
+        "Read one object.",
+        {HTTPStatus.OK: ObjectAnswer} | _problems(),
+        query=ReadQuery,
+        parts=_OF_REFERENCE,
+    ),
+    Operation(
+        StagingName.LIST,
+        "GET",
+        f"{_REFERENCE}/objects",
+        "List objects in the order of their keys' bytes.",
+        {HTTPStatus.OK: ListedAnswer} | _problems(),
+        "Each page is of one instant. A page may have fewer objects than were asked for, and `more` says whether "
+        "others follow.",
+        query=ObjectsQuery,
+        parts=_OF_REFERENCE,
+    ),
+)
+STAGING_API: Final = Api(
+    "Staging areas",
+    "Writers stage objects on branches, and commit them; readers read and list what branches, tags and commits show.",
+    (*_OPERATIONS, *OPEN),
+)
+
+
+# The staging endpoint: routes, and what each of them does with its request (docs/staging-ingest.md).
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=Wire)

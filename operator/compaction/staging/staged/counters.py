@@ -14,12 +14,11 @@ from typing import ClassVar, Final
 from uuid import uuid4
 
 from compaction.errors import shown_bytes
-from compaction.staging.changes import tombstones
 from compaction.staging.errors import PredicateFailedError
+from compaction.staging.format.columns import tombstones
 from compaction.staging.format.messages import StagingMessage, count_field
-from compaction.staging.kv.arguments import check_row, partition_bytes
-from compaction.staging.kv.port import KeyValueStore, Pair, Presence
-from compaction.staging.staged.tokens import StagedTokens
+from compaction.staging.kv.port import KeyValueStore, Pair, Presence, check_row, partition_bytes
+from compaction.staging.staged.rows import StagedTokens
 from compaction.storage.errors import DatabaseError
 
 PARTITION: Final = "staging-counters"

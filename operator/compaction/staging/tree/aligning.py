@@ -1,8 +1,4 @@
-"""Batches in order from several streams, brought together by their keys; by the column.
-
-Streams advance together: in each step one of them gives all of its batch, the others what does not lie behind it. So
-memory is one batch of each, and a key is in one step only.
-"""
+"""Batches of several streams, brought together by their keys, and the fingerprint of their records."""
 
 from __future__ import annotations
 
@@ -14,11 +10,60 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
-from compaction.staging.changes import rows_where
 from compaction.staging.errors import RangeRecordError
-from compaction.staging.format.columns import EMPTY_COLUMNS, I64, RecordColumns, concatenated
-from compaction.staging.format.framing import identities_of
+from compaction.staging.format.columns import (
+    EMPTY_COLUMNS,
+    I64,
+    RecordColumns,
+    concatenated,
+    content_of,
+    lengths_of,
+    rows_where,
+)
+from compaction.staging.format.identity import identities_of
+
+# A fingerprint of records, to prove what was written (docs/design/staging.md#applying-changes).
+
+_SEED: Final = b"records"
+
+
+class ContentFingerprint:
+    """XXH3 (128 bits) of keys, values and their lengths, in order; how they are cut into batches makes no difference.
+
+    Each of the four columns is hashed by itself, as it lies in memory.
+    """
+
+    def __init__(self) -> None:
+        self.records = 0
+        self._columns = tuple(xxhash.xxh3_128() for _ in range(4))
+
+    def add(self, records: RecordColumns) -> None:
+        """The next records."""
+        self.records += len(records)
+        for column, array in zip((0, 2), (records.keys, records.values), strict=True):
+            self._columns[column].update(lengths_of(array).astype("<i8").tobytes())
+            self._columns[column + 1].update(content_of(array))
+
+    def text(self) -> str:
+        """The number of records and the hash: `<records>:<hex>`."""
+        digests = b"".join(column.digest() for column in self._columns)
+        return f"{self.records}:{xxhash.xxh3_128_hexdigest(_SEED + digests)}"
+
+
+def fingerprint(batches: Iterable[RecordColumns]) -> str:
+    """The fingerprint of these records."""
+    content = ContentFingerprint()
+    for batch in batches:
+        content.add(batch)
+    return content.text()
+
+
+# Batches in order from several streams, brought together by their keys; by the column.
+#
+# Streams advance together: in each step one of them gives all of its batch, the others what does not lie behind it.
+# So memory is one batch of each, and a key is in one step only.
 
 Mask = npt.NDArray[np.bool_]
 ABSENT: Final = -1

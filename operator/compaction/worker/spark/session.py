@@ -35,8 +35,7 @@ from compaction.worker.errors import (
     TaskFailedError,
 )
 from compaction.worker.scratch import scratch_directory
-from compaction.worker.spark.java import Java, find_java
-from compaction.worker.spark.settings import PYTHON_ENVIRONMENT, SparkSettings, spark_conf
+from compaction.worker.spark.settings import PYTHON_ENVIRONMENT, Java, SparkSettings, find_java, spark_conf
 
 log = structlog.get_logger(__name__)
 

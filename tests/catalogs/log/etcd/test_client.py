@@ -20,12 +20,19 @@ from compaction.catalogs.errors import (
     CatalogLogUnavailableError,
 )
 from compaction.catalogs.log.etcd import wire
-from compaction.catalogs.log.etcd.client import GatewayClient
 from compaction.catalogs.log.etcd.connections import Answer
-from compaction.catalogs.log.etcd.port import Compare, DeleteRange, Get, Put, Relation, Transaction
-from compaction.catalogs.log.etcd.refusals import Fate, refusal
-from compaction.catalogs.log.etcd.settings import Endpoint, EtcdSettings
-from compaction.catalogs.log.etcd.wire import Document
+from compaction.catalogs.log.etcd.gateway import Fate, GatewayClient, refusal
+from compaction.catalogs.log.etcd.wire import (
+    Compare,
+    DeleteRange,
+    Document,
+    Endpoint,
+    EtcdSettings,
+    Get,
+    Put,
+    Relation,
+    Transaction,
+)
 
 EMPTY = json.dumps({"header": {"revision": "7"}}).encode()
 URLS = "http://a:1,http://b:2,http://c:3"

@@ -22,11 +22,11 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import WorkerEnding
-from compaction.kube.client.resources import Obj
+from compaction.kube.client.transport import Obj
 from compaction.kube.launchers.applications import driver_of
 from compaction.kube.launchers.kubeflow import observe_kubeflow
 from compaction.kube.launchers.pod_status import Sighting
-from compaction.kube.launchers.templates import DRIVER_CONTAINER
+from compaction.kube.launchers.pods import DRIVER_CONTAINER
 from compaction.worker.spark.properties import parse_properties
 from conftest import delete_namespace
 from kube.launchers.kubeflow.questions import BESIDE, NAME, NAMESPACE

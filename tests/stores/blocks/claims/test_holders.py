@@ -6,14 +6,12 @@ import threading
 
 import pytest
 
-from compaction.blocks.claims.heartbeat import HolderHeartbeat
-from compaction.blocks.claims.holders import STRAY_CLAIM, Sign, is_parked, sign_of
-from compaction.blocks.index.claims import JobRecord
-from compaction.blocks.index.holders import HolderRecord
+from compaction.blocks.claiming import STRAY_CLAIM, HolderHeartbeat, Sign, is_parked, sign_of
+from compaction.blocks.index.claims import HolderRecord, JobRecord
 from compaction.blocks.index.tables import IndexJobState
 from compaction.blocks.model import SECOND, BlockKey
 from compaction.storage.errors import DatabaseUnavailableError
-from compaction.storage.processes import Holder, ThisProcess
+from compaction.storage.opened import Holder, ThisProcess
 
 RUNNING = {12: "boot:100", 13: "boot:200"}
 LEASE = 60 * SECOND

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.blocks.errors import UnsupportedColumnError
-from compaction.blocks.fingerprint.rows import SLICE_ROWS, Fingerprinter, fingerprint
-from compaction.blocks.fingerprint.texts import SHORT
+from compaction.blocks.fingerprint.row_hashes import SLICE_ROWS, Fingerprinter, fingerprint
+from compaction.blocks.fingerprint.values import SHORT
 from compaction.blocks.model import RowFingerprint
 from support.depth import examples
 from support.stores.parquet_types import TYPES

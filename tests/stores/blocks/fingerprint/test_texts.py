@@ -11,8 +11,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.blocks.fingerprint import texts as module
-from compaction.blocks.fingerprint.texts import SHORT, text_hashes
+from compaction.blocks.fingerprint import values as module
+from compaction.blocks.fingerprint.values import SHORT, text_hashes
 
 ALL = (1 << 64) - 1
 FIRST = 0x9E3779B185EBCA87

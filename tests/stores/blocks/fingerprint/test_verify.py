@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from compaction.blocks.errors import BlockVerificationError, UnreadableBlockError
-from compaction.blocks.fingerprint.rows import fingerprint
-from compaction.blocks.fingerprint.verify import read_back, verify
+from compaction.blocks.fingerprint.proof import read_back, verify
+from compaction.blocks.fingerprint.row_hashes import fingerprint
 from support.stores.block_rows import parquet
 
 ROWS = pa.table({"service": ["a", "b", None], "value": [1.5, None, 2.0], "list": [[1], None, [2, 3]]})

@@ -7,14 +7,20 @@ import threading
 import pytest
 
 from compaction.blocks.errors import BlockClaimError
-from compaction.blocks.index.claims import Claimed, claim, forget_jobs, high_water, job_record, open_jobs, retire
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.quarantine import Fault, quarantine
-from compaction.blocks.index.queue import read_changes, read_queue
-from compaction.blocks.index.refusals import IndexRefusal
+from compaction.blocks.index.claims import (
+    Claimed,
+    IndexRefusal,
+    claim,
+    forget_jobs,
+    high_water,
+    job_record,
+    open_jobs,
+    retire,
+)
+from compaction.blocks.index.queued import Fault, quarantine, read_changes, read_queue
 from compaction.blocks.index.registering import register
-from compaction.blocks.index.retention import RetentionPeriods, expire
-from compaction.blocks.index.tables import IndexJobState
+from compaction.blocks.index.tables import IndexDatabase, IndexJobState
+from compaction.blocks.index.tombstones import RetentionPeriods, expire
 from compaction.blocks.model import BlockKey
 from compaction.errors import StaleTokenError
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, tables

@@ -8,24 +8,26 @@ import pytest
 
 from compaction.blocks.errors import BlockConflictError, UnknownBlockError
 from compaction.blocks.index.claims import claim, job_record, retire
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.listing import inspect, live_blocks
-from compaction.blocks.index.orphans import condemn, condemned, confirm_gone, forget_gone, known_paths, unknown_paths
-from compaction.blocks.index.quarantine import Fault, drop, quarantine, quarantined, release
-from compaction.blocks.index.queue import read_changes, read_queue
-from compaction.blocks.index.registering import register
-from compaction.blocks.index.replacing import BlockReplacement, replace
-from compaction.blocks.index.tables import BlockState, TombstoneReason
+from compaction.blocks.index.live_blocks import inspect, live_blocks
+from compaction.blocks.index.queued import Fault, drop, quarantine, quarantined, read_changes, read_queue, release
+from compaction.blocks.index.registering import BlockReplacement, register, replace
+from compaction.blocks.index.tables import BlockState, IndexDatabase, TombstoneReason
 from compaction.blocks.index.tombstones import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
+    condemn,
+    condemned,
     confirm,
+    confirm_gone,
     due,
     failed,
     forget_blocks,
+    forget_gone,
+    known_paths,
     next_due,
     standing,
     summary,
+    unknown_paths,
 )
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, output_of, tables
 

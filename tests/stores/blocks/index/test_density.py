@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.queue import density
+from compaction.blocks.index.queued import density
 from compaction.blocks.index.registering import register
-from compaction.blocks.index.retention import RetentionPeriods, expire
+from compaction.blocks.index.tables import IndexDatabase
+from compaction.blocks.index.tombstones import RetentionPeriods, expire
 from support.stores.block_index import NOON, SECOND, a_block
 
 HOUR = 3600 * SECOND

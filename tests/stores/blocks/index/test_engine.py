@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.listing import live_blocks, streamed
+from compaction.blocks.index.live_blocks import live_blocks, streamed
 from compaction.blocks.index.registering import register
+from compaction.blocks.index.tables import IndexDatabase
 from compaction.storage.errors import DatabaseUnavailableError
 from support.stores.block_index import NOON, a_block, blocks_of
 

@@ -8,14 +8,20 @@ import pytest
 from sqlalchemy import select, update
 
 from compaction.blocks.errors import BlockClaimError
-from compaction.blocks.index.claims import claim, forget_jobs, job_record, open_jobs, retire
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.holders import renew, sign_out
-from compaction.blocks.index.refusals import IndexRefusal
+from compaction.blocks.index.claims import (
+    IndexRefusal,
+    claim,
+    forget_jobs,
+    job_record,
+    open_jobs,
+    renew,
+    retire,
+    sign_out,
+)
 from compaction.blocks.index.registering import register
-from compaction.blocks.index.tables import HOLDERS, IndexJobState
+from compaction.blocks.index.tables import HOLDERS, IndexDatabase, IndexJobState
 from compaction.errors import StaleTokenError
-from compaction.storage.processes import Holder
+from compaction.storage.opened import Holder
 from support.stores.block_index import NOON, SECOND, block_id, blocks_of, check
 
 ONE = Holder("one", "host-a", "boot pid:[1]", 12, "boot:100", 60 * SECOND)

@@ -14,15 +14,21 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from compaction.blocks.errors import BlockStoreError
 from compaction.blocks.index.claims import claim, forget_jobs, high_water, retire
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.listing import live_blocks
-from compaction.blocks.index.orphans import condemn, confirm_gone, forget_gone, known_paths
-from compaction.blocks.index.quarantine import Fault, drop, quarantine, release
-from compaction.blocks.index.queue import QueueEntry, read_changes, read_queue
-from compaction.blocks.index.registering import register
-from compaction.blocks.index.replacing import BlockReplacement, replace
-from compaction.blocks.index.retention import RetentionPeriods, expire
-from compaction.blocks.index.tombstones import confirm, due, forget_blocks
+from compaction.blocks.index.live_blocks import live_blocks
+from compaction.blocks.index.queued import Fault, QueueEntry, drop, quarantine, read_changes, read_queue, release
+from compaction.blocks.index.registering import BlockReplacement, register, replace
+from compaction.blocks.index.tables import IndexDatabase
+from compaction.blocks.index.tombstones import (
+    RetentionPeriods,
+    condemn,
+    confirm,
+    confirm_gone,
+    due,
+    expire,
+    forget_blocks,
+    forget_gone,
+    known_paths,
+)
 from compaction.blocks.model import Block, RowFingerprint
 from compaction.errors import StaleTokenError
 from stores.blocks.index.model import Model

@@ -8,13 +8,10 @@ import pytest
 
 from compaction.blocks.errors import SnapshotExpiredError
 from compaction.blocks.index.claims import claim
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.listing import BlockFilter, live_blocks
-from compaction.blocks.index.pages import blocks_at, page
-from compaction.blocks.index.registering import register
-from compaction.blocks.index.replacing import BlockReplacement, replace
-from compaction.blocks.index.retention import RetentionPeriods, expire
-from compaction.blocks.index.tombstones import confirm, due, forget_blocks
+from compaction.blocks.index.live_blocks import BlockFilter, blocks_at, live_blocks, page
+from compaction.blocks.index.registering import BlockReplacement, register, replace
+from compaction.blocks.index.tables import IndexDatabase
+from compaction.blocks.index.tombstones import RetentionPeriods, confirm, due, expire, forget_blocks
 from compaction.blocks.model import Block
 from support.depth import seeds
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, output_of

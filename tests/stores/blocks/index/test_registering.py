@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from compaction.blocks.errors import BlockConflictError, InvalidBlockError
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.listing import BlockFilter, inspect, live_blocks, streamed
-from compaction.blocks.index.queue import QueueDepth, read_changes, read_queue
-from compaction.blocks.index.queue import depths as queue_depths
+from compaction.blocks.index.live_blocks import BlockFilter, inspect, live_blocks, streamed
+from compaction.blocks.index.queued import QueueDepth, read_changes, read_queue
+from compaction.blocks.index.queued import depths as queue_depths
 from compaction.blocks.index.registering import register
-from compaction.blocks.index.tables import BlockState
+from compaction.blocks.index.tables import BlockState, IndexDatabase
 from compaction.blocks.model import BlockKey, RowFingerprint
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, tables
 

@@ -11,18 +11,12 @@ import pytest
 from sqlalchemy import update
 
 from compaction.blocks.errors import InvalidBlockError, ReplaceRefusedError
-from compaction.blocks.index.claims import claim, job_record, retire
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.listing import inspect, live_blocks
-from compaction.blocks.index.orphans import condemn, confirm_gone
-from compaction.blocks.index.quarantine import Fault, drop, quarantine, quarantined
-from compaction.blocks.index.queue import read_changes, read_queue
-from compaction.blocks.index.refusals import IndexRefusal
-from compaction.blocks.index.registering import register
-from compaction.blocks.index.replacing import BlockReplacement, replace
-from compaction.blocks.index.retention import RetentionPeriods, expire
-from compaction.blocks.index.tables import BLOCKS, BlockState, IndexJobState, TombstoneReason
-from compaction.blocks.index.tombstones import due
+from compaction.blocks.index.claims import IndexRefusal, claim, job_record, retire
+from compaction.blocks.index.live_blocks import inspect, live_blocks
+from compaction.blocks.index.queued import Fault, drop, quarantine, quarantined, read_changes, read_queue
+from compaction.blocks.index.registering import BlockReplacement, register, replace
+from compaction.blocks.index.tables import BLOCKS, BlockState, IndexDatabase, IndexJobState, TombstoneReason
+from compaction.blocks.index.tombstones import RetentionPeriods, condemn, confirm_gone, due, expire
 from compaction.blocks.model import Block, RowFingerprint
 from compaction.errors import StaleTokenError
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, output_of, tables

@@ -12,12 +12,10 @@ from typing import Final
 import pytest
 
 from compaction.blocks.index.claims import claim
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.listing import live_blocks
+from compaction.blocks.index.live_blocks import live_blocks
 from compaction.blocks.index.registering import register
-from compaction.blocks.index.retention import RetentionPeriods, expire, would_expire
-from compaction.blocks.index.tables import TombstoneReason
-from compaction.blocks.index.tombstones import due
+from compaction.blocks.index.tables import IndexDatabase, TombstoneReason
+from compaction.blocks.index.tombstones import RetentionPeriods, due, expire, would_expire
 from support.stores.block_index import NOON, SECOND, a_block, check, tables
 
 HOUR: Final = 3600 * SECOND

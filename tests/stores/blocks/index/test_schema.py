@@ -14,13 +14,12 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.listing import live_blocks
-from compaction.blocks.index.migrations.indexes import WITH_INDEXES
+from compaction.blocks.index.live_blocks import live_blocks
+from compaction.blocks.index.migrations.env import WITH_INDEXES
 from compaction.blocks.index.migrations.upgrading import migrations
 from compaction.blocks.index.registering import register
-from compaction.blocks.index.schema import VERSION_TABLE, ensure_schema
-from compaction.blocks.index.tables import METADATA, NEWEST_SCHEMA
+from compaction.blocks.index.tables import METADATA, NEWEST_SCHEMA, IndexDatabase
+from compaction.blocks.store import VERSION_TABLE, ensure_schema
 from compaction.local.servers.postgres import PostgresServer
 from compaction.storage.errors import DatabaseSchemaError
 from support.stores.block_index import IDENTITY, NOON, blocks_of

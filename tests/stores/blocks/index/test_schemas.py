@@ -11,19 +11,15 @@ from alembic import command
 from sqlalchemy import Connection, insert, text
 
 from compaction.blocks.index.claims import claim
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.listing import live_blocks
+from compaction.blocks.index.live_blocks import live_blocks
 from compaction.blocks.index.migrations.upgrading import migrations
-from compaction.blocks.index.queue import read_queue
-from compaction.blocks.index.registering import register
-from compaction.blocks.index.replacing import BlockReplacement
-from compaction.blocks.index.replacing import replace as commit
-from compaction.blocks.index.rows import row_of
-from compaction.blocks.index.schema import VERSION_TABLE, ensure_schema
-from compaction.blocks.index.schemas import add_schemas, read_schemas
-from compaction.blocks.index.tables import BLOCKS, HEAD, NEWEST_SCHEMA
+from compaction.blocks.index.queued import read_queue
+from compaction.blocks.index.registering import BlockReplacement, register
+from compaction.blocks.index.registering import replace as commit
+from compaction.blocks.index.rows import add_schemas, read_schemas, row_of
+from compaction.blocks.index.tables import BLOCKS, HEAD, NEWEST_SCHEMA, IndexDatabase
 from compaction.blocks.schema.classes import schema_of_text, schema_text
-from compaction.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.store import VERSION_TABLE, BlockStore, BlockStoreConnection, ensure_schema
 from support.stores.block_index import IDENTITY, NOON, a_block, block_id, blocks_of, output_of
 from support.stores.block_stores import fill, read
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.blocks.merge.at_once import most_at_once, open_at_once
+from compaction.blocks.merge.budget import most_at_once, open_at_once
 from compaction.blocks.merge.columns import Columns, MemoLimits, Rows
 from compaction.blocks.merge.rounds import MergeRounds
 from compaction.blocks.merge.runs import Run

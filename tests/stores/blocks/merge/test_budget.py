@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from compaction.blocks.errors import MergeMemoryError
 from compaction.blocks.merge import budget
 from compaction.blocks.merge.budget import Budget, budget_for
-from compaction.blocks.merge.footers import read_footer
+from compaction.blocks.merge.footers import MIN_MEMORY, MergeInput, MergeSettings, read_footer
 from compaction.blocks.merge.runs import Run
-from compaction.blocks.merge.settings import MIN_MEMORY, MergeInput, MergeSettings
 from support.stores import block_shapes
 from support.stores.block_shapes import KEY, Arrangement
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from compaction.blocks.merge.footers import MergeInput, MergeSettings
 from compaction.blocks.merge.kernel import merge
-from compaction.blocks.merge.settings import MergeInput, MergeSettings
 from support.stores.block_rows import block, parquet
 from support.stores.parquet_types import KEY, TYPES, merged, plain, table
 

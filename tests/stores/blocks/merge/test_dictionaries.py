@@ -9,11 +9,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compaction.blocks.fingerprint.rows import fingerprint
-from compaction.blocks.fingerprint.verify import read_back
-from compaction.blocks.merge.dictionaries import SteadyDictionaries, coded_texts, not_repeating
+from compaction.blocks.fingerprint.proof import read_back
+from compaction.blocks.fingerprint.row_hashes import fingerprint
+from compaction.blocks.merge.columns import SteadyDictionaries, coded_texts, not_repeating
+from compaction.blocks.merge.footers import MergeSettings
 from compaction.blocks.merge.kernel import merge
-from compaction.blocks.merge.settings import MergeSettings
 from compaction.blocks.registration.describe import describe
 from compaction.storage.objects.store import open_objects
 from support.stores.block_rows import block, parquet

@@ -20,15 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.blocks.errors import SchemaConflictError, SortKeyError, UnreadableBlockError, UnsuitableBlockError
-from compaction.blocks.fingerprint.rows import fingerprint
-from compaction.blocks.fingerprint.verify import read_back
+from compaction.blocks.fingerprint.proof import read_back
+from compaction.blocks.fingerprint.row_hashes import fingerprint
 from compaction.blocks.format.footer_shape import FIXED
 from compaction.blocks.format.int96 import READING_KEY, Int96Reading, with_physical_type
 from compaction.blocks.format.logical import EITHER, RAW
-from compaction.blocks.merge.footers import OpenedFooter, read_footer
+from compaction.blocks.merge.footers import MergeInput, MergeSettings, OpenedFooter, read_footer
 from compaction.blocks.merge.kernel import merge
 from compaction.blocks.merge.schema import unified
-from compaction.blocks.merge.settings import MergeInput, MergeSettings
 from compaction.blocks.model import RowFingerprint
 from compaction.blocks.reader import BlockReader
 from compaction.blocks.registration.describe import describe

@@ -20,11 +20,11 @@ from compaction.blocks.errors import (
     SortKeyError,
     UnreadableBlockError,
 )
-from compaction.blocks.fingerprint.rows import fingerprint
-from compaction.blocks.fingerprint.verify import read_back
+from compaction.blocks.fingerprint.proof import read_back
+from compaction.blocks.fingerprint.row_hashes import fingerprint
 from compaction.blocks.merge import rounds
+from compaction.blocks.merge.footers import MEBIBYTE, MIN_MEMORY, MergeInput, MergeResult, MergeSettings
 from compaction.blocks.merge.kernel import merge
-from compaction.blocks.merge.settings import MEBIBYTE, MIN_MEMORY, MergeInput, MergeResult, MergeSettings
 from compaction.blocks.model import RowFingerprint
 from support.stores.block_rows import block, parquet
 

@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from compaction.blocks.errors import LogicalTypeLostError, SchemaConflictError, SortKeyError, UnsuitableBlockError
-from compaction.blocks.fingerprint.verify import read_back
+from compaction.blocks.fingerprint.proof import read_back
 from compaction.blocks.format.footer import BlockFooter, read_footer
 from compaction.blocks.format.int96 import Int96Error, check_spark
 from compaction.blocks.format.thrift_edit import STRUCT
+from compaction.blocks.merge.footers import MergeInput, MergeSettings
 from compaction.blocks.merge.kernel import merge
 from compaction.blocks.merge.meanings import check_writable
-from compaction.blocks.merge.settings import MergeInput, MergeSettings
 from compaction.blocks.schema.classes import classes_of
 from compaction.errors import CompactionError
 from compaction.storage.objects.store import open_objects

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.blocks.fingerprint.rows import fingerprint
-from compaction.blocks.merge import budget, dictionaries, kernel, keys
+from compaction.blocks.fingerprint.row_hashes import fingerprint
+from compaction.blocks.merge import budget, columns, kernel, rounds
+from compaction.blocks.merge.footers import MergeInput, MergeResult, MergeSettings
 from compaction.blocks.merge.kernel import merge
-from compaction.blocks.merge.settings import MergeInput, MergeResult, MergeSettings
 from support.depth import examples
 from support.stores.block_rows import Row, block, keep_last, merged, order_of, parquet, shown, table_of
 
@@ -125,9 +125,9 @@ def small(rows: int, runs: int, sample: int, *, whole: bool) -> Iterator[None]:
         mock.patch.object(budget.Budget, "round", 16 * rows),
         mock.patch.object(budget.Budget, "to_hold", return_value=40 * rows),
         mock.patch.object(budget.Budget, "reads_whole", return_value=whole),
-        mock.patch.object(keys, "_RUN_ROWS", 0 if whole else 1 << 40),
+        mock.patch.object(rounds, "_RUN_ROWS", 0 if whole else 1 << 40),
         mock.patch.object(kernel, "sample_rows", return_value=sample),
-        mock.patch.object(dictionaries, "ROWS_PER_VALUE", 1),
+        mock.patch.object(columns, "ROWS_PER_VALUE", 1),
         mock.patch.object(kernel, "most_values", return_value=rows),
     ):
         yield

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from compaction.blocks.merge.encodings import ColumnEncoding, choose
+from compaction.blocks.merge.footers import MergeInput, MergeSettings
 from compaction.blocks.merge.kernel import merge
-from compaction.blocks.merge.settings import MergeInput, MergeSettings
+from compaction.blocks.merge.output import ColumnEncoding, choose
 from support.stores.block_shapes import KEY, SHAPES, Arrangement, generate
 
 

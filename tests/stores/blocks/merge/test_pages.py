@@ -11,14 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from compaction.blocks.errors import UnreadableBlockError
-from compaction.blocks.fingerprint.verify import read_back
+from compaction.blocks.fingerprint.proof import read_back
 from compaction.blocks.format.thrift import decode_front
 from compaction.blocks.format.thrift_edit import BINARY, STRUCT, parse
 from compaction.blocks.format.thrift_edit import written as written_struct
-from compaction.blocks.merge.footers import OpenedFooter, read_footer
+from compaction.blocks.merge.footers import MEBIBYTE, MergeInput, MergeSettings, OpenedFooter, read_footer
 from compaction.blocks.merge.kernel import merge
-from compaction.blocks.merge.pages import RowsTooLargeError, decoded_row, paged_bytes
-from compaction.blocks.merge.settings import MEBIBYTE, MergeInput, MergeSettings
+from compaction.blocks.merge.runs import RowsTooLargeError, decoded_row, paged_bytes
 
 ROWS = 40_000
 

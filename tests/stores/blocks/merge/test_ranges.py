@@ -11,10 +11,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.blocks.merge.footers import read_footer
-from compaction.blocks.merge.kernel import merge
-from compaction.blocks.merge.ranges import WHOLE, key_ranges
-from compaction.blocks.merge.settings import MergeSettings
+from compaction.blocks.merge.footers import MergeSettings, read_footer
+from compaction.blocks.merge.kernel import WHOLE, key_ranges, merge
 from support.depth import examples
 from support.stores.block_rows import block, merged, parquet, shown
 

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compaction.blocks.merge import encodings
+from compaction.blocks.merge import output
+from compaction.blocks.merge.footers import MergeInput, MergeSettings
 from compaction.blocks.merge.kernel import merge
-from compaction.blocks.merge.settings import MergeInput, MergeSettings
 from support.stores.parquet_types import (
     ENCODINGS,
     KEY,
@@ -94,12 +94,12 @@ def test_every_type_is_written_in_each_of_its_encodings(encoding: str) -> None:
     checked = []
     for name in TYPES:
         found = written_as(data, name)
-        if encoding in encodings.candidates_of(known.field(name), coded=False):
-            wanted = "RLE_DICTIONARY" if encoding == encodings.DICTIONARY else encoding
+        if encoding in output.candidates_of(known.field(name), coded=False):
+            wanted = "RLE_DICTIONARY" if encoding == output.DICTIONARY else encoding
             assert wanted in found, name
-            assert encoding == encodings.DICTIONARY or "RLE_DICTIONARY" not in found, name
+            assert encoding == output.DICTIONARY or "RLE_DICTIONARY" not in found, name
             checked.append(name)
-    least = {encodings.DICTIONARY: 50, "PLAIN": 50, "DELTA_BINARY_PACKED": 30, "DELTA_BYTE_ARRAY": 6}
+    least = {output.DICTIONARY: 50, "PLAIN": 50, "DELTA_BINARY_PACKED": 30, "DELTA_BYTE_ARRAY": 6}
     assert len(checked) >= least[encoding]
 
 

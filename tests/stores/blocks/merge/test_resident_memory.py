@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compaction.blocks.fingerprint.rows import fingerprint
-from compaction.blocks.merge.settings import MEBIBYTE, OWN_MEMORY
+from compaction.blocks.fingerprint.row_hashes import fingerprint
+from compaction.blocks.merge.footers import MEBIBYTE, OWN_MEMORY
 from support.depth import at_depth
 from support.stores import block_shapes
 from support.stores.block_engines import KEY, generate

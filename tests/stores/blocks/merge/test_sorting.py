@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from compaction.blocks.merge.columns import Columns, MemoLimits, Rows
+from compaction.blocks.merge.footers import MEBIBYTE, MergeInput, MergeSettings
 from compaction.blocks.merge.kernel import merge
-from compaction.blocks.merge.settings import MEBIBYTE, MergeInput, MergeSettings
 from compaction.blocks.merge.sorting import sorted_rows
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from compaction.blocks.planning.batches import BlockBatch
+from compaction.blocks.planning.batches import BlockBatch, BlockClass, BlockReason, BlockRules, LevelRule, QueuedBlock
 from compaction.blocks.planning.queue import BlockQueue
-from compaction.blocks.planning.rules import BlockClass, BlockReason, BlockRules, LevelRule, QueuedBlock
 
 NO_AGE = 1e9
 """Seconds that no test waits: batches are ready when they are full."""

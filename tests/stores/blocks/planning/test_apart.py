@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from compaction.blocks.planning.apart import kept_apart
-from compaction.blocks.planning.figures import Waits, figures_of
-from compaction.blocks.planning.queue import BlockQueue
-from compaction.blocks.planning.rules import BlockClass, BlockReason, QueuedBlock
+from compaction.blocks.planning.batches import BlockClass, BlockReason, QueuedBlock
+from compaction.blocks.planning.queue import BlockQueue, Waits, figures_of, kept_apart
 from stores.blocks.planning.queues import block, queue_of, rules_of
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from compaction.api.policy.resource import CompactionPolicyStatus
-from compaction.blocks.conflicts import SchemaConflict
-from compaction.blocks.kind import BLOCKS
-from compaction.blocks.measures import READS_AFTER, measures_of, read_amplification
+from compaction.api.policy.policy import CompactionPolicyStatus
+from compaction.blocks.kind import BLOCKS, READS_AFTER, measures_of, read_amplification
+from compaction.blocks.planning.batches import SchemaConflict
 from compaction.core.planning.candidates import Candidate, GroupCandidate
-from compaction.core.planning.debt import TenantDebt, debt_of, total_debt
-from compaction.core.planning.planner import JobInventory, PlanLimits, Planner
-from compaction.core.planning.reading import Conflict, ScanResult, UnofferedDebt
-from compaction.core.planning.triggers import PlanTrigger
-from compaction.core.reconcile.status.figures import store_figures
+from compaction.core.planning.debt import Conflict, ScanResult, TenantDebt, UnofferedDebt, debt_of, total_debt
+from compaction.core.planning.planner import JobInventory, PlanLimits, Planner, PlanTrigger
+from compaction.core.reconcile.status.summary import store_figures
 
 NOW = 1000.0
 

@@ -9,8 +9,8 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 
+from compaction.blocks.planning.batches import BlockClass, BlockRules, QueuedBlock
 from compaction.blocks.planning.queue import BlockQueue
-from compaction.blocks.planning.rules import BlockClass, BlockRules, QueuedBlock
 
 RULES = BlockRules()
 BLOCKS = 20_000

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from compaction.blocks.planning.apart import kept_apart
+from compaction.blocks.planning.batches import NO_ROWS, QueuedBlock
 from compaction.blocks.planning.offers import offer
-from compaction.blocks.planning.rules import NO_ROWS, QueuedBlock
+from compaction.blocks.planning.queue import kept_apart
 from stores.blocks.planning.queues import block, queue_of, ready, rules_of
 
 RULES = rules_of(3, 2, age=36.0, span=100)

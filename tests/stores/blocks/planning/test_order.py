@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.blocks.errors import BlockIdError
-from compaction.blocks.planning.ids import output_id, ulid_milliseconds
-from compaction.blocks.planning.order import ReadyLines
-from compaction.blocks.planning.queue import BlockQueue
+from compaction.blocks.planning.offers import output_id, ulid_milliseconds
+from compaction.blocks.planning.queue import BlockQueue, ReadyLines
 from stores.blocks.planning.queues import block, ids, queue_of, ready, rules_of
 
 

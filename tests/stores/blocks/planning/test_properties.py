@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from compaction.blocks.planning.batches import BlockClass, BlockReason, BlockRules, LevelRule, QueuedBlock
 from compaction.blocks.planning.offers import offer
 from compaction.blocks.planning.queue import BlockQueue
-from compaction.blocks.planning.rules import BlockClass, BlockReason, BlockRules, LevelRule, QueuedBlock
 from compaction.core.planning.candidates import Candidate
 from stores.blocks.planning.queues import expected, found
 from support.depth import examples

@@ -18,11 +18,10 @@ from dataclasses import replace
 
 import pytest
 
+from compaction.blocks.planning.batches import BlockClass, BlockReason, BlockRules, QueuedBlock
 from compaction.blocks.planning.offers import offer
 from compaction.blocks.planning.queue import BlockQueue
-from compaction.blocks.planning.rules import BlockClass, BlockReason, BlockRules, QueuedBlock
-from compaction.core.planning.planner import JobInventory, Plan, PlanLimits, Planner
-from compaction.core.planning.triggers import PlanTrigger
+from compaction.core.planning.planner import JobInventory, Plan, PlanLimits, Planner, PlanTrigger
 from stores.blocks.planning.queues import block, ids, queue_of, ready, rules_of
 
 P1 = [block(n, key) for n, key in enumerate(["A0", "B2", "A1", "A1", "B2", "A1", "B2", "A0", "A1", "A0", "B2", "A1"])]

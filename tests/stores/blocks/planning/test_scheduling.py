@@ -13,14 +13,21 @@ from pathlib import Path
 import pytest
 
 from compaction.api.enums import JobState, WaitReason
+from compaction.blocks.kind import BlockWork, work_of
+from compaction.blocks.planning.batches import BlockClass, BlockReason, QueuedBlock
 from compaction.blocks.planning.offers import offer
 from compaction.blocks.planning.queue import BlockQueue
-from compaction.blocks.planning.rules import BlockClass, BlockReason, QueuedBlock
-from compaction.blocks.work import BlockWork, work_of
 from compaction.core.planning.candidates import LeftOutReason
-from compaction.core.planning.planner import JobInventory, Plan, PlanLimits, PlannedJob, Planner
+from compaction.core.planning.planner import (
+    JobInventory,
+    Plan,
+    PlanLimits,
+    PlannedJob,
+    Planner,
+    PlanTrigger,
+    TargetHistory,
+)
 from compaction.core.planning.scheduler import QueuedJob, TenantLoad, WorkerSlots, assign
-from compaction.core.planning.triggers import PlanTrigger, TargetHistory
 from house.sources import ROOT
 from stores.blocks.planning.queues import block, queue_of, rules_of
 

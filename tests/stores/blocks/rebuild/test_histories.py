@@ -13,9 +13,9 @@ import pytest
 
 from compaction.blocks.errors import BlockClaimError
 from compaction.blocks.index.claims import retire
-from compaction.blocks.index.engine import IndexDatabase
+from compaction.blocks.index.tables import IndexDatabase
 from compaction.blocks.owners import IDENTITY_PATH
-from compaction.blocks.rebuild.index import rebuild_index
+from compaction.blocks.rebuild.rebuilding import rebuild_index
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep.cleaning import sweep
 from compaction.blocks.sweep.orphan_collector import collect_orphans

@@ -11,28 +11,25 @@ import pytest
 from sqlalchemy import update
 
 from compaction.blocks.errors import IndexMismatchError, ReplaceRefusedError
-from compaction.blocks.fingerprint.rows import fingerprint
+from compaction.blocks.fingerprint.row_hashes import fingerprint
 from compaction.blocks.format.metadata import BlockMetadata
-from compaction.blocks.identity import begin_anew, finish_anew, read_identity
 from compaction.blocks.index.claims import claim, high_water
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.listing import BlockFilter
-from compaction.blocks.index.quarantine import Fault
-from compaction.blocks.index.tables import HEAD, BlockState
+from compaction.blocks.index.live_blocks import BlockFilter
+from compaction.blocks.index.queued import Fault
+from compaction.blocks.index.tables import HEAD, BlockState, IndexDatabase
 from compaction.blocks.model import BlockKey
 from compaction.blocks.owners import IDENTITY_PATH
-from compaction.blocks.rebuild import found
-from compaction.blocks.rebuild import found as found_module
-from compaction.blocks.rebuild import index as module
-from compaction.blocks.rebuild.found import Lake
-from compaction.blocks.rebuild.index import RebuildProgress, rebuild_index
+from compaction.blocks.rebuild import rebuilding
+from compaction.blocks.rebuild import rebuilding as found_module
+from compaction.blocks.rebuild import rebuilding as module
+from compaction.blocks.rebuild.rebuilding import Lake, RebuildProgress, rebuild_index
 from compaction.blocks.registration.describe import describe
 from compaction.blocks.registration.foreign import assigned_id
-from compaction.blocks.store import BlockStore, BlockStoreConnection
+from compaction.blocks.store import BlockStore, BlockStoreConnection, begin_anew, finish_anew, read_identity
 from compaction.blocks.sweep.cleaning import sweep
 from compaction.blocks.sweep.orphan_collector import collect_orphans, find_orphans
 from compaction.errors import StaleTokenError
-from compaction.leases.tokens import MAX_TOKEN
+from compaction.leases.record import MAX_TOKEN
 from compaction.storage.errors import ObjectStoreUnavailableError
 from support.faults.aged import DAY, Aging, DyingStore, deaths
 from support.faults.index_faults import Death, Interrupted, interruptions
@@ -276,7 +273,7 @@ def test_a_block_on_which_the_code_fails_is_named_and_the_others_found(
     monkeypatch.setattr(found_module, "said_of", lambda footer: [][3] if footer.info.path == bad else plain(footer))
     result = rebuild_index(block_store.objects, fresh, now=LATER)
     assert (result.blocks, list(result.unreadable)) == (2, [bad])
-    assert "an unexpected IndexError at blocks/rebuild/found.py:" in result.unreadable[bad]
+    assert "an unexpected IndexError at blocks/rebuild/rebuilding.py:" in result.unreadable[bad]
 
 
 def test_files_of_a_lake_that_were_registered_where_they_lay(block_store: BlockStore, fresh: IndexDatabase) -> None:
@@ -350,7 +347,7 @@ def test_an_outage_ends_it(block_store: BlockStore, fresh: IndexDatabase, monkey
         raise ObjectStoreUnavailableError("acme/0", "503")
 
     with monkeypatch.context() as patched:
-        patched.setattr(found, "read_footer", away)
+        patched.setattr(rebuilding, "read_footer", away)
         with pytest.raises(ObjectStoreUnavailableError):
             rebuild_index(block_store.objects, fresh, now=LATER)
     assert rebuild_index(block_store.objects, fresh, now=LATER).blocks == 1

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from compaction.blocks.rebuild import search
+from compaction.blocks.rebuild import lineage
 from compaction.blocks.rebuild.lineage import LineageVerdict, Made, Relative, decide
 from stores.blocks.rebuild.model import StoreModel
 
@@ -146,7 +146,7 @@ def test_a_contradiction_is_told() -> None:
 
 def test_a_large_puzzle_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty batches, each with three attempts, and one that had planned across all of them."""
-    monkeypatch.setattr(search, "STEPS", 500)
+    monkeypatch.setattr(lineage, "STEPS", 500)
     blocks = [_made(f"o{batch}.{token}", f"s{batch}", token=token) for batch in range(20) for token in (1, 2, 3)]
     across = _made("across", " ".join(f"s{batch}" for batch in range(20)) + " other")
     verdict = decide([*blocks, _made("x", "other", token=2), across])

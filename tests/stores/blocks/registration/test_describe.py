@@ -13,7 +13,7 @@ import pytest
 from ulid import ULID
 
 from compaction.blocks.errors import CorruptBlockError, UnsuitableBlockError
-from compaction.blocks.fingerprint.rows import fingerprint
+from compaction.blocks.fingerprint.row_hashes import fingerprint
 from compaction.blocks.format.metadata import BlockMetadata
 from compaction.blocks.model import Block, RowFingerprint
 from compaction.blocks.registration.describe import describe

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.blocks.fingerprint.rows import fingerprint
+from compaction.blocks.fingerprint.row_hashes import fingerprint
 from compaction.blocks.format.metadata import BlockMetadata
 from compaction.blocks.registration.describe import described
-from compaction.blocks.registration.order import FoundOrder, OrderCheck, OrderSource
+from compaction.blocks.registration.foreign import FoundOrder, OrderCheck, OrderSource
 from compaction.storage.objects.store import ObjectStorage, open_objects
 from support.stores.block_rows import order_of
 from support.stores.blocks import PATH, parquet, rows

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.blocks.errors import SchemaConflictError
-from compaction.blocks.format.arrow_leaves import arrow_leaves
-from compaction.blocks.format.logical import EITHER, text_with, with_texts
+from compaction.blocks.format.logical import EITHER, arrow_leaves, text_with, with_texts
 from compaction.blocks.merge.schema import unified, wider_type
 from compaction.blocks.schema.classes import classes_of, schema_of_text, schema_text
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from compaction.blocks.index.queue import QueueEntry
-from compaction.blocks.planning.rules import BlockClass
-from compaction.blocks.schema.classing import EXAMPLES, BlockClasses
+from compaction.blocks.index.queued import QueueEntry
+from compaction.blocks.planning.batches import BlockClass
+from compaction.blocks.waiting import EXAMPLES, BlockClasses
 
 NUMBER, TEXT = pa.schema([("n", pa.int64())]), pa.schema([("n", pa.string())])
 SCHEMAS = {

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.blocks.index.listing import inspect
-from compaction.blocks.index.retention import RetentionPeriods
+from compaction.blocks.index.live_blocks import inspect
 from compaction.blocks.index.tables import BlockState
-from compaction.blocks.index.tombstones import FIRST_PAUSE, summary
+from compaction.blocks.index.tombstones import FIRST_PAUSE, RetentionPeriods, summary
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep import cleaning
 from compaction.blocks.sweep.cleaning import REMEMBERED, expire_all, housekeeping, sweep

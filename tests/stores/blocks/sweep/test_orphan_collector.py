@@ -9,8 +9,8 @@ import pytest
 
 from compaction.blocks.errors import BlockConflictError, IndexMismatchError, ReplaceRefusedError
 from compaction.blocks.index.claims import retire
-from compaction.blocks.index.engine import IndexDatabase
-from compaction.blocks.index.orphans import condemn
+from compaction.blocks.index.tables import IndexDatabase
+from compaction.blocks.index.tombstones import condemn
 from compaction.blocks.owners import IDENTITY_PATH
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep.orphan_collector import CLOCK_PATH, SAFETY_AGE, collect_orphans, find_orphans

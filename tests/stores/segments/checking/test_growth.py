@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from compaction.segments.checking.facts import CHECKLIST, Rule, Seen
 from compaction.segments.checking.growth import violations
 from compaction.segments.checking.reading import read_facts
-from compaction.segments.checking.rules import CHECKLIST, Rule, Seen
-from compaction.segments.directory.listing import regular_segments
-from compaction.segments.format.codec import read_segment
-from compaction.segments.format.writer import LogWriter
-from compaction.segments.memtable.table import LogEntry
+from compaction.segments.directory.fs import regular_segments
+from compaction.segments.format.segment_file import LogWriter, read_segment
+from compaction.segments.memtable import LogEntry
 from compaction.segments.model import HEADER_BYTES, segment_name
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.system import LogSystem
 from compaction.segments.wal.files import wal_files, wal_name, wal_number
 from support.stores.log_systems import LIMITS, WAIT, entries, flush, varied_system, write_wal

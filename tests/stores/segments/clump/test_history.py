@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from compaction.segments import sweep
+from compaction.segments.clump.clump_plan import ClumpOptions
+from compaction.segments.clump.clump_run import clump_log
 from compaction.segments.clump.moves import read_moves
-from compaction.segments.clump.owner import clump_through_owner
-from compaction.segments.clump.plan import ClumpOptions
-from compaction.segments.clump.run import clump_log
+from compaction.segments.clump.running_owner import clump_through_owner
 from compaction.segments.commit import fence, recovery
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from support.depth import examples
 from support.faults.sudden_death import DyingFilesystem, SuddenDeath

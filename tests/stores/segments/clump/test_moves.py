@@ -24,7 +24,7 @@ from compaction.segments.clump.moves import (
 )
 from compaction.segments.errors import CorruptMovesError
 from compaction.segments.format.names import moves_name, parse_moves
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 
 RECEIPT = MoveReceipt(
     job="by-hand",

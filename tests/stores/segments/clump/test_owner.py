@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from compaction.errors import StaleTokenError
+from compaction.segments.clump.clump_plan import ClumpOptions
+from compaction.segments.clump.clump_run import ClumpResult
 from compaction.segments.clump.moves import Moves, read_moves
-from compaction.segments.clump.owner import Appended, EntryCopy, LogOwner, clump_through_owner
-from compaction.segments.clump.plan import ClumpOptions
-from compaction.segments.clump.run import ClumpResult
+from compaction.segments.clump.running_owner import Appended, EntryCopy, LogOwner, clump_through_owner
 from compaction.segments.commit import fence
 from compaction.segments.errors import ClumpRefusedError, CorruptEntryError, VerificationFailedError
 from compaction.segments.generate import corrupt_entry
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.storage.pace import UNLIMITED, Pace
 from support.stores.log_owner import KeyValueOwner

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.segments.clump.plan import ClumpOptions, ClumpPlan, StaysReason, mean_run, plan_clump
+from compaction.segments.clump.clump_plan import ClumpOptions, ClumpPlan, StaysReason, mean_run, plan_clump
 from compaction.segments.errors import ClumpRefusedError, InvalidGroupError, LiveSetUnknownError
-from compaction.segments.format.writer import LogWriter
-from compaction.segments.memtable.table import LogEntry
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.format.segment_file import LogWriter
+from compaction.segments.memtable import LogEntry
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from support.depth import examples
 from support.stores.log_systems import write_wal
 

@@ -9,12 +9,17 @@ import pytest
 
 from compaction.errors import StaleTokenError
 from compaction.segments import sweep
-from compaction.segments.clump import commit as clump_commit
-from compaction.segments.clump.commit import commit_clumps
-from compaction.segments.clump.copy import CopiedClump, copy_clumps
+from compaction.segments.clump import clump_commit as clump_commit
+from compaction.segments.clump.clump_commit import CopiedClump, commit_clumps, copy_clumps
+from compaction.segments.clump.clump_plan import ClumpOptions
+from compaction.segments.clump.clump_run import (
+    ClumpResult,
+    clump_log,
+    prepare_clump,
+    receipts_of,
+    require_stopped_owner,
+)
 from compaction.segments.clump.moves import read_moves
-from compaction.segments.clump.plan import ClumpOptions
-from compaction.segments.clump.run import ClumpResult, clump_log, prepare_clump, receipts_of, require_stopped_owner
 from compaction.segments.commit import commit, fence, recovery
 from compaction.segments.directory import lock
 from compaction.segments.errors import (
@@ -24,15 +29,14 @@ from compaction.segments.errors import (
     LockLostError,
     SourcesChangedError,
 )
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.generate import Pattern, corrupt_entry, generate_log
-from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.plan import plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
-from compaction.segments.snapshot.data_file import SnapshotOrigin, encode_snapshot
-from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.directories import SnapshotOrigin, encode_snapshot, write_snapshot
+from compaction.segments.snapshot.live_indexes import LiveSet
 from support.stores.log_owner import live_payloads, under_the_maps
 from support.stores.segment_logs import leftovers
 

@@ -24,14 +24,14 @@ from compaction.segments.errors import (
     SourcesChangedError,
 )
 from compaction.segments.format.names import job_key, parse_partial, partial_name
-from compaction.segments.format.writer import LogWriter
-from compaction.segments.planning.limits import IndexesMissing, SegmentLimits
+from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.planning.plan import plan_log
+from compaction.segments.planning.unreferenced import IndexesMissing, SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
 from compaction.segments.scan.sense import SenseSettings, sense_log
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from support.stores.segment_logs import content, leftovers, regular
 
 

@@ -23,10 +23,10 @@ from compaction.segments.commit.records import (
 )
 from compaction.segments.errors import CorruptFenceError, InvalidGroupError, SegmentLogError, UnwritableFenceError
 from compaction.segments.format.names import job_key
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.model import FileIdentity
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 
 A, B, C = (f"{n:016d}.segment" for n in (1, 2, 3))
 GROUP = f"{A[:16]}-{C[:16]}"

@@ -16,7 +16,7 @@ import pytest
 
 from compaction.segments import sweep
 from compaction.segments.commit import commit, fence, recovery
-from compaction.segments.commit.ra_recovery import RaOutcome
+from compaction.segments.commit.recovery import RaOutcome
 from compaction.segments.errors import (
     CorruptEntryError,
     LiveEntriesMissingError,
@@ -25,16 +25,14 @@ from compaction.segments.errors import (
     StoreIOError,
 )
 from compaction.segments.format import etf
-from compaction.segments.format.codec import encode_header, encode_records, read_segment
-from compaction.segments.format.writer import LogWriter
-from compaction.segments.memtable.table import LogEntry
-from compaction.segments.planning.group_check import group_ranges
-from compaction.segments.planning.limits import IndexesMissing, SegmentLimits
-from compaction.segments.planning.plan import plan_log
+from compaction.segments.format.segment_file import LogWriter, encode_header, encode_records, read_segment
+from compaction.segments.memtable import LogEntry
+from compaction.segments.planning.plan import group_ranges, plan_log
+from compaction.segments.planning.unreferenced import IndexesMissing, SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from support.faults.sudden_death import DyingFilesystem
 from support.stores.log_systems import write_wal
 from support.stores.segment_logs import content, leftovers, live_set, restore

@@ -14,18 +14,17 @@ import pytest
 from compaction.errors import CompactionError
 from compaction.segments import sweep
 from compaction.segments.commit import commit, fence, recovery
-from compaction.segments.commit.ra_recovery import RaOutcome
+from compaction.segments.commit.recovery import RaOutcome
 from compaction.segments.directory import fs, lock
 from compaction.segments.errors import NotALogDirectoryError
 from compaction.segments.format import etf, names
-from compaction.segments.format.writer import LogWriter
-from compaction.segments.planning.group_check import GroupRanges
-from compaction.segments.planning.limits import SegmentLimits
-from compaction.segments.planning.plan import plan_log
+from compaction.segments.format.segment_file import LogWriter
+from compaction.segments.planning.plan import GroupRanges, plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from support.faults.sudden_death import MUTATING, DyingFilesystem, SuddenDeath
 from support.stores.segment_logs import content, leftovers
 

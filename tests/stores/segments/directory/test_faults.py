@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from compaction.segments.directory.faults import storage_error
+from compaction.segments.directory.fs import storage_error
 from compaction.segments.errors import LogNotReadableError, LogNotWritableError, SegmentLogError, StoreIOError
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 
 AS_NOBODY = """
 import os, sys
 from pathlib import Path
-from compaction.segments.directory.faults import storage_errors
+from compaction.segments.directory.fs import storage_errors
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 flags = {"r": os.O_RDONLY, "w": os.O_RDWR, "c": os.O_RDWR | os.O_CREAT}[sys.argv[2]]
@@ -72,7 +72,7 @@ def test_a_snapshot_that_may_not_be_read_is_named_with_its_whole_path(reachable:
     next(reachable.glob(locked)).chmod(0)
     code = (
         "import os, sys\nfrom pathlib import Path\n"
-        "from compaction.segments.directory.faults import storage_errors\n"
+        "from compaction.segments.directory.fs import storage_errors\n"
         "from compaction.segments.reading.view import open_log\n"
         "if os.getuid() == 0:\n    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "with storage_errors(Path(sys.argv[1])):\n    open_log(Path(sys.argv[1]))"

@@ -14,16 +14,16 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from compaction.api.policy.resource import CompactionPolicySpec
-from compaction.core.planning.reading import ScanResult, TargetProblem
+from compaction.api.policy.policy import CompactionPolicySpec
+from compaction.core.planning.debt import ScanResult, TargetProblem
 from compaction.errors import CompactionError
 from compaction.segments.errors import NotALogDirectoryError
 from compaction.segments.generate import generate_log
 from compaction.segments.model import segment_name
-from compaction.segments.scan.problems import LogErrorReason
+from compaction.segments.scan.find import LogErrorReason
 from compaction.segments.scan.sense import SenseResult, SenseSettings, sense_root
 from compaction.segments.snapshot.directories import SNAPSHOTS, find_snapshots, write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.store import SegmentLogStore
 from compaction.storage.adapter import SenseRequest, open_store
 from fuzz.crowd import ALLOWED_KIB, memory_of_a_look

@@ -8,14 +8,20 @@ from pathlib import Path
 import pytest
 
 from compaction.api.policy.segment_logs import Ownership
-from compaction.segments.clump.run import require_stopped_owner
-from compaction.segments.directory.marker import MARKER_FILE, TEMPORARY_FILE, Marker
-from compaction.segments.directory.owner import NAMES_FILE, look_for_owner, require_stopped
+from compaction.segments.clump.clump_run import require_stopped_owner
+from compaction.segments.directory.owner import (
+    MARKER_FILE,
+    NAMES_FILE,
+    TEMPORARY_FILE,
+    Marker,
+    look_for_owner,
+    require_stopped,
+)
 from compaction.segments.errors import ClumpRefusedError, OwnerRunningError
-from compaction.segments.memtable.table import LogEntry
+from compaction.segments.memtable import LogEntry
 from compaction.segments.reading.view import open_log
 from compaction.segments.scan.sense import SenseSettings, sense_root
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.system import LogSystem
 from support.stores.ra_system import META, WAL, killed, running, stopped
 

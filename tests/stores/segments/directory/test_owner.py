@@ -11,7 +11,7 @@ import pytest
 
 from compaction.api.policy.segment_logs import Ownership
 from compaction.segments import sweep
-from compaction.segments.clump.run import require_stopped_owner
+from compaction.segments.clump.clump_run import require_stopped_owner
 from compaction.segments.commit import commit, fence, recovery
 from compaction.segments.commit.records import RewrittenGroup
 from compaction.segments.directory.owner import (
@@ -24,19 +24,18 @@ from compaction.segments.directory.owner import (
     system_of,
 )
 from compaction.segments.errors import ClumpRefusedError, OwnerRunningError
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.generate import generate_log
-from compaction.segments.memtable.table import LogEntry
+from compaction.segments.memtable import LogEntry
 from compaction.segments.model import segment_name
-from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.plan import plan_log
-from compaction.segments.reading.missing import Missing
-from compaction.segments.reading.view import open_log
+from compaction.segments.planning.unreferenced import SegmentLimits
+from compaction.segments.reading.view import Missing, open_log
 from compaction.segments.rewriting import kernel
-from compaction.segments.scan.problems import LogErrorReason
+from compaction.segments.scan.find import LogErrorReason
 from compaction.segments.scan.sense import SenseSettings, sense_root
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.store import SegmentLogStore
 from support.stores.log_systems import write_wal
 from support.stores.ra_system import META, WAL, dets_header, killed, running, stopped

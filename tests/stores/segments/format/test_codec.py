@@ -18,7 +18,13 @@ from compaction.segments.errors import (
     MissingSegmentHeaderError,
     SegmentIsLinkError,
 )
-from compaction.segments.format.codec import decode_records, decode_segment, encode_header, encode_records, read_segment
+from compaction.segments.format.segment_file import (
+    decode_records,
+    decode_segment,
+    encode_header,
+    encode_records,
+    read_segment,
+)
 from compaction.segments.model import FileIdentity, SegmentIndex, effective_records, segment_name, segment_number
 
 # First two records of a version 1 segment continued by Ra 3.1.10 (max_count 64, first entry index 10, term 2).

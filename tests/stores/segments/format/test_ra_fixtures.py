@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compaction.segments.format.codec import read_segment
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format.segment_file import LogWriter, read_segment
 from compaction.segments.model import SegmentIndex
 from compaction.segments.reading.reader import SegmentFile
 from compaction.segments.reading.view import LogState, open_log
-from compaction.segments.snapshot.seq import LiveSet, decode_indexes, encode_indexes
+from compaction.segments.snapshot.live_indexes import LiveSet, decode_indexes, encode_indexes
 
 pytestmark = pytest.mark.fixtures
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from compaction.segments.errors import CorruptSegmentError, InvalidEntryError, InvalidSegmentFormatError
-from compaction.segments.format.codec import encode_header, read_segment
-from compaction.segments.format.writer import MAX_PENDING_ENTRIES, LogWriter
+from compaction.segments.format.segment_file import MAX_PENDING_ENTRIES, LogWriter, encode_header, read_segment
 from compaction.segments.model import segment_name
 from compaction.segments.reading.reader import iter_entries
 from compaction.segments.reading.view import open_log

@@ -5,11 +5,20 @@ from __future__ import annotations
 import pytest
 
 from compaction.segments.errors import InstallMessageError, InstallStoppedError
-from compaction.segments.install import codec
-from compaction.segments.install.codec import ENTRY_OVERHEAD, OVERHEAD, decode, encode
+from compaction.segments.install import messages
 from compaction.segments.install.driver import in_messages
-from compaction.segments.install.messages import Chunk, Entries, Refusal, Refused, SentEntry
-from compaction.segments.memtable.table import LogEntry
+from compaction.segments.install.messages import (
+    ENTRY_OVERHEAD,
+    OVERHEAD,
+    Chunk,
+    Entries,
+    Refusal,
+    Refused,
+    SentEntry,
+    decode,
+    encode,
+)
+from compaction.segments.memtable import LogEntry
 from fuzz.install_targets import MESSAGES
 
 
@@ -41,7 +50,7 @@ def test_the_error_says_what_is_wrong() -> None:
 
 
 def test_a_message_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "MAX_MESSAGE_BYTES", 100)
+    monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 100)
     with pytest.raises(InstallMessageError, match="larger than 100 bytes"):
         encode(Chunk(1, 1, 0, bytes(100)))
     with pytest.raises(InstallMessageError, match="larger than 100 bytes"):
@@ -49,7 +58,7 @@ def test_a_message_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     long = decode(encode(Refused(1, 1, Refusal.FAILED, detail="é" * 5000)))
     assert isinstance(long, Refused)
-    assert len(long.detail.encode()) <= codec.MAX_DETAIL_BYTES + 3
+    assert len(long.detail.encode()) <= messages.MAX_DETAIL_BYTES + 3
 
 
 def test_entries_are_split_into_messages_that_fit() -> None:

@@ -19,15 +19,14 @@ from compaction.segments.errors import (
     WriteRefusedError,
 )
 from compaction.segments.install.driver import install_snapshot
-from compaction.segments.memtable.seq import Seq
-from compaction.segments.memtable.table import LogEntry, LogPosition
-from compaction.segments.snapshot.data_file import encode_snapshot
-from compaction.segments.snapshot.seq import LiveSet, encode_indexes
-from compaction.segments.system.cut import CUT_FILE
+from compaction.segments.memtable import LogEntry, LogPosition, Seq
+from compaction.segments.snapshot.directories import encode_snapshot
+from compaction.segments.snapshot.live_indexes import LiveSet, encode_indexes
+from compaction.segments.system.content import CUT_FILE
 from compaction.segments.system.installs import Install
 from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem
-from compaction.segments.writer.segments import SegmentWriter
+from compaction.segments.writer import SegmentWriter
 
 WAIT = 120.0
 STATE = b"\x83j"

@@ -20,9 +20,9 @@ from compaction.segments.install.messages import (
     Refused,
     SentEntry,
 )
-from compaction.segments.install.needed import NeededEntries
 from compaction.segments.install.receiver import Begun, Finished, Receiver, ReceiverStage
 from compaction.segments.install.sender import (
+    NeededEntries,
     ReadChunk,
     ReadEntries,
     Sender,
@@ -31,8 +31,8 @@ from compaction.segments.install.sender import (
     SendPlan,
     StopReason,
 )
-from compaction.segments.memtable.table import LogEntry
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.memtable import LogEntry
+from compaction.segments.snapshot.live_indexes import LiveSet
 
 OFFER = Offer(2, 7, index=1777, snapshot_term=1, indexes_bytes=4, data_bytes=6)
 LIVE = LiveSet.from_indexes([100, 600, 1200, 1777])

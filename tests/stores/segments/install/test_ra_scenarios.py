@@ -12,18 +12,17 @@ import pytest
 
 from compaction.api.policy.segment_logs import Ownership
 from compaction.segments.errors import InstallStoppedError, LogGapError, WriteRefusedError
-from compaction.segments.install.codec import decode
 from compaction.segments.install.driver import SnapshotReceiver, SnapshotSender, install_snapshot
-from compaction.segments.install.messages import Chunk, Entries, Refused
+from compaction.segments.install.messages import Chunk, Entries, Refused, decode
 from compaction.segments.install.sender import SenderPhase, SendLimits, StopReason
-from compaction.segments.memtable.table import LogEntry, LogPosition
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.memtable import LogEntry, LogPosition
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
 from compaction.segments.snapshot.directories import INDEXES_FILE
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits
-from compaction.segments.writer.flush import NewSegments
+from compaction.segments.writer import NewSegments
 from support.stores.segment_logs import compact_log, live_set
 
 WAIT = 120.0

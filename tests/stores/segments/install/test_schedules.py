@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from compaction.segments.install.driver import SnapshotReceiver, SnapshotSender
 from compaction.segments.install.sender import SendLimits
-from compaction.segments.memtable.table import LogEntry
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.memtable import LogEntry
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits
-from compaction.segments.wal.current import WalLimits
-from compaction.segments.writer.flush import NewSegments
+from compaction.segments.wal.wal_log import WalLimits
+from compaction.segments.writer import NewSegments
 from support.depth import examples
 from support.faults.power_loss import Recorder
 

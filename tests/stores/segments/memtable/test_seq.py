@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.segments.format import etf
-from compaction.segments.memtable.seq import Seq
-from compaction.segments.snapshot.seq import LiveSet, encode_sequence
+from compaction.segments.memtable import Seq
+from compaction.segments.snapshot.live_indexes import LiveSet, encode_sequence
 
 INDEXES = st.sets(st.integers(0, 60), max_size=40)
 INDEX = st.integers(0, 62)

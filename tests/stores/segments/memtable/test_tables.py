@@ -6,9 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from compaction.segments.memtable.seq import Seq
-from compaction.segments.memtable.table import LogEntry, MemTable
-from compaction.segments.memtable.tables import MemTables
+from compaction.segments.memtable import LogEntry, MemTable, MemTables, Seq
 
 
 def entry(index: int, term: int = 1) -> LogEntry:

@@ -12,21 +12,19 @@ import pytest
 from compaction.segments import sweep
 from compaction.segments.commit import fence, recovery
 from compaction.segments.commit.commit import commit_unreferenced
-from compaction.segments.directory.listing import regular_segments
+from compaction.segments.directory.fs import regular_segments
 from compaction.segments.errors import CorruptSegmentError, LiveEntriesMissingError, SegmentLogError
 from compaction.segments.format import etf
-from compaction.segments.format.codec import read_segment
-from compaction.segments.format.writer import LogWriter
-from compaction.segments.memtable.table import LogEntry
+from compaction.segments.format.segment_file import LogWriter, read_segment
+from compaction.segments.memtable import LogEntry
 from compaction.segments.model import segment_name
-from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.plan import LeftAloneReason, plan_log
-from compaction.segments.planning.unreferenced import find_dead
+from compaction.segments.planning.unreferenced import SegmentLimits, find_dead
 from compaction.segments.reading.view import open_log
-from compaction.segments.rewriting.run import CompactionRequest, compact_log
+from compaction.segments.rewriting.compact import CompactionRequest, compact_log
 from compaction.segments.scan.sense import SenseSettings, sense_root
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.system import LogSystem
 from support.stores.log_systems import write_wal
 

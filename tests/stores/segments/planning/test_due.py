@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from compaction.segments.planning.due import CompactionFacts, Due, DueRules, due, seconds_left
-from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.plan import plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
+from compaction.segments.system.rules import CompactionFacts, Due, DueRules, due, seconds_left
 from support.stores.segment_logs import VARIED_LIMITS, varied_log
 
 NOW = 1000.0

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from compaction.segments.errors import InvalidGroupError, SourcesChangedError
-from compaction.segments.format.writer import LogWriter
-from compaction.segments.planning.group_check import group_ranges
-from compaction.segments.planning.limits import SegmentLimits
-from compaction.segments.planning.plan import LogPlan, plan_log
+from compaction.segments.format.segment_file import LogWriter
+from compaction.segments.planning.plan import LogPlan, group_ranges, plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading.view import open_log
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 
 
 def n(name: str) -> int:

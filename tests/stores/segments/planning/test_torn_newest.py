@@ -12,17 +12,14 @@ import numpy as np
 import pytest
 
 from compaction.segments.errors import SourcesChangedError
-from compaction.segments.format.codec import encode_records
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format.segment_file import LogWriter, encode_records
 from compaction.segments.model import HEADER_BYTES, SLOT_BYTES, segment_name
-from compaction.segments.planning.group_check import GroupCheck
-from compaction.segments.planning.limits import SegmentLimits
-from compaction.segments.planning.plan import LeftAloneReason, plan_log
-from compaction.segments.planning.unreferenced import dead_segments
+from compaction.segments.planning.plan import GroupCheck, LeftAloneReason, plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits, dead_segments
 from compaction.segments.reading.reader import iter_entries
 from compaction.segments.reading.view import open_log
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 
 LIVE = LiveSet.parse("2,11,19")
 

@@ -11,17 +11,16 @@ import pytest
 
 from compaction.segments.directory import fs
 from compaction.segments.errors import CorruptEntryError
-from compaction.segments.format import codec
-from compaction.segments.format.writer import LogWriter
-from compaction.segments.memtable.table import LogEntry
+from compaction.segments.format import segment_file
+from compaction.segments.format.segment_file import LogWriter
+from compaction.segments.memtable import LogEntry
 from compaction.segments.model import SLOT_BYTES, segment_name
-from compaction.segments.reading.files import read_segments
 from compaction.segments.reading.reader import iter_entries
-from compaction.segments.reading.view import open_log
+from compaction.segments.reading.view import open_log, read_segments
 from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits
-from compaction.segments.wal.current import WalLimits
-from compaction.segments.writer.flush import NewSegments
+from compaction.segments.wal.wal_log import WalLimits
+from compaction.segments.writer import NewSegments
 
 SLOT = SLOT_BYTES[2]
 PARTS = (8, 16, 24)
@@ -38,7 +37,7 @@ def write(directory: Path, *indexes: int) -> Path:
 
 def tear(path: Path, part: int) -> Callable[[], None]:
     """Leave only the first `part` bytes of the last slot, under the file's own time; the result puts them back."""
-    row = codec.read_segment(path).count - 1
+    row = segment_file.read_segment(path).count - 1
     begin = 8 + row * SLOT
     slot = path.read_bytes()[begin : begin + SLOT]
 
@@ -57,8 +56,8 @@ def tear(path: Path, part: int) -> Callable[[], None]:
 def test_half_a_slot_is_read_again(tmp_path: Path, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, 1, 2, 3)
     whole = tear(path, part)
-    monkeypatch.setattr(codec.time, "sleep", lambda _seconds: whole())
-    segment = codec.read_segment(path, newest=True)
+    monkeypatch.setattr(segment_file.time, "sleep", lambda _seconds: whole())
+    segment = segment_file.read_segment(path, newest=True)
     assert segment.idx.tolist() == [1, 2, 3]
     assert segment.length.tolist() == [9, 9, 9]
     assert [entry.payload for entry in iter_entries(open_log(tmp_path))] == [b"payload 1", b"payload 2", b"payload 3"]
@@ -89,7 +88,7 @@ def test_a_segment_that_becomes_older_while_the_directory_is_read_is_read_again(
 ) -> None:
     path = write(tmp_path, 1, 2, 3, 4)
     whole = tear(path, 24)
-    read = codec.read_segment
+    read = segment_file.read_segment
 
     def read_and_roll(at: Path, *, newest: bool = False) -> object:
         found = read(at, newest=newest)
@@ -98,7 +97,7 @@ def test_a_segment_that_becomes_older_while_the_directory_is_read_is_read_again(
             write(tmp_path, 5)
         return found
 
-    monkeypatch.setattr("compaction.segments.reading.files.read_segment", read_and_roll)
+    monkeypatch.setattr("compaction.segments.reading.view.read_segment", read_and_roll)
     found = read_segments(tmp_path).segments
     assert [one.idx.tolist() for one in found] == [[1, 2, 3, 4], [5]]
     assert found[0].length.tolist() == [9, 9, 9, 9]

@@ -17,20 +17,19 @@ from compaction.segments.errors import (
     MissingSegmentHeaderError,
     SourcesChangedError,
 )
-from compaction.segments.format import codec
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format import segment_file
+from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.model import segment_name
-from compaction.segments.planning.group_check import GroupCheck, group_ranges
-from compaction.segments.planning.limits import SegmentLimits
-from compaction.segments.planning.plan import LeftAloneReason, plan_log
-from compaction.segments.reading import files
+from compaction.segments.planning.plan import GroupCheck, LeftAloneReason, group_ranges, plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
+from compaction.segments.reading import view
 from compaction.segments.reading.reader import iter_entries, log_fingerprint
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
-from compaction.segments.scan.problems import LogErrorReason
+from compaction.segments.scan.find import LogErrorReason
 from compaction.segments.scan.sense import SenseSettings, sense_root
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.store import SegmentLogStore
 from support.stores.segment_logs import content
 
@@ -124,10 +123,10 @@ def test_a_long_scan_goes_on_where_compactions_overtake_it(log: Path, live_only:
 def test_a_scan_ends_when_the_log_never_holds_still(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = open_log(log)
 
-    def always_gone(path: Path, *, newest: bool = False) -> codec.SegmentIndex:
+    def always_gone(path: Path, *, newest: bool = False) -> segment_file.SegmentIndex:
         raise FileNotFoundError(path)
 
-    monkeypatch.setattr(files, "read_segment", always_gone)
+    monkeypatch.setattr(view, "read_segment", always_gone)
     shutil.copyfile(log / segment_name(1), log / "copy")
     (log / "copy").rename(log / segment_name(1))
     with pytest.raises(LogChangedError, match="run again"):
@@ -159,22 +158,22 @@ def test_an_inode_that_was_used_again_is_another_file(log: Path) -> None:
 def test_a_segment_that_grew_while_its_index_was_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The size is taken together with the index: else a record newer than the size looks torn."""
     write(log, range(73, 75))
-    decode, grown = codec.decode_segment, iter([True, True])
+    decode, grown = segment_file.decode_segment, iter([True, True])
 
-    def growing(head: bytes, **kwargs: object) -> codec.SegmentIndex:
+    def growing(head: bytes, **kwargs: object) -> segment_file.SegmentIndex:
         if kwargs["path"] == log / segment_name(10) and next(grown, False):
             write(log, range(75, 77))
         return decode(head, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(codec, "decode_segment", growing)
-    index = codec.read_segment(log / segment_name(10))
+    monkeypatch.setattr(segment_file, "decode_segment", growing)
+    index = segment_file.read_segment(log / segment_name(10))
     assert index.identity.size == os.stat(log / segment_name(10)).st_size
     assert index.inside.all()
 
 
 def test_a_name_listed_twice_counts_once(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory that changes while it is listed may show a replaced name twice, or not at all."""
-    list_names, looks = files._list_names, iter([1, 2])
+    list_names, looks = view._list_names, iter([1, 2])
     duplicate: Callable[[Path], dict[str, bool]] = list_names
 
     def missing(directory: Path) -> dict[str, bool]:
@@ -183,7 +182,7 @@ def test_a_name_listed_twice_counts_once(log: Path, monkeypatch: pytest.MonkeyPa
             del found[segment_name(1)]
         return found
 
-    monkeypatch.setattr(files, "_list_names", missing)
+    monkeypatch.setattr(view, "_list_names", missing)
     assert [segment.name for segment in open_log(log).segments] == [segment_name(n) for n in range(1, 10)]
 
 

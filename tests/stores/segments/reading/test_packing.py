@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.segments.format import checksums
-from compaction.segments.format.checksums import ADLER32S, CRC32S, crc32_each
-from compaction.segments.reading.packing import pack, plan_reads
+from compaction.segments import model
+from compaction.segments.model import ADLER32S, CRC32S, crc32_each
+from compaction.segments.reading.reader import pack, plan_reads
 
 FILE = bytes(index * 7 % 251 for index in range(600))
 SPANS = st.lists(st.tuples(st.integers(0, 500), st.integers(0, 60)), max_size=25)
@@ -61,21 +61,21 @@ def test_what_lies_side_by_side_is_not_copied() -> None:
 
 @pytest.mark.parametrize("crc", CRC32S.values(), ids=CRC32S)
 @given(st.lists(st.binary(max_size=40), max_size=12) | st.lists(st.binary(min_size=9, max_size=9), max_size=12))
-def test_checksums_are_zlibs(crc: checksums.Checksum, payloads: list[bytes]) -> None:
+def test_checksums_are_zlibs(crc: model.Checksum, payloads: list[bytes]) -> None:
     lengths = np.array([len(payload) for payload in payloads], dtype=np.int64)
     assert crc32_each(memoryview(b"".join(payloads)), lengths, crc).tolist() == [zlib.crc32(p) for p in payloads]
 
 
 @pytest.mark.parametrize("adler", ADLER32S.values(), ids=ADLER32S)
 @given(st.binary(max_size=9000), st.binary(max_size=40))
-def test_adler_checksums_are_zlibs(adler: checksums.Checksum, payload: bytes, before: bytes) -> None:
+def test_adler_checksums_are_zlibs(adler: model.Checksum, payload: bytes, before: bytes) -> None:
     assert adler(memoryview(payload), adler(before)) == zlib.adler32(before + payload)
 
 
 def test_without_isal_zlib_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "isal", None)
     monkeypatch.setitem(sys.modules, "isal.isal_zlib", None)
-    spec = importlib.util.spec_from_file_location("checksums_without_isal", checksums.__file__)
+    spec = importlib.util.spec_from_file_location("checksums_without_isal", model.__file__)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.segments.errors import CorruptEntryError, InvalidEntryError, SegmentLogError
-from compaction.segments.format.codec import read_segment
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format.segment_file import LogWriter, read_segment
 from compaction.segments.generate import Pattern, corrupt_entry, generate_log
 from compaction.segments.model import segment_name
 from compaction.segments.reading import reader

@@ -19,14 +19,13 @@ from compaction.segments.errors import (
     NotALogDirectoryError,
     SegmentNameError,
 )
-from compaction.segments.format.codec import read_segment
-from compaction.segments.format.writer import LogWriter
+from compaction.segments.format.segment_file import LogWriter, read_segment
 from compaction.segments.model import SegmentIndex, segment_name
-from compaction.segments.reading import files as scan
+from compaction.segments.reading import view as scan
 from compaction.segments.reading.reader import SegmentFile, iter_entries
 from compaction.segments.reading.view import is_log_directory, open_log, scan_log
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from support.depth import examples
 
 

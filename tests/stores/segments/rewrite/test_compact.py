@@ -18,9 +18,8 @@ from compaction.segments.commit.records import GroupReceipt, RewrittenGroup
 from compaction.segments.directory import fs
 from compaction.segments.errors import CorruptEntryError, SourcesChangedError
 from compaction.segments.generate import corrupt_entry, generate_log
-from compaction.segments.planning.group_check import GroupCheck
-from compaction.segments.planning.limits import SegmentLimits
-from compaction.segments.planning.plan import plan_log
+from compaction.segments.planning.plan import GroupCheck, plan_log
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.reading import reader
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import compact

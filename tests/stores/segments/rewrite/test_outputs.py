@@ -15,13 +15,12 @@ from compaction.segments.directory import fs
 from compaction.segments.errors import SourcesChangedError, VerificationFailedError
 from compaction.segments.generate import generate_log
 from compaction.segments.model import HEADER_BYTES, SLOT_BYTES
-from compaction.segments.planning.limits import SegmentLimits
 from compaction.segments.planning.plan import plan_log
-from compaction.segments.reading.buffers import CHUNK_BYTES
-from compaction.segments.reading.reader import EntryBatch
+from compaction.segments.planning.unreferenced import SegmentLimits
+from compaction.segments.reading.reader import CHUNK_BYTES, EntryBatch
 from compaction.segments.reading.view import open_log
 from compaction.segments.rewriting import kernel
-from compaction.segments.rewriting.outputs import partial_file
+from compaction.segments.rewriting.kernel import partial_file
 from support.stores.segment_logs import leftovers
 
 SLOT = SLOT_BYTES[2]

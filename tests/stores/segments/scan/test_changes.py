@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compaction.segments.generate import generate_log
-from compaction.segments.scan import changes, find, sense
-from compaction.segments.scan.changes import SETTLE_SECONDS, VERIFY_LOOKS, State
+from compaction.segments.scan import find, sense
+from compaction.segments.scan.find import SETTLE_SECONDS, VERIFY_LOOKS, State
 from compaction.segments.scan.sense import SenseCache, SenseResult, SenseSettings, sense_root
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from support.depth import examples
 
 SETTINGS = SenseSettings()
@@ -36,7 +36,7 @@ class CoarseDisk:
     def state_of(self, path: str, *, follow: bool = False) -> State | None:
         """Stands in for `changes.state_of`."""
         self.asked.append(path)
-        found = changes.state_of(path, follow=follow)
+        found = find.state_of(path, follow=follow)
         stamp = self.stamps.get(path, 0)
         return None if found is None else (found[0], found[1], found[2], stamp, stamp)
 
@@ -139,7 +139,7 @@ def test_without_the_rule_that_change_would_be_missed(
     disk: CoarseDisk, cache: SenseCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So the test above can fail."""
-    monkeypatch.setattr(changes, "SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr(find, "SETTLE_SECONDS", 0.0)
     assert change_twice_in_a_tick(disk, cache) != full_look(cache)
 
 
@@ -268,6 +268,6 @@ def test_a_root_that_is_a_link_to_another_place_is_listed_again(tmp_path: Path) 
 def test_permissions_taken_away_are_noticed(tmp_path: Path) -> None:
     """chmod changes the ctime alone."""
     tiny_log(tmp_path / "a")
-    before = changes.state_of(str(tmp_path / "a"))
+    before = find.state_of(str(tmp_path / "a"))
     (tmp_path / "a").chmod(0o700)
-    assert changes.state_of(str(tmp_path / "a")) != before
+    assert find.state_of(str(tmp_path / "a")) != before

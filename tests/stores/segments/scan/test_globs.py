@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.segments.errors import GlobSyntaxError
-from compaction.segments.scan.globs import compile_globs, matches
+from compaction.segments.scan.find import compile_globs, matches
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,13 @@ from compaction.segments.errors import (
 )
 from compaction.segments.generate import corrupt_entry, generate_log
 from compaction.segments.model import U64Array
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.rewriting import kernel
 from compaction.segments.scan import sense
-from compaction.segments.scan.problems import LogErrorReason
+from compaction.segments.scan.find import LogErrorReason
 from compaction.segments.scan.sense import SenseSettings
 from compaction.segments.snapshot.directories import write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.store import SegmentLogStore
 from compaction.storage.errors import RewriteStoppedError
 from compaction.storage.pace import Pace
@@ -273,14 +273,14 @@ def test_an_output_that_says_something_else_of_its_entries_is_thrown_away(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every payload is whole, and one has the term of another entry: only the comparison with the sources sees it."""
-    from compaction.segments.rewriting import outputs
+    from compaction.segments.rewriting import kernel
 
-    encode = outputs.encode_records
+    encode = kernel.encode_records
 
     def of_the_next_term(*, term: U64Array, **fields: Any) -> bytes:
         return encode(term=np.concatenate([term[:-1], term[-1:] + 1]), **fields)
 
-    monkeypatch.setattr(outputs, "encode_records", of_the_next_term)
+    monkeypatch.setattr(kernel, "encode_records", of_the_next_term)
     store = SegmentLogStore(root)
     todo = store.prepare("a", job="j", groups=[store.plan("a").groups[0].sources], snapshot_index=0)
     with pytest.raises(VerificationFailedError, match="does not read back: 32 entries with fingerprint"):

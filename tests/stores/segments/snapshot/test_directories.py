@@ -15,15 +15,17 @@ from hypothesis import strategies as st
 from compaction.errors import CompactionError
 from compaction.segments.errors import CorruptIndexesError, CorruptSnapshotError
 from compaction.segments.format import etf
-from compaction.segments.snapshot.data_file import SnapshotOrigin, encode_snapshot, read_snapshot_meta
 from compaction.segments.snapshot.directories import (
+    SnapshotOrigin,
+    encode_snapshot,
     find_snapshots,
     newest_snapshot,
     parse_snapshot_name,
+    read_snapshot_meta,
     snapshot_name,
     write_snapshot,
 )
-from compaction.segments.snapshot.seq import LiveSet, encode_indexes
+from compaction.segments.snapshot.live_indexes import LiveSet, encode_indexes
 
 # snapshot.dat written by Ra 3.1.10: index 1714, term 4, one member, state {fixture_state, 1714}.
 RA_SNAPSHOT = bytes.fromhex(

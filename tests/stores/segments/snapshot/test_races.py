@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 
 from compaction.segments.errors import CorruptSnapshotError, LiveSetUnknownError, LogChangedError
-from compaction.segments.format.writer import LogWriter
-from compaction.segments.planning.limits import IndexesMissing, SegmentLimits
+from compaction.segments.format.segment_file import LogWriter
 from compaction.segments.planning.plan import plan_log
-from compaction.segments.planning.unreferenced import known_live
+from compaction.segments.planning.unreferenced import IndexesMissing, SegmentLimits, known_live
 from compaction.segments.reading.view import open_log, scan_log
-from compaction.segments.scan.problems import LogErrorReason
+from compaction.segments.scan.find import LogErrorReason
 from compaction.segments.scan.sense import SenseSettings, sense_root
 from compaction.segments.snapshot import directories
 from compaction.segments.snapshot.directories import find_snapshots, write_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 
 LIVE = LiveSet.parse("1,9,17")
 EMPTY = IndexesMissing.TREAT_AS_EMPTY

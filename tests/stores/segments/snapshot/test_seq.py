@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 from compaction.segments.errors import CorruptIndexesError, LiveSetSyntaxError, TermFormatError
 from compaction.segments.format import etf
 from compaction.segments.model import MAX_INDEX
-from compaction.segments.snapshot.seq import LiveSet, decode_indexes, decode_sequence, encode_indexes, encode_sequence
+from compaction.segments.snapshot.live_indexes import (
+    LiveSet,
+    decode_indexes,
+    decode_sequence,
+    encode_indexes,
+    encode_sequence,
+)
 
 # Written by Ra 3.1.10.
 GOLDEN = {

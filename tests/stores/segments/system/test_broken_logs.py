@@ -17,13 +17,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compaction.segments import writer as segment_writer
+from compaction.segments.checking.all_checks import problems_of
+from compaction.segments.checking.facts import Rule
 from compaction.segments.checking.growth import violations
 from compaction.segments.checking.reading import read_facts
-from compaction.segments.checking.rules import Rule
-from compaction.segments.checking.run import problems_of
 from compaction.segments.commit.fence import FENCE_FILE
 from compaction.segments.directory import fs
-from compaction.segments.directory.listing import regular_segments
+from compaction.segments.directory.fs import regular_segments
 from compaction.segments.directory.lock import LOCK_FILE
 from compaction.segments.errors import (
     BrokenLogError,
@@ -40,22 +41,19 @@ from compaction.segments.errors import (
 )
 from compaction.segments.following.changes import ChangeKind
 from compaction.segments.following.follower import Follower
-from compaction.segments.memtable.table import LogEntry
-from compaction.segments.snapshot.data_file import DATA_FILE
-from compaction.segments.snapshot.directories import INDEXES_FILE, newest_snapshot
-from compaction.segments.snapshot.seq import LiveSet
-from compaction.segments.system import opening, recovery
+from compaction.segments.memtable import LogEntry
+from compaction.segments.snapshot.directories import DATA_FILE, INDEXES_FILE, newest_snapshot
+from compaction.segments.snapshot.live_indexes import LiveSet
+from compaction.segments.system import opening
 from compaction.segments.system import system as system_module
-from compaction.segments.system.cut import CUT_FILE, LogCut, write_cut
+from compaction.segments.system.content import CUT_FILE, LogCut, write_cut
 from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.wal.codec import HEADER, RecordEncoder
-from compaction.segments.wal.current import WalLimits
 from compaction.segments.wal.files import STOP_FILE, read_stop, wal_files, wal_name
-from compaction.segments.wal.reader import read_wal
-from compaction.segments.writer import segments as segment_writer
-from compaction.segments.writer.flush import NewSegments
-from compaction.segments.writer.segments import keep_only
+from compaction.segments.wal.wal_log import WalLimits
+from compaction.segments.wal.wal_reader import read_wal
+from compaction.segments.writer import NewSegments, keep_only
 from simulation.logs.steps import SteppedSystem
 from support.stores.log_promises import conforms
 from support.stores.log_systems import WAIT, flush, wal_records
@@ -369,7 +367,7 @@ def test_records_that_cannot_be_put_into_mem_tables_are_the_refusal_of_their_log
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries_of_b = waiting(world.directory)
-    original = recovery._put
+    original = opening._put
 
     def fail(log: Log, *args: Any) -> None:
         if log.name == "b":
@@ -377,7 +375,7 @@ def test_records_that_cannot_be_put_into_mem_tables_are_the_refusal_of_their_log
         original(log, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(recovery, "_put", fail)
+        patch.setattr(opening, "_put", fail)
         with LogSystem(world.directory, limits=LIMITS) as system:
             assert isinstance(system.broken["b"], UnexpectedLogError)
             go_on(world, system, 3)

@@ -11,12 +11,12 @@ import pytest
 
 from compaction.segments.directory.lock import LOCK_FILE
 from compaction.segments.errors import InvalidStopError, StoreIOError, WalChangedAfterStopError
-from compaction.segments.memtable.table import LogEntry
+from compaction.segments.memtable import LogEntry
 from compaction.segments.system import opening
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.wal.codec import HEADER
 from compaction.segments.wal.files import STOP_FILE, WalEnd, read_stop, wal_files
-from compaction.segments.wal.reader import read_wal
+from compaction.segments.wal.wal_reader import read_wal
 from simulation.logs.steps import SteppedSystem
 from support.stores.log_systems import WAIT, entries, wal_records, write_wal
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from compaction.segments.clump.clump_plan import ClumpOptions
 from compaction.segments.clump.moves import Moves, read_moves
-from compaction.segments.clump.plan import ClumpOptions
+from compaction.segments.clump.running_owner import clump_own_log
 from compaction.segments.commit import fence
-from compaction.segments.directory.listing import regular_segments
+from compaction.segments.directory.fs import regular_segments
 from compaction.segments.errors import ClumpRefusedError, VerificationFailedError
-from compaction.segments.memtable.table import LogEntry, LogPosition
+from compaction.segments.memtable import LogEntry, LogPosition
 from compaction.segments.model import segment_name
-from compaction.segments.planning.limits import SegmentLimits
-from compaction.segments.snapshot.seq import LiveSet
-from compaction.segments.system.clumping import clump_own_log
+from compaction.segments.planning.unreferenced import SegmentLimits
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.system import LogSystem, SystemLimits
-from compaction.segments.writer.flush import NewSegments
+from compaction.segments.writer import NewSegments
 
 WAIT = 120.0
 OPTIONS = ClumpOptions(shorter_than=3, min_ranges=2)

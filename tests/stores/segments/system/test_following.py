@@ -11,17 +11,17 @@ import pytest
 
 from compaction.segments import sweep
 from compaction.segments.errors import EntryMissingError, LogChangedError
-from compaction.segments.memtable.table import LogEntry
+from compaction.segments.memtable import LogEntry
 from compaction.segments.model import segment_name
-from compaction.segments.planning.limits import SegmentLimits
-from compaction.segments.rewriting.run import CompactionRequest, LogCompaction, compact_log
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.planning.unreferenced import SegmentLimits
+from compaction.segments.rewriting.compact import CompactionRequest, LogCompaction, compact_log
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system import segments as segments_module
-from compaction.segments.system.changes import SegmentChanges
 from compaction.segments.system.compactions import OwnerCompaction
 from compaction.segments.system.log import Log
+from compaction.segments.system.segment_changes import SegmentChanges
 from compaction.segments.system.system import LogSystem, SystemLimits
-from compaction.segments.writer.flush import NewSegments
+from compaction.segments.writer import NewSegments
 
 WAIT = 120.0
 LIMITS = SystemLimits(segments=NewSegments(max_count=8), compaction=OwnerCompaction(phase_one=False))

@@ -14,25 +14,23 @@ from compaction.api.policy.segment_logs import Ownership
 from compaction.segments import sweep
 from compaction.segments.commit import fence
 from compaction.segments.directory import fs, lock
-from compaction.segments.directory.listing import regular_segments, segment_links
+from compaction.segments.directory.fs import regular_segments, segment_links
 from compaction.segments.errors import LogClosedError, StoreIOError, WriteRefusedError
-from compaction.segments.memtable.table import LogEntry, LogPosition
+from compaction.segments.memtable import LogEntry, LogPosition
 from compaction.segments.model import segment_name
-from compaction.segments.planning.due import Due, DueRules
-from compaction.segments.planning.limits import SegmentLimits
-from compaction.segments.rewriting.run import CompactionRequest, compact_log
-from compaction.segments.snapshot.data_file import encode_snapshot
-from compaction.segments.snapshot.directories import LogSnapshot, snapshot_name
-from compaction.segments.snapshot.seq import LiveSet, encode_indexes
+from compaction.segments.planning.unreferenced import SegmentLimits
+from compaction.segments.rewriting.compact import CompactionRequest, compact_log
+from compaction.segments.snapshot.directories import LogSnapshot, encode_snapshot, snapshot_name
+from compaction.segments.snapshot.live_indexes import LiveSet, encode_indexes
 from compaction.segments.system import compactions as compactions_module
 from compaction.segments.system import installs as installs_module
 from compaction.segments.system import log as log_module
-from compaction.segments.system.changes import SegmentChanges
-from compaction.segments.system.compactions import OwnerCompaction
+from compaction.segments.system.compactions import OWNER, OwnerCompaction
 from compaction.segments.system.log import Log
-from compaction.segments.system.phase_one import OWNER
+from compaction.segments.system.rules import Due, DueRules
+from compaction.segments.system.segment_changes import SegmentChanges
 from compaction.segments.system.system import LogSystem, SystemLimits
-from compaction.segments.writer.flush import NewSegments
+from compaction.segments.writer import NewSegments
 from compaction.storage.errors import RewriteStoppedError
 
 WAIT = 120.0

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from compaction.segments.errors import LiveSetUnknownError
-from compaction.segments.memtable.table import LogEntry
+from compaction.segments.memtable import LogEntry
 from compaction.segments.reading.reader import iter_entries
 from compaction.segments.reading.view import LogState, open_log
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem
 from support.stores.segment_logs import append_random_steps, live_set

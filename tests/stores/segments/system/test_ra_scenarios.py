@@ -13,18 +13,18 @@ from random import Random
 
 import pytest
 
-from compaction.segments.directory.listing import regular_segments
+from compaction.segments.directory.fs import regular_segments
 from compaction.segments.errors import CorruptIndexesError, LogClosedError
-from compaction.segments.format.codec import read_segment
-from compaction.segments.memtable.table import LogEntry
-from compaction.segments.planning.limits import SegmentLimits
+from compaction.segments.format.segment_file import read_segment
+from compaction.segments.memtable import LogEntry
+from compaction.segments.planning.unreferenced import SegmentLimits
 from compaction.segments.snapshot.directories import INDEXES_FILE
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.compactions import OwnerCompaction
 from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits
 from compaction.segments.wal.files import wal_files
-from compaction.segments.writer.flush import NewSegments
+from compaction.segments.writer import NewSegments
 from support.stores.log_systems import wal_records
 
 WAIT = 120.0

@@ -25,18 +25,17 @@ from compaction.segments.errors import (
     WalFailedError,
     WriteRefusedError,
 )
-from compaction.segments.memtable.seq import Seq
-from compaction.segments.memtable.table import LogEntry, LogPosition
+from compaction.segments.memtable import LogEntry, LogPosition, Seq
 from compaction.segments.model import segment_name
 from compaction.segments.reading.view import open_log
 from compaction.segments.snapshot.directories import INDEXES_FILE, newest_snapshot
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.log import Log
 from compaction.segments.system.system import LogSystem, SystemLimits
-from compaction.segments.wal.acceptance import WriterState
-from compaction.segments.wal.current import WalLimits
+from compaction.segments.wal.codec import WriterState
 from compaction.segments.wal.files import read_stop, read_writers, wal_files
-from compaction.segments.writer.flush import NewSegments
+from compaction.segments.wal.wal_log import WalLimits
+from compaction.segments.writer import NewSegments
 from support.stores.log_systems import wal_records
 
 WAIT = 120.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.segments.wal.acceptance import Standing, Verdict, WriterState, judge
+from compaction.segments.wal.codec import Standing, Verdict, WriterState, judge
 
 GAP = WriterState(5, Standing.OUT_OF_SEQUENCE)
 

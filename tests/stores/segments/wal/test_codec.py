@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from compaction.segments.errors import DamagedWalError, InvalidEntryError, InvalidWalFormatError
 from compaction.segments.wal.codec import HEADER, RecordEncoder, WalRecord, checksum
 from compaction.segments.wal.files import wal_name
-from compaction.segments.wal.reader import FileBytes, WalReader, find_record, read_wal
+from compaction.segments.wal.wal_reader import FileBytes, WalReader, find_record, read_wal
 
 FILE = "/data/0000000000000001.wal"
 GOLDEN = bytes.fromhex(

@@ -8,10 +8,10 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.segments.memtable.table import LogEntry, MemTable
+from compaction.segments.memtable import LogEntry, MemTable
 from compaction.segments.system.log import Log
-from compaction.segments.system.row import LogRow
-from compaction.segments.wal.write import WalClient, WalWrite, joined
+from compaction.segments.system.rules import LogRow
+from compaction.segments.wal.wal_log import WalClient, WalWrite, joined
 
 LOGS = [cast(WalClient, Log(name, Path("/system") / name, row=LogRow(), snapshot=None)) for name in ("a", "b")]
 TABLES = [MemTable(), MemTable()]

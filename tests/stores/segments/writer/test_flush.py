@@ -9,21 +9,17 @@ import pytest
 
 from compaction.segments.directory import fs
 from compaction.segments.errors import CorruptSegmentError, EntryMissingError, SegmentLogError
-from compaction.segments.format.codec import encode_header, read_segment
-from compaction.segments.format.writer import LogWriter
-from compaction.segments.memtable.seq import Seq
-from compaction.segments.memtable.table import LogEntry, MemTable
+from compaction.segments.format.segment_file import LogWriter, encode_header, read_segment
+from compaction.segments.memtable import LogEntry, MemTable, Seq
 from compaction.segments.model import HEADER_BYTES, segment_name, torn_from
 from compaction.segments.reading.reader import iter_entries
 from compaction.segments.reading.view import open_log
-from compaction.segments.snapshot.seq import LiveSet
-from compaction.segments.system.cut import LogCut
-from compaction.segments.system.row import LogRow
+from compaction.segments.snapshot.live_indexes import LiveSet
+from compaction.segments.system.content import LogCut
+from compaction.segments.system.rules import LogRow
 from compaction.segments.wal.files import WalEnd
-from compaction.segments.wal.write import RolledFile, Written
-from compaction.segments.writer.flush import NewSegments, flush
-from compaction.segments.writer.repair import repair_last
-from compaction.segments.writer.segments import SegmentWriter
+from compaction.segments.wal.wal_log import RolledFile, Written
+from compaction.segments.writer import NewSegments, SegmentWriter, flush, repair_last
 
 SMALL = NewSegments(max_count=4)
 WAIT = 120.0

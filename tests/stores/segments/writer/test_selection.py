@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.segments.memtable.seq import Seq
-from compaction.segments.snapshot.seq import LiveSet
-from compaction.segments.system.row import LogRow
-from compaction.segments.writer.selection import select
+from compaction.segments.memtable import Seq
+from compaction.segments.snapshot.live_indexes import LiveSet
+from compaction.segments.system.rules import LogRow, select
 
 NO_SNAPSHOT = LogRow()
 

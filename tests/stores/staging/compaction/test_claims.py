@@ -9,12 +9,10 @@ from functools import partial
 import pytest
 
 from compaction.errors import StaleTokenError
-from compaction.staging.compaction.claims import Claimed, claim, high_water_of, retire, swap_base
-from compaction.staging.compaction.rewriting import rewrite
-from compaction.staging.compaction.work import BranchWork, work_on
+from compaction.staging.compaction import BranchWork, Claimed, claim, high_water_of, retire, rewrite, swap_base, work_on
 from compaction.staging.errors import OutputSweptError, UnknownRefError, WorkOutdatedError
-from compaction.staging.flows.receipts import keep_receipt, receipt_of, sweep_receipts
-from compaction.staging.refs.records import ENDED_CLAIMS, BranchRecord
+from compaction.staging.flows.branching import keep_receipt, receipt_of, sweep_receipts
+from compaction.staging.refs.branches import ENDED_CLAIMS, BranchRecord
 from support.stores.staging_repos import DRAFT, StagingRepo
 
 

@@ -13,9 +13,7 @@ from random import Random
 import pytest
 
 from compaction.errors import StaleTokenError
-from compaction.staging.compaction.claims import claim, swap_base
-from compaction.staging.compaction.rewriting import rewrite
-from compaction.staging.compaction.work import work_on
+from compaction.staging.compaction import claim, rewrite, swap_base, work_on
 from compaction.staging.errors import (
     ConditionFailedError,
     HookRefusedError,
@@ -25,7 +23,7 @@ from compaction.staging.errors import (
 )
 from compaction.staging.flows.committing import Committer, Proposal
 from compaction.staging.flows.writing import Condition
-from compaction.staging.sweep.tokens import sweep_tokens
+from compaction.staging.sweep import sweep_tokens
 from support.depth import at_depth
 from support.stores.staging_repos import DRAFT, StagingRepo, framed
 

@@ -11,14 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from compaction.errors import StaleTokenError
-from compaction.staging.compaction.claims import claim, swap_base
-from compaction.staging.compaction.rewriting import Rewritten, rewrite
-from compaction.staging.compaction.work import BranchWork, work_on
+from compaction.staging.compaction import BranchWork, Rewritten, claim, rewrite, swap_base, work_on
 from compaction.staging.errors import NoChangesError, UncommittedChangesError, WorkOutdatedError
 from compaction.staging.kv.sql import open_key_value_store
-from compaction.staging.staged.tokens import new_token
-from compaction.staging.sweep.objects import sweep_objects
-from compaction.staging.sweep.tokens import sweep_tokens
+from compaction.staging.staged.rows import new_token
+from compaction.staging.sweep import sweep_objects, sweep_tokens
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.objects.store import open_objects
 from support.depth import examples

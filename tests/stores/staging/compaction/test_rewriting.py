@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from compaction.staging.compaction import rewriting
-from compaction.staging.compaction.rewriting import rewrite
-from compaction.staging.compaction.work import work_on
+from compaction.staging import compaction
+from compaction.staging.compaction import rewrite, work_on
 from compaction.staging.errors import RewriteProofError
 from compaction.staging.format.columns import RecordColumns
 from compaction.staging.tree.applying import apply
@@ -35,7 +34,7 @@ def test_a_tree_that_shows_something_else_is_no_result(repo: StagingRepo, monkey
         kept = RecordColumns.of([pair for batch in changes for pair in batch.pairs()][:-1])
         return apply(ranges, base, [kept], **options)
 
-    monkeypatch.setattr(rewriting, "apply", losing)
+    monkeypatch.setattr(compaction, "apply", losing)
     with pytest.raises(RewriteProofError, match=r"read back as 9:.*, the branch shows 8:"):
         rewrite(repo.area, work_on("example", record, staged=True))
     assert repo.area.branches.get("main").record == record

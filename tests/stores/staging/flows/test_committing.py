@@ -20,8 +20,7 @@ from compaction.staging.errors import (
 from compaction.staging.flows.committing import Committer, Proposal
 from compaction.staging.flows.writing import Writer
 from compaction.staging.format.identity import commit_id
-from compaction.staging.refs.branches import Branch, Branches
-from compaction.staging.refs.records import BranchRecord
+from compaction.staging.refs.branches import Branch, Branches, BranchRecord
 from support.stores.staging_repos import DRAFT, StagingRepo, framed
 
 

@@ -15,12 +15,10 @@ from compaction.staging.errors import (
     UncommittedChangesError,
     UnknownRefError,
 )
-from compaction.staging.flows.committing import Draft
-from compaction.staging.flows.importing import disjoint
+from compaction.staging.flows.committing import Draft, disjoint
 from compaction.staging.format.messages import CommitData
-from compaction.staging.refs.branches import Branch, Branches
-from compaction.staging.refs.records import BranchRecord
-from compaction.staging.tree.merging import MergeStrategy
+from compaction.staging.refs.branches import Branch, Branches, BranchRecord
+from compaction.staging.tree.diffing import MergeStrategy
 from support.stores.staging_repos import DRAFT, Content, StagingRepo, changes_of
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from compaction.staging.errors import TooManyTriesError, UnknownRefError
-from compaction.staging.flows.reading import Reader
-from compaction.staging.flows.views import View
+from compaction.staging.flows.reading import Reader, View
 from compaction.storage.errors import DatabaseUnavailableError
 from support.depth import at_depth
 from support.stores.staging_repos import DRAFT, Content, StagingRepo, framed, overlaid

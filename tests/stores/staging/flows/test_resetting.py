@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from compaction.staging.errors import UnknownRefError
-from compaction.staging.flows.journal import journalled
-from compaction.staging.refs.branches import Branch, Branches
-from compaction.staging.refs.records import BranchRecord
+from compaction.staging.flows.branching import journalled
+from compaction.staging.refs.branches import Branch, Branches, BranchRecord
 from support.stores.staging_repos import Content, StagingRepo, overlaid
 
 HEAD: Content = {"a/1": "1", "a/2": "2", "b": "3"}

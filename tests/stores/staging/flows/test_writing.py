@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from compaction.staging.changes import TOMBSTONE
 from compaction.staging.errors import (
     ConditionFailedError,
     InvalidBatchError,
@@ -17,8 +16,9 @@ from compaction.staging.errors import (
     UnknownRefError,
 )
 from compaction.staging.flows.writing import Condition
-from compaction.staging.format.framing import frame_value, split_value
-from compaction.staging.staged.tokens import StagedTokens
+from compaction.staging.format.columns import TOMBSTONE
+from compaction.staging.format.identity import frame_value, split_value
+from compaction.staging.staged.rows import StagedTokens
 from support.stores.staging_repos import DRAFT, Content, StagingRepo, framed
 
 ABSENT = Condition(None)

@@ -11,7 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.staging.errors import RangeRecordError
-from compaction.staging.format.blocks import EntryError, common_prefix, decode_small_block, encode_small_block
+from compaction.staging.format.blocks import (
+    TRAILER,
+    EntryError,
+    common_prefix,
+    decode_small_block,
+    encode_small_block,
+    first_not_ascending,
+    padded,
+    shared_prefixes,
+    stored_prefixes,
+)
 from compaction.staging.format.columns import (
     BINARY,
     EMPTY_COLUMNS,
@@ -19,25 +29,22 @@ from compaction.staging.format.columns import (
     concatenated,
     content_of,
     data_of,
+    decode_varint,
+    decode_varints,
+    encode_varint,
+    encode_varints,
     joined,
     offsets_of,
     pieces_of,
+    varint_lengths,
 )
-from compaction.staging.format.framing import (
+from compaction.staging.format.identity import (
     FramingError,
     ValueColumns,
     frame_value,
     frame_values,
     split_value,
     split_values,
-)
-from compaction.staging.format.prefixes import TRAILER, first_not_ascending, padded, shared_prefixes, stored_prefixes
-from compaction.staging.format.varints import (
-    decode_varint,
-    decode_varints,
-    encode_varint,
-    encode_varints,
-    varint_lengths,
 )
 from support.depth import examples
 

@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from compaction.staging.format.columns import RecordColumns, concatenated
-from compaction.staging.format.framing import frame_values, split_values
-from compaction.staging.format.identity import entry_identity
+from compaction.staging.format.identity import entry_identity, frame_values, split_values
 from compaction.staging.format.messages import CatalogEntry
 from compaction.staging.format.ranges import RangeWriter, TableKind, read_metarange, table_id
-from compaction.staging.format.sources import FileSource
-from compaction.staging.format.table_reader import TableReader
+from compaction.staging.format.table_reader import FileSource, TableReader
 from compaction.staging.format.table_writer import TableWriter
 from support.stores.plain_tables import read_plain
 

@@ -10,21 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.staging.errors import CorruptRangeError, RangeRecordError
-from compaction.staging.format.breaks import BreakRule, break_points
 from compaction.staging.format.columns import RecordColumns
-from compaction.staging.format.framing import frame_value
+from compaction.staging.format.identity import frame_value
 from compaction.staging.format.messages import RangeData
 from compaction.staging.format.ranges import (
+    BreakRule,
     RangeInfo,
     RangeWriter,
     TableKind,
+    break_points,
     read_metarange,
     table_id,
     write_metarange,
     write_ranges,
 )
-from compaction.staging.format.sources import BytesSource
-from compaction.staging.format.table_reader import TableReader
+from compaction.staging.format.table_reader import BytesSource, TableReader
 from support.depth import examples
 from support.stores.plain_tables import PlainTableWriter
 from support.stores.staging_tables import ANY_RECORDS, SHAPES, Record, numbered, records_of, table

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.staging.format.sources import FileSource
-from compaction.staging.format.table_reader import TableReader
+from compaction.staging.format.table_reader import FileSource, TableReader
 from support.stores.rocksdb_tables import RocksDbTables, rocksdb_tables
 from support.stores.staging_tables import SHAPES, Record, numbered, records_of, table
 

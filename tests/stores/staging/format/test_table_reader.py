@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 
 from compaction.staging.errors import CorruptRangeError, StagingStoreError, UnsupportedRangeError
 from compaction.staging.format import table_reader
-from compaction.staging.format.properties import FOOTER_BYTES
-from compaction.staging.format.sealing import masked_checksum
-from compaction.staging.format.sources import BytesSource, FileSource
-from compaction.staging.format.table_reader import TableReader
+from compaction.staging.format.table_parts import FOOTER_BYTES, masked_checksum
+from compaction.staging.format.table_reader import BytesSource, FileSource, TableReader
 from support.depth import at_depth, examples
 from support.stores.plain_tables import PlainTableWriter, read_plain
 from support.stores.staging_tables import ANY_RECORDS, SHAPES, Record, numbered, records_of, table

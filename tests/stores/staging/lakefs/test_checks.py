@@ -18,14 +18,12 @@ from compaction.staging.errors import (
     SchemaVersionError,
     UnknownRefError,
 )
-from compaction.staging.format.messages import BranchData
-from compaction.staging.format.wire import bytes_field, read_fields
+from compaction.staging.format.messages import BranchData, bytes_field, read_fields
 from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
-from compaction.staging.lakefs.branch_rows import read_branch_row
 from compaction.staging.lakefs.merging import merge_branch
 from compaction.staging.lakefs.planning import inspect_branches, plan_merge
-from compaction.staging.lakefs.repository import LiveRepository, open_live_repository
-from compaction.staging.refs.records import RepositoryRecord
+from compaction.staging.lakefs.repository import LiveRepository, open_live_repository, read_branch_row
+from compaction.staging.refs.branches import RepositoryRecord
 from compaction.staging.tree.storage import RangeStorage
 from support.stores.lakefs_server import LakeFsServer
 

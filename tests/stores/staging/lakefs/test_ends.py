@@ -10,13 +10,11 @@ import pytest
 
 from compaction.errors import CompactionError
 from compaction.staging.errors import NoChangesError
-from compaction.staging.lakefs.cleaning import LATE, Dropped, drop_deleted, drop_due, recover
-from compaction.staging.lakefs.control import MergeLease
+from compaction.staging.lakefs.cleaning import LATE, Dropped, check_undo, drop_deleted, drop_due, recover
+from compaction.staging.lakefs.control import DROPS_PER_SECOND, GRACE, MergeLease, MergeSettings
 from compaction.staging.lakefs.journal import MERGE_PARTITION, MergeState, entries
 from compaction.staging.lakefs.merging import MergeEnd, merge_branch
 from compaction.staging.lakefs.repository import LiveRepository
-from compaction.staging.lakefs.settings import DROPS_PER_SECOND, GRACE, MergeSettings
-from compaction.staging.lakefs.undoing import check_undo
 from compaction.staging.refs.names import REPOSITORIES_PARTITION
 from stores.staging.lakefs.conftest import QuietClock, WatchedStore
 from stores.staging.lakefs.test_rules import LAYERS, journal, leftovers

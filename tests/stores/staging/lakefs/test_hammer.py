@@ -14,10 +14,10 @@ from sqlalchemy import event
 from compaction.staging.errors import NoChangesError, PredicateFailedError
 from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
 from compaction.staging.lakefs.cleaning import drop_due
+from compaction.staging.lakefs.control import MergeSettings
 from compaction.staging.lakefs.merging import MergeEnd, MergeOutcome, merge_branch
 from compaction.staging.lakefs.planning import plan_merge
 from compaction.staging.lakefs.repository import LiveRepository, open_live_repository
-from compaction.staging.lakefs.settings import MergeSettings
 from compaction.staging.tree.storage import RangeStorage
 from support.depth import at_depth
 from support.stores.lakefs_server import LakeFsServer, TooManyTriesOfServerError

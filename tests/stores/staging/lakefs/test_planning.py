@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from compaction.staging.errors import CorruptMessageError, CorruptRangeError, MissingRangeError
-from compaction.staging.format.wire import bytes_field
-from compaction.staging.lakefs.control import stop_merging
+from compaction.staging.format.messages import bytes_field
+from compaction.staging.lakefs.control import MergeSettings, stop_merging
 from compaction.staging.lakefs.merging import merge_branch
 from compaction.staging.lakefs.planning import TokenInspection, inspect_branches, plan_merge
 from compaction.staging.lakefs.repository import LiveRepository
-from compaction.staging.lakefs.settings import MergeSettings
 from stores.staging.lakefs.conftest import QuietClock, WatchedStore
 from support.stores.lakefs_server import LakeFsServer, big_content
 from support.stores.staging_repos import TestClock

@@ -10,29 +10,26 @@ from typing import Any
 import pytest
 
 from compaction.api.enums import JobReason
-from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.api.job.resource import CompactionJobSpec
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.job.job import CompactionJobSpec
+from compaction.api.job.job_status import JobReport, ReportOutcome
+from compaction.api.policy.policy import CompactionPolicy
 from compaction.api.policy.staging_area import MAX_TOKENS_PER_JOB
-from compaction.core.fate import Fate
+from compaction.core.meaning import Fate
+from compaction.core.planning.debt import HeldJob, ScanResult
 from compaction.core.planning.planner import JobInventory
-from compaction.core.planning.reading import HeldJob, ScanResult
-from compaction.core.reconcile.planning.creating import planner_of, spec_of
+from compaction.core.reconcile.planning.replan import planner_of, spec_of
 from compaction.errors import ClaimRefusal, ClaimRefusedError
 from compaction.registry import fate_of
 from compaction.staging.adapter import open_adapter
 from compaction.staging.kind import STAGING
 from compaction.staging.kv.sql import SqlKeyValueStore
-from compaction.staging.lakefs.adapter import LiveAdapter
-from compaction.staging.lakefs.claims import read_claim
-from compaction.staging.lakefs.control import MergeLease, allow_merging, seal, stop_merging
+from compaction.staging.lakefs.control import MergeLease, allow_merging, read_claim, seal, stop_merging
+from compaction.staging.lakefs.lakefs_adapter import LiveAdapter, LiveSensor
 from compaction.staging.lakefs.repository import LiveRepository
-from compaction.staging.lakefs.sensing import LiveSensor
 from compaction.staging.reasons import StagingReason
 from compaction.staging.refs.names import METADATA_PARTITION, SCHEMA_KEY
-from compaction.staging.rewriting.job import MetarangeJob
-from compaction.staging.rewriting.lakefs import TokenMergeAttempt
-from compaction.staging.rewriting.rewriter import MetarangeRewriter
+from compaction.staging.rewriting.report import MetarangeJob
+from compaction.staging.rewriting.rewriter import MetarangeRewriter, TokenMergeAttempt
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.adapter import OpenRequest, Sensed, SenseRequest, StoreAdapter
 from compaction.storage.secrets import GivenSecrets

@@ -16,16 +16,14 @@ from compaction.staging.errors import (
     PredicateFailedError,
     TokenMergeProofError,
 )
-from compaction.staging.format.messages import BranchData, StagedEntryData
-from compaction.staging.format.wire import bytes_field
+from compaction.staging.format.messages import BranchData, StagedEntryData, bytes_field
 from compaction.staging.lakefs import merging
 from compaction.staging.lakefs.cleaning import drop_due
-from compaction.staging.lakefs.control import MergeLease, allow_merging, seal, stop_merging
+from compaction.staging.lakefs.control import MergeLease, MergeSettings, allow_merging, seal, stop_merging
 from compaction.staging.lakefs.journal import MERGE_PARTITION, MergeState, entries
 from compaction.staging.lakefs.merging import MergeEnd, merge_branch
+from compaction.staging.lakefs.planning import KeptRows
 from compaction.staging.lakefs.repository import LiveRepository
-from compaction.staging.lakefs.scanning import KeptRows
-from compaction.staging.lakefs.settings import MergeSettings
 from stores.staging.lakefs.conftest import QuietClock, WatchedStore
 from support.stores.key_values import rows_of
 from support.stores.lakefs_server import LakeFsServer

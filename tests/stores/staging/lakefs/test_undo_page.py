@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from compaction.staging.kv.sql import SqlKeyValueStore
+from compaction.staging.lakefs.cleaning import check_undo
+from compaction.staging.lakefs.control import MergeSettings
 from compaction.staging.lakefs.merging import MergeEnd, merge_branch
 from compaction.staging.lakefs.repository import open_live_repository
-from compaction.staging.lakefs.settings import MergeSettings
-from compaction.staging.lakefs.undoing import check_undo
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.objects.store import open_objects
 from support.cluster.rendered import ROOT

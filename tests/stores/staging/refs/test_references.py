@@ -18,9 +18,8 @@ from compaction.staging.errors import (
 )
 from compaction.staging.format.messages import BranchData, RepositoryData
 from compaction.staging.kv.sql import SqlKeyValueStore
+from compaction.staging.refs.branches import BranchRecord, Repositories
 from compaction.staging.refs.names import METADATA_PARTITION, REPOSITORIES_PARTITION, SCHEMA_KEY
-from compaction.staging.refs.records import BranchRecord
-from compaction.staging.refs.repositories import Repositories
 from support.stores.staging_repos import DRAFT, StagingRepo
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from compaction.staging.errors import CorruptMessageError, KeyValueArgumentError
 from compaction.staging.format.columns import RecordColumns
-from compaction.staging.format.framing import frame_value
+from compaction.staging.format.identity import frame_value
 from compaction.staging.kv.port import Pair
 from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.staged import counters as module
 from compaction.staging.staged.counters import PARTITION, Counts, TokenCounters
-from compaction.staging.staged.tokens import StagedTokens
+from compaction.staging.staged.rows import StagedTokens
 from compaction.storage.errors import DatabaseUnavailableError
 from support.stores.key_values import rows_of
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compaction.staging.changes import rows_where, tombstones
-from compaction.staging.format.columns import RecordColumns, concatenated
-from compaction.staging.staged import layers as module
-from compaction.staging.staged.layers import layered
+from compaction.staging.format.columns import RecordColumns, concatenated, rows_where, tombstones
+from compaction.staging.staged import rows as module
+from compaction.staging.staged.rows import layered
 from support.depth import examples
 
 Rows = dict[bytes, bytes]

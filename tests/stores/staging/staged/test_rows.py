@@ -9,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.staging.errors import CorruptMessageError, KeyValueArgumentError, RangeRecordError
-from compaction.staging.format.columns import RecordColumns
-from compaction.staging.format.framing import frame_value
-from compaction.staging.format.messages import StagedEntryData
-from compaction.staging.format.varints import encode_varint
-from compaction.staging.format.wire import bytes_field, number_field
+from compaction.staging.format.columns import RecordColumns, encode_varint
+from compaction.staging.format.identity import frame_value
+from compaction.staging.format.messages import StagedEntryData, bytes_field, number_field
 from compaction.staging.staged import rows as module
 from compaction.staging.staged.rows import decode_row, decode_rows, encode_row, encode_rows
 

@@ -8,11 +8,11 @@ import pytest
 
 from compaction.staging.errors import CorruptMessageError, KeyValueArgumentError, PredicateFailedError
 from compaction.staging.format.columns import RecordColumns, concatenated
-from compaction.staging.format.framing import frame_value
-from compaction.staging.format.wire import bytes_field
+from compaction.staging.format.identity import frame_value
+from compaction.staging.format.messages import bytes_field
 from compaction.staging.kv.port import Presence
 from compaction.staging.kv.sql import SqlKeyValueStore
-from compaction.staging.staged.tokens import StagedTokens, after_prefix, new_token
+from compaction.staging.staged.rows import StagedTokens, after_prefix, new_token
 
 ONE, TWO = frame_value(b"1", b"one"), frame_value(b"2", b"")
 

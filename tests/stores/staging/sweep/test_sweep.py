@@ -9,17 +9,14 @@ from typing import Any
 
 import pytest
 
-from compaction.staging.compaction.claims import claim, retire, swap_base
-from compaction.staging.compaction.rewriting import rewrite
-from compaction.staging.compaction.work import work_on
+from compaction.staging import sweep
+from compaction.staging.compaction import claim, retire, rewrite, swap_base, work_on
 from compaction.staging.errors import MissingRangeError, RowMissingError
-from compaction.staging.flows.journal import DROPPING, journalled
-from compaction.staging.flows.marks import mark, marked_objects, pin, pinned, unmark
+from compaction.staging.flows.area import mark, marked_objects, pin, pinned, unmark
+from compaction.staging.flows.branching import DROPPING, journalled
 from compaction.staging.kv.port import KeyValueStore
 from compaction.staging.refs.commits import Commits
-from compaction.staging.sweep import objects, tokens
-from compaction.staging.sweep.objects import CLOCKS_DIFFER, reachable, sweep_objects
-from compaction.staging.sweep.tokens import SweptTokens, sweep_tokens
+from compaction.staging.sweep import CLOCKS_DIFFER, SweptTokens, reachable, sweep_objects, sweep_tokens
 from compaction.staging.tree.storage import RangeStorage
 from support.faults.aged import Aging
 from support.stores.staging_repos import DRAFT, StagingRepo
@@ -122,7 +119,7 @@ class TestTokens:
         the sweep reads the branches once more.
         """
         repo.put({"a": "1"}, staging={"a": "2"})
-        swap, note = type(repo.area.branches).swap, tokens._note
+        swap, note = type(repo.area.branches).swap, sweep._note
         done = []
 
         def sweep_first(self: Any, branch: Any, record: Any) -> Any:
@@ -138,7 +135,7 @@ class TestTokens:
                 return note(area, row, since)
 
             with monkeypatch.context() as patched:
-                patched.setattr(tokens, "_note", swapped_before_the_mark)
+                patched.setattr(sweep, "_note", swapped_before_the_mark)
                 assert sweep_tokens(repo.area, grace=GRACE).rows == 0
             return done[1]
 
@@ -298,7 +295,7 @@ class TestObjects:
                 flow.enter_context(pin(repo.area, orphan))
                 mark(kv, partition, identifiers)
 
-            monkeypatch.setattr(objects, "mark", pinned_first)
+            monkeypatch.setattr(sweep, "mark", pinned_first)
             assert sweep_objects(repo.area, grace=ALL_OLD).objects == 0
             repo.area.ranges.check(orphan)
 

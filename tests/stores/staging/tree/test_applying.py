@@ -12,13 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.staging.errors import NoChangesError, RangeRecordError
-from compaction.staging.format.breaks import BreakRule
 from compaction.staging.format.columns import RecordColumns
-from compaction.staging.format.ranges import RangeInfo, RangeWriter, write_ranges
-from compaction.staging.tree.applying import Applied, ChangeCounts, apply, merge_changes, read_back, write_part
-from compaction.staging.tree.fingerprint import fingerprint
+from compaction.staging.format.ranges import BreakRule, RangeInfo, RangeWriter, write_ranges
+from compaction.staging.tree.aligning import fingerprint
+from compaction.staging.tree.applying import (
+    Applied,
+    ChangeCounts,
+    Part,
+    apply,
+    merge_changes,
+    plan_parts,
+    read_back,
+    write_part,
+)
 from compaction.staging.tree.storage import RangeStorage
-from compaction.staging.tree.stretches import Part, plan_parts
 from compaction.storage.errors import ObjectStoreUnavailableError
 from support.depth import examples
 from support.stores.staging_tables import digits

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.staging.errors import MissingRangeError
-from compaction.staging.format.breaks import BreakRule
 from compaction.staging.format.columns import RecordColumns
-from compaction.staging.staged.layers import layered
+from compaction.staging.format.ranges import BreakRule
+from compaction.staging.staged.rows import layered
 from compaction.staging.tree.applying import apply
 from compaction.staging.tree.diffing import DiffColumns, DiffKind, diff, diff_changes, union_diffs
 from compaction.staging.tree.storage import RangeStorage

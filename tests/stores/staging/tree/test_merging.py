@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 
 from compaction.staging.errors import MergeConflictError, NoChangesError
-from compaction.staging.format.breaks import BreakRule
+from compaction.staging.format.ranges import BreakRule
 from compaction.staging.tree.applying import apply
-from compaction.staging.tree.merging import Merged, MergeStrategy, merge
+from compaction.staging.tree.diffing import Merged, MergeStrategy, merge
 from compaction.staging.tree.storage import RangeStorage
 from support.depth import examples
 from support.stores.staging_trees import (

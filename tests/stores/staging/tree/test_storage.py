@@ -13,17 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compaction.staging.errors import CorruptRangeError, MissingRangeError, RangeRecordError
-from compaction.staging.format.breaks import BreakRule
-from compaction.staging.format.framing import frame_value
+from compaction.staging.format.identity import frame_value
 from compaction.staging.format.messages import RangeData
-from compaction.staging.format.ranges import RangeInfo, RangeWriter, TableKind, write_metarange, write_ranges
+from compaction.staging.format.ranges import BreakRule, RangeInfo, RangeWriter, TableKind, write_metarange, write_ranges
 from compaction.staging.tree import storage as storage_module
-from compaction.staging.tree.applying import apply, write_part
-from compaction.staging.tree.caching import RecentlyUsed
-from compaction.staging.tree.diffing import diff
-from compaction.staging.tree.merging import merge
-from compaction.staging.tree.storage import RangeStorage
-from compaction.staging.tree.stretches import Part, plan_parts
+from compaction.staging.tree.applying import Part, apply, plan_parts, write_part
+from compaction.staging.tree.diffing import diff, merge
+from compaction.staging.tree.storage import RangeStorage, RecentlyUsed
 from compaction.storage.objects.store import ObjectStorage
 from support.depth import examples
 from support.stores.staging_tables import numbered

@@ -12,8 +12,8 @@ from typing import Final
 
 from compaction.segments import sweep
 from compaction.segments.errors import LockHeldError, LogChangedError, NotALogDirectoryError, SourcesChangedError
-from compaction.segments.planning.limits import SegmentLimits
-from compaction.segments.rewriting.run import CompactionRequest, compact_log
+from compaction.segments.planning.unreferenced import SegmentLimits
+from compaction.segments.rewriting.compact import CompactionRequest, compact_log
 from compaction.segments.scan.sense import SenseSettings, sense_root
 
 LIMITS: Final = SegmentLimits(max_entries=48)

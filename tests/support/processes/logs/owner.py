@@ -14,15 +14,15 @@ from random import Random
 from typing import Any, Final
 
 from compaction.segments.errors import LogClosedError, SourcesChangedError
-from compaction.segments.memtable.table import LogEntry
-from compaction.segments.planning.due import DueRules
-from compaction.segments.planning.limits import SegmentLimits
-from compaction.segments.snapshot.seq import LiveSet
+from compaction.segments.memtable import LogEntry
+from compaction.segments.planning.unreferenced import SegmentLimits
+from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.compactions import OwnerCompaction
 from compaction.segments.system.log import Log
+from compaction.segments.system.rules import DueRules
 from compaction.segments.system.system import LogSystem, SystemLimits
-from compaction.segments.wal.current import WalLimits
-from compaction.segments.writer.flush import NewSegments
+from compaction.segments.wal.wal_log import WalLimits
+from compaction.segments.writer import NewSegments
 from compaction.storage.errors import RewriteStoppedError
 from support.processes.logs.follower import Follower
 from support.stores.owned_logs import Journal, LogModel, entries, payload

@@ -11,8 +11,7 @@ import threading
 from collections import defaultdict
 from dataclasses import dataclass
 
-from compaction.catalogs.log.etcd.settings import Endpoint
-from compaction.catalogs.log.etcd.wire import Document
+from compaction.catalogs.log.etcd.wire import Document, Endpoint
 
 IDLE_CONNECTIONS = 8
 """Kept per member; more than that were needed for a moment only."""

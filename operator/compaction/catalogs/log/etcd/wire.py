@@ -1,27 +1,293 @@
-"""Requests and answers of etcd's JSON gateway: keys and values in base64, 64-bit integers as texts, zeros left out
-(docs/design/catalogs.md#client-of-etcd).
-"""
+"""Requests, answers and settings of etcd, and the port through which the update log uses it."""
 
 from __future__ import annotations
 
 import json
+import ssl
 from base64 import b64decode, b64encode
-from typing import Any, Final
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
-from compaction.catalogs.log.etcd.port import (
-    Absent,
-    Changes,
-    Compare,
-    DeleteRange,
-    Get,
-    KeyValue,
-    Operation,
-    Page,
-    Put,
-    Status,
-    Transaction,
-    TransactionAnswer,
-)
+from compaction.catalogs.errors import CatalogLogAccessError, CatalogLogError
+
+# How to reach etcd: endpoints, certificates, a user (docs/design/catalogs.md#client-of-etcd).
+
+DEFAULT_PORT = 2379
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One member: `http://host:port` or `https://host:port`."""
+
+    secure: bool
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, url: str) -> Endpoint:
+        """Raises CatalogLogError for anything but scheme, host and port; a password in a URL would get into messages,
+        so the message does not repeat what stands before an "@".
+        """
+        shown = url.rpartition("@")[2][:200]
+        try:
+            parts = urlsplit(url)
+            port = parts.port or DEFAULT_PORT
+        except ValueError as error:
+            raise CatalogLogError(shown, "not a URL; write https://host:port") from error
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path.strip("/") or "@" in parts.netloc:
+            raise CatalogLogError(shown, "not an endpoint of etcd; write https://host:port, and the user apart from it")
+        return cls(parts.scheme == "https", parts.hostname, port)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.secure else 'http'}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files in PEM: whom to trust (the system's authorities when there is none), and who we are."""
+
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def context(self, log: str) -> ssl.SSLContext:
+        """Read the files. Raises CatalogLogAccessError, which names the file and never its content."""
+        try:
+            context = ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
+            if self.certificate is not None:
+                context.load_cert_chain(str(self.certificate), None if self.key is None else str(self.key))
+        except (OSError, ssl.SSLError) as error:
+            files = ", ".join(str(path) for path in (self.ca, self.certificate, self.key) if path is not None)
+            raise CatalogLogAccessError(log, f"{files} cannot be read ({type(error).__name__})") from error
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdSettings:
+    """Members of one etcd. `attempt_seconds`: for one request to one member; `call_seconds`: for a call with all its
+    attempts.
+    """
+
+    endpoints: tuple[Endpoint, ...]
+    tls: Tls = Tls()
+    user: str = ""
+    password: str = field(default="", repr=False)
+    attempt_seconds: float = 4.0
+    call_seconds: float = 15.0
+
+    @classmethod
+    def of(cls, urls: str, **more: object) -> EtcdSettings:
+        """Endpoints separated by commas. Raises CatalogLogError as `Endpoint.parse`, and when there is none."""
+        endpoints = tuple(Endpoint.parse(url.strip()) for url in urls.split(",") if url.strip())
+        if not endpoints:
+            raise CatalogLogError("etcd", "no endpoint is named; write https://host:port")
+        return cls(endpoints, **more)  # type: ignore[arg-type]
+
+    @property
+    def name(self) -> str:
+        """The endpoints, for messages."""
+        return ",".join(map(str, self.endpoints))
+
+
+# What the update log needs of etcd (docs/design/catalogs.md#client-of-etcd).
+
+
+class Relation(StrEnum):
+    """How the value of a key compares with another, byte by byte. A key that is absent compares with none."""
+
+    EQUAL = "EQUAL"
+    GREATER = "GREATER"
+    LESS = "LESS"
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """The key's value is equal to, greater or less than `value`."""
+
+    key: bytes
+    relation: Relation
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The key does not exist."""
+
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """A key, or with `end` all keys from `key` to before `end`, ascending; at most `limit` of them, 0 for all."""
+
+    key: bytes
+    end: bytes = b""
+    limit: int = 0
+    keys_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A key gets a value."""
+
+    key: bytes
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRange:
+    """All keys from `key` up to and without `end` are deleted."""
+
+    key: bytes
+    end: bytes
+
+
+Operation = Get | Put | DeleteRange
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """`success` when every comparison holds, else `failure`; as one."""
+
+    compares: tuple[Compare | Absent, ...]
+    success: tuple[Operation, ...]
+    failure: tuple[Operation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    """`revision`: of the last change of the key. `value` is empty where only keys were asked for."""
+
+    key: bytes
+    value: bytes
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a range holds, ascending, at the store's `revision`; `more` when the limit left something out."""
+
+    pairs: tuple[KeyValue, ...]
+    more: bool
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionAnswer:
+    """Which branch ran, and what its reads found, in their order. `repeated`: the transaction was sent more than once,
+    so an earlier sending may have done already what this one was refused for.
+    """
+
+    succeeded: bool
+    found: tuple[Page, ...]
+    revision: int
+    repeated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One member, by its id, and the id of its leader, 0 where it knows none. `size`, `in_use` and `quota` are bytes of
+    its database.
+    """
+
+    endpoint: str
+    member: int
+    version: str
+    size: int
+    in_use: int
+    quota: int
+    revision: int
+    leader: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClockHeard:
+    """A member's clock: between which milliseconds since the epoch it stands now, as of an answer `age` seconds ago."""
+
+    earliest: int
+    latest: int
+    age: float
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Puts of one or several revisions, in their order; deletions are left out. Empty: nothing happened up to
+    `revision`.
+    """
+
+    pairs: tuple[KeyValue, ...]
+    revision: int
+
+
+class Stream(Protocol):
+    """The changes of a range, as long as one connection lasts."""
+
+    def next(self) -> Changes:
+        """Wait for the next changes. Raises CatalogLogCutError when the history does not reach back to the first
+        revision, CatalogLogUnavailableError when the connection ended.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the stream; another thread's `next` ends too."""
+        ...
+
+
+class EtcdClient(Protocol):
+    """Each call tries the endpoints in turn until the time of a call is over.
+
+    Raises:
+        CatalogLogUnavailableError: none answered. A transaction may have happened.
+        CatalogLogAccessError: the certificate, user or role was refused.
+        CatalogLogCutError: the revision of a read is compacted.
+        CatalogLogRefusedError: anything else that etcd refuses.
+    """
+
+    @property
+    def name(self) -> str:
+        """The endpoints, for messages."""
+        ...
+
+    def range(self, what: Get, revision: int = 0) -> Page:
+        """Read at a revision, 0 for the newest (linearizable)."""
+        ...
+
+    def transaction(self, what: Transaction, *, within: float | None = None) -> TransactionAnswer:
+        """Run a transaction, and after a lost answer again: it is written so that a second run changes nothing.
+        `within`: seconds after which it is sent no more, where that is less than the time of a call.
+        """
+        ...
+
+    def heard(self) -> ClockHeard | None:
+        """The clock of the member that answered last; asks none. None when no answer has said it."""
+        ...
+
+    def watch(self, key: bytes, end: bytes, start: int) -> Stream:
+        """Changes of a range from the revision `start` on. Returns when a member has made the watch: what is written
+        from then on arrives, as long as the connection lasts.
+        """
+        ...
+
+    def status(self) -> tuple[Status, ...]:
+        """Of every member that answers."""
+        ...
+
+    def compact(self, revision: int) -> None:
+        """Forget the history before `revision`. Done already is no error."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections; later calls raise CatalogLogUnavailableError."""
+        ...
+
+
+# Requests and answers of etcd's JSON gateway: keys and values in base64, 64-bit integers as texts, zeros left out
+# (docs/design/catalogs.md#client-of-etcd).
 
 Document = dict[str, Any]
 RANGE: Final = "/v3/kv/range"

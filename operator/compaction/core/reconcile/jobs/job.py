@@ -1,28 +1,155 @@
-"""The life of one job: what its Lease, its worker and the clock make of its status.
-
-Every function takes a status and returns a new one; states change through `core.planning.transitions` only. Invariants:
-
-* a report counts only with the token that was assigned last, and only once;
-* a job gets exactly `max_attempts` charged attempts; what is not the job's fault is not charged, but only
-  `UNCHARGED_ATTEMPTS` times, so every job ends;
-* nothing is decided on a remote clock.
-"""
+"""The life of one job: the states it may take, and what its Lease, its worker and the clock make of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final
 
 from compaction.api.conditions import clear_failed, get_condition, set_complete, set_failed, set_reconciling
 from compaction.api.enums import AttemptOutcome, ConditionType, JobReason, JobState, WorkerEnding
-from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.api.job.resource import AttemptStatus, CompactionJobStatus
-from compaction.core.fate import Fate
-from compaction.core.planning.transitions import JobEvent, next_state
-from compaction.core.reconcile.jobs.record import known_damage, proof
-from compaction.core.reconcile.observations import JobLease, Moment
-from compaction.registry import fate_of
+from compaction.api.job.job import AttemptStatus, CompactionJob, CompactionJobStatus, JobReceipt
+from compaction.api.job.job_status import JobReport, ReportOutcome
+from compaction.core.meaning import Fate
+from compaction.core.planning.candidates import Parts
+from compaction.core.reconcile.observations import ClaimProblem, JobLease, Memory, Moment, frozen
+from compaction.errors import IllegalTransitionError
+from compaction.registry import fate_of, kind_of_job
+
+# The state machine of a job, as a table. Whatever changes a job's state goes through `next_state`.
+#
+# ```
+# Unassigned --assign--> InProgress --succeed--> Succeeded
+#                         |  ^   |
+#               end_retry |   |   | end_final
+#                         v   |   v
+#                     Abandoned   Faulty --reopen--> Abandoned
+# ```
+#
+# `adopt` is an assignment found on the job's Lease after a crash between the Lease and the status (its token is
+# larger than the status knows). A late `succeed` or `end_final` in Abandoned is a report with the token that is still
+# the last one assigned: no other attempt has started, so the work counts
+# (docs/design/scheduling.md#scenarios-of-the-scheduler, S10). `refuse` parks a job that waits, tried before or not,
+# because no attempt can succeed: its sources are gone, or not of the policy's store.
+
+UNASSIGNED, IN_PROGRESS, ABANDONED, FAULTY, SUCCEEDED = (
+    JobState.UNASSIGNED,
+    JobState.IN_PROGRESS,
+    JobState.ABANDONED,
+    JobState.FAULTY,
+    JobState.SUCCEEDED,
+)
+
+
+class JobEvent(StrEnum):
+    """What can happen to a job."""
+
+    ASSIGN = "assign"
+    ADOPT = "adopt"
+    SUCCEED = "succeed"
+    END_RETRY = "end_retry"
+    END_FINAL = "end_final"
+    REFUSE = "refuse"
+    REOPEN = "reopen"
+
+
+TRANSITIONS: Mapping[tuple[JobState, JobEvent], JobState] = MappingProxyType(
+    {
+        (UNASSIGNED, JobEvent.ASSIGN): IN_PROGRESS,
+        (UNASSIGNED, JobEvent.ADOPT): IN_PROGRESS,
+        (UNASSIGNED, JobEvent.REFUSE): FAULTY,
+        (IN_PROGRESS, JobEvent.ADOPT): IN_PROGRESS,
+        (IN_PROGRESS, JobEvent.SUCCEED): SUCCEEDED,
+        (IN_PROGRESS, JobEvent.END_RETRY): ABANDONED,
+        (IN_PROGRESS, JobEvent.END_FINAL): FAULTY,
+        (ABANDONED, JobEvent.ASSIGN): IN_PROGRESS,
+        (ABANDONED, JobEvent.ADOPT): IN_PROGRESS,
+        (ABANDONED, JobEvent.SUCCEED): SUCCEEDED,
+        (ABANDONED, JobEvent.END_FINAL): FAULTY,
+        (ABANDONED, JobEvent.REFUSE): FAULTY,
+        (FAULTY, JobEvent.REOPEN): ABANDONED,
+        (FAULTY, JobEvent.ADOPT): IN_PROGRESS,
+    }
+)
+"""Everything that may happen; any other pair is a defect and raises."""
+
+
+def next_state(state: JobState, event: JobEvent) -> JobState:
+    """The state after `event`.
+
+    Raises:
+        IllegalTransitionError: the table has no such transition.
+    """
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        raise IllegalTransitionError(f"a job that is {state} cannot {event.replace('_', ' ')}") from None
+
+
+# What a job is made of, as its kind says.
+
+
+def parts_of(job: CompactionJob) -> Parts:
+    """The parts of a job; none for work that no plan makes."""
+    return kind_of_job(job.spec.kind).parts(job.spec)
+
+
+# What stays of a job's record whatever is reported later: the proof of its commits, and the damage that was found.
+
+
+def proof(before: JobReceipt | None, said: JobReceipt | None) -> JobReceipt | None:
+    """The receipt after a report. What was proved stays as it was proved: a report that adds no commit to it was made
+    by an attempt that committed nothing.
+    """
+    if before is None or said is None:
+        return said or before
+    return said if said.commits - before.commits else before
+
+
+def known_damage(attempts: Sequence[AttemptStatus]) -> AttemptStatus | None:
+    """The attempt that found a source damaged. That the siblings were compacted since, and so changed, is no news about
+    the damage: it stays what the job is parked for.
+    """
+    return next((one for one in reversed(attempts) if one.reason == JobReason.SOURCE_CORRUPT), None)
+
+
+# Claims that the store refused: how long a job waits before its claim is tried again. Pure.
+
+CLAIM_PAUSE: Final = 5.0
+LONGEST_CLAIM_PAUSE: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a claim was refused, as what the job waits for. `terminal`: its sources are known to be gone."""
+
+    reason: str
+    message: str
+    terminal: bool = False
+
+
+def learned(memory: Memory, *, refused: Mapping[str, Refused], claimed: Set[str], now: float) -> Memory:
+    """The memory after claims were tried. The pause grows with the age of the problem; `now` is monotonic."""
+    claims = {name: problem for name, problem in memory.claims.items() if name not in claimed}
+    for name, refusal in refused.items():
+        before = claims.get(name)
+        since = before.since if before is not None and before.reason == refusal.reason else now
+        pause = min(LONGEST_CLAIM_PAUSE, max(CLAIM_PAUSE, now - since))
+        claims[name] = ClaimProblem(refusal.reason, refusal.message, since, now + pause, refusal.terminal)
+    return replace(memory, claims=frozen(claims))
+
+
+# The life of one job: what its Lease, its worker and the clock make of its status.
+#
+# Every function takes a status and returns a new one; states change through `core.planning.transitions` only.
+# Invariants:
+#
+# * a report counts only with the token that was assigned last, and only once;
+# * a job gets exactly `max_attempts` charged attempts; what is not the job's fault is not charged, but only
+#   `UNCHARGED_ATTEMPTS` times, so every job ends;
+# * nothing is decided on a remote clock.
 
 UNCHARGED_ATTEMPTS: Final = 10
 """So many attempts in a row of attempts may end uncharged; further ones are charged whatever their cause."""

@@ -11,14 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from compaction.api.enums import AttemptOutcome, JobReason, JobState, WorkerEnding
-from compaction.api.job.report import JobReport, ReportOutcome
-from compaction.api.job.resource import CompactionJob, CompactionJobStatus, SkippedSource
-from compaction.api.job.status import AttemptStatus
+from compaction.api.job.job import CompactionJob, CompactionJobStatus, SkippedSource
+from compaction.api.job.job_status import AttemptStatus, JobReport, ReportOutcome
 from compaction.api.names import ANNOTATION_RETRY
-from compaction.api.text.safe import mark_of
-from compaction.core.planning.transitions import JobEvent
+from compaction.api.text.printing import mark_of
 from compaction.core.reconcile.actions import NO_PREMISE, Announce, DeleteJob, EndAttempt, Premise
 from compaction.core.reconcile.jobs.job import (
+    JobEvent,
     assigned,
     ended,
     evolve,

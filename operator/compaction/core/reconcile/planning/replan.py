@@ -1,34 +1,183 @@
-"""When a policy plans, and on what: the planner's inputs from the picture, its outputs as actions.
-
-A plan is made once per reading of the store (and once per change of the spec): between two readings nothing new is
-known. A schedule leaves only the readings that it asks for; approval leaves only the plan that was approved.
-"""
+"""Plans of a policy: when it plans and on what, the objects that follow, and a plan that another coordinator began."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
-from compaction.api.enums import Approval, JobState
+from compaction.api.enums import Approval, JobState, PlanApproval
+from compaction.api.job.job import CompactionJobSpec, PolicyReference
 from compaction.api.names import LABEL_PLAN
-from compaction.api.policy.resource import CompactionPolicy
+from compaction.api.policy.policy import CompactionPolicy
 from compaction.core.planning.candidates import Candidate, LeftOutReason
-from compaction.core.planning.planner import JobInventory, LeftOut, Plan
+from compaction.core.planning.debt import ScanResult
+from compaction.core.planning.planner import (
+    JobInventory,
+    LeftOut,
+    Plan,
+    PlanLimits,
+    PlannedJob,
+    Planner,
+    PlanTrigger,
+    TargetHistory,
+    cooldown_left,
+    split_due,
+)
 from compaction.core.planning.scheduler import eviction_order
-from compaction.core.planning.triggers import PlanTrigger, TargetHistory, cooldown_left, split_due
-from compaction.core.reconcile.jobs.counting import by_job, deletable
-from compaction.core.reconcile.jobs.job import is_finished
-from compaction.core.reconcile.jobs.parts import parts_of
-from compaction.core.reconcile.jobs.remainder import is_parked, may_split
+from compaction.core.reconcile.actions import CreateJob
+from compaction.core.reconcile.jobs.counting import by_job, deletable, is_parked, may_split
+from compaction.core.reconcile.jobs.ending import owner_uid
+from compaction.core.reconcile.jobs.job import is_finished, parts_of
 from compaction.core.reconcile.jobs.steps import JobStep
-from compaction.core.reconcile.memory import Memory, frozen
-from compaction.core.reconcile.observations import Moment, PolicySnapshot, ScanResult
-from compaction.core.reconcile.planning import approval, resuming
+from compaction.core.reconcile.observations import Memory, Moment, PlanMemory, PolicySnapshot, Unmade, frozen
+from compaction.core.reconcile.planning import approval
 from compaction.core.reconcile.planning.approval import is_pending
-from compaction.core.reconcile.planning.creating import planner_of, trigger_of
-from compaction.core.reconcile.teardown import owner_uid
 from compaction.core.reconcile.timing import Timing, approved_hash
+from compaction.registry import kind_of
+
+# What a policy says to its planner, and planned jobs as objects to be created.
+
+CREATED_AT_ONCE: Final = 256
+"""So many jobs are created before the next reconcile: workers that are free meanwhile get the first of them,
+and nothing is decided on a picture that is minutes old.
+"""
+
+
+def creations(
+    plan: Plan | None, policy: CompactionPolicy, *, existing: Container[str], before: PlanMemory, memory: PlanMemory
+) -> tuple[tuple[CreateJob, ...], PlanMemory]:
+    """The next jobs to create, and the memory of those that are left.
+
+    They are of `plan` when one was made just now, else of the one made before, unless it is outdated. What does not
+    exist by the next decision is created again. Of an approved plan nothing is created before the status on the API
+    server names what is to be created. `before`: the memory before anything was planned in this reconcile.
+    """
+    unmade = memory.unmade
+    if plan is not None:
+        unmade = Unmade(plan.hash, plan.jobs)
+    elif unmade is not before.unmade:
+        pass  # found just now: the rest of an approved plan
+    elif (memory.reading, policy.metadata.generation) != (before.reading, memory.generation):
+        unmade = Unmade()
+    elif policy.spec.approval is Approval.MANUAL and unmade.plan != approved_hash(policy):
+        unmade = Unmade()  # the approval was taken back
+    unmade = replace(unmade, jobs=tuple(job for job in unmade.jobs if job.name not in existing))
+    memory = replace(memory, unmade=unmade)
+    now = unmade.jobs[:CREATED_AT_ONCE]
+    if policy.spec.approval is Approval.MANUAL:
+        if memory.plan is not None and (unmade.names or memory.plan.unmade):
+            memory = replace(memory, plan=approval.with_unmade(memory.plan, unmade.names))
+        if not approval.is_written(policy.status.plan, unmade.plan):
+            now = ()
+    return tuple(CreateJob(job.name, spec_of(job, policy), unmade.plan) for job in now), memory
+
+
+def trigger_of(policy: CompactionPolicy) -> PlanTrigger:
+    """When a target of the policy is due. One without a history has no cooldown."""
+    store = policy.spec.store
+    return PlanTrigger(
+        is_due=kind_of(store).due(store),
+        cooldown=float(policy.spec.trigger.cooldown),
+        suspended=policy.spec.suspend,
+    )
+
+
+def planner_of(policy: CompactionPolicy, *, owner_uid: str) -> Planner:
+    """The planner of a policy's jobs; its owner is part of their names."""
+    limits, store = policy.spec.limits, policy.spec.store
+    return Planner(
+        policy_name=policy.metadata.name,
+        owner_uid=owner_uid,
+        limits=PlanLimits(int(limits.max_bytes_per_job), limits.max_jobs_queued),
+        trigger=trigger_of(policy),
+        parameters=kind_of(store).parameters(store).model_dump_json(),
+    )
+
+
+def spec_of(job: PlannedJob, policy: CompactionPolicy) -> CompactionJobSpec:
+    """The spec of a planned job, with the policy's store parameters as they are now."""
+    work = kind_of(policy.spec.store).work(job, policy.spec.store)
+    return CompactionJobSpec(
+        policy_ref=PolicyReference(name=policy.metadata.name),
+        kind=work.job_type,
+        level=job.level,
+        estimated_bytes=job.cost_bytes,
+        sources=work.sources,
+        parameters=work.parameters,
+    )
+
+
+# An approved plan of which another coordinator created only a part: what is created is what is missing.
+#
+# The plan cannot be made again once one of its jobs has run. But a planned job's name is made of everything that the
+# job is, and the status names the jobs that are missing (`approval`). So a plan is made as if none of the approved
+# one's jobs existed, and those of its jobs that the status names are created: what was approved, and nothing else. A
+# job that cannot be planned under its name any more has other sources now, and belongs to a plan that is approved by
+# itself.
+
+
+def sought_jobs(policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memory) -> frozenset[str]:
+    """Names of missing jobs of the approved plan that this coordinator has not planned yet; empty when it has planned
+    all of them itself, or the approval or the spec is another one by now.
+    """
+    wanted, generation = approved_hash(policy), policy.metadata.generation
+    if not wanted:
+        return frozenset()
+    if memory.planning.unmade.sought:
+        holds = memory.planning.unmade.plan == wanted and memory.planning.generation == generation
+        return memory.planning.unmade.sought if holds else frozenset()
+    plan = policy.status.plan
+    if memory.planning.plan is not None or plan is None or plan.approval is not PlanApproval.APPROVED:
+        return frozenset()
+    if (plan.hash, plan.generation) != (wanted, generation):
+        return frozenset()
+    return approval.unmade(plan, policy) - {step.name for step in steps}
+
+
+def others(steps: Sequence[JobStep], plan: str) -> list[JobStep]:
+    """The jobs that are not of the plan with this hash."""
+    return [step for step in steps if step.view.job.metadata.labels.get(LABEL_PLAN) != plan]
+
+
+def go_on(
+    snapshot: PolicySnapshot,
+    policy: CompactionPolicy,
+    steps: Sequence[JobStep],
+    memory: Memory,
+    missing: frozenset[str],
+    found: Plan,
+) -> Memory | None:
+    """The memory with the jobs to create, and with what has to be sought at the next scan; None when the rest is given
+    up. While a job of the plan runs, what it leaves to another job of its target may not be seen yet.
+    """
+    reading, shown = snapshot.reading, memory.planning.plan or policy.status.plan
+    assert reading is not None, "a plan is made from a scan"
+    wanted = approved_hash(policy)
+    jobs = tuple(job for job in found.jobs if job.name in missing)
+    rest = missing - {job.name for job in jobs}
+    own = [step for step in steps if step.view.job.metadata.labels.get(LABEL_PLAN) == wanted]
+    ended = {target for target, at in memory.finished.items() if at >= reading.started}
+    undecided = any(step.state is JobState.IN_PROGRESS or step.target in ended for step in own)
+    if not jobs and not undecided:
+        return None
+    planning = replace(
+        memory.planning,
+        plan=shown,
+        unmade=Unmade(wanted, jobs, rest if undecided else frozenset()),
+        reading=reading.number,
+        jobs=None,
+        generation=policy.metadata.generation,
+    )
+    finished = frozen({target: at for target, at in memory.finished.items() if target in ended})
+    return replace(memory, planning=planning, finished=finished)
+
+
+# When a policy plans, and on what: the planner's inputs from the picture, its outputs as actions.
+#
+# A plan is made once per reading of the store (and once per change of the spec): between two readings nothing new is
+# known. A schedule leaves only the readings that it asks for; approval leaves only the plan that was approved.
 
 
 def plan_again(
@@ -48,10 +197,10 @@ def plan_again(
     reading, now = snapshot.reading, snapshot.now
     if reading is None or not _is_new(reading, policy, memory) or _is_being_created(policy, memory):
         return None, memory
-    sought = resuming.sought(policy, steps, memory)
+    sought = sought_jobs(policy, steps, memory)
     if sought:
-        found = _plan(reading, policy, resuming.others(steps, approved_hash(policy)), memory, now, whatever_waits=True)
-        gone_on = resuming.go_on(snapshot, policy, steps, memory, sought, found)
+        found = _plan(reading, policy, others(steps, approved_hash(policy)), memory, now, whatever_waits=True)
+        gone_on = go_on(snapshot, policy, steps, memory, sought, found)
         if gone_on is not None:
             return None, gone_on
     before = memory.planning.plan or policy.status.plan

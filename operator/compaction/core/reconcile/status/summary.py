@@ -1,45 +1,152 @@
-"""A policy's status, assembled: conditions as kstatus reads them, debt, plan, counts, totals, and what is waited for.
-
-Everything here is computed from one picture; nothing is written when nothing changed. Changes a person waits for are
-written soon, numbers that only drift are written at most every `SLOW_GAP` seconds (no hot loop;
-docs/design/invariants.md, 6).
-"""
+"""The status of a policy: conditions, debt, figures of its store, and when the debt is worked off."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from compaction.api.conditions import Conditions, get_condition, reason_since
-from compaction.api.enums import ConditionType, JobReason, JobState, PlanApproval, PolicyReason, WaitReason
-from compaction.api.job.superseded import is_superseded
-from compaction.api.policy.plan_status import WaitCount, WaitStatus
-from compaction.api.policy.resource import (
+from compaction.api.enums import Approval, ConditionType, JobReason, JobState, PlanApproval, PolicyReason, WaitReason
+from compaction.api.policy.policy import (
     CompactionPolicy,
     CompactionPolicyStatus,
+    DebtStatus,
+    LevelDebtStatus,
+    MeasureStatus,
     QuarantinedSource,
+    SourceConflict,
+    TargetDebtStatus,
     TargetError,
+    TenantDebtStatus,
+    is_superseded,
 )
-from compaction.api.policy.standing import conditions_for
-from compaction.api.policy.status import WorkerStatus
-from compaction.api.text.formatting import format_bytes, plural
-from compaction.api.text.times import timestamp_from_epoch
-from compaction.core.planning.debt import Debt, debt_of
-from compaction.core.planning.reading import TargetProblem
-from compaction.core.reconcile.jobs import evictions
-from compaction.core.reconcile.jobs.counting import Totals
+from compaction.api.policy.policy_status import WaitCount, WaitStatus, WorkerStatus
+from compaction.api.policy.store import conditions_for
+from compaction.api.text.printing import format_bytes, plural
+from compaction.api.text.quantities import timestamp_from_epoch
+from compaction.core.kind import Kind
+from compaction.core.planning.debt import (
+    Debt,
+    FinishedWork,
+    ScanResult,
+    TargetProblem,
+    bytes_per_second,
+    debt_of,
+    eta_seconds,
+)
+from compaction.core.reconcile.jobs import ending
+from compaction.core.reconcile.jobs.counting import Totals, finished_work
 from compaction.core.reconcile.jobs.steps import JobStep
-from compaction.core.reconcile.memory import Memory
-from compaction.core.reconcile.observations import Moment, ScanResult
-from compaction.core.reconcile.status.eta import eta
-from compaction.core.reconcile.status.figures import store_figures
-from compaction.core.reconcile.status.waits import for_window
-from compaction.core.reconcile.timing import Timing
-from compaction.core.reconcile.workers.pod_memory import Raised
-from compaction.core.reconcile.workers.skew import with_skew
+from compaction.core.reconcile.observations import Memory, Moment
+from compaction.core.reconcile.status.announcing import for_window
+from compaction.core.reconcile.timing import Timing, finished_by
+from compaction.core.reconcile.workers.fleet import Raised, with_skew
 from compaction.registry import kind_of, policy_standing
+
+# When the debt is worked off, from what the newest jobs took; None where it is unknown.
+#
+# It is unknown while nothing runs: the store refuses a claim, no worker starts, a retry waits, no window is open.
+# Where plans wait for a schedule or for approval the debt as a whole has no known end: there it is the jobs that
+# exist whose end is estimated. Windows and the limit on bytes per second are taken into account.
+
+TIMES_MOVED = 3
+"""Each byte that is copied is read, written, and read back: all of it counts against limits.bytesPerSecond."""
+
+
+def eta(policy: CompactionPolicy, steps: tuple[JobStep, ...], debt: Debt, clock: Timing, now: Moment) -> int | None:
+    """Seconds until the debt, or with a schedule or approval what is planned of it, is worked off; None if unknown."""
+    if not any(step.state is JobState.IN_PROGRESS for step in steps):
+        return None
+    spec = policy.spec
+    only_planned = spec.trigger.schedule is not None or spec.approval is Approval.MANUAL
+    planned, running = _planned_bytes(steps), running_work(steps, now)
+    # The scan that found the debt knows nothing of what the running jobs have copied since.
+    copied = sum(work.cost_bytes for work in running)
+    left = planned if only_planned or not debt.copy_bytes else max(planned, debt.copy_bytes - copied)
+    if not left or not (only_planned or debt.copy_bytes):
+        return None
+    unfinished = sum(step.state not in (JobState.SUCCEEDED, JobState.FAULTY) for step in steps)
+    # The last jobs run alone, however many slots there are.
+    most = unfinished if only_planned else max(unfinished, debt.targets)
+    parallel = min(spec.limits.max_concurrent_jobs, spec.workers.max * spec.workers.slots, most)
+    speed = bytes_per_second(finished_work(steps)) or bytes_per_second(running)
+    seconds = eta_seconds(left, speed, parallel=parallel)
+    if seconds is None:
+        return None
+    if spec.limits.bytes_per_second is not None:
+        seconds = max(seconds, left * TIMES_MOVED / int(spec.limits.bytes_per_second))
+    done = finished_by(clock.windows, spec.trigger.time_zone, now=now.wall, work=seconds)
+    return None if done is None else round(done - now.wall)
+
+
+def running_work(steps: Iterable[JobStep], now: Moment) -> list[FinishedWork]:
+    """What running jobs have copied so far, as their Leases say: all there is before the first of them has ended."""
+    return [
+        FinishedWork(
+            step.view.job.spec.estimated_bytes * step.lease.progress // 100,
+            (now.time - step.status.assigned_at).total_seconds(),
+            now.wall,
+        )
+        for step in steps
+        if step.state is JobState.IN_PROGRESS
+        and step.lease is not None
+        and step.lease.progress
+        and step.status.assigned_at is not None
+    ]
+
+
+def _planned_bytes(steps: Iterable[JobStep]) -> int:
+    """Bytes that unfinished jobs have still to copy."""
+    unfinished = (step for step in steps if step.state not in (JobState.SUCCEEDED, JobState.FAULTY))
+    return sum(step.view.job.spec.estimated_bytes * (100 - _percent(step)) // 100 for step in unfinished)
+
+
+def _percent(step: JobStep) -> int:
+    """The Lease has it exactly, the status only now and then."""
+    exact = step.lease.progress if step.lease is not None else None
+    return exact if exact is not None else step.status.progress_percent or 0
+
+
+# The figures of a store in its policy's status: its debt, by level and tenant, the kind's measures, and conflicts.
+
+
+def store_figures(debt: Debt, scan: ScanResult, kind: Kind) -> dict[str, Any]:
+    """The members `debt` and `conflicts` of the status. Of tenants, those with the most debt are kept (MAX_TENANTS)."""
+    tenants = debt.tenants if kind.has_tenants else ()
+    return {
+        "debt": DebtStatus(
+            bytes=debt.bytes,
+            sources=debt.sources,
+            targets=debt.targets,
+            measures=tuple(
+                MeasureStatus(name=one.name, value=scan.measures[one.name])
+                for one in kind.measures
+                if one.name in scan.measures
+            ),
+            behind=tuple(
+                TargetDebtStatus(
+                    target=one.target,
+                    measures=tuple(MeasureStatus(name=name, value=value) for name, value in one.measures),
+                )
+                for one in scan.behind
+            ),
+            levels=tuple(LevelDebtStatus(level=one.level, bytes=one.bytes, sources=one.sources) for one in debt.levels),
+            tenants=tuple(TenantDebtStatus(tenant=one.tenant, bytes=one.bytes, sources=one.sources) for one in tenants),
+        ),
+        "conflicts": tuple(
+            SourceConflict(tenant=one.tenant, classes=one.classes, sources=one.sources, message=one.message)
+            for one in scan.conflicts
+        ),
+    }
+
+
+# A policy's status, assembled: conditions as kstatus reads them, debt, plan, counts, totals, and what is waited for.
+#
+# Everything here is computed from one picture; nothing is written when nothing changed. Changes a person waits for
+# are written soon, numbers that only drift are written at most every `SLOW_GAP` seconds (no hot loop;
+# docs/design/invariants.md, 6).
 
 SOON_GAP: Final = 0.5
 SLOW_GAP: Final = 10.0
@@ -116,7 +223,7 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
         "last_success_time": max([*finished, *known_success], default=None),
         "bytes_reclaimed": facts.totals.bytes_reclaimed,
         "counted": facts.totals.counted,
-        "evicted": evictions.rows(facts.memory.planning),
+        "evicted": ending.rows(facts.memory.planning),
         "quarantined": facts.quarantined,
         "waiting": _waiting(facts, counts),
         "waits": facts.waits,

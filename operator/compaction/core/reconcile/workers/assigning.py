@@ -1,4 +1,4 @@
-"""Which waiting jobs go to which workers, whether another worker is started, and what the others wait for."""
+"""Assignments of waiting jobs to workers, new workers, and rates that rise when another job ends."""
 
 from __future__ import annotations
 
@@ -9,20 +9,30 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from compaction.api.enums import JobState, WaitReason
-from compaction.api.policy.resource import CompactionPolicy
-from compaction.core.planning.rates import Rates, share_of
-from compaction.core.planning.scheduler import QueuedJob, Schedule, TenantLoad, WorkerLimits, assign, workers_to_launch
-from compaction.core.reconcile.actions import AssignJob, LaunchWorker
-from compaction.core.reconcile.allowance import LimitDemand
+from compaction.api.policy.policy import CompactionPolicy
+from compaction.core.planning.scheduler import (
+    QueuedJob,
+    Rates,
+    Schedule,
+    TenantLoad,
+    WorkerLimits,
+    assign,
+    share_of,
+    topped_up,
+    workers_to_launch,
+    worth_raising,
+)
+from compaction.core.reconcile.actions import AssignJob, LaunchWorker, RaiseShare
 from compaction.core.reconcile.jobs.job import not_before
 from compaction.core.reconcile.jobs.steps import JobStep
-from compaction.core.reconcile.memory import Memory, frozen
-from compaction.core.reconcile.observations import PolicySnapshot
-from compaction.core.reconcile.status.waits import NO_WAITS, Wait, Waits, for_window
+from compaction.core.reconcile.observations import LimitDemand, Memory, PolicySnapshot, ShareMemory, frozen
+from compaction.core.reconcile.status.announcing import NO_WAITS, Wait, Waits, for_window
 from compaction.core.reconcile.timing import Timing
 from compaction.core.reconcile.workers import fleet, shares
-from compaction.core.reconcile.workers.shortage import Shortage
+from compaction.core.reconcile.workers.shares import Shortage
 from compaction.registry import kind_of_job
+
+# Which waiting jobs go to which workers, whether another worker is started, and what the others wait for.
 
 LAUNCH_LOOK: Final = 2.0
 PLAN_TO_COME: Final = 60.0
@@ -346,3 +356,49 @@ class Assigner:
 def soonest(*seconds: float | None) -> float | None:
     """The smallest that is known."""
     return min((one for one in seconds if one is not None), default=None)
+
+
+# Bytes per second that end with a job go to the jobs that run on, once no other job could start with them.
+#
+# Invariant (tests/reconcile/test_raises.py): what Leases of attempts that may still write (`shares.py`) name together
+# is never raised above the limit.
+
+
+def raised(
+    assigned: AssignmentResult, steps: Iterable[JobStep], memory: Memory, *, jobs_to_come: bool, now: float
+) -> tuple[tuple[RaiseShare, ...], AssignmentResult, Memory]:
+    """The shares to write, beside what was assigned, and what that and the memory are then. `jobs_to_come`: jobs are
+    created now.
+    """
+    raises: tuple[RaiseShare, ...] = ()
+    before = after = memory.shares
+    if assigned.rates is not None:
+        idle = assigned.idle and not jobs_to_come and not memory.planning.unmade.jobs
+        raises, after = _raises(before, steps, assigned.rates, now=now, may_raise=idle)
+    more = sum(after.held[key].bytes_per_second - share.bytes_per_second for key, share in before.held.items())
+    assigned = replace(
+        assigned,
+        granted=assigned.granted + more if assigned.granted is not None else None,
+        demand=replace(assigned.demand, granted=assigned.demand.granted + more),
+        seconds=soonest(assigned.seconds, shares.next_free(after, now=now)),
+    )
+    return raises, assigned, replace(memory, shares=after)
+
+
+def _raises(
+    held: ShareMemory, steps: Iterable[JobStep], rates: Rates, *, now: float, may_raise: bool
+) -> tuple[tuple[RaiseShare, ...], ShareMemory]:
+    """What was decided before is written in any case, until the Lease shows it."""
+    running = {key: lease for key, lease in shares.running(steps).items() if key in held.held}
+    before = [held.held[key].bytes_per_second for key in running]
+    known = held.known_at is not None and held.known_at <= now
+    beside = rates.beside(shares.lingering(held))
+    worth = may_raise and known and worth_raising(beside.left, beside.limit)
+    after = dict(zip(running, topped_up(before, beside.left) if worth else before, strict=True))
+    raises = (
+        RaiseShare(one.identity, after[key]) for key, one in running.items() if one.bytes_per_second != after[key]
+    )
+    given = {
+        key: replace(share, bytes_per_second=after.get(key, share.bytes_per_second)) for key, share in held.held.items()
+    }
+    return tuple(raises), replace(held, held=frozen(given))

@@ -1,8 +1,5 @@
-"""The workers of a policy: who lives, who is starting, who is gone, who has room, and whether to start another.
-
-A worker's Lease is the truth about its life, its launcher's view a hint that is faster (kube/launchers/base.py): a
-process that has ended is gone at once, one that has not announced itself yet is starting, one that never does is
-stopped.
+"""The workers of a policy: who lives, starts or is gone, with which memory and version, and whether another is
+started.
 """
 
 from __future__ import annotations
@@ -10,20 +7,182 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Final
 
-from compaction.api.enums import WorkerTrouble
+from compaction.api.conditions import Conditions, get_condition, remove_condition, set_condition
+from compaction.api.enums import ConditionType, WorkerEnding, WorkerState, WorkerTrouble
 from compaction.api.names import worker_stem
-from compaction.api.policy.resource import CompactionPolicySpec
+from compaction.api.policy.policy import CompactionPolicy, CompactionPolicySpec
+from compaction.api.policy.policy_status import MAX_WORKER_STATUSES, WorkerStatus
+from compaction.api.policy.workers import GrowingPod
+from compaction.api.text.printing import format_bytes
 from compaction.core.planning.scheduler import WorkerSlots
 from compaction.core.reconcile.actions import Announce, DeleteLease, ForgetWorker, StopWorker
 from compaction.core.reconcile.jobs.steps import GoneWorker
-from compaction.core.reconcile.memory import WorkerMemory, frozen
-from compaction.core.reconcile.observations import PolicySnapshot, WorkerLease, WorkerProcess
-from compaction.core.reconcile.workers.launching import PATIENT, STOP_GRACE, launching
+from compaction.core.reconcile.observations import PolicySnapshot, WorkerLease, WorkerMemory, WorkerProcess, frozen
 from compaction.registry import kind_of
+
+# Workers that were launched and have not announced themselves: which of them wait, which have failed, which must go.
+#
+# A worker that starts is given `LAUNCH_TIMEOUT`, from when nothing holds it back any more. One that waits for room,
+# or in a queue, waits: another in its place would only stand further back. A queue may take back a worker that had
+# begun: it still holds its place. One whose image or pod is wrong is replaced at once when the spec has changed, and
+# said to be stuck before its time is over.
+
+LAUNCH_TIMEOUT: Final = 300.0
+"""A worker that has not announced itself after so many seconds is stopped and counts as failed."""
+LAUNCH_UNSEEN: Final = 60.0
+"""A launch of which the launcher knows nothing after so many seconds did not happen."""
+STUCK_AFTER: Final = 60.0
+"""Trouble that lasts longer is said in the policy's conditions: kubelets try again, and short troubles pass."""
+STOP_GRACE: Final = 10.0
+PATIENT: Final = frozenset({WorkerTrouble.UNSCHEDULABLE, WorkerTrouble.QUEUED})
+"""Troubles that end by themselves when there is room."""
+_NOBODYS_FAULT: Final = frozenset({WorkerEnding.DISRUPTED, WorkerEnding.DELETED})
+
+
+@dataclass(slots=True)
+class Launching:
+    """The workers on their way. `launches` maps them to when they were launched (monotonic); `trouble` is the one that
+    has waited longest for something; `failures` are messages, `hopeless` when one of them is of a trouble that lasted.
+    """
+
+    launches: dict[str, float]
+    stopping: set[str] = field(default_factory=set)
+    stops: list[StopWorker] = field(default_factory=list)
+    forgets: list[ForgetWorker] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    trouble: WorkerProcess | None = None
+    hopeless: bool = False
+
+    @property
+    def count(self) -> int:
+        """Workers on their way; one that does not end yet takes the place of another."""
+        return len(self.launches) + len(self.stopping)
+
+
+def launching(
+    snapshot: PolicySnapshot, launches: Mapping[str, float], *, announced: frozenset[str], leaves: Callable[[str], str]
+) -> Launching:
+    """The workers of a snapshot that have no Lease. `launches` are those known so far; `announced` had one once;
+    `leaves` says why one has to go, if it has.
+    """
+    now, memory = snapshot.now.monotonic, snapshot.memory.workers
+    found = Launching(dict(launches))
+    leased = {worker.name for worker in snapshot.workers}
+    seen = {process.name for process in snapshot.processes}
+    for process in snapshot.processes:
+        if process.name in leased:
+            continue
+        if process.ended:
+            found.forgets.append(ForgetWorker(process.name))
+            if found.launches.pop(process.name, None) is not None and process.ending not in _NOBODYS_FAULT:
+                found.failures.append(f"{process.name} ended before it announced itself: {process.message}")
+        elif process.name not in announced or process.trouble in PATIENT:
+            _waits(found, process, memory, now, leaves=leaves(process.name))
+    for name, since in tuple(found.launches.items()):
+        # A launcher lists every few seconds: what it has not shown for a minute was deleted, or never created.
+        if name not in seen and now - since > LAUNCH_UNSEEN:
+            del found.launches[name]
+            found.failures.append(f"nothing was seen of {name} after its launch")
+    return found
+
+
+def _waits(found: Launching, process: WorkerProcess, memory: WorkerMemory, now: float, *, leaves: str) -> None:
+    """A worker that runs, or will, and has not announced itself."""
+    replaced = bool(leaves) and process.trouble is not None
+    if not replaced and (process.starting <= LAUNCH_TIMEOUT or process.trouble in PATIENT):
+        found.launches.setdefault(process.name, now)
+        if process.trouble is not None and (found.trouble is None or process.age > found.trouble.age):
+            found.trouble = process
+        return
+    found.launches.pop(process.name, None)
+    found.stopping.add(process.name)
+    if process.name in memory.stopping:
+        return
+    if replaced:
+        reason = f"{process.name} {leaves}"
+    else:
+        reason = f"{process.name} did not announce itself within {LAUNCH_TIMEOUT:.0f} s"
+        reason += f": {process.message}" if process.trouble is not None else ""
+        found.failures.append(reason)
+        found.hopeless |= process.trouble is not None
+    found.stops.append(StopWorker(process.name, None, STOP_GRACE, reason))
+
+
+def stuck(trouble: WorkerProcess | None) -> str:
+    """What a person has to act on, if a worker has been waiting for it for long enough; empty otherwise."""
+    if trouble is None or trouble.trouble in PATIENT:
+        return ""
+    # An operator that is silent was given its time already.
+    since = trouble.age if trouble.trouble is WorkerTrouble.OPERATOR_SILENT else trouble.starting
+    if since < STUCK_AFTER:
+        return ""
+    return f"{trouble.name} cannot start ({trouble.trouble}): {trouble.message}"
+
+
+# Workers of another version than the operator: said, never acted upon.
+#
+# An upgrade of the operator meets workers of the version before, which end when they are idle: the condition comes
+# and goes by itself. It stays when the image of workers was not upgraded as well. Jobs run in either case: what the
+# two exchange (Leases, receipts) is read by both, and the store refuses what it does not know.
+
+REASON: Final = "OtherVersion"
+
+
+def skewed(snapshot: PolicySnapshot) -> tuple[WorkerLease, ...]:
+    """The workers that live and say another version; one that says none is not judged."""
+    if not snapshot.version:
+        return ()
+    return tuple(one for one in snapshot.workers if one.is_live and one.version not in {"", snapshot.version})
+
+
+def with_skew(conditions: Conditions, message: str, *, observed_generation: int, now: datetime) -> Conditions:
+    """The conditions with WorkerVersionSkew as long as there is something to say about it."""
+    if not message:
+        return remove_condition(conditions, ConditionType.WORKER_VERSION_SKEW)
+    return set_condition(
+        conditions,
+        type=ConditionType.WORKER_VERSION_SKEW,
+        status=True,
+        reason=REASON,
+        message=message,
+        observed_generation=observed_generation,
+        now=now,
+    )
+
+
+def skew_announced(before: Conditions, after: Conditions) -> Iterable[Announce]:
+    """One Event when other versions appear, and when they are others than before."""
+    old = get_condition(before, ConditionType.WORKER_VERSION_SKEW)
+    new = get_condition(after, ConditionType.WORKER_VERSION_SKEW)
+    if new is not None and (old is None or old.message != new.message):
+        yield Announce(ConditionType.WORKER_VERSION_SKEW.value, new.message, warning=True)
+
+
+def skew_of(snapshot: PolicySnapshot) -> str:
+    """What to tell about the workers' versions; empty without a difference. The same for any number of workers, so that
+    the status is not written again for each that comes or goes.
+    """
+    versions = ", ".join(sorted({worker.version for worker in skewed(snapshot)}))
+    if not versions:
+        return ""
+    version = snapshot.version
+    return (
+        f"workers of version {versions} run beside an operator of version {version}: their jobs go on, and they end "
+        f"when they are idle. If new ones are of that version as well, set spec.workers.image of the policy, or "
+        f"COMPACTION_WORKER_IMAGE of the operator, to the worker image of version {version}"
+    )
+
+
+# The workers of a policy: who lives, who is starting, who is gone, who has room, and whether to start another.
+#
+# A worker's Lease is the truth about its life, its launcher's view a hint that is faster (kube/launchers/base.py): a
+# process that has ended is gone at once, one that has not announced itself yet is starting, one that never does is
+# stopped.
 
 DEAD_AFTER_LEASES: Final = 3.0
 """A worker silent for so many times its lease is stopped, should it still hang somewhere."""
@@ -270,3 +429,80 @@ def worker_names(
             used.add(name)
             names.append(name)
     return tuple(names)
+
+
+# How much memory the next worker's pods get: what the policy says, or more after one was killed for using more than
+# it had.
+#
+# It is doubled from what that pod had, so the same death seen twice raises it once; never beyond maxMemory. Drivers
+# and executors learn apart. Kept in status, so that a restart does not learn them again.
+
+FACTOR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """Bytes for the status: only what is more than the policy says."""
+
+    driver: int | None
+    executor: int | None
+
+
+def learned(snapshot: PolicySnapshot, policy: CompactionPolicy, memory: WorkerMemory) -> WorkerMemory:
+    """The memory with the bytes that the next driver and executors get."""
+    workers, status = policy.spec.workers, policy.status
+    ended = [process for process in snapshot.processes if process.ended]
+    drivers = (one.memory for one in ended if one.ending is WorkerEnding.OUT_OF_MEMORY)
+    executors = (one.executor_memory for one in ended if one.ending is WorkerEnding.EXECUTORS_OUT_OF_MEMORY)
+    return replace(
+        memory,
+        driver_memory=_next(workers.driver, memory.driver_memory or status.driver_memory_bytes, drivers),
+        executor_memory=_next(workers.executor, memory.executor_memory or status.executor_memory_bytes, executors),
+    )
+
+
+def _next(spec: GrowingPod, before: int | None, killed: Iterable[int]) -> int:
+    least, most = int(spec.memory), max(int(spec.memory), int(spec.max_memory))
+    return min(most, max(least, before or 0, *(FACTOR * had for had in killed)))
+
+
+def raised(policy: CompactionPolicy, memory: WorkerMemory) -> Raised:
+    """What the status says of it."""
+    workers = policy.spec.workers
+    return Raised(_above(workers.driver, memory.driver_memory), _above(workers.executor, memory.executor_memory))
+
+
+def _above(spec: GrowingPod, bytes_now: int | None) -> int | None:
+    return bytes_now if bytes_now is not None and bytes_now > int(spec.memory) else None
+
+
+def memory_announced(policy: CompactionPolicy, before: WorkerMemory, after: WorkerMemory) -> tuple[Announce, ...]:
+    """The Events that say which pods get more from now on."""
+    workers, status, now = policy.spec.workers, policy.status, raised(policy, after)
+    events = []
+    if (now.driver or 0) > (before.driver_memory or status.driver_memory_bytes or int(workers.driver.memory)):
+        words = "a driver was killed for using more memory than it has: the next one gets"
+        events.append(Announce("DriverMemoryRaised", f"{words} {format_bytes(now.driver or 0)}", warning=True))
+    if (now.executor or 0) > (before.executor_memory or status.executor_memory_bytes or int(workers.executor.memory)):
+        words = "executors were killed for using more memory than they have: the next ones get"
+        events.append(Announce("ExecutorMemoryRaised", f"{words} {format_bytes(now.executor or 0)}", warning=True))
+    return tuple(events)
+
+
+# The workers of a policy one by one, for its status: who is there, what it waits for, where its web page is.
+
+
+def statuses(snapshot: PolicySnapshot) -> tuple[WorkerStatus, ...]:
+    """Workers by name; those that have ended are left out."""
+    leases = {worker.name: worker for worker in snapshot.workers if worker.is_live}
+    processes = {process.name: process for process in snapshot.processes if not process.ended}
+    rows = [_row(name, name in leases, processes.get(name)) for name in sorted(leases.keys() | processes.keys())]
+    return tuple(rows[:MAX_WORKER_STATUSES])
+
+
+def _row(name: str, announced: bool, process: WorkerProcess | None) -> WorkerStatus:
+    if announced or process is None:
+        return WorkerStatus(name=name, state=WorkerState.READY, ui=process.ui if process is not None else "")
+    if process.trouble is not None:
+        return WorkerStatus(name=name, state=WorkerState.PENDING, reason=process.trouble.value, message=process.message)
+    return WorkerStatus(name=name, state=WorkerState.STARTING, ui=process.ui)

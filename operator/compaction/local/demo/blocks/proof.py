@@ -1,25 +1,213 @@
-"""The verdict: for every claim of the demo one check, from what writers and the reader counted, from the index and the
-objects, and from what the API server says.
-"""
+"""The verdict on the demo of block stores: one check for each claim, from writers, reader, index and objects."""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 from typing import Final
 
 from compaction.api.enums import JobState
-from compaction.api.job.resource import JobReceipt
-from compaction.blocks.kind import BLOCKS
-from compaction.blocks.measures import READS
-from compaction.local.demo.accident import Accident
-from compaction.local.demo.blocks.facts import StoreFacts, Stray
-from compaction.local.demo.blocks.ledger import Entries
-from compaction.local.demo.blocks.prover import ProvedContent, Prover
-from compaction.local.demo.check import Check
-from compaction.local.demo.cluster import DemoObservation
+from compaction.api.job.job import JobReceipt
+from compaction.blocks.errors import CorruptBlockError, SnapshotExpiredError
+from compaction.blocks.fingerprint.row_hashes import Fingerprinter
+from compaction.blocks.index.tombstones import summary
+from compaction.blocks.kind import BLOCKS, READS
+from compaction.blocks.model import SECOND, Block, RowFingerprint, parse_block_path
+from compaction.blocks.reader import BlockReader, BlockSnapshot
+from compaction.blocks.store import BlockStore
+from compaction.errors import CompactionError
+from compaction.local.demo.blocks.writers import NOTHING, SPAN_HOURS, TOP_LEVEL, Entries, Ledger
+from compaction.local.demo.cluster import Accident, DemoObservation
+from compaction.local.demo.proving import Check
+
+# What lies in the store at one moment, from its index and its objects alone.
+
+_SPAN: Final = SPAN_HOURS * 3600 * SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """One reading of the store. `aside`: ids of quarantined blocks; `tombstones`: replaced blocks whose objects are not
+    deleted yet.
+    """
+
+    live: tuple[Block, ...]
+    aside: frozenset[str] = frozenset()
+    tombstones: int = 0
+
+    @property
+    def by_level(self) -> Mapping[str, Mapping[int, int]]:
+        """Live blocks of each tenant, by level."""
+        counts: dict[str, Counter[int]] = {}
+        for block in self.live:
+            counts.setdefault(block.tenant, Counter())[block.level] += 1
+        return counts
+
+    def of(self, tenant: str) -> int:
+        """Live blocks of a tenant."""
+        return sum(self.by_level.get(tenant, {}).values())
+
+    @property
+    def mergeable(self) -> int:
+        """Blocks that will be merged although nothing arrives: where only one of a window is left below the top level,
+        it waits for another one, and where there are two, they are merged when they are old enough.
+        """
+        waiting = Counter(
+            (block.tenant, block.shard, block.min_time // _SPAN)
+            for block in self.live
+            if block.level < TOP_LEVEL and block.id not in self.aside
+        )
+        return sum(count for count in waiting.values() if count > 1)
+
+
+def look(store: BlockStore) -> StoreFacts:
+    """The store as its index knows it. Raises DatabaseUnavailableError, DatabaseError."""
+    aside = frozenset(one.block.id for one in store.quarantined())
+    return StoreFacts(store.live().blocks, aside, summary(store.index).blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """Objects and blocks that do not match: neither is to be when all has ended."""
+
+    objects: tuple[str, ...] = field(default=())
+    blocks: tuple[str, ...] = field(default=())
+
+    @property
+    def none(self) -> bool:
+        return not (self.objects or self.blocks)
+
+
+def compare(store: BlockStore) -> Stray:
+    """Objects at paths of blocks that are no live blocks, and live blocks that have no object."""
+    objects = {one.path for one in store.objects.list() if parse_block_path(one.path) is not None}
+    blocks = {block.path for block in store.live().blocks}
+    return Stray(tuple(sorted(objects - blocks)), tuple(sorted(blocks - objects)))
+
+
+# The reader that proves it: snapshot after snapshot, all rows, compared with all that was registered at that instant.
+#
+# Counts and fingerprints are per tenant. A fingerprint is the sum of a hash of each row, so a row that is missing,
+# there twice, or changed makes it another one, in whatever order and blocks the rows lie.
+
+PAUSE_SECONDS: Final = 0.3
+REMEMBERED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ProvedContent:
+    """All rows of one instant. `version`: the last change of the index that it includes; `opened`: blocks by tenant."""
+
+    version: int
+    content: Mapping[str, RowFingerprint]
+    opened: Mapping[str, int]
+    unreadable: frozenset[str]
+    expected: Entries
+    seconds: float
+
+    @property
+    def equal(self) -> bool:
+        """Exactly what was registered at that instant, and nothing unreadable but what was lost on purpose."""
+        there = {tenant: content for tenant, content in self.content.items() if content != NOTHING}
+        return there == dict(self.expected.content) and self.unreadable == self.expected.lost
+
+    @property
+    def rows(self) -> int:
+        return sum(content.rows for content in self.content.values())
+
+    @property
+    def blocks(self) -> int:
+        return sum(self.opened.values())
+
+    def difference(self) -> str:
+        """What is not as it should be, for a person."""
+        parts = [
+            f"{tenant}: {self.content.get(tenant, NOTHING)}, registered {wanted}"
+            for tenant, wanted in self.expected.content.items()
+            if self.content.get(tenant, NOTHING) != wanted
+        ]
+        parts += [f"{tenant}: nothing was registered" for tenant in self.content.keys() - self.expected.content.keys()]
+        parts += [f"block {block} cannot be read" for block in sorted(self.unreadable - self.expected.lost)]
+        return f"at change {self.version}: " + "; ".join(parts)
+
+
+@dataclass
+class Prover:
+    """Reads and compares until `stopped`. `versions`: the states of the index that were seen; `last`: the
+    newest reading.
+    """
+
+    reader: BlockReader
+    ledger: Ledger
+    stopped: threading.Event = field(default_factory=threading.Event)
+    proven: int = 0
+    expired: int = 0
+    rows: int = 0
+    versions: set[int] = field(default_factory=set)
+    different: list[str] = field(default_factory=list)
+    last: ProvedContent | None = None
+    error: CompactionError | None = None
+
+    def run(self) -> None:
+        """One instant after the other."""
+        try:
+            while not self.stopped.is_set():
+                reading = self.prove()
+                # A quarter of the time at most: it is the workers' machine too.
+                self.stopped.wait(max(PAUSE_SECONDS, 3 * reading.seconds if reading is not None else 0.0))
+        except CompactionError as error:
+            self.error = error
+
+    def prove(self) -> ProvedContent | None:
+        """One instant; None when the snapshot was no longer readable at the end, which readers get as an error.
+
+        Raises CompactionError: it could not be read at all.
+        """
+        snapshot, expected = self.ledger.instant(self.reader.snapshot)
+        try:
+            reading = read(snapshot, expected)
+        except SnapshotExpiredError:
+            self.expired += 1
+            return None
+        self.proven += reading.equal
+        self.rows += reading.rows
+        self.versions.add(reading.version)
+        if not reading.equal and len(self.different) < REMEMBERED:
+            self.different.append(reading.difference())
+        self.last = reading
+        return reading
+
+
+def read(snapshot: BlockSnapshot, expected: Entries) -> ProvedContent:
+    """Every row of every block of the snapshot. Raises SnapshotExpiredError, and errors of the store."""
+    started = time.monotonic()
+    content: dict[str, RowFingerprint] = {}
+    opened: dict[str, int] = {}
+    unreadable = set()
+    for block in snapshot.blocks():
+        opened[block.tenant] = opened.get(block.tenant, 0) + 1
+        try:
+            content[block.tenant] = content.get(block.tenant, NOTHING) + _content(snapshot, block)
+        except CorruptBlockError:
+            unreadable.add(block.id)
+    return ProvedContent(snapshot.version, content, opened, frozenset(unreadable), expected, time.monotonic() - started)
+
+
+def _content(snapshot: BlockSnapshot, block: Block) -> RowFingerprint:
+    """Counted from the rows, whatever the index or the block say of them."""
+    counted = Fingerprinter()
+    for batch in snapshot.read(block):
+        counted.update(batch)
+    return counted.value
+
+
+# The verdict: for every claim of the demo one check, from what writers and the reader counted, from the index and the
+# objects, and from what the API server says.
 
 FEWER: Final = 5
 """So many times fewer blocks than were registered are few: fan-in of one level is not enough for it."""

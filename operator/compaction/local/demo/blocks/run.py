@@ -1,38 +1,153 @@
-"""The demo of block stores from beginning to end.
-
-In the stage's directory: `servers/` versitygw and PostgreSQL, `policy.yaml` what is applied, `control-plane/`,
-`operator/`. The Secrets are nowhere but in the API server, and where the operator gives them to its workers.
-"""
+"""The demo of block stores from beginning to end, and its screens."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
+from rich.table import Table
+from rich.text import Text
+
 from compaction.api.enums import JobState
+from compaction.api.job.job import CompactionJob, JobReceipt
+from compaction.api.text.printing import format_bytes
+from compaction.blocks.kind import BLOCKS
 from compaction.blocks.reader import BlockReader
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep.orphan_collector import collect_orphans, find_orphans
 from compaction.local.demo import scenes
-from compaction.local.demo.accident import Accident, damage
-from compaction.local.demo.blocks import scenario, view
-from compaction.local.demo.blocks.facts import StoreFacts, compare, look
-from compaction.local.demo.blocks.ledger import Ledger
-from compaction.local.demo.blocks.proof import Story, checks, read_amplification_of
-from compaction.local.demo.blocks.prover import Prover
-from compaction.local.demo.blocks.scenario import DAMAGED, DAMAGED_BLOCK, GRACE, POLICY, TENANTS, WRITE_SECONDS
-from compaction.local.demo.blocks.writers import Writer, writing
-from compaction.local.demo.cluster import DemoCluster, DemoObservation
-from compaction.local.demo.leaks import find_leaks
+from compaction.local.demo.blocks import writers
+from compaction.local.demo.blocks.proof import Prover, StoreFacts, Story, checks, compare, look, read_amplification_of
+from compaction.local.demo.blocks.writers import (
+    DAMAGED,
+    DAMAGED_BLOCK,
+    GRACE,
+    POLICY,
+    TENANTS,
+    TOP_LEVEL,
+    WRITE_SECONDS,
+    Entries,
+    Ledger,
+    Writer,
+    writing,
+)
+from compaction.local.demo.cluster import Accident, DemoCluster, DemoObservation, Replicas, damage, leftover_workers
 from compaction.local.demo.proving import proving
-from compaction.local.demo.replicas import Replicas, leftover_workers
-from compaction.local.demo.servers import Servers, start_servers
-from compaction.local.demo.stage import Stage
+from compaction.local.demo.scenes import MISSING, find_leaks, table_of
+from compaction.local.demo.stage import Servers, Stage, start_servers
 from compaction.local.errors import DemoError
+
+# What one sees of a block store while it runs: its policy and newest jobs, blocks by tenant and level, the reader.
+
+JOB_COLUMNS: Final = ("TENANT", "LEVEL", "BLOCKS", "SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScene:
+    """See `Scene`: of a block store."""
+
+    seen: DemoObservation
+    facts: StoreFacts
+    entries: Entries
+    prover: Prover
+    job_columns: Sequence[str] = JOB_COLUMNS
+
+    def job_cells(self, job: CompactionJob) -> tuple[str, ...]:
+        """See `Scene`."""
+        sources = job.spec.sources.blocks
+        return (
+            MISSING if sources is None else sources.tenant,
+            f"L{job.spec.level}",
+            MISSING if sources is None else str(len(sources.blocks)),
+            format_bytes(job.spec.estimated_bytes),
+        )
+
+    def reader_line(self) -> str:
+        """See `Scene`."""
+        return reader_line(self.prover)
+
+    def store_line(self) -> str:
+        """See `Scene`."""
+        return store_line(self.facts, self.entries)
+
+    def store_table(self) -> Table:
+        """See `Scene`."""
+        return store_table(self.facts, self.entries)
+
+
+def reader_line(prover: Prover) -> str:
+    """How it goes for the reader."""
+    wrong = f", {len(prover.different)} DIFFERENT" if prover.different else ""
+    last = f", the last one of {prover.last.rows} rows in {prover.last.blocks} blocks" if prover.last else ""
+    return f"reader: {prover.proven} instants equal{wrong}{last}"
+
+
+def store_line(facts: StoreFacts, entries: Entries) -> str:
+    """The store in one line."""
+    levels = Counter(block.level for block in facts.live)
+    shown = " ".join(f"L{level} {levels[level]}" for level in range(TOP_LEVEL + 1))
+    return f"{entries.count} blocks registered, {len(facts.live)} live ({shown}), {facts.tombstones} to delete"
+
+
+def store_table(facts: StoreFacts, entries: Entries) -> Table:
+    """By tenant: what was registered, and what a reader opens now."""
+    levels = tuple(f"L{level}" for level in range(TOP_LEVEL + 1))
+    table = table_of(("TENANT", "REGISTERED", "ROWS", *levels, "LIVE"))
+    for tenant in sorted(entries.blocks):
+        counts = facts.by_level.get(tenant, {})
+        cells = [str(counts.get(level, 0)) for level in range(TOP_LEVEL + 1)]
+        rows = str(entries.content[tenant].rows)
+        table.add_row(tenant, str(entries.blocks[tenant]), rows, *cells, str(sum(counts.values())))
+    return table
+
+
+def receipts_table(jobs: Sequence[CompactionJob], receipts: Mapping[str, JobReceipt]) -> Table:
+    """By level: what its jobs read, what they wrote, and that both hold the same rows."""
+    table = table_of(("LEVEL", "RECEIPTS", "BLOCKS", "ROWS", "BEFORE", "AFTER", "FINGERPRINTS BEFORE = AFTER"))
+    for level in sorted({job.spec.level for job in jobs}):
+        mine = [
+            receipts[job.metadata.name] for job in jobs if job.spec.level == level and job.metadata.name in receipts
+        ]
+        equal = sum(BLOCKS.proves_equal(one) for one in mine)
+        table.add_row(
+            f"L{level} -> L{level + 1}",
+            str(len(mine)),
+            f"{sum(len(one.sources) for one in mine)} -> {sum(len(one.outputs) for one in mine)}",
+            str(sum(one.records for one in mine)),
+            format_bytes(sum(one.bytes_before for one in mine)),
+            format_bytes(sum(one.bytes_after for one in mine)),
+            Text(f"{equal} of {len(mine)} equal", style="green" if equal == len(mine) else "bold red"),
+        )
+    return table
+
+
+def proof_table(entries: Entries, before: StoreFacts, after: StoreFacts, prover: Prover) -> Table:
+    """By tenant: rows as registered and as read, and how many blocks a query about it opens."""
+    table = table_of(("TENANT", "ROWS", "CONTENT", "REGISTERED", "LIVE AT THE BEGINNING", "LIVE AT THE END"))
+    for tenant, content in sorted(entries.content.items()):
+        read = prover.last.content.get(tenant) if prover.last is not None else None
+        table.add_row(
+            tenant,
+            str(content.rows),
+            Text("equal", style="green") if read == content else Text("DIFFERENT", style="bold red"),
+            str(entries.blocks[tenant]),
+            str(before.of(tenant)),
+            str(after.of(tenant)),
+        )
+    table.add_section()
+    table.add_row("all", "", "", str(entries.count), str(len(before.live)), str(len(after.live)))
+    return table
+
+
+# The demo of block stores from beginning to end.
+#
+# In the stage's directory: `servers/` versitygw and PostgreSQL, `policy.yaml` what is applied, `control-plane/`,
+# `operator/`. The Secrets are nowhere but in the API server, and where the operator gives them to its workers.
 
 SEED: Final = 6
 LONGEST_SECONDS: Final = 1200.0
@@ -122,14 +237,14 @@ class _Play:
         stage, cast = self.stage, self.cast
         before = look(self.store)
         entries = cast.ledger.entries()
-        stage.step(f"backlog: {view.store_line(before, entries)}")
+        stage.step(f"backlog: {store_line(before, entries)}")
         stage.step(f"damaged on purpose: block {cast.lost} of {DAMAGED.name}")
         self.cluster.run(
-            "apply", "-f", "-", input=scenario.secrets(self.servers.objects.options(), self.servers.database_url)
+            "apply", "-f", "-", input=writers.secrets(self.servers.objects.options(), self.servers.database_url)
         )
-        stage.step(f"Secrets applied: {scenario.CREDENTIALS_SECRET}, {scenario.INDEX_SECRET}")
+        stage.step(f"Secrets applied: {writers.CREDENTIALS_SECRET}, {writers.INDEX_SECRET}")
         replicas = stage.start_operator(self.cluster)
-        stage.apply_policy(self.cluster, scenario.policy(self.servers.url("blocks")))
+        stage.apply_policy(self.cluster, writers.policy(self.servers.url("blocks")))
         with scenes.watching(stage.console) as shown, proving(cast.prover):
             self._watch(replicas, shown, lambda seen, _: any(job.status.worker for job in seen.jobs))
             shown.say("a worker has its first jobs: writers go on writing, and a reader reads, from here to the end")
@@ -151,10 +266,10 @@ class _Play:
             facts = look(self.store)
             self.amplification = max(self.amplification, read_amplification_of(seen))
             entries = self.cast.ledger.entries()
-            shown.show(view.BlockScene(seen, facts, entries, self.cast.prover))
+            shown.show(BlockScene(seen, facts, entries, self.cast.prover))
             if time.monotonic() - self.began > LONGEST_SECONDS:
                 # The policy's status changes at each look, so a stage never sees this one stand still.
-                line = view.store_line(facts, entries)
+                line = store_line(facts, entries)
                 raise DemoError(f"not at its end after {LONGEST_SECONDS:.0f} s: {line}; see {self.stage.operator}")
 
         return self.stage.watch(self.cluster, replicas, show, done=lambda seen: done(seen, facts))
@@ -192,8 +307,8 @@ class _Play:
             replicas_alive=len(replicas.alive),
         )
         for table in (
-            view.receipts_table(seen.jobs, story.receipts),
-            view.proof_table(story.entries, before, story.after, cast.prover),
+            receipts_table(seen.jobs, story.receipts),
+            proof_table(story.entries, before, story.after, cast.prover),
         ):
             stage.console.print()
             stage.console.print(table)

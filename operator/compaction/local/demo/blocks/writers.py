@@ -1,31 +1,158 @@
-"""Applications that write: each tenant's rows become small Parquet blocks, uploaded and registered, one after another.
-
-Their blocks are plain Parquet, as any writer makes them: they carry no fingerprint, so the store counts the rows itself
-at registration, while the ledger has the writer's own count.
-"""
+"""Applications that write blocks in the demo, the ledger of their rows, and the policy of their store."""
 
 from __future__ import annotations
 
 import io
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
+from threading import Lock
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from ulid import ULID
 
-from compaction.blocks.fingerprint.rows import fingerprint
-from compaction.blocks.model import SECOND, RowFingerprint
-from compaction.blocks.paths import block_path
+from compaction.api.names import API_VERSION, POLICY_KIND
+from compaction.blocks.fingerprint.row_hashes import fingerprint
+from compaction.blocks.model import SECOND, RowFingerprint, block_path
 from compaction.blocks.store import BlockStore
 from compaction.errors import CompactionError
-from compaction.local.demo.blocks.ledger import Ledger
-from compaction.local.demo.blocks.scenario import SHARD, Tenant
+from compaction.local.demo.cluster import NAMESPACE, secrets_yaml
+
+# What the demo of block stores compacts: three tenants, one of them noisy, and the policy.
+
+POLICY: Final = "blocks"
+CREDENTIALS_SECRET: Final = "object-store"  # the name of a Secret
+INDEX_SECRET: Final = "block-index"  # the name of a Secret
+LEVELS: Final = ((20, "5s"), (8, "8s"), (4, "10s"))
+TOP_LEVEL: Final = len(LEVELS)
+"""What has come so far is not merged any more."""
+SPAN_HOURS: Final = 3
+"""Width of a window: only blocks of one window are merged, and a run may fall into two of them."""
+GRACE: Final = "12s"
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A writer of blocks: one each `pause` seconds, of `rows` rows each; `backlog` of them before the policy comes."""
+
+    name: str
+    pause: float
+    rows: int
+    backlog: int
+
+
+NOISY: Final = Tenant("noisy", pause=0.4, rows=3000, backlog=100)
+QUIET: Final = Tenant("acme", pause=1.5, rows=3000, backlog=20)
+DAMAGED: Final = Tenant("globex", pause=1.5, rows=3000, backlog=20)
+"""The tenant of whose blocks one loses bytes in the store."""
+TENANTS: Final = (NOISY, QUIET, DAMAGED)
+SHARD: Final = 0
+DAMAGED_BLOCK: Final = 5
+"""Which of the backlog, so that it has siblings on both sides."""
+WRITE_SECONDS: Final = 20.0
+"""So long writers write at least, from the first job on; else until the killed worker is replaced."""
+
+
+def policy(url: str) -> dict[str, Any]:
+    """The CompactionPolicy as a document. Small levels and short times, so that one can watch all of it."""
+    store = {
+        "url": url,
+        "credentialsSecretName": CREDENTIALS_SECRET,
+        "index": {"secretName": INDEX_SECRET},
+        "levels": [{"maxBlocks": blocks, "maxAge": age} for blocks, age in LEVELS],
+        "span": f"{SPAN_HOURS}h",
+        "mergeMemory": "256Mi",
+    }
+    return {
+        "apiVersion": API_VERSION,
+        "kind": POLICY_KIND,
+        "metadata": {"name": POLICY, "namespace": NAMESPACE},
+        "spec": {
+            "store": {"blockStore": store},
+            "trigger": {"interval": "3s"},
+            "limits": {"maxConcurrentJobs": 4},
+            "workers": {"launcher": "process", "max": 1, "slots": 2, "idleSeconds": 60, "sparkMaster": "local[2]"},
+            "cleanup": {"delay": GRACE},
+            "successfulJobsHistoryLimit": 500,
+            "failedJobsHistoryLimit": 500,
+        },
+    }
+
+
+def secrets(options: Mapping[str, str], index_url: str) -> str:
+    """The two Secrets as YAML. It is given to kubectl and written nowhere."""
+    return secrets_yaml({CREDENTIALS_SECRET: options, INDEX_SECRET: {"url": index_url}})
+
+
+# What was registered so far, counted by the writers from their own rows before they were uploaded.
+#
+# A registration and its entry are one step for readers of an instant, so "all rows registered so far" is one exact
+# number at each instant. Nothing that compacts knows of the ledger, so compaction goes on all the time.
+
+T = TypeVar("T")
+NOTHING = RowFingerprint()
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """All that was registered up to an instant, by tenant. `lost`: ids of blocks that cannot be read any more, on
+    purpose; their rows are not in `content`.
+    """
+
+    content: Mapping[str, RowFingerprint]
+    blocks: Mapping[str, int]
+    lost: frozenset[str] = frozenset()
+
+    @property
+    def count(self) -> int:
+        return sum(self.blocks.values())
+
+
+@dataclass
+class Ledger:
+    """Safe for threads."""
+
+    _lock: Lock = field(default_factory=Lock)
+    _content: dict[str, RowFingerprint] = field(default_factory=dict)
+    _blocks: Counter[str] = field(default_factory=Counter)
+    _lost: set[str] = field(default_factory=set)
+
+    def enter(self, tenant: str, content: RowFingerprint, register: Callable[[], object]) -> None:
+        """Register a block of a tenant and write down its content; neither when `register` raises."""
+        with self._lock:
+            register()
+            self._content[tenant] = self._content.get(tenant, NOTHING) + content
+            self._blocks[tenant] += 1
+
+    def lose(self, tenant: str, block: str, content: RowFingerprint) -> None:
+        """The block stays registered, and its rows can be read no more."""
+        with self._lock:
+            self._content[tenant] -= content
+            self._lost.add(block)
+
+    def entries(self) -> Entries:
+        """All of this instant."""
+        return self.instant(lambda: None)[1]
+
+    def instant(self, take: Callable[[], T]) -> tuple[T, Entries]:
+        """What `take` returns, and all that is registered while it runs: nothing begins or ends in between."""
+        with self._lock:
+            taken = take()
+            content, blocks = MappingProxyType(dict(self._content)), MappingProxyType(dict(self._blocks))
+            return taken, Entries(content, blocks, frozenset(self._lost))
+
+
+# Applications that write: each tenant's rows become small Parquet blocks, uploaded and registered, one after another.
+#
+# Their blocks are plain Parquet, as any writer makes them: they carry no fingerprint, so the store counts the rows
+# itself at registration, while the ledger has the writer's own count.
 
 SERVICES: Final = tuple(f"service-{number:02}" for number in range(20))
 JOIN_SECONDS: Final = 30.0

@@ -8,19 +8,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from compaction.catalogs.commands.command import Command
-from compaction.catalogs.commands.indexes import MakeIndexAvailable, StartBuildingIndex
-from compaction.catalogs.log.etcd.client import GatewayClient
-from compaction.catalogs.log.etcd.port import Get
-from compaction.catalogs.log.etcd.settings import EtcdSettings
+from compaction.catalogs.commands.schema_commands import MakeIndexAvailable, StartBuildingIndex
+from compaction.catalogs.log.etcd.gateway import GatewayClient
+from compaction.catalogs.log.etcd.wire import EtcdSettings, Get
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.log.layout import Keys
+from compaction.catalogs.manager.history import Settings
 from compaction.catalogs.manager.manager import CatalogManager
-from compaction.catalogs.manager.settings import Settings
 from compaction.catalogs.model.catalog import Catalog
-from compaction.local.demo.catalog import scenario
-from compaction.local.demo.catalog.model import Model, Recorded
-from compaction.local.demo.catalog.nodes import Node
-from compaction.local.demo.catalog.scenario import NODES, PARTITIONS, PREFIX, TABLES, VERSIONS
+from compaction.local.demo.catalog import nodes
+from compaction.local.demo.catalog.nodes import NODES, PARTITIONS, PREFIX, TABLES, VERSIONS, Model, Node, Recorded
 from compaction.local.errors import DemoError
 
 SETTINGS: Final = Settings(delay=2, max_skew=1)
@@ -78,13 +75,13 @@ class Author:
     def write_all(self, report: Callable[[str], None]) -> None:
         """A thousand versions with what pins them. Raises CatalogError, DemoError."""
         self._record(self.manager.catalog(1))
-        for commands in scenario.beginning():
+        for commands in nodes.beginning():
             self._run(commands)
         for node in self.nodes:
             hold_partitions(node, self._tables)
-        changes = scenario.changes()
+        changes = nodes.changes()
         while (version := self.manager.latest.version) < VERSIONS:
-            if version + 1 == scenario.INDEX_AT:
+            if version + 1 == nodes.INDEX_AT:
                 self._register_index()
             else:
                 self._run(next(changes))
@@ -108,17 +105,17 @@ class Author:
         return [one.id for one in self.manager.latest.tables.values() if one.name in TABLES]
 
     def _register_index(self) -> None:
-        self._run([scenario.index()])
-        self.index = next(one.id for one in self.manager.latest.indexes.values() if one.name == scenario.INDEX)
+        self._run([nodes.index()])
+        self.index = next(one.id for one in self.manager.latest.indexes.values() if one.name == nodes.INDEX)
         self._run([StartBuildingIndex(self.index)])
         self.nodes[0].act("start-index-build", indexId=self.index)
 
     def _pin(self, version: int) -> None:
-        if version == scenario.CHECKPOINT_AT:
+        if version == nodes.CHECKPOINT_AT:
             self.checkpointed_at = publish_now(self.nodes)
-        elif version == scenario.FIRST_TRANSACTION_AT:
+        elif version == nodes.FIRST_TRANSACTION_AT:
             self.first_transaction = self.nodes[0].act("begin")
-        elif version == scenario.SECOND_TRANSACTION_AT:
+        elif version == nodes.SECOND_TRANSACTION_AT:
             self.second_transaction = self.nodes[1].act("begin")
 
     def _run(self, commands: Sequence[Command]) -> Recorded:

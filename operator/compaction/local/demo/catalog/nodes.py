@@ -1,22 +1,203 @@
-"""Participants of the demo: reference participants as processes (`compactor catalogs serve`), driven over HTTP."""
+"""Participants of the demo as processes, its DDL, and what was written at each version."""
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
-from compaction.local.demo.catalog.scenario import AVAILABILITY
+from compaction.api.names import API_VERSION, CATALOG_KIND
+from compaction.catalogs.codec import canonical
+from compaction.catalogs.commands.command import PUBLIC, ColumnSpec, Command
+from compaction.catalogs.commands.schema_commands import CreateIndex, CreateSchema, DropSchema
+from compaction.catalogs.commands.table_commands import (
+    AddColumns,
+    CreateTable,
+    DropColumns,
+    DropTable,
+    PrimaryKey,
+    RenameTable,
+)
+from compaction.catalogs.commands.zone_commands import CreateZone, DropZone
+from compaction.catalogs.model.catalog import Catalog
+from compaction.catalogs.model.descriptors import ColumnType, Table
+from compaction.local.demo.cluster import NAMESPACE, secrets_yaml
 from compaction.local.errors import DemoError
 from compaction.local.processes.process import ProcessId, spawn
 from compaction.local.servers.versitygw import free_port
+
+# What the demo of catalogs compacts: the DDL of a thousand versions, and the CatalogCompaction.
+
+NAME: Final = "orders"
+PREFIX: Final = "/catalogs/orders"
+ETCD_SECRET: Final = "catalog-etcd"  # the name of a Secret
+PARTICIPANTS_SECRET: Final = "catalog-participants"  # the name of a Secret
+NODES: Final = ("node-1", "node-2", "node-3")
+PARTITIONS: Final = 2
+VERSIONS: Final = 1000
+"""So many there are before anything is cut."""
+CHECKPOINT_AT: Final = 100
+"""The version at which node-2 takes its last checkpoint."""
+FIRST_TRANSACTION_AT: Final = 300
+SECOND_TRANSACTION_AT: Final = 600
+INDEX_AT: Final = 800
+"""The version that registers an index, whose build does not end."""
+INDEX: Final = "BY_CUSTOMER"
+AVAILABILITY: Final = "1s"
+"""So long readers may use versions that were replaced."""
+ZONE: Final = "FAST"
+TABLES: Final = ("ORDERS", "CUSTOMERS", "ITEMS", "STOCK")
+SCHEMAS: Final = ("SALES", "STORE")
+
+
+def beginning() -> Iterator[Sequence[Command]]:
+    """A zone, tables and schemas, a version each: all participants hold all partitions of the tables."""
+    yield [CreateZone(ZONE, ("default",), partitions=PARTITIONS, replicas=len(NODES))]
+    for name in TABLES:
+        yield [_create_table(PUBLIC, name)]
+    for name in SCHEMAS:
+        yield [CreateSchema(name)]
+
+
+def changes() -> Iterator[Sequence[Command]]:
+    """DDL without an end, a version each: columns, schemas, zones and tables come and go, ten versions at a time. After
+    the beginning and the index, the last version of a demo ends ten of them: no table is left that has no partitions.
+    """
+    number = 0
+    while True:
+        number += 1
+        column, schema, zone = f"C{number}", f"S{number}", f"Z{number}"
+        yield [AddColumns(PUBLIC, "ORDERS", (_column(column),))]
+        yield [AddColumns(PUBLIC, "CUSTOMERS", (_column(column),))]
+        yield [CreateSchema(schema)]
+        yield [CreateZone(zone, ("default",), partitions=1, replicas=1)]
+        yield [_create_table(schema, "T")]
+        yield [RenameTable(schema, "T", "U")]
+        yield [DropTable(schema, "U")]
+        yield [DropZone(zone), DropSchema(schema)]
+        yield [DropColumns(PUBLIC, "CUSTOMERS", (column,))]
+        yield [DropColumns(PUBLIC, "ORDERS", (column,))]
+
+
+def index() -> CreateIndex:
+    """The index that is built slowly."""
+    return CreateIndex(PUBLIC, INDEX, "ORDERS", ("CUSTOMER",))
+
+
+def _create_table(schema: str, name: str) -> CreateTable:
+    columns = (ColumnSpec("ID", ColumnType.INT64, False), _column("CUSTOMER"))
+    return CreateTable(schema, name, columns, PrimaryKey(("ID",)), zone=ZONE)
+
+
+def _column(name: str) -> ColumnSpec:
+    return ColumnSpec(name, ColumnType.INT64, True)
+
+
+def compaction(etcd: str, participants: Mapping[str, str]) -> dict[str, Any]:
+    """The CatalogCompaction as a document; all nodes are expected, `participants` are found. Short times, so that one
+    can watch all of it.
+    """
+    return {
+        "apiVersion": API_VERSION,
+        "kind": CATALOG_KIND,
+        "metadata": {"name": NAME, "namespace": NAMESPACE},
+        "spec": {
+            "catalog": {"endpoints": [etcd], "prefix": PREFIX, "secretName": ETCD_SECRET},
+            "participants": {
+                "urls": [{"name": name, "url": url} for name, url in participants.items()],
+                "token": {"secretName": PARTICIPANTS_SECRET},
+            },
+            "topology": {"participants": list(NODES)},
+            "lowWatermark": {"updateInterval": "1s", "dataAvailability": AVAILABILITY},
+            "interval": "1s",
+        },
+    }
+
+
+def secrets(tls: Mapping[str, str], token: str) -> str:
+    """The two Secrets as YAML. It is given to kubectl and written nowhere."""
+    return secrets_yaml({ETCD_SECRET: tls, PARTICIPANTS_SECRET: {"token": token}})
+
+
+# What was written: each version with its activation time and a digest of its descriptors, recorded at write time; and
+# where history may begin, computed from that alone.
+
+_ACTIVATION = attrgetter("activation")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One version. `activation`: hybrid timestamp; `digest`: of all descriptors."""
+
+    version: int
+    activation: int
+    digest: str
+
+
+@dataclass
+class Model:
+    """All versions that were written, in order. Safe for threads."""
+
+    _lock: Lock = field(default_factory=Lock)
+    _recorded: list[Recorded] = field(default_factory=list)
+
+    def record(self, catalog: Catalog) -> Recorded:
+        """The version that was written last."""
+        one = Recorded(catalog.version, catalog.activation_time, digest(catalog))
+        with self._lock:
+            self._recorded.append(one)
+        return one
+
+    def all(self) -> tuple[Recorded, ...]:
+        """Those of this instant."""
+        with self._lock:
+            return tuple(self._recorded)
+
+    def active(self, at: int) -> Recorded:
+        """The version that is active at a hybrid timestamp, at or after the first one."""
+        recorded = self.all()
+        return recorded[bisect_right(recorded, at, key=_ACTIVATION) - 1]
+
+    def first_kept(self, required: int) -> int:
+        """The version that history begins with when it is needed from `required` on: the one before the version active
+        then, and never the last one.
+        """
+        return max(1, self.active(required).version - 1)
+
+
+def digest(catalog: Catalog) -> str:
+    """Of everything that a reader of the version sees. Column sets that a table had before are no part of it: those
+    that no kept version reaches are trimmed with the history.
+    """
+    seen = {
+        "version": catalog.version,
+        "activation": catalog.activation_time,
+        "default": catalog.default_zone_id,
+        "zones": [canonical.zone(one) for _, one in sorted(catalog.zones.items())],
+        "schemas": [[one.id, one.name] for _, one in sorted(catalog.schemas.items())],
+        "tables": [_table(one) for _, one in sorted(catalog.tables.items())],
+        "indexes": [canonical.index(one) for _, one in sorted(catalog.indexes.items())],
+    }
+    return hashlib.sha256(canonical.text(seen).encode("ascii")).hexdigest()
+
+
+def _table(one: Table) -> list[object]:
+    keys = [one.id, one.name, one.schema_id, one.zone_id, one.pk_index_id, list(one.pk_column_ids)]
+    return [*keys, [canonical.column(each) for each in one.columns]]
+
+
+# Participants of the demo: reference participants as processes (`compactor catalogs serve`), driven over HTTP.
 
 START_SECONDS: Final = 120.0
 """Until it answers. Not a measure of speed: a busy machine takes long to import."""

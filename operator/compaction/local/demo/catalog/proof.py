@@ -1,18 +1,212 @@
-"""The verdict: for every claim of the demo one check, from the model, from the reader, from etcd, and from what the API
-server says.
-"""
+"""The verdict on the demo of catalogs: pins, the reader that compares every version, one check for each claim."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
 from typing import Final
 
-from compaction.api.catalog.status import CatalogCompactionStatus
+from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
+from compaction.api.catalog.reasons import PINS, Reason
+from compaction.catalogs.errors import CatalogNotFoundError
+from compaction.catalogs.manager.history import History
+from compaction.catalogs.model.catalog import Catalog
+from compaction.errors import CompactionError
 from compaction.local.demo.catalog.history import Stored
-from compaction.local.demo.catalog.prover import Prover
-from compaction.local.demo.catalog.scenes import Shown
-from compaction.local.demo.check import Check
+from compaction.local.demo.catalog.nodes import Model, Node, Recorded, digest
+from compaction.local.demo.proving import Check
+
+# The pins, one after the other: what holds history, where it must begin meanwhile, and how the pin is released.
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One pin. `first`: the version that history must begin with while it holds; `participant`: "" when none is to be
+    named. `released`: what ends it, for a person; `release`: does that.
+    """
+
+    reason: Reason
+    participant: str
+    first: int
+    released: str
+    release: Callable[[], object]
+
+    @property
+    def title(self) -> str:
+        """The pin by its name."""
+        return f"{self.reason.value} of {self.participant}" if self.participant else self.reason.value
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a scene came to. `needed`: earliest version that a participant asked for; `rounds`: that ended while the pin
+    held and cut nothing more.
+    """
+
+    scene: Scene
+    status: CatalogCompactionStatus
+    since: datetime | None
+    needed: int
+    rounds: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the pin was named, and history began where it must."""
+        return shows(self.status, self.scene) and self.rounds > 0 and self.needed >= self.scene.first
+
+
+def shows(status: CatalogCompactionStatus, scene: Scene) -> bool:
+    """Whether a status names the pin of a scene, and begins where it must."""
+    ended = status.compaction
+    return (
+        ended is not None
+        and ended.reason == scene.reason
+        and ended.participant == scene.participant
+        and status.earliest_version == scene.first
+    )
+
+
+def since_of(status: CatalogCompactionStatus) -> datetime | None:
+    """Since when the pin holds, from the required time where that names it."""
+    pin, ended = status.required_time, status.compaction
+    if pin is not None and ended is not None and ended.reason in PINS and pin.reason == ended.reason:
+        return pin.since or ended.since
+    return None if ended is None else ended.since
+
+
+def needed_by(nodes: list[Node], model: Model) -> int:
+    """The earliest version that a participant asks for, from its own report; the last one when none asks.
+    Raises DemoError.
+    """
+    times: list[int] = []
+    for node in nodes:
+        report = node.report()
+        times += [int(report["transactions"]), int(report["lowWatermark"])]
+        times += [int(one["minimum"]) for one in report["partitions"]]
+    versions = [model.active(at).version for at in times if at]
+    return min(versions, default=model.all()[-1].version)
+
+
+def status_of(catalog: CatalogCompaction) -> str:
+    """The state of a catalog in one line."""
+    status = catalog.status
+    if status.earliest_version is None or status.compaction is None:
+        return "no round has read the log yet"
+    ended = status.compaction
+    who = f" of {ended.participant}" if ended.participant else ""
+    what = f", {ended.subject}" if ended.subject else ""
+    return f"versions {status.earliest_version} to {status.latest_version}; {ended.reason}{who}{what}"
+
+
+# The reader that proves it: at every time that is allowed, the catalog is the one that was written; at every time
+# before, it is refused by name.
+#
+# It reads as a process that follows the log all the time, and now and then as one that has just started.
+
+PAUSE_SECONDS: Final = 0.3
+FRESH_EVERY: Final = 5
+"""One reading of so many is that of a process that has just started."""
+REMEMBERED: Final = 3
+
+
+@dataclass
+class Prover:
+    """Reads and compares until `stopped`.
+
+    `follow`: the history of the process that follows; `fresh`: that of one that starts now. `proven`: times at which
+    the version was the one that was written; `refused`: times and numbers of versions that were cut, refused as such;
+    `earliest`: every first version that was ever seen, in order; `readings`: of the whole history, `started` of them
+    by processes that had just started.
+    """
+
+    model: Model
+    follow: Callable[[], History]
+    fresh: Callable[[], History]
+    stopped: threading.Event = field(default_factory=threading.Event)
+    proven: int = 0
+    refused: int = 0
+    readings: int = 0
+    started: int = 0
+    different: list[str] = field(default_factory=list)
+    wrong: int = 0
+    earliest: list[int] = field(default_factory=list)
+    error: CompactionError | None = None
+
+    def run(self) -> None:
+        """One reading after the other."""
+        try:
+            while not self.stopped.is_set():
+                begun = time.monotonic()
+                self.prove()
+                # A quarter of the time at most: the operator is on the same machine.
+                self.stopped.wait(max(PAUSE_SECONDS, 3 * (time.monotonic() - begun)))
+        except CompactionError as error:
+            self.error = error
+
+    def prove(self) -> None:
+        """Every version that was written, at its first and its last moment. Raises CatalogError."""
+        fresh = self.readings % FRESH_EVERY == FRESH_EVERY - 1
+        history = self.fresh() if fresh else self.follow()
+        self.started += fresh
+        self.readings += 1
+        # A version that is read was recorded a moment later at most: what is not recorded yet is left to the next one.
+        recorded = [one for one in self.model.all() if one.version <= history.latest.version]
+        first = max(1, history.earliest.version)
+        if not fresh and self.earliest[-1:] != [first]:
+            self.earliest.append(first)
+        for one, end in zip(recorded, _ends(recorded), strict=True):
+            if one.version < first:
+                self._refuse(history, one, end)
+            else:
+                self._equal(history, one, end)
+
+    def _equal(self, history: History, one: Recorded, end: int) -> None:
+        for at in (one.activation, end):
+            try:
+                found = history.active(at)
+            except CatalogNotFoundError as error:
+                self._differ(f"version {one.version} at {at}: {error}")
+                continue
+            if found.version != one.version:
+                self._differ(f"at {at} version {found.version} is active, {one.version} was written")
+            elif at == one.activation and digest(found) != one.digest:
+                self._differ(f"version {one.version} has other descriptors than were written")
+            else:
+                self.proven += 1
+
+    def _refuse(self, history: History, one: Recorded, end: int) -> None:
+        reads: tuple[Callable[[], Catalog], ...] = (
+            partial(history.active, one.activation),
+            partial(history.active, end),
+            partial(history.catalog, one.version),
+        )
+        for read in reads:
+            try:
+                found = read()
+            except CatalogNotFoundError:
+                self.refused += 1
+                continue
+            self._differ(f"version {one.version} was cut, and version {found.version} is read in its place")
+
+    def _differ(self, what: str) -> None:
+        self.wrong += 1
+        if len(self.different) < REMEMBERED:
+            self.different.append(what)
+
+
+def _ends(recorded: Sequence[Recorded]) -> Iterator[int]:
+    """The last moment of each: before the next one, and for the last one its first."""
+    yield from (later.activation - 1 for later in recorded[1:])
+    if recorded:
+        yield recorded[-1].activation
+
+
+# The verdict: for every claim of the demo one check, from the model, from the reader, from etcd, and from what the
+# API server says.
 
 KEPT: Final = 2
 """The last version and the one before it always stay."""

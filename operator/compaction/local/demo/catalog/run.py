@@ -1,9 +1,4 @@
-"""The demo of catalogs from beginning to end.
-
-In the stage's directory: `servers/` etcd and the participants, `policy.yaml` the CatalogCompaction that is applied,
-`control-plane/`, `operator/`. The Secrets are nowhere but in the API server; etcd and participants have files of their
-own.
-"""
+"""The demo of catalogs from beginning to end, and its screens."""
 
 from __future__ import annotations
 
@@ -16,33 +11,112 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from threading import Event
 from typing import Final
 
+from rich.console import Console
+from rich.table import Table
+
+from compaction.api.catalog.catalog import CatalogCompaction
 from compaction.api.catalog.reasons import Reason
-from compaction.api.catalog.resource import CatalogCompaction
-from compaction.catalogs.log.etcd.client import GatewayClient
+from compaction.api.text.printing import format_bytes
+from compaction.catalogs.log.etcd.gateway import GatewayClient
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.manager.history import History, recovered
 from compaction.catalogs.manager.manager import CatalogManager
-from compaction.local.cluster.state import LocalState, write_state
-from compaction.local.demo.catalog import scenario, view
+from compaction.local.cluster.control_plane import LocalState, write_state
+from compaction.local.demo.catalog import nodes
 from compaction.local.demo.catalog.history import Author, Stored, opened, stored
-from compaction.local.demo.catalog.model import Model
-from compaction.local.demo.catalog.nodes import Node, checkpointing, start_node, wait_ready
-from compaction.local.demo.catalog.proof import Story, checks
-from compaction.local.demo.catalog.prover import Prover
-from compaction.local.demo.catalog.scenario import NAME, NODES, PREFIX
-from compaction.local.demo.catalog.scenes import Scene, Shown, needed_by, shows, since_of
-from compaction.local.demo.cluster import NAMESPACE, DemoCluster
-from compaction.local.demo.leaks import find_leaks
+from compaction.local.demo.catalog.nodes import NAME, NODES, PREFIX, Model, Node, checkpointing, start_node, wait_ready
+from compaction.local.demo.catalog.proof import (
+    Prover,
+    Scene,
+    Shown,
+    Story,
+    checks,
+    needed_by,
+    shows,
+    since_of,
+    status_of,
+)
+from compaction.local.demo.cluster import NAMESPACE, DemoCluster, Replicas
 from compaction.local.demo.proving import proving
-from compaction.local.demo.replicas import Replicas
+from compaction.local.demo.scenes import MISSING, find_leaks, table_of
 from compaction.local.demo.stage import Stage, ends_of
 from compaction.local.errors import DemoError
 from compaction.local.programs.binaries import ensure_binaries
 from compaction.local.servers.etcd import LocalEtcd, serve_etcd
+
+# What one sees of a catalog: a line for each change, and the receipt at the end.
+
+LINE_SECONDS: Final = 5.0
+"""So often at least a line, as the reader goes on."""
+
+
+@dataclass
+class Lines:
+    """One line when the catalog's state has changed, and now and then one for the reader."""
+
+    console: Console
+    prover: Prover
+    began: float = field(default_factory=time.monotonic)
+    _last: str = ""
+    _said: float = 0.0
+
+    def show(self, catalog: CatalogCompaction) -> None:
+        """The state of this moment."""
+        now, state = time.monotonic(), status_of(catalog)
+        if state == self._last and now - self._said < LINE_SECONDS:
+            return
+        self._last, self._said = state, now
+        self.say(f"{state}; {reader_line(self.prover)}")
+
+    def say(self, line: str) -> None:
+        """A line with the seconds since the beginning."""
+        seconds = int(time.monotonic() - self.began)
+        self.console.print(f"{seconds:4d} s  {line}", highlight=False, markup=False, soft_wrap=True)
+
+
+def reader_line(prover: Prover) -> str:
+    """How it goes for the reader."""
+    wrong = f", {prover.wrong} DIFFERENT" if prover.wrong else ""
+    return f"reader: {prover.proven} times equal{wrong}, {prover.refused} refused"
+
+
+def pins_table(story: Story) -> Table:
+    """Each pin with its time, where history began, and what released it."""
+    table = table_of(("PIN", "SUBJECT", "SINCE", "HISTORY BEGINS AT", "RELEASED BY"))
+    for one in story.shown:
+        ended = one.status.compaction
+        subject = MISSING if ended is None else ended.subject or MISSING
+        table.add_row(one.scene.title, subject, _time(one.since), str(one.status.earliest_version), one.scene.released)
+    return table
+
+
+def receipt_table(story: Story) -> Table:
+    """What was there, what is left, and what was proven meanwhile."""
+    prover, before, after = story.prover, story.before, story.after
+    table = table_of(("RECEIPT", "BEFORE", "AFTER"))
+    table.add_row("versions in etcd", str(before.versions), str(after.versions))
+    table.add_row("bytes in etcd", format_bytes(before.bytes), format_bytes(after.bytes))
+    table.add_row("first version", "1", str(story.status.earliest_version))
+    table.add_row("times proven equal", "", str(prover.proven))
+    table.add_row("times refused", "", str(prover.refused))
+    table.add_row("different", "", str(prover.wrong))
+    return table
+
+
+def _time(moment: datetime | None) -> str:
+    return MISSING if moment is None else f"{moment:%H:%M:%S}"
+
+
+# The demo of catalogs from beginning to end.
+#
+# In the stage's directory: `servers/` etcd and the participants, `policy.yaml` the CatalogCompaction that is applied,
+# `control-plane/`, `operator/`. The Secrets are nowhere but in the API server; etcd and participants have files of
+# their own.
 
 LOOK_SECONDS: Final = 0.5
 LONGEST_SECONDS: Final = 300.0
@@ -64,7 +138,7 @@ def show(stage: Stage) -> bool:
             wait_ready(node, stage.servers)
         manager = stack.enter_context(opened(place.etcd.settings))
         author = Author(manager, Model(), list(place.nodes))
-        stage.step(f"{scenario.VERSIONS} versions of a catalog are written, while the control plane starts")
+        stage.step(f"{nodes.VERSIONS} versions of a catalog are written, while the control plane starts")
         written = pool.submit(author.write_all, stage.step)
         cluster = stage.start_cluster(policy=NAME, resources="ccat,lease")
         written.result()
@@ -131,19 +205,19 @@ class _Play:
     follower: CatalogManager
     released: Event
     prover: Prover = field(init=False)
-    lines: view.Lines = field(init=False)
+    lines: Lines = field(init=False)
     replicas: Replicas = field(init=False)
 
     def __post_init__(self) -> None:
         self.prover = Prover(self.author.model, lambda: self.follower.history, self._fresh)
-        self.lines = view.Lines(self.stage.console, self.prover)
+        self.lines = Lines(self.stage.console, self.prover)
 
     def perform(self) -> bool:
         stage, etcd = self.stage, self.servers.etcd
         before = stored(etcd.settings)
         stage.step(f"{before.versions} versions in etcd, {before.bytes} bytes; {NODES[2]} does not run")
-        self.cluster.run("apply", "-f", "-", input=scenario.secrets(self.servers.tls(), self.servers.token))
-        stage.step(f"Secrets applied: {scenario.ETCD_SECRET}, {scenario.PARTICIPANTS_SECRET}")
+        self.cluster.run("apply", "-f", "-", input=nodes.secrets(self.servers.tls(), self.servers.token))
+        stage.step(f"Secrets applied: {nodes.ETCD_SECRET}, {nodes.PARTICIPANTS_SECRET}")
         self.replicas = stage.start_operator(self.cluster)
         stage.apply_policy(self.cluster, self._manifest())
         shown = []
@@ -199,7 +273,7 @@ class _Play:
         self.author.finish_index()
 
     def _manifest(self) -> dict[str, object]:
-        return scenario.compaction(self.servers.etcd.url, {node.name: node.url for node in self.servers.nodes})
+        return nodes.compaction(self.servers.etcd.url, {node.name: node.url for node in self.servers.nodes})
 
     def _hold(self, scene: Scene) -> Shown:
         """Wait until the pin is named, show it, and see it hold."""
@@ -268,7 +342,7 @@ class _Play:
             leaks=find_leaks([self.servers.token], self.cluster, stage.operator, processes),
             replicas_alive=len(self.replicas.alive),
         )
-        for table in (view.pins_table(story), view.receipt_table(story)):
+        for table in (pins_table(story), receipt_table(story)):
             stage.console.print()
             stage.console.print(table)
         return stage.conclude(self.cluster, checks(story))

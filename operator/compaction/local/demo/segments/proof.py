@@ -1,28 +1,226 @@
-"""The verdict: for every claim of the demo one check, made from what the store's client was promised, from files
-measured before and after, and from what the API server says.
-"""
+"""The verdict on the demo of segment logs: losses on purpose, a reader of the live store, one check for each claim."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
+
+import numpy as np
 
 from compaction.api.enums import JobState
-from compaction.api.job.resource import JobReceipt
-from compaction.local.demo.accident import Accident
-from compaction.local.demo.check import Check
-from compaction.local.demo.cluster import DemoObservation
-from compaction.local.demo.outdated import last_reason, was_outdated
-from compaction.local.demo.segments.facts import LogFacts
-from compaction.local.demo.segments.losses import OwnerLosses
-from compaction.local.demo.segments.owners import FOLLOWER, LEADER
-from compaction.local.demo.segments.reader import KeyReader
-from compaction.local.demo.segments.receipts import commits_of, log_of, receipts_of
-from compaction.local.demo.segments.scenario import Archive
-from replicated_kv.workload import Comparison
+from compaction.api.job.job import CompactionJob, JobReceipt
+from compaction.local.demo.cluster import Accident, DemoObservation
+from compaction.local.demo.proving import Check, last_reason, was_outdated
+from compaction.local.demo.segments.owners import FOLLOWER, LEADER, Archive, Owners
+from compaction.segments.commit import fence
+from compaction.segments.errors import CorruptEntryError, LogChangedError
+from compaction.segments.reading.reader import EntryFingerprint, read_batches
+from compaction.segments.reading.view import open_log
+from replicated_kv.client import Client
+from replicated_kv.errors import KeyValueError
+from replicated_kv.messages import Status
+from replicated_kv.workload import Comparison, Workload
+
+# What can be read of a log and what it costs on disk, measured from the files alone, before and after.
+
+ATTEMPTS: Final = 20
+LOOK_PAUSE_SECONDS: Final = 0.2
+UNFINISHED: Final = frozenset({".link", ".compacting", ".partial"})
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """One log at one moment.
+
+    `fingerprint` is that of all readable live entries; `unreadable` are the indexes of live entries that fail their
+    checksum. `waiting` counts old names whose grace is not over. `disk_bytes` counts every file of the directory once,
+    however many names it has.
+    """
+
+    path: Path
+    fingerprint: str
+    entries: int
+    unreadable: tuple[int, ...]
+    segments: int
+    waiting: int
+    disk_bytes: int
+
+
+def measure(directory: Path) -> LogFacts:
+    """Read the whole log, every payload checked against its CRC.
+
+    Raises:
+        LogChangedError: it was compacted under our hands at every one of several attempts.
+    """
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return _measure(directory)
+        except LogChangedError:
+            time.sleep(LOOK_PAUSE_SECONDS)
+    return _measure(directory)
+
+
+def _measure(directory: Path) -> LogFacts:
+    log = open_log(directory)
+    corrupt: list[CorruptEntryError] = []
+    content = EntryFingerprint()
+    for batch in read_batches(log, live_only=True, on_corrupt=corrupt.append):
+        content.update_batch(batch)
+    return LogFacts(
+        path=directory,
+        fingerprint=content.hexdigest(),
+        entries=content.entries,
+        unreadable=tuple(error.index for error in corrupt),
+        segments=len(log.segments),
+        waiting=waiting(directory),
+        disk_bytes=disk_bytes(directory),
+    )
+
+
+def disk_bytes(directory: Path) -> int:
+    """Bytes of all segment files below `directory`, hard links counted once and symbolic links not at all."""
+    sizes = {}
+    for path in directory.glob("*.segment"):
+        status = path.lstat()
+        if not path.is_symlink():
+            sizes[status.st_dev, status.st_ino] = status.st_size
+    return sum(sizes.values())
+
+
+def waiting(directory: Path) -> int:
+    """How many old names wait for the end of their grace, and files of unfinished attempts that were not removed."""
+    names = {item.name for item in fence.read(directory).tombstones}
+    names |= {path.name for path in directory.iterdir() if path.is_symlink() or path.suffix in UNFINISHED}
+    return len(names)
+
+
+# A reader of the live store: keys at random, each compared with what was acknowledged, from beginning to end.
+
+READ_PAUSE_SECONDS: Final = 0.02
+REMEMBERED: Final = 3
+
+
+@dataclass
+class KeyReader:
+    """Reads until `stopped`; each value comes from the leader's log. For `proving`."""
+
+    workload: Workload
+    stopped: threading.Event = field(default_factory=threading.Event)
+    read: int = 0
+    wrong: list[str] = field(default_factory=list)
+    error: KeyValueError | None = None
+
+    def run(self) -> None:
+        """One key after the other. Of the wrong ones the first few are kept."""
+        random = np.random.default_rng(1)
+        with Client(self.workload.members, timeout=self.workload.timeout) as client:
+            try:
+                while not self.stopped.wait(READ_PAUSE_SECONDS):
+                    found = self.workload.check(client, int(random.integers(self.workload.keys)))
+                    self.read += 1
+                    if found and len(self.wrong) < REMEMBERED:
+                        self.wrong.append(found)
+            except KeyValueError as error:
+                self.error = error
+
+    def line(self) -> str:
+        """How it goes, for a person."""
+        return f"reader: {self.read} keys right" if not self.wrong else f"reader: WRONG: {self.wrong[0]}"
+
+
+# What the API server says of the jobs of one log.
+
+
+def log_of(job: CompactionJob) -> Path | None:
+    """The log that a job is about."""
+    sources = job.spec.sources.segment_log
+    return None if sources is None else Path(sources.path)
+
+
+def receipts_of(path: Path, jobs: Sequence[CompactionJob]) -> dict[str, JobReceipt]:
+    """The receipts of one log's jobs, by job name."""
+    return {job.metadata.name: job.status.receipt for job in jobs if log_of(job) == path and job.status.receipt}
+
+
+def commits_of(path: Path, jobs: Sequence[CompactionJob]) -> list[datetime]:
+    """When jobs of one log were committed, in order."""
+    receipts = receipts_of(path, jobs).values()
+    return sorted(one.committed_at for one in receipts if one.committed_at is not None)
+
+
+# What the owners suffer on purpose: the leader is killed and comes back; a follower is down until the others have
+# dropped entries that it does not have, and is installed.
+
+ENOUGH_BATCHES: Final = 20
+"""So many acknowledged batches show that the store works."""
+
+
+class Loss(Enum):
+    """How far it has gone, in this order."""
+
+    NONE = 0
+    LEADER_KILLED = 1
+    FOLLOWER_DOWN = 2
+    FOLLOWER_RETURNS = 3
+    OVER = 4
+
+
+@dataclass
+class OwnerLosses:
+    """`killed_at`: when the leader was killed; `batches`: acknowledged until then. `behind`: the follower's last entry
+    when it was killed; `skipped`: the leader's snapshot when it came back; `installed`: snapshots that it received.
+    """
+
+    owners: Owners
+    workload: Workload
+    stage: Loss = Loss.NONE
+    killed_at: datetime | None = None
+    batches: int = 0
+    behind: int = 0
+    skipped: int = 0
+    installed: int = 0
+
+    def happen(self, seen: DemoObservation, statuses: Mapping[str, Status]) -> str:
+        """The next of it, if it is due, in words; empty when nothing happened now. DemoError: a member ends at once."""
+        leader, follower = statuses.get(LEADER), statuses.get(FOLLOWER)
+        written = len(self.workload.moments)
+        if self.stage is Loss.NONE and self._compacted(seen) and written >= ENOUGH_BATCHES:
+            return self._kill_leader(written)
+        if self.stage is Loss.LEADER_KILLED and written >= self.batches + ENOUGH_BATCHES and follower is not None:
+            self.behind = follower.last
+            self.owners.kill(FOLLOWER)
+            self.stage = Loss.FOLLOWER_DOWN
+            return f"killed (SIGKILL): member {FOLLOWER}, at entry {self.behind}"
+        if self.stage is Loss.FOLLOWER_DOWN and leader is not None and leader.snapshot > self.behind:
+            self.skipped = leader.snapshot
+            self.owners.start(FOLLOWER)
+            self.stage = Loss.FOLLOWER_RETURNS
+            return f"member {FOLLOWER} starts again; the leader's snapshot is at entry {self.skipped} by now"
+        if self.stage is Loss.FOLLOWER_RETURNS and follower is not None and follower.installed:
+            self.installed, self.stage = follower.installed, Loss.OVER
+            return f"member {FOLLOWER} is installed: live entries it lacks, and the snapshot of {follower.snapshot}"
+        return ""
+
+    def _kill_leader(self, written: int) -> str:
+        self.owners.kill(LEADER)
+        self.killed_at, self.batches, self.stage = datetime.now(UTC), written, Loss.LEADER_KILLED
+        self.owners.start(LEADER)
+        return f"killed (SIGKILL): member {LEADER}, the leader, after {self.workload.written} changes; it starts again"
+
+    def _compacted(self, seen: DemoObservation) -> bool:
+        path = self.owners.log_of(LEADER)
+        return any(log_of(job) == path and job.status.state is JobState.SUCCEEDED for job in seen.jobs)
+
+
+# The verdict: for every claim of the demo one check, made from what the store's client was promised, from files
+# measured before and after, and from what the API server says.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,38 +1,142 @@
-"""The demo of segment logs from beginning to end.
-
-In the stage's directory: `data/` the logs, `servers/` what the members of the key-value store say, `policy.yaml` what
-is applied, `control-plane/`, `operator/`.
-"""
+"""The demo of segment logs from beginning to end, and its screens."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from rich.table import Table
+from rich.text import Text
+
 from compaction.api.enums import JobState
+from compaction.api.job.job import CompactionJob, JobReceipt
+from compaction.api.text.printing import format_bytes
 from compaction.local.demo import scenes
-from compaction.local.demo.accident import Accident
-from compaction.local.demo.cluster import DemoCluster, DemoObservation
+from compaction.local.demo.cluster import Accident, DemoCluster, DemoObservation, Replicas
 from compaction.local.demo.proving import proving
-from compaction.local.demo.replicas import Replicas
-from compaction.local.demo.segments import scenario, view
-from compaction.local.demo.segments.facts import LogFacts, measure, waiting
-from compaction.local.demo.segments.losses import Loss, OwnerLosses
-from compaction.local.demo.segments.owners import LEADER, NAMES, Owners, load_of, loading
-from compaction.local.demo.segments.proof import LogStory, checks
-from compaction.local.demo.segments.reader import KeyReader
-from compaction.local.demo.segments.receipts import commits_of
-from compaction.local.demo.segments.scenario import POLICY, Archive
+from compaction.local.demo.scenes import MISSING, table_of
+from compaction.local.demo.segments import owners
+from compaction.local.demo.segments.owners import LEADER, NAMES, POLICY, Archive, Owners, load_of, loading
+from compaction.local.demo.segments.proof import (
+    KeyReader,
+    LogFacts,
+    LogStory,
+    Loss,
+    OwnerLosses,
+    checks,
+    commits_of,
+    disk_bytes,
+    measure,
+    waiting,
+)
 from compaction.local.demo.stage import Stage
 from compaction.local.errors import DemoError
 from replicated_kv.client import Client
 from replicated_kv.errors import KeyValueError
 from replicated_kv.messages import Status
 from replicated_kv.workload import Comparison, Workload
+
+# What one sees of the logs while they are written and compacted, and the last screens.
+
+JOB_COLUMNS: Final = ("LOG", "SIZE", "RECLAIMED")
+
+
+@dataclass(frozen=True, slots=True)
+class LogScene:
+    """See `Scene`: of logs and their owners."""
+
+    seen: DemoObservation
+    statuses: Mapping[str, Status]
+    owners: Owners
+    reader: KeyReader
+    changes: int
+    job_columns: Sequence[str] = JOB_COLUMNS
+
+    def job_cells(self, job: CompactionJob) -> tuple[str, ...]:
+        """See `Scene`."""
+        receipt = job.status.receipt
+        return (
+            job.spec.target.rpartition("/")[2] or MISSING,
+            format_bytes(job.spec.estimated_bytes),
+            MISSING if receipt is None else format_bytes(receipt.bytes_reclaimed),
+        )
+
+    def reader_line(self) -> str:
+        """See `Scene`."""
+        return self.reader.line()
+
+    def store_line(self) -> str:
+        """See `Scene`."""
+        shown = ", ".join(f"{one.name} {one.entries} entries in {one.segments}" for one in self.statuses.values())
+        return f"{self.changes} changes acknowledged; needed entries and segments: {shown}"
+
+    def store_table(self) -> Table:
+        """See `Scene`."""
+        table = table_of(("MEMBER", "LAST", "APPLIED", "SNAPSHOT", "KEYS", "ENTRIES", "SEGMENTS", "DISK", "INSTALLED"))
+        for name in NAMES:
+            one = self.statuses.get(name)
+            if one is None:
+                table.add_row(name, Text("does not run", style="red"))
+                continue
+            numbers = (one.last, one.applied, one.snapshot, one.keys, one.entries, one.segments)
+            disk = format_bytes(disk_bytes(self.owners.log_of(name)))
+            table.add_row(name, *map(str, numbers), disk, str(one.installed))
+        return table
+
+
+def receipts_table(story: LogStory) -> Table:
+    """By log: what its jobs read, what they wrote, and that both hold the same entries."""
+    table = table_of(("LOG", "RECEIPTS", "GROUPS", "SOURCES", "ENTRIES", "BEFORE", "AFTER", "SHA-256 BEFORE = AFTER"))
+    for facts in _logs(story):
+        mine = list(story.receipts(facts.path).values())
+        rewrites = [one for one in mine if one.groups_committed]
+        equal = sum(one.fingerprint_before == one.fingerprint_after != "" for one in rewrites)
+        table.add_row(
+            facts.path.name,
+            str(len(mine)),
+            f"{_sum(mine, 'groups_committed')} of {_sum(mine, 'groups')}",
+            str(sum(len(one.sources) for one in mine)),
+            str(_sum(mine, "records")),
+            format_bytes(_sum(mine, "bytes_before")),
+            format_bytes(_sum(mine, "bytes_after")),
+            Text(f"{equal} of {len(rewrites)} equal", style="green" if equal == len(rewrites) else "bold red"),
+        )
+    return table
+
+
+def proof_table(story: LogStory) -> Table:
+    """By log: what can be read of it at the end, and what it costs."""
+    table = table_of(("LOG", "CONTENT", "IN SEGMENTS", "SEGMENTS", "DISK", "RECLAIMED"))
+    for facts in _logs(story):
+        comparison = next((one for one, other in story.members.values() if other is facts), None)
+        same = not comparison.different if comparison is not None else facts.fingerprint == story.before.fingerprint
+        table.add_row(
+            facts.path.name,
+            Text("equal", style="green") if same else Text("DIFFERENT", style="bold red"),
+            str(facts.entries),
+            str(facts.segments),
+            format_bytes(facts.disk_bytes),
+            format_bytes(_sum(list(story.receipts(facts.path).values()), "bytes_reclaimed")),
+        )
+    return table
+
+
+def _logs(story: LogStory) -> list[LogFacts]:
+    return [*(facts for _, facts in story.members.values()), story.after]
+
+
+def _sum(receipts: Sequence[JobReceipt], name: str) -> int:
+    return sum(getattr(one, name) for one in receipts)
+
+
+# The demo of segment logs from beginning to end.
+#
+# In the stage's directory: `data/` the logs, `servers/` what the members of the key-value store say, `policy.yaml`
+# what is applied, `control-plane/`, `operator/`.
 
 QUARANTINED: Final = r'{range .status.quarantined[*]}{.reason}: {.message}{"\n"}{end}'
 DONE: Final = (JobState.SUCCEEDED, JobState.FAULTY)
@@ -53,7 +157,7 @@ def show(stage: Stage) -> bool:
 
 
 def _create_and_measure(root: Path) -> tuple[Archive, LogFacts]:
-    archive = scenario.create_archive(root)
+    archive = owners.create_archive(root)
     return archive, measure(archive.path)
 
 
@@ -86,7 +190,7 @@ class _Play:
             f"damaged on purpose: {before.path.name}/{self.archive.damage.file}, index {self.archive.damage.index}"
         )
         replicas = stage.start_operator(self.cluster)
-        stage.apply_policy(self.cluster, scenario.policy(stage.data))
+        stage.apply_policy(self.cluster, owners.policy(stage.data))
         with scenes.watching(stage.console) as shown, Client(self.owners.members) as client:
             with proving(self.reader), loading(self.workload):
                 shown.say("keys are overwritten and deleted, and a reader reads them, from here on")
@@ -110,7 +214,7 @@ class _Play:
             replicas_alive=len(replicas.alive),
         )
         stage.command(self.cluster, "get", "cpol", POLICY, "-o", f"jsonpath={QUARANTINED}")
-        for table in (view.receipts_table(story), view.proof_table(story)):
+        for table in (receipts_table(story), proof_table(story)):
             stage.console.print()
             stage.console.print(table)
         return stage.conclude(self.cluster, checks(story))
@@ -128,7 +232,7 @@ class _Play:
         def show(seen: DemoObservation) -> None:
             self.owners.check()
             self.statuses = self.owners.statuses(client)
-            shown.show(view.LogScene(seen, self.statuses, self.owners, self.reader, self.workload.written))
+            shown.show(LogScene(seen, self.statuses, self.owners, self.reader, self.workload.written))
             if time.monotonic() - self.began > LONGEST_SECONDS:
                 raise DemoError(f"not at its end after {LONGEST_SECONDS:.0f} s; see {self.stage.operator}")
 

@@ -1,26 +1,238 @@
-"""The verdict: for every claim of the demo one check, from what writers and reader counted, from the records of the
-branches and the objects, and from what the API server says.
-"""
+"""The verdict on the demo of staging areas: one check for each claim, from writers, reader, records and objects."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
+from typing import Final
+
+import numpy as np
 
 from compaction.api.enums import JobState
-from compaction.api.job.resource import CompactionJob, JobReceipt
-from compaction.local.demo.accident import Accident, Succession
-from compaction.local.demo.check import Check
-from compaction.local.demo.cluster import DemoObservation
-from compaction.local.demo.outdated import last_reason, was_outdated
-from compaction.local.demo.staging.facts import BranchFacts, LeftOver, Listing, due
-from compaction.local.demo.staging.prover import ProvedStretch, StagingProver
-from compaction.local.demo.staging.scenario import CLEANUP, COMMITTED, DAMAGED, EXPERIMENT, PURGED
-from compaction.local.demo.staging.writers import BranchWriter
-from compaction.staging.kind import STAGING
-from compaction.staging.measures import MOST_TOMBSTONES
+from compaction.api.job.job import CompactionJob, JobReceipt
+from compaction.errors import CompactionError
+from compaction.local.demo.cluster import Accident, DemoObservation, Succession
+from compaction.local.demo.proving import Check, last_reason, was_outdated
+from compaction.local.demo.staging.writers import (
+    CLEANUP,
+    COMMITTED,
+    DAMAGED,
+    EXPERIMENT,
+    LOGS_PREFIX,
+    PURGED,
+    THRESHOLDS,
+    TOTAL,
+    BranchModel,
+    BranchWriter,
+    EntryColumns,
+    Moment,
+    decode_entries,
+    key_of,
+)
+from compaction.staging.errors import CorruptRangeError, TooManyTriesError
+from compaction.staging.flows.area import Area
+from compaction.staging.flows.reading import Reader, View, effective, read_consistently
+from compaction.staging.format.columns import concatenated, tombstones
+from compaction.staging.kind import MOST_TOMBSTONES, STAGING
+from compaction.staging.staged.counters import Counts
+from compaction.staging.staged.rows import after_prefix, layered
+from compaction.staging.sweep import reachable
+
+# What is staged and stored at one moment, from the records of the branches, the counters and the objects alone.
+
+
+@dataclass(frozen=True, slots=True)
+class BranchFacts:
+    """One branch. `commit`, `base`: ids, `base` is "" without a compacted base; `sealed`: sealed tokens; `counts`: what
+    is in all of its tokens by their counters.
+    """
+
+    name: str
+    commit: str
+    base: str
+    sealed: int
+    counts: Counts
+
+
+def look(area: Area) -> dict[str, BranchFacts]:
+    """Every branch by its name. Raises DatabaseError."""
+    records = [branch.record for branch in area.branches.every()]
+    counted = area.counters.read({token for record in records for token in record.tokens})
+    return {
+        record.id: BranchFacts(
+            record.id,
+            record.commit_id,
+            record.compacted_base,
+            len(record.sealed_tokens),
+            sum((counted.get(token, Counts()) for token in record.tokens), Counts()),
+        )
+        for record in records
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A listing of the first thousand records below `logs/`. `stepped_over`: tombstones below that prefix."""
+
+    seconds: float
+    records: int
+    stepped_over: int
+
+
+def list_logs(area: Area, branch: str, *, times: int = 1) -> Listing:
+    """List and count; the fastest of so many times. Raises CompactionError."""
+    reader, seconds, records = Reader(area), list[float](), 0
+    for _ in range(times):
+        began = time.monotonic()
+        records = len(reader.list(branch, prefix=LOGS_PREFIX).entries)
+        seconds.append(time.monotonic() - began)
+    stop = after_prefix(LOGS_PREFIX)
+    tokens = area.branches.get(branch).record.tokens
+    staged = layered([area.tokens.changes(token, LOGS_PREFIX, stop) for token in tokens])
+    return Listing(min(seconds), records, sum(int(np.count_nonzero(tombstones(batch))) for batch in staged))
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOver:
+    """What should be deleted: tokens that were compacted and have rows, objects that no commit or branch leads to."""
+
+    tokens: tuple[str, ...] = ()
+    objects: tuple[str, ...] = ()
+
+    @property
+    def none(self) -> bool:
+        return not (self.tokens or self.objects)
+
+
+def left_over(area: Area, compacted: Iterable[str]) -> LeftOver:
+    """`compacted`: tokens that became part of a base. Raises CompactionError."""
+    stored = {one.path for one in area.ranges.stored()}
+    with_rows = tuple(token for token in compacted if area.tokens.has_rows(token))
+    return LeftOver(with_rows, tuple(sorted(stored - reachable(area))))
+
+
+def due(facts: BranchFacts) -> bool:
+    """Whether a branch has reached a threshold of the policy."""
+    counts = facts.counts
+    reached = {"tombstones": counts.tombstones, "sealedTokens": facts.sealed, "stagedWrites": counts.writes}
+    return any(reached[name] >= least for name, least in THRESHOLDS.items())
+
+
+# The reader that proves it: every record of each branch, a stretch of keys at a time, compared with its model.
+
+STRETCH: Final = 50_000
+PAUSE_SECONDS: Final = 0.05
+REMEMBERED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ProvedStretch:
+    """The records `first` to `last` of a branch. `exact`: no change was made meanwhile; `seconds`: of the reading."""
+
+    branch: str
+    first: int
+    last: int
+    records: int
+    different: tuple[int, ...]
+    exact: bool
+    seconds: float
+
+    def difference(self) -> str:
+        """What is not as it should be, for a person."""
+        keys = ", ".join(key_of(number).decode() for number in self.different[:REMEMBERED])
+        return f"{self.branch}: {len(self.different)} records differ: {keys}"
+
+
+@dataclass
+class StagingProver:
+    """Reads and compares until `stopped`. `damaged`: the range that is damaged now, of branch `where`: there an error
+    that names it is right, and counted in `refused`. `states`: of branches that were read (commit, base and tokens).
+    """
+
+    area: Area
+    models: Mapping[str, BranchModel]
+    stopped: threading.Event = field(default_factory=threading.Event)
+    damaged: tuple[str, str] | None = None
+    proven: int = 0
+    exact: int = 0
+    again: int = 0
+    refused: int = 0
+    records: int = 0
+    states: set[tuple[str, ...]] = field(default_factory=set)
+    different: list[str] = field(default_factory=list)
+    error: CompactionError | None = None
+
+    def run(self) -> None:
+        """One branch after the other, from its first record to its last."""
+        try:
+            while not self.stopped.is_set():
+                for name in self.models:
+                    for first in range(0, TOTAL, STRETCH):
+                        seconds = self._one(name, first, min(first + STRETCH, TOTAL))
+                        # A third of the time at most: it is the workers' machine too.
+                        if self.stopped.wait(max(PAUSE_SECONDS, 2 * seconds)):
+                            return
+        except CompactionError as error:
+            self.error = error
+
+    def prove(self, name: str) -> list[ProvedStretch]:
+        """All of a branch. Raises CompactionError: it could not be read."""
+        return [self._prove(name, first, min(first + STRETCH, TOTAL)) for first in range(0, TOTAL, STRETCH)]
+
+    def _one(self, name: str, first: int, last: int) -> float:
+        began, expected_damage = time.monotonic(), self.damaged
+        try:
+            self._prove(name, first, last)
+        except TooManyTriesError:
+            self.again += 1
+        except CorruptRangeError as error:
+            damage = self.damaged or expected_damage
+            if damage is None or name != damage[0] or damage[1] not in str(error):
+                raise
+            self.refused += 1
+        return time.monotonic() - began
+
+    def _prove(self, name: str, first: int, last: int) -> ProvedStretch:
+        began, model = time.monotonic(), self.models[name]
+        moment = model.moment(first, last)
+        found = self.read(name, first, last)
+        since = model.since(moment)
+        wrong = tuple(moment.differences(found, since).tolist())
+        proved = ProvedStretch(name, first, last, len(found), wrong, not since, time.monotonic() - began)
+        self.proven += not wrong
+        self.exact += proved.exact and not wrong
+        self.records += len(found)
+        if wrong and len(self.different) < REMEMBERED:
+            self.different.append(proved.difference())
+        return proved
+
+    def shows(self, reference: str, moment: Moment) -> bool:
+        """Whether a reference that no writer changes shows exactly the state of a moment. Raises CompactionError."""
+        return not any(
+            len(Moment(first, moment.versions[first:last], 0).differences(self.read(reference, first, last), []))
+            for first, last in ((at, min(at + STRETCH, TOTAL)) for at in range(0, TOTAL, STRETCH))
+        )
+
+    def read(self, reference: str, first: int, last: int) -> EntryColumns:
+        """Every record from number `first` to `last`, as the reference shows them. Raises CompactionError."""
+        stop = key_of(last) if last < TOTAL else None
+        states: list[tuple[str, ...]] = []
+
+        def read(view: View) -> EntryColumns:
+            states.append((reference, view.metarange_id, *view.tokens))
+            return decode_entries(concatenated(list(effective(self.area, view, key_of(first), stop))))
+
+        found = read_consistently(self.area, reference, read)
+        self.states.add(states[-1])
+        return found
+
+
+# The verdict: for every claim of the demo one check, from what writers and reader counted, from the records of the
+# branches and the objects, and from what the API server says.
 
 
 @dataclass(frozen=True, slots=True)

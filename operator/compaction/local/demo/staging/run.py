@@ -1,49 +1,249 @@
-"""The demo of staging areas from beginning to end.
-
-In the stage's directory: `servers/` versitygw and PostgreSQL, `policy.yaml` what is applied, `control-plane/`,
-`operator/`. The Secrets are nowhere but in the API server, and where the operator gives them to its workers.
-"""
+"""The demo of staging areas from beginning to end, its users and its screens."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
 from compaction.api.enums import JobState
+from compaction.api.job.job import CompactionJob
+from compaction.api.text.printing import format_bytes
 from compaction.local.demo import scenes
-from compaction.local.demo.accident import Accident, Succession
-from compaction.local.demo.cluster import NAMESPACE, DemoCluster, DemoObservation
-from compaction.local.demo.leaks import find_leaks
+from compaction.local.demo.cluster import (
+    NAMESPACE,
+    Accident,
+    DemoCluster,
+    DemoObservation,
+    Replicas,
+    Succession,
+    damage,
+    leftover_workers,
+)
 from compaction.local.demo.proving import proving
-from compaction.local.demo.replicas import Replicas, leftover_workers
-from compaction.local.demo.servers import Servers, start_servers
-from compaction.local.demo.stage import Stage
-from compaction.local.demo.staging import scenario, view
-from compaction.local.demo.staging.cast import StagingCast
-from compaction.local.demo.staging.facts import BranchFacts, LeftOver, Listing, due, left_over, list_logs, look
-from compaction.local.demo.staging.proof import StagingStory, branch_of, checks
-from compaction.local.demo.staging.scenario import (
+from compaction.local.demo.scenes import MISSING, find_leaks, table_of
+from compaction.local.demo.stage import Servers, Stage, start_servers
+from compaction.local.demo.staging import writers
+from compaction.local.demo.staging.proof import (
+    BranchFacts,
+    LeftOver,
+    Listing,
+    StagingProver,
+    StagingStory,
+    branch_of,
+    checks,
+    due,
+    left_over,
+    list_logs,
+    look,
+)
+from compaction.local.demo.staging.writers import (
+    BRANCHES,
     CLEANUP,
     COMMITTED,
+    COMMITTER,
     DAMAGED,
     EXPERIMENT,
     GRACE,
+    LOGS,
     POLICY,
     PURGED,
     REPOSITORY,
+    TABLES,
+    TOTAL,
     WRITE_SECONDS,
+    BranchModel,
+    BranchWriter,
+    encode_entries,
+    key_of,
+    writing,
 )
-from compaction.local.demo.staging.writers import writing
 from compaction.local.errors import DemoError
-from compaction.staging.measures import MOST_TOMBSTONES
+from compaction.staging.flows.area import Area
+from compaction.staging.flows.branching import Brancher
+from compaction.staging.flows.committing import Committer, Draft
+from compaction.staging.format.columns import RecordColumns
+from compaction.staging.kind import MOST_TOMBSTONES, STAGING
 from compaction.staging.store import StagingConnection, StagingStore
+from compaction.staging.tree.applying import apply
+
+# What one sees of a staging area while it runs: its policy and newest jobs, the branches, the reader.
+
+JOB_COLUMNS: Final = ("BRANCH", "TOKENS", "SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class StagingScene:
+    """See `Scene`: of a staging area."""
+
+    seen: DemoObservation
+    facts: Mapping[str, BranchFacts]
+    writers: Mapping[str, BranchWriter]
+    prover: StagingProver
+    job_columns: Sequence[str] = JOB_COLUMNS
+
+    def job_cells(self, job: CompactionJob) -> tuple[str, ...]:
+        """See `Scene`."""
+        sources = job.spec.sources.metarange
+        tokens = MISSING if sources is None else str(len(sources.tokens))
+        return (branch_of(job), tokens, format_bytes(job.spec.estimated_bytes))
+
+    def reader_line(self) -> str:
+        """See `Scene`."""
+        prover = self.prover
+        wrong = f", {len(prover.different)} DIFFERENT" if prover.different else ""
+        refused = f", {prover.refused} refused" if prover.refused else ""
+        return f"reader: {prover.proven} readings equal{wrong}{refused}, {prover.records} records"
+
+    def store_line(self) -> str:
+        """See `Scene`."""
+        return "; ".join(f"{name} {_staged(facts)}" for name, facts in self.facts.items())
+
+    def store_table(self) -> Table:
+        """See `Scene`."""
+        table = table_of(("BRANCH", "CHANGES", "COMMITS", "STAGED", "TOMBSTONES", "SEALED", "COMPACTED BASE"))
+        for name, facts in self.facts.items():
+            writer = self.writers[name]
+            staged, tombstones = str(facts.counts.writes), str(facts.counts.tombstones)
+            changes, commits = str(writer.model.acknowledged), str(writer.commits)
+            table.add_row(name, changes, commits, staged, tombstones, str(facts.sealed), facts.base[:12] or MISSING)
+        return table
+
+
+def _staged(facts: BranchFacts) -> str:
+    counts = facts.counts
+    return f"{counts.writes} writes ({counts.tombstones} tombstones) in {facts.sealed + 1} tokens"
+
+
+def receipts_table(story: StagingStory) -> Table:
+    """By branch: tokens that became part of its base, ranges that were written, and that both hold the same."""
+    table = table_of(("BRANCH", "RECEIPTS", "TOKENS", "RANGES", "RECORDS", "FINGERPRINTS BEFORE = AFTER"))
+    for name in story.writers:
+        mine = story.receipts_of(name)
+        equal = sum(STAGING.proves_equal(one) for one in mine)
+        table.add_row(
+            name,
+            str(len(mine)),
+            str(sum(len(one.sources) for one in mine)),
+            str(sum(len(one.outputs) for one in mine)),
+            str(sum(one.records for one in mine)),
+            Text(f"{equal} of {len(mine)} equal", style="green" if equal == len(mine) else "bold red"),
+        )
+    return table
+
+
+def proof_table(story: StagingStory) -> Table:
+    """By branch: what it shows by its writer and by the reader, and what a read of it asks."""
+    table = table_of(("BRANCH", "RECORDS", "CONTENT", "CHANGES", "COMMITS", "TOMBSTONES", "SEALED TOKENS"))
+    for name, writer in story.writers.items():
+        before, after, read = story.before[name], story.after[name], story.final.get(name, ())
+        equal = bool(read) and not any(one.different for one in read)
+        table.add_row(
+            name,
+            str(writer.model.records),
+            Text("equal", style="green") if equal else Text("DIFFERENT", style="bold red"),
+            str(writer.model.acknowledged),
+            str(writer.commits),
+            f"{before.counts.tombstones} -> {after.counts.tombstones}",
+            f"{before.sealed} -> {after.sealed}",
+        )
+    return table
+
+
+# Those who use the staging area: its repository and branches, a writer for each branch, and the reader.
+
+SEED = 15
+FIRST_VERSION = 1
+BATCH = 50_000
+
+
+@dataclass
+class StagingCast:
+    """`damaged`: id of the range that loses bytes, `before`: its bytes as they were."""
+
+    area: Area
+    writers: Mapping[str, BranchWriter]
+    prover: StagingProver
+    damaged: str = ""
+    before: bytes = field(default=b"", repr=False)
+
+    @classmethod
+    def create(cls, store: StagingStore, namespace: str) -> StagingCast:
+        """The repository with its branches on a commit of all records. Raises CompactionError."""
+        area = store.create(REPOSITORY, namespace, committer=COMMITTER, default_branch=COMMITTED.name)
+        tree = apply(area.ranges, "", _base()).metarange_id
+        Committer(area).commit(COMMITTED.name, Draft(COMMITTER, "the base"), tree=tree)
+        writers = {}
+        for number, branch in enumerate(BRANCHES):
+            if branch is not COMMITTED:
+                Brancher(area).create(branch.name, COMMITTED.name)
+            model = BranchModel(branch.name, np.full(TOTAL, FIRST_VERSION, np.uint32))
+            writers[branch.name] = BranchWriter(area, branch, model, seed=SEED + number)
+        return cls(area, writers, StagingProver(area, {name: one.model for name, one in writers.items()}))
+
+    def begin(self, *, purged: int = PURGED) -> None:
+        """The backlog: deletions below `logs/` on the branch that purges, a few changes on the others, and a range of
+        its own for the branch that will have a damaged one. Raises CompactionError.
+        """
+        for writer in self.writers.values():
+            if writer.branch.purges:
+                writer.purge(purged)
+            else:
+                writer.write_sets(5)
+        Committer(self.area).commit(DAMAGED.name, Draft(COMMITTER, "ranges of its own"))
+        self.damage()
+
+    def damage(self) -> None:
+        """Bytes of a range of one branch are inverted: of one that no other branch has, below `tables/`."""
+        area = self.area
+        head = area.references.commit(DAMAGED.name).meta_range_id
+        base = area.references.commit(f"{DAMAGED.name}~1").meta_range_id
+        shared = {one.id for one in area.ranges.ranges(base)}
+        own = [one.id for one in area.ranges.ranges(head, key_of(LOGS)) if one.id not in shared]
+        if not own:
+            raise DemoError(f"branch {DAMAGED.name} has no range of its own")
+        self.damaged = own[-1]
+        self.prover.damaged = (DAMAGED.name, self.damaged)
+        self.before = damage(area.ranges.objects, area.ranges.path(self.damaged))
+
+    def restore(self) -> None:
+        """The range is as it was."""
+        self.area.ranges.objects.put(self.area.ranges.path(self.damaged), self.before)
+        self.area.ranges.forget(self.damaged)
+        self.prover.damaged = None
+
+    def check(self) -> None:
+        """Raises what ended one of them too early."""
+        for error in (*(writer.error for writer in self.writers.values()), self.prover.error):
+            if error is not None:
+                raise error
+
+    @property
+    def moments(self) -> list[float]:
+        """When changes were acknowledged, epoch seconds."""
+        return sorted(moment for writer in self.writers.values() for moment in writer.moments)
+
+
+def _base() -> Iterator[RecordColumns]:
+    for first in range(0, LOGS + TABLES, BATCH):
+        numbers = np.arange(first, min(first + BATCH, TOTAL))
+        yield encode_entries(numbers, np.full(len(numbers), FIRST_VERSION, np.uint32))
+
+
+# The demo of staging areas from beginning to end.
+#
+# In the stage's directory: `servers/` versitygw and PostgreSQL, `policy.yaml` what is applied, `control-plane/`,
+# `operator/`. The Secrets are nowhere but in the API server, and where the operator gives them to its workers.
 
 LONGEST_SECONDS: Final = 1200.0
 """After so long it does not come to an end any more. Not a measure of speed: a busy machine may take minutes."""
@@ -95,12 +295,12 @@ class _Play:
         milliseconds = f"{listed.seconds * 1000:.0f} ms"
         stage.step(f"listing logs/ of {CLEANUP.name} steps over {listed.stepped_over} tombstones: {milliseconds}")
         stage.step(f"damaged on purpose: range {cast.damaged} of branch {DAMAGED.name}")
-        secrets = scenario.secrets(self.servers.objects.options(), self.servers.database_url)
+        secrets = writers.secrets(self.servers.objects.options(), self.servers.database_url)
         self.cluster.run("apply", "-f", "-", input=secrets)
-        stage.step(f"Secrets applied: {scenario.CREDENTIALS_SECRET}, {scenario.KV_SECRET}")
+        stage.step(f"Secrets applied: {writers.CREDENTIALS_SECRET}, {writers.KV_SECRET}")
         replicas = stage.start_operator(self.cluster)
         self.succession = Succession(replicas)
-        stage.apply_policy(self.cluster, scenario.policy())
+        stage.apply_policy(self.cluster, writers.policy())
         with scenes.watching(stage.console) as shown, proving(cast.prover):
             shown.say(f"writers of {len(cast.writers)} branches write, and a reader reads, from here to the end")
             with writing(list(cast.writers.values())):
@@ -125,7 +325,7 @@ class _Play:
             self.cast.check()
             facts = look(self.cast.area)
             self._measure(seen)
-            scene = view.StagingScene(seen, facts, self.cast.writers, self.cast.prover)
+            scene = StagingScene(seen, facts, self.cast.writers, self.cast.prover)
             shown.show(scene)
             if time.monotonic() - self.began > LONGEST_SECONDS:
                 # The policy's status changes at each look, so a stage never sees this one stand still.
@@ -228,7 +428,7 @@ class _Play:
             left=self._left(seen),
             leaks=find_leaks(self.servers.secrets, self.cluster, stage.operator, processes),
         )
-        for table in (view.receipts_table(story), view.proof_table(story)):
+        for table in (receipts_table(story), proof_table(story)):
             stage.console.print()
             stage.console.print(table)
         return stage.conclude(self.cluster, checks(story))

@@ -1,15 +1,85 @@
-"""`compactor staging compact`: a branch, now, in this process."""
+"""`compactor staging compact`, `verify` and `sweep`: one branch or repository, now, in this process."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import socket
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
 
 import click
 
-from compaction.api.text.formatting import format_bytes, plural
-from compaction.cli.output import OutputFormat, emit, output_option
-from compaction.staging.cli.maintenance.branch_compaction import CompactedBranch, compact_branch
+from compaction.api.text.printing import format_age, format_bytes, plural
+from compaction.api.text.quantities import Duration
+from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
+from compaction.cli.output import Column, OutputFormat, emit, optional_bytes, output_option, print_table
+from compaction.cli.values import DurationParameter
+from compaction.errors import CompactionError
+from compaction.staging import verifying
 from compaction.staging.cli.options import StagingPlace, staging_options
+from compaction.staging.compaction import BranchWork, Rewritten, claim, retire, rewrite, swap_base, work_on
+from compaction.staging.errors import BranchClaimedError
+from compaction.staging.flows.area import Area
+from compaction.staging.sweep import (
+    SweptObjects,
+    SweptTokens,
+    sweep_objects,
+    sweep_tokens,
+    unreached_objects,
+    unused_tokens,
+)
+
+# A compaction of one branch in this process: claim, rewrite, proof, swap (docs/design/staging-areas.md#compaction).
+
+TOKEN: Final = 1
+"""A job of the command line has one attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedBranch:
+    """What became of a branch."""
+
+    job: str
+    work: BranchWork
+    rewritten: Rewritten
+
+
+def compact_branch(area: Area, name: str, *, take_over: bool = False) -> CompactedBranch | None:
+    """Compact all that a branch has staged; None when there is nothing.
+
+    A branch that another job has claimed is refused, unless it is taken over: that job commits nothing then. After an
+    error the claim is retired, and the branch shows what it did.
+
+    Raises UnknownRefError, BranchClaimedError, RepositoryReadOnlyError, WorkOutdatedError, StaleTokenError,
+    OutputSweptError, TooManyTriesError, and as `rewrite`.
+    """
+    area.repository.check_writable()
+    record = area.branches.get(name).record
+    work = work_on(area.repository.name, record, staged=area.tokens.has_rows(record.staging_token))
+    if not work.tokens:
+        return None
+    if record.claim_job and not take_over:
+        raise BranchClaimedError(name, record.claim_job)
+    job = f"cli-{socket.gethostname()[:40]}-{os.getpid()}-{uuid4().hex[:12]}"
+    with ExitStack() as undo:
+        undo.callback(_retire, area, name, job)
+        claim(area, work, job=job, token=TOKEN)
+        rewritten = rewrite(area, work)
+        written = (rewritten.tree, *(one.id for one in rewritten.applied.written))
+        swap_base(area, work, rewritten.tree, job=job, token=TOKEN, written=written)
+        undo.pop_all()
+    return CompactedBranch(job, work, rewritten)
+
+
+def _retire(area: Area, name: str, job: str) -> None:
+    # What went wrong before is the error to report.
+    with suppress(CompactionError):
+        retire(area, name, job)
+
+
+# `compactor staging compact`: a branch, now, in this process.
 
 
 @click.command()
@@ -56,3 +126,143 @@ def compacted_object(done: CompactedBranch) -> dict[str, Any]:
         "bytesWritten": sum(one.estimated_size for one in applied.written),
         "fingerprint": done.rewritten.fingerprint_after,
     }
+
+
+# `compactor staging verify`: everything is read again.
+
+
+@click.command()
+@click.argument("reference", metavar="[REF]", required=False)
+@staging_options(policy=True)
+@output_option()
+@click.pass_context
+def verify(context: click.Context, /, *, reference: str | None, place: StagingPlace, output: OutputFormat) -> None:
+    """Read every range of all commits and compacted bases, or of what REF shows, and every row of the tokens.
+
+    Checked are the checksums of all blocks, the ids of ranges, metaranges and commits (computed again from what was
+    read), counts, bounds, and that rows are what they should be. A line on stderr names each thing that is wrong; the
+    exit code is then 1. Changes nothing.
+
+    Example: compactor staging verify --repo logs
+    """
+    with place.area() as area:
+        found = verifying.verify(area, reference)
+    if output is not OutputFormat.TABLE:
+        counts = {name: getattr(found, name) for name in ("commits", "trees", "ranges", "records", "tokens", "rows")}
+        emit({**counts, "problems": list(found.problems)}, output)
+    else:
+        click.echo(
+            f"{plural(found.commits, 'commit')}, {plural(found.trees, 'tree')}, {plural(found.ranges, 'range')} with "
+            f"{plural(found.records, 'record')}, {plural(found.tokens, 'token')} with {plural(found.rows, 'row')}: "
+            f"{plural(len(found.problems), 'problem')}"
+        )
+    if found.problems:
+        report_all(found.problems)
+        context.exit(EXIT_DATA_ERROR)
+
+
+# `compactor staging sweep`: tokens and objects that nothing leads to, and deleting them after the grace.
+
+COLUMNS: Final = (
+    Column("kind", "What"),
+    Column("name", "Name"),
+    Column("bytes", "Bytes", optional_bytes, right=True),
+    Column("seconds", "Unused for", lambda seconds: "-" if seconds is None else format_age(seconds), right=True),
+    Column("due", "Due", lambda due: "yes" if due else "no"),
+)
+
+
+@click.command()
+@click.option("--delete", "deleting", is_flag=True, help="Apply (default: dry run).")
+@click.option(
+    "--grace",
+    type=DurationParameter(),
+    default="1h",
+    show_default=True,
+    help="How long they stay: longer than any listing, commit or compaction takes.",
+)
+@staging_options()
+@output_option()
+def sweep(*, deleting: bool, grace: Duration, place: StagingPlace, output: OutputFormat) -> None:
+    """Tokens that no branch has, ranges and metaranges that no commit and no branch leads to. Changes nothing without
+    --delete.
+
+    The grace of a token runs from the sweep that first saw it unused, that of an object from when it was written. A
+    tree that cannot be read stops the sweep, because it is not known what it has.
+
+    Example: compactor staging sweep --grace 6h --delete --repo logs
+    """
+    with place.area() as area:
+        if deleting:
+            area.repository.check_writable()
+            _show_swept(*sweep_all(area, float(grace)), output)
+        else:
+            _show_found(_found(area, float(grace)), output)
+
+
+def sweep_all(area: Area, grace: float) -> tuple[SweptTokens, SweptObjects]:
+    """Sweep tokens, then objects. Without a grace what is noted is due at once, so the tokens are swept once more."""
+    tokens = sweep_tokens(area, grace=grace)
+    if tokens.next_in == 0:
+        again = sweep_tokens(area, grace=grace)
+        tokens = SweptTokens(tokens.tokens + again.tokens, tokens.rows + again.rows, again.next_in)
+    return tokens, sweep_objects(area, grace=grace)
+
+
+def swept_object(tokens: SweptTokens, objects: SweptObjects) -> dict[str, Any]:
+    """What was deleted, with exact values."""
+    return {
+        "tokens": tokens.tokens,
+        "rows": tokens.rows,
+        "objects": objects.objects,
+        "bytes": objects.bytes,
+        "objectsWaiting": objects.unreached,
+        "nextTokenInSeconds": tokens.next_in,
+    }
+
+
+def _show_swept(tokens: SweptTokens, objects: SweptObjects, output: OutputFormat) -> None:
+    if output is not OutputFormat.TABLE:
+        emit(swept_object(tokens, objects), output)
+        return
+    waiting = f"; {plural(objects.unreached, 'object')} of no tree wait for the grace" if objects.unreached else ""
+    if tokens.next_in is not None:
+        waiting += f"; the next token is due in {format_age(tokens.next_in)}"
+    click.echo(
+        f"deleted: {plural(tokens.tokens, 'token')} with {plural(tokens.rows, 'row')}, "
+        f"{plural(objects.objects, 'object')} with {format_bytes(objects.bytes)}{waiting}"
+    )
+
+
+def _found(area: Area, grace: float) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = [
+        {
+            "kind": "token",
+            "name": one.token,
+            "bytes": None,
+            "seconds": one.seconds,
+            "due": one.seconds is not None and one.seconds >= grace,
+        }
+        for one in unused_tokens(area)
+    ]
+    rows += [
+        {
+            "kind": "object",
+            "name": one.id,
+            "bytes": one.bytes,
+            "seconds": one.seconds,
+            "due": one.seconds > grace and not one.claimed,
+        }
+        for one in unreached_objects(area)
+    ]
+    return rows
+
+
+def _show_found(rows: list[dict[str, Any]], output: OutputFormat) -> None:
+    if output is not OutputFormat.TABLE:
+        emit({"items": rows}, output)
+        return
+    if rows:
+        print_table(rows, COLUMNS)
+    due = sum(row["due"] for row in rows)
+    click.echo(f"{plural(len(rows), 'token or object', 'tokens and objects')} of no branch, {due} due; nothing changed")

@@ -1,1 +1,0 @@
-"""Documents in YAML as people write them for kubectl: policies and Secrets."""

@@ -1,0 +1,181 @@
+"""Claims of the adapter of a block store: its own, with signs of life, those of others, and refusals."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Final
+
+import structlog
+
+from compaction.blocks.errors import BlockClaimError, BlockStoreError
+from compaction.blocks.index.claims import HolderRecord, IndexRefusal, JobRecord, renew, sign_out
+from compaction.blocks.model import SECOND
+from compaction.blocks.store import BlockStore
+from compaction.errors import ClaimRefusal, ClaimRefusedError
+from compaction.storage.errors import StorageError
+from compaction.storage.opened import Holder, ThisProcess
+
+# What the index refuses a claim for, in the words of every store.
+
+
+@contextmanager
+def claiming() -> Iterator[None]:
+    """The errors of a claim in the words of every store. A job that was committed is no error: see `StoreAdapter`."""
+    try:
+        yield
+    except BlockClaimError as error:
+        if error.reason == IndexRefusal.JOB_COMMITTED:
+            return
+        # Those end with the job that has it; anything else will never be the job's.
+        busy = error.reason in (IndexRefusal.SOURCE_CLAIMED, IndexRefusal.JOB_HELD)
+        refusal = ClaimRefusal.BUSY if busy else ClaimRefusal.GONE
+        raise ClaimRefusedError(refusal, str(error)) from error
+    except (BlockStoreError, StorageError) as error:
+        raise ClaimRefusedError(ClaimRefusal.ERROR, str(error)) from error
+
+
+# The signs of life of a local run, from a thread of its own.
+
+log = structlog.get_logger(__name__)
+
+RENEW_EVERY: Final = 10.0
+"""Seconds; several renewals may fail before the lease is over."""
+
+
+class HolderHeartbeat:
+    """Renews a holder's lease from a thread of its own, from `start` to `stop`.
+
+    Args:
+        renew: one sign of life; what it raises of the store is logged, and it is called again.
+        every: seconds.
+    """
+
+    def __init__(self, renew: Callable[[], None], *, every: float = RENEW_EVERY) -> None:
+        self._renew = renew
+        self._every = every
+        self._ended = threading.Event()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin, unless it has begun before."""
+        with self._starting:
+            if self._thread is None and not self._ended.is_set():
+                self._thread = threading.Thread(target=self._run, name="holder", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """End; returns when no renewal is under way."""
+        self._ended.set()
+        with self._starting:
+            if self._thread is not None:
+                self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._every):
+            try:
+                self._renew()
+            except (BlockStoreError, StorageError) as error:
+                log.warning("no sign of life could be given", error=str(error))
+
+
+# Whether a process works on an open job, by the evidence on this machine.
+#
+# A holder on this machine is judged by its process (pid and start time: a pid alone is used again); any other one by
+# its silence. Claims of a cluster have no holder: its coordinator judges them by their Leases, and local runs leave
+# them alone. A process that is taken over although it lives loses only its work: its commit is refused.
+
+STRAY_CLAIM: Final = 3600 * SECOND
+"""Microseconds after which the claim of a job that gives no sign of life is taken for a leftover."""
+
+
+class Sign(StrEnum):
+    """What is known of the one who claimed a job. UNKNOWN: no local process did, so a cluster has it, or had it."""
+
+    ALIVE = "Alive"
+    DEAD = "Dead"
+    SILENT = "Silent"
+    UNKNOWN = "Unknown"
+
+    @property
+    def is_gone(self) -> bool:
+        """No process works on the job, and a local run takes it over."""
+        return self in (Sign.DEAD, Sign.SILENT)
+
+
+def sign_of(holder: HolderRecord | None, here: ThisProcess | None) -> Sign:
+    """What is known of a holder, seen from this process (None: from a place without processes of its own)."""
+    if holder is None:
+        return Sign.UNKNOWN
+    one = holder.holder
+    if here is not None and one.id == here.holder.id:
+        return Sign.ALIVE  # however long the index could not be reached
+    same_place = here is not None and bool(one.place) and one.place == here.holder.place
+    if same_place and here is not None and here.has_ended(one.pid, one.started):
+        return Sign.DEAD
+    return Sign.SILENT if holder.is_silent else Sign.ALIVE
+
+
+def is_parked(job: JobRecord, sign: Sign, *, now: int) -> bool:
+    """No process seems to work on this open job; its blocks wait until it is released. `now`: microseconds."""
+    return sign.is_gone or (sign is Sign.UNKNOWN and now - job.changed_at > STRAY_CLAIM)
+
+
+# The claims that the adapter of a store answers for: its own, with signs of life, and strays of others.
+
+
+class BlockClaims:
+    """Remembers which jobs were heard of. `here`: the process that claims; None for a cluster's coordinator."""
+
+    def __init__(self, here: ThisProcess | None) -> None:
+        self._here = here
+        self._known: set[str] = set()
+
+    @property
+    def holder(self) -> Holder | None:
+        """Who claims."""
+        return None if self._here is None else self._here.holder
+
+    def hear_of(self, jobs: Collection[str]) -> None:
+        """There are such jobs."""
+        self._known.update(jobs)
+
+    def retire_strays(self, store: BlockStore, jobs: Collection[str], *, waited: float) -> None:
+        """Give up the claims of jobs that are not among `jobs`: those that were deleted while they had one would keep
+        their blocks for ever, and so would those of processes that died. `waited`: microseconds since `jobs` were
+        counted. Raises DatabaseError.
+        """
+        now = store.now()
+        claimed = store.open_jobs()
+        for record in claimed:
+            if record.job not in jobs and self._is_stray(record, age=now - record.changed_at, waited=waited):
+                log.warning("the claim of a deleted job is released", job=record.job, token=record.token)
+                store.retire(record.job, token=record.token)
+        self._known &= {*jobs, *(record.job for record in claimed)}
+
+    def renew(self, store: BlockStore) -> None:
+        """A sign of life. Raises DatabaseError."""
+        if self._here is not None:
+            renew(store.index, self._here.holder.id)
+
+    def sign_out(self, store: BlockStore) -> None:
+        """This process claims nothing more; what cannot be written down now is forgotten by housekeeping."""
+        if self._here is None:
+            return
+        try:
+            sign_out(store.index, self._here.holder.id)
+        except (BlockStoreError, StorageError) as error:
+            log.info("the end of this process is not written down", error=str(error))
+
+    def _is_stray(self, record: JobRecord, *, age: int, waited: float) -> bool:
+        """Whether no process works on it. A claim younger than the count of jobs belongs to one that was not
+        counted.
+        """
+        if age > waited and record.job in self._known:
+            return True
+        sign = sign_of(record.holder, self._here)
+        # What no process has claimed is a coordinator's: another one may give it up, a local run does not.
+        return sign.is_gone or (sign is Sign.UNKNOWN and self._here is None and age > STRAY_CLAIM)

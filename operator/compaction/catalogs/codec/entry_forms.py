@@ -1,0 +1,213 @@
+"""Entries of updates (types 0 to 15, 18 to 21, 33): pairs of functions for each version of their serializers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from compaction.catalogs.codec import columns, indexes, schemas, tables, zones
+from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, Read, TypeId, Write, text_order
+from compaction.catalogs.model import entries as model
+
+
+class Form(NamedTuple):
+    """How one version of one type is read and written."""
+
+    read: Read
+    write: Write
+
+
+def _number(entry: Callable[[int], Any], field: str) -> Form:
+    """One id or delta."""
+    get = attrgetter(field)
+
+    def read(reader: ObjectReader) -> Any:
+        return entry(reader.number())
+
+    def write(writer: ObjectWriter, one: Any) -> None:
+        writer.number(get(one))
+
+    return Form(read, write)
+
+
+def _name(entry: Callable[[int, str], Any]) -> Form:
+    """An id and a new name."""
+
+    def read(reader: ObjectReader) -> Any:
+        return entry(reader.number(), reader.text())
+
+    def write(writer: ObjectWriter, one: Any) -> None:
+        writer.number(one.id)
+        writer.text(one.name)
+
+    return Form(read, write)
+
+
+def _plain(entry: Callable[[Any], Any], field: str, inner: Form) -> Form:
+    """Version 1: the payload of a descriptor."""
+    get = attrgetter(field)
+
+    def read(reader: ObjectReader) -> Any:
+        return entry(inner.read(reader))
+
+    def write(writer: ObjectWriter, one: Any) -> None:
+        inner.write(writer, get(one))
+
+    return Form(read, write)
+
+
+def _nested(entry: Callable[[Any], Any], field: str, types: frozenset[int], kind: Callable[[Any], TypeId]) -> Form:
+    """Version 2: a descriptor with its header."""
+    get = attrgetter(field)
+
+    def read(reader: ObjectReader) -> Any:
+        return entry(reader.object(types))
+
+    def write(writer: ObjectWriter, one: Any) -> None:
+        inner = get(one)
+        writer.object(kind(inner), inner)
+
+    return Form(read, write)
+
+
+def _always(kind: TypeId) -> Callable[[Any], TypeId]:
+    return lambda _: kind
+
+
+def _read_alter_column_1(reader: ObjectReader) -> model.AlterColumn:
+    return model.AlterColumn(columns.read_column_1(reader), reader.number())
+
+
+def _write_alter_column_1(writer: ObjectWriter, entry: model.AlterColumn) -> None:
+    columns.write_column_1(writer, entry.column)
+    writer.number(entry.table_id)
+
+
+def _read_alter_column_2(reader: ObjectReader) -> model.AlterColumn:
+    return model.AlterColumn(reader.object(columns.COLUMN), reader.number())
+
+
+def _write_alter_column_2(writer: ObjectWriter, entry: model.AlterColumn) -> None:
+    writer.object(TypeId.TABLE_COLUMN, entry.column)
+    writer.number(entry.table_id)
+
+
+def _read_new_columns_1(reader: ObjectReader) -> model.NewColumns:
+    return model.NewColumns(columns.read_columns_1(reader), reader.number())
+
+
+def _write_new_columns_1(writer: ObjectWriter, entry: model.NewColumns) -> None:
+    columns.write_columns_1(writer, entry.columns)
+    writer.number(entry.table_id)
+
+
+def _read_new_columns_2(reader: ObjectReader) -> model.NewColumns:
+    return model.NewColumns(columns.read_columns_2(reader), reader.number())
+
+
+def _write_new_columns_2(writer: ObjectWriter, entry: model.NewColumns) -> None:
+    columns.write_columns_2(writer, entry.columns)
+    writer.number(entry.table_id)
+
+
+def _read_drop_columns(reader: ObjectReader) -> model.DropColumns:
+    table, names = reader.number(), reader.texts()
+    reader.residue.append(names)
+    return model.DropColumns(table, tuple(sorted(set(names), key=text_order)))
+
+
+def _write_drop_columns(writer: ObjectWriter, entry: model.DropColumns) -> None:
+    writer.number(entry.table_id)
+    writer.texts(writer.instead(entry.names))
+
+
+def _read_properties(reader: ObjectReader) -> model.AlterTableProperties:
+    return model.AlterTableProperties(
+        reader.number(),
+        reader.double() if reader.boolean() else None,
+        reader.int64() if reader.boolean() else None,
+    )
+
+
+def _write_properties(writer: ObjectWriter, entry: model.AlterTableProperties) -> None:
+    writer.number(entry.id)
+    for form, value in (("d", entry.stale_rows_fraction), ("q", entry.min_stale_rows_count)):
+        writer.boolean(value is not None)
+        if value is not None:
+            writer.packed(form, value)
+
+
+def _twice(form: Form) -> tuple[Form, Form]:
+    """Versions 1 and 2 of a type without children: the same bytes."""
+    return form, form
+
+
+_ZONE_1: Final = Form(zones.read_zone_1, zones.write_zone_1)
+_ZONE: Final = _always(TypeId.ZONE)
+
+ENTRIES: Final[dict[TypeId, tuple[type, tuple[Form, ...]]]] = {
+    TypeId.ALTER_COLUMN: (
+        model.AlterColumn,
+        (Form(_read_alter_column_1, _write_alter_column_1), Form(_read_alter_column_2, _write_alter_column_2)),
+    ),
+    TypeId.ALTER_ZONE: (
+        model.AlterZone,
+        (_plain(model.AlterZone, "zone", _ZONE_1), _nested(model.AlterZone, "zone", zones.ZONE, _ZONE)),
+    ),
+    TypeId.NEW_ZONE: (
+        model.NewZone,
+        (_plain(model.NewZone, "zone", _ZONE_1), _nested(model.NewZone, "zone", zones.ZONE, _ZONE)),
+    ),
+    TypeId.DROP_COLUMN: (model.DropColumns, _twice(Form(_read_drop_columns, _write_drop_columns))),
+    TypeId.DROP_INDEX: (model.DropIndex, _twice(_number(model.DropIndex, "id"))),
+    TypeId.DROP_TABLE: (model.DropTable, _twice(_number(model.DropTable, "id"))),
+    TypeId.DROP_ZONE: (model.DropZone, _twice(_number(model.DropZone, "id"))),
+    TypeId.MAKE_INDEX_AVAILABLE: (model.MakeIndexAvailable, _twice(_number(model.MakeIndexAvailable, "id"))),
+    TypeId.REMOVE_INDEX: (model.RemoveIndex, _twice(_number(model.RemoveIndex, "id"))),
+    TypeId.START_BUILDING_INDEX: (model.StartBuildingIndex, _twice(_number(model.StartBuildingIndex, "id"))),
+    TypeId.NEW_COLUMN: (
+        model.NewColumns,
+        (Form(_read_new_columns_1, _write_new_columns_1), Form(_read_new_columns_2, _write_new_columns_2)),
+    ),
+    TypeId.NEW_INDEX: (
+        model.NewIndex,
+        (
+            _plain(model.NewIndex, "index", Form(indexes.read_either_1, indexes.write_either_1)),
+            _nested(model.NewIndex, "index", indexes.INDEX, indexes.type_of),
+        ),
+    ),
+    TypeId.NEW_SYS_VIEW: (
+        model.NewSystemView,
+        (
+            _plain(model.NewSystemView, "view", Form(schemas.read_view_1, schemas.write_view_1)),
+            _nested(model.NewSystemView, "view", schemas.VIEW, _always(TypeId.SYSTEM_VIEW)),
+        ),
+    ),
+    TypeId.NEW_TABLE: (
+        model.NewTable,
+        (
+            _plain(model.NewTable, "table", Form(tables.read_table_1, tables.write_table_1)),
+            _nested(model.NewTable, "table", schemas.TABLE, _always(TypeId.TABLE)),
+        ),
+    ),
+    TypeId.RENAME_TABLE: (model.RenameTable, _twice(_name(model.RenameTable))),
+    TypeId.ID_GENERATOR: (model.AdvanceIds, _twice(_number(model.AdvanceIds, "delta"))),
+    TypeId.RENAME_INDEX: (model.RenameIndex, _twice(_name(model.RenameIndex))),
+    TypeId.SET_DEFAULT_ZONE: (model.SetDefaultZone, _twice(_number(model.SetDefaultZone, "id"))),
+    TypeId.NEW_SCHEMA: (
+        model.NewSchema,
+        (
+            _plain(model.NewSchema, "contents", Form(schemas.read_schema_1, schemas.write_schema_1)),
+            _nested(model.NewSchema, "contents", schemas.SCHEMA, _always(TypeId.SCHEMA)),
+        ),
+    ),
+    TypeId.DROP_SCHEMA: (model.DropSchema, _twice(_number(model.DropSchema, "id"))),
+    TypeId.ALTER_TABLE_PROPERTIES: (model.AlterTableProperties, (Form(_read_properties, _write_properties),)),
+}
+"""For each type of an entry: its class, and the forms of its versions from 1."""
+
+TYPE_OF_ENTRY: Final = {entry: kind for kind, (entry, _) in ENTRIES.items()}
+UPDATE: Final = frozenset(kind.value for kind in ENTRIES)
+UPDATE_1: Final = UPDATE - {TypeId.ALTER_TABLE_PROPERTIES.value}
+"""What protocol 1 knows."""

@@ -1,0 +1,438 @@
+"""One reconcile of a catalog: takes in results of work, begins rounds, and says in the status what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+from compaction.api.catalog.catalog import (
+    ANSWERED,
+    MAX_PARTICIPANTS,
+    CatalogCompaction,
+    CatalogCompactionStatus,
+    CatalogReason,
+    HybridTime,
+    ParticipantStatus,
+    ProcessStatus,
+    RequiredTime,
+    RoundStatus,
+    standing_of,
+)
+from compaction.api.catalog.catalog_spec import CatalogCompactionSpec
+from compaction.api.catalog.reasons import (
+    UNDEFINED,
+    Ended,
+    Finding,
+    Outcome,
+    Process,
+    Processes,
+    Reason,
+    Stage,
+    Trigger,
+    standing,
+)
+from compaction.api.conditions import reason_since
+from compaction.api.policy.store import conditions_for
+from compaction.api.text.quantities import timestamp_from_epoch
+from compaction.catalogs.compaction.observations import (
+    Ask,
+    CatalogDecision,
+    CatalogMemory,
+    CatalogSnapshot,
+    Task,
+    WriteCatalogStatus,
+)
+from compaction.catalogs.compaction.round import Answer, Pin, Round, Unanswered, WatermarkRule, due_in, moved
+from compaction.catalogs.compaction.steps import Step, round_milliseconds, step
+from compaction.catalogs.log.port import SnapshotOutcome
+from compaction.catalogs.model.descriptors import MINIMUM, hybrid, physical
+from compaction.core.reconcile.actions import Announce
+from compaction.core.reconcile.observations import Moment
+from compaction.core.reconcile.status.announcing import of_standing
+
+# The fencing token of a round (docs/design/catalog-compaction.md#fencing).
+
+
+def least_token(transitions: int, written: int) -> int:
+    """The least token of a round that begins. The round claims it from the log, which makes it larger than any that the
+    log has seen: so it grows also when Lease and status are lost.
+
+    Args:
+        transitions: leaseTransitions of the coordinator's Lease, which count its terms.
+        written: the last token in the status, 0 when there is none. A Lease that was deleted counts from 0 again: the
+            status keeps the token growing where the log does not answer.
+    """
+    return max(transitions, written) + 1
+
+
+# When a round begins (docs/design/catalog-compaction.md#processes).
+
+
+def rule_of(spec: CatalogCompactionSpec) -> WatermarkRule:
+    """The watermark's rule in milliseconds."""
+    return WatermarkRule(
+        round_milliseconds(spec.low_watermark.update_interval),
+        round_milliseconds(spec.low_watermark.data_availability),
+        round_milliseconds(spec.max_clock_skew),
+    )
+
+
+def triggered(memory: CatalogMemory, snapshot: CatalogSnapshot, spec: CatalogCompactionSpec) -> CatalogMemory:
+    """The memory with every trigger that has come; none while the catalog is suspended."""
+    assert snapshot.catalog is not None, "only an existing catalog has triggers"
+    generation, now = snapshot.catalog.metadata.generation, round_milliseconds(snapshot.now.wall)
+    if spec.suspend:
+        return memory
+    found: list[Trigger] = []
+    if memory.transitions != snapshot.transitions:
+        found.append(Trigger.NEW_TERM)
+    elif memory.generation != generation:
+        found.append(Trigger.SPEC_CHANGED)
+    rule = rule_of(spec)
+    if due_in(memory.watermark, rule, now) == 0:
+        watermark = moved(memory.watermark, rule, now)
+        if watermark != memory.watermark:
+            found.append(Trigger.WATERMARK)
+        memory = replace(memory, watermark=watermark)
+    if not found and _interval_left(memory, snapshot, spec) == 0.0:
+        found.append(Trigger.INTERVAL)
+    processes = memory.processes
+    for one in found:
+        processes = processes.triggered(one)
+    if memory.processes.stage is Stage.IDLE and found:
+        # Several at once are one: nothing has begun before the last of them.
+        processes = memory.processes.triggered(min(found, key=tuple(Trigger).index))
+    return replace(memory, processes=processes, transitions=snapshot.transitions, generation=generation)
+
+
+def _interval_left(memory: CatalogMemory, snapshot: CatalogSnapshot, spec: CatalogCompactionSpec) -> float | None:
+    """Seconds until the interval has passed; None while a round runs, and before the first one."""
+    if memory.processes.stage is not Stage.IDLE or memory.ended_at is None:
+        return None
+    return max(0.0, memory.ended_at + spec.interval - snapshot.now.monotonic)
+
+
+def next_in(memory: CatalogMemory, snapshot: CatalogSnapshot, spec: CatalogCompactionSpec) -> float | None:
+    """Seconds until time alone begins a round; None while it does not."""
+    if spec.suspend:
+        return None
+    watermark = due_in(memory.watermark, rule_of(spec), round_milliseconds(snapshot.now.wall)) / 1000
+    interval = _interval_left(memory, snapshot, spec)
+    return watermark if interval is None else min(watermark, interval)
+
+
+# The status of a catalog, from what the last steps found.
+
+
+def after_step(before: CatalogCompactionStatus, found: Step, now: Moment) -> CatalogCompactionStatus:
+    """The status with what a step found; the same status when that is nothing."""
+    changes: dict[str, Any] = {}
+    if found.heard is not None:
+        changes |= {"participants": _participants(found.heard)}
+        if before.round is not None:
+            asked = len(found.heard.topology.asked)
+            numbers = {"participants": asked, "answered": len(found.heard.answers)}
+            changes["round"] = before.round.model_copy(update=numbers)
+    if found.token is not None:
+        changes["fencing_token"] = found.token
+    if found.history is not None:
+        retained = found.history
+        changes |= {"earliest_version": retained.earliest.version, "latest_version": retained.latest.version}
+    if found.decided is not None:
+        changes["required_time"] = _required(found.decided.pin)
+    if found.sent is not None and not found.sent.refused:
+        changes["propagated_minimum"] = hybrid_time(found.sent.minimum)
+    if found.saved is not None and found.saved.outcome is SnapshotOutcome.SAVED:
+        changes |= {
+            "earliest_version": found.saved.version,
+            "last_compacted_version": found.saved.version,
+            "last_compaction_time": timestamp_from_epoch(now.wall),
+            "versions_cut": before.versions_cut + found.saved.version - found.memory.earliest,
+            "bytes_cut": before.bytes_cut + max(0, found.saved.bytes_cut),
+        }
+    for ended in found.ended:
+        changes[ended.process.value.lower()] = _process(before, ended, now)
+    return before.model_copy(update=changes) if changes else before
+
+
+def with_round(
+    before: CatalogCompactionStatus, processes: Processes, *, begun: bool, now: Moment
+) -> CatalogCompactionStatus:
+    """The status with the stage of the round. `begun`: another one than in the status."""
+    if begun and processes.trigger is not None:
+        started = timestamp_from_epoch(now.wall)
+        return before.model_copy(
+            update={"round": RoundStatus(stage=processes.stage, trigger=processes.trigger, started_at=started)}
+        )
+    if before.round is None or before.round.stage is processes.stage:
+        return before
+    return before.model_copy(update={"round": before.round.model_copy(update={"stage": processes.stage})})
+
+
+def next_run(spec: CatalogCompactionSpec, processes: Processes, left: float | None, now: Moment) -> datetime | None:
+    """Time of the next round, to the second; None while one runs, and while the catalog is suspended."""
+    if spec.suspend or left is None or processes.stage is not Stage.IDLE:
+        return None
+    return timestamp_from_epoch(now.wall + left)
+
+
+def hybrid_time(value: int) -> HybridTime:
+    """A hybrid timestamp beside the time that it means."""
+    return HybridTime(value=value, time=_time(value))
+
+
+def _time(value: int) -> datetime:
+    return timestamp_from_epoch(physical(value) / 1000)
+
+
+def _known(value: int) -> datetime | None:
+    return None if value in (UNDEFINED, MINIMUM) else _time(value)
+
+
+def _required(pin: Pin | None) -> RequiredTime | None:
+    if pin is None:
+        return None
+    return RequiredTime(
+        value=pin.time,
+        time=_time(pin.time),
+        reason=pin.reason,
+        participant=pin.participant,
+        subject=pin.subject,
+        since=_known(pin.since),
+    )
+
+
+def _process(before: CatalogCompactionStatus, ended: Ended, now: Moment) -> ProcessStatus:
+    old = before.compaction if ended.process is Process.COMPACTION else before.propagation
+    found = standing(ended.finding, _finding(old), hybrid(max(1, round_milliseconds(now.wall))))
+    return ProcessStatus(
+        outcome=found.outcome,
+        reason=found.reason,
+        message=found.message,
+        participant=found.participant,
+        subject=found.subject,
+        since=_known(found.since),
+        finished_at=timestamp_from_epoch(now.wall),
+    )
+
+
+def _finding(old: ProcessStatus | None) -> Finding | None:
+    """The finding that a status was written from; None for one that another version of the operator wrote."""
+    if old is None or old.since is None or old.reason not in set(Reason):
+        return None
+    since = hybrid(max(1, round_milliseconds(old.since.timestamp())))
+    return Finding(Reason(old.reason), old.message, old.participant, old.subject, since)
+
+
+def _participants(round: Round) -> tuple[ParticipantStatus, ...]:
+    """Those without an answer first, then by what they need: the list is cut at the end."""
+    silent = sorted(round.unanswered, key=lambda one: one.name)
+    answers = sorted(round.answers, key=lambda one: (one.report.minimum, one.name))
+    rows = (*map(_silent, silent), *map(_answered, answers))
+    return rows[:MAX_PARTICIPANTS]
+
+
+def _silent(one: Unanswered) -> ParticipantStatus:
+    return ParticipantStatus(name=one.name, reason=one.reason, message=one.message)
+
+
+def _answered(one: Answer) -> ParticipantStatus:
+    report = one.report
+    return ParticipantStatus(
+        name=report.name,
+        reason=ANSWERED,
+        minimum=_known(report.minimum),
+        cause=report.cause,
+        subject=report.subject,
+        low_watermark=_known(report.low_watermark),
+        oldest_transaction=_known(report.oldest_transaction),
+        checkpoint=_known(report.checkpoint),
+        partitions=len(report.partitions),
+        undefined_partitions=sum(1 for partition in report.partitions if partition.minimum == UNDEFINED),
+        index_builds=len(report.index_builds),
+        rebalances=len(report.rebalances),
+        clock_skew_milliseconds=physical(report.clock) - physical(one.received_at),
+    )
+
+
+# One reconcile of a catalog: results of work are taken in, triggers begin rounds, the status says what is known
+# (docs/design/catalog-compaction.md#rounds).
+
+Outcoming: TypeAlias = tuple[str, str, bool]
+"""Reason and message that a round ended with, and whether they have stood since before it."""
+
+
+def reconcile(snapshot: CatalogSnapshot) -> CatalogDecision:
+    """What to do now for one catalog."""
+    catalog = snapshot.catalog
+    if catalog is None:
+        return CatalogDecision(CatalogMemory(), forget=True)
+    memory = _recalled(snapshot.memory, catalog)
+    status = memory.status or catalog.status
+    tasks: list[Task] = []
+    ended: list[Ended] = []
+    seconds: list[float] = []
+    concluded: Outcoming | None = None
+    for result in snapshot.results:
+        found = step(memory, result, catalog.spec, status.fencing_token, status.latest_version or 0)
+        status = after_step(status, found, snapshot.now)
+        memory = found.memory
+        tasks += found.tasks
+        ended += found.ended
+        if found.ended and memory.processes.stage is not Stage.ACTING:
+            seconds.append(snapshot.now.monotonic - memory.begun_at)
+            memory = replace(memory, ended_at=snapshot.now.monotonic)
+            begun = None if status.round is None else status.round.started_at
+            concluded = _outcome(status, begun)
+            if memory.processes.stage is Stage.ASKING:  # a remembered trigger begins the next round
+                memory, status = _begin(memory, status, catalog, snapshot, tasks)
+    idle, new_term = memory.processes.stage is Stage.IDLE, memory.transitions != snapshot.transitions
+    memory = triggered(memory, snapshot, catalog.spec)
+    if new_term and not catalog.spec.suspend:
+        status = status.model_copy(update={"coordinator": snapshot.identity})
+    if idle and memory.processes.stage is Stage.ASKING:
+        memory, status = _begin(memory, status, catalog, snapshot, tasks)
+    decision = _decided(snapshot, catalog, memory, status, tasks, ended, concluded)
+    return replace(decision, round_seconds=tuple(seconds))
+
+
+def _recalled(memory: CatalogMemory, catalog: CatalogCompaction) -> CatalogMemory:
+    """The watermark goes on from what a coordinator before this one wrote."""
+    written = catalog.status.low_watermark
+    if written is None or written.value <= memory.watermark:
+        return memory
+    return replace(memory, watermark=written.value)
+
+
+def _begin(
+    memory: CatalogMemory,
+    status: CatalogCompactionStatus,
+    catalog: CatalogCompaction,
+    snapshot: CatalogSnapshot,
+    tasks: list[Task],
+) -> tuple[CatalogMemory, CatalogCompactionStatus]:
+    if catalog.spec.suspend:
+        # What was remembered before the suspension comes back as the trigger of a changed spec.
+        return replace(memory, processes=Processes(), ended_at=snapshot.now.monotonic), status
+    same_log = memory.reference == catalog.spec.catalog
+    if memory.processes.trigger is Trigger.SPEC_CHANGED and not same_log:
+        # What another log had says nothing about this one.
+        status = status.model_copy(update={"earliest_version": None, "latest_version": None})
+    memory = replace(memory, reference=catalog.spec.catalog)
+    tasks.append(
+        Ask(catalog.spec, least_token(snapshot.transitions, status.fencing_token), bool(status.latest_version))
+    )
+    status = with_round(status, memory.processes, begun=True, now=snapshot.now)
+    return replace(memory, round=None, begun_at=snapshot.now.monotonic), status
+
+
+def _decided(
+    snapshot: CatalogSnapshot,
+    catalog: CatalogCompaction,
+    memory: CatalogMemory,
+    status: CatalogCompactionStatus,
+    tasks: list[Task],
+    ended: list[Ended],
+    concluded: Outcoming | None,
+) -> CatalogDecision:
+    left = next_in(memory, snapshot, catalog.spec)
+    status = with_round(status, memory.processes, begun=False, now=snapshot.now)
+    status = _standing(snapshot, catalog, memory, status, concluded)
+    if ended:
+        watermark = hybrid_time(memory.watermark) if memory.watermark else None
+        run = next_run(catalog.spec, memory.processes, left, snapshot.now)
+        status = status.model_copy(update={"low_watermark": watermark, "next_run_time": run})
+    about = snapshot.about
+    assert about is not None, "an existing catalog has an identity"
+    write = None
+    if _worth_writing(catalog.status, status, ended):
+        events = tuple(of_standing(catalog.status.conditions, status.conditions)) + _cuts(ended)
+        write = WriteCatalogStatus(about, status, events)
+    memory = replace(memory, status=status)
+    idle = memory.processes.stage is Stage.IDLE
+    return CatalogDecision(memory, tuple(tasks), write, left if idle else None, ended=tuple(ended))
+
+
+_WITH_THE_END: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "round": None,
+        "fencing_token": 0,
+        "coordinator": "",
+        "participants": (),
+        "required_time": None,
+        "earliest_version": None,
+        "latest_version": None,
+    }
+)
+"""What is known before a process has ended is written with its end: else each step of a round would cost a write."""
+
+
+def _worth_writing(written: CatalogCompactionStatus, status: CatalogCompactionStatus, ended: Sequence[Ended]) -> bool:
+    """Whether a process has ended, conditions have changed, or an earlier write was not made."""
+    return bool(ended) or written.model_copy(update=_WITH_THE_END) != status.model_copy(update=_WITH_THE_END)
+
+
+def _standing(
+    snapshot: CatalogSnapshot,
+    catalog: CatalogCompaction,
+    memory: CatalogMemory,
+    status: CatalogCompactionStatus,
+    concluded: Outcoming | None,
+) -> CatalogCompactionStatus:
+    """The conditions: of the suspension, of a spec whose first round has not ended, else of the round that ended now.
+    While one of its processes runs, what is known of the other one is from the round before.
+    """
+    generation = catalog.metadata.generation
+    stale = status.observed_generation != generation
+    if catalog.spec.suspend:
+        reason, message, lasts = _suspended(memory)
+    elif concluded is None and not stale and status.conditions:
+        return status
+    elif concluded is None or Trigger.SPEC_CHANGED in (memory.processes.trigger, memory.processes.remembered):
+        reason, message, lasts = CatalogReason.STARTING.value, "the first round with this spec has begun", False
+    else:
+        reason, message, lasts = concluded
+    conditions = conditions_for(
+        status.conditions,
+        reason=reason,
+        message=message,
+        observed_generation=generation,
+        now=snapshot.now.time,
+        standing=standing_of(reason, lasts=lasts),
+    )
+    since = reason_since(status.conditions, conditions, known=status.reason_since, now=snapshot.now.time)
+    changes = {"conditions": conditions, "reason_since": since, "observed_generation": generation}
+    return status.model_copy(update=changes)
+
+
+def _suspended(memory: CatalogMemory) -> tuple[str, str, bool]:
+    if memory.processes.stage is Stage.IDLE:
+        return CatalogReason.SUSPENDED.value, "spec.suspend is true: no round begins", False
+    return CatalogReason.SUSPENDING.value, "the round that runs is the last one until spec.suspend is false", False
+
+
+def _outcome(status: CatalogCompactionStatus, begun: datetime | None) -> Outcoming:
+    """What a round that began then has ended with. What fails goes before what waits: a cut that is kept by a
+    transaction says nothing about a minimum that no participant takes.
+    """
+    shown, propagation = status.compaction, status.propagation
+    if propagation is not None and _fails(propagation) and (shown is None or not _fails(shown)):
+        shown = propagation
+    if shown is None:
+        return CatalogReason.STARTING.value, "the first round runs", False
+    return shown.reason, shown.message, begun is not None and shown.since is not None and shown.since < begun
+
+
+def _fails(process: ProcessStatus) -> bool:
+    return process.outcome in (Outcome.FAILED, Outcome.ABORTED)
+
+
+def _cuts(ended: Sequence[Ended]) -> tuple[Announce, ...]:
+    return tuple(
+        Announce(one.finding.reason.value, one.finding.message)
+        for one in ended
+        if one.process is Process.COMPACTION and one.finding.reason is Reason.COMPACTED
+    )

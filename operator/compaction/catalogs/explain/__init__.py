@@ -1,1 +1,0 @@
-"""What a CatalogCompaction does and waits for, in sentences."""

@@ -1,1 +1,0 @@
-"""Histories of operations, one JSON object per line with a line of result for each: shared by the `exec` commands."""

@@ -1,1 +1,0 @@
-"""`compactor segments exec`: histories of operations on a system of logs, with one result for each."""

@@ -1,1 +1,0 @@
-"""From a rolled write-ahead log file to segments: which entries are kept, how they are appended, when the file goes."""

@@ -1,1 +1,0 @@
-"""`compactor staging exec`: histories of operations, one per line, with one result for each."""

@@ -1,0 +1,144 @@
+"""`compactor staging lakefs inspect`: tokens of branches, how recently they changed, why none would merge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import click
+
+from compaction.api.text.printing import format_age, plural
+from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
+from compaction.cli.output import Column, OutputFormat, emit, optional, output_option, print_table
+from compaction.staging.cli.lakefs.lakefs_options import LivePlace, live_options, merge_options
+from compaction.staging.errors import StagingStoreError
+from compaction.staging.kv.sql import SqlKeyValueStore
+from compaction.staging.lakefs.control import MergeSettings, stopped_because
+from compaction.staging.lakefs.planning import COUNTED, BranchInspection, TokenInspection, inspect_branches
+from compaction.staging.lakefs.repository import live_repositories
+
+_COLUMNS: Final = (
+    Column("repository", "Repository"),
+    Column("branch", "Branch"),
+    Column("sealedTokens", "Sealed", right=True),
+    Column("sealedRows", "Rows", right=True),
+    Column("tombstones", "Tombstones", right=True),
+    Column("stagingRows", "Staging", right=True),
+    Column("statements", "Statements", right=True),
+    Column("unchangedSeconds", "Unchanged", lambda value: "-" if value is None else format_age(value), right=True),
+    Column("whyNot", "Why not", lambda value: value or "-"),
+)
+_TOKEN_COLUMNS: Final = (
+    Column("branch", "Branch"),
+    Column("kind", "Kind"),
+    Column("rows", "Rows", right=True),
+    Column("tombstones", "Tombstones", right=True),
+    Column("token", "Token", optional),
+)
+
+
+@click.command()
+@click.argument("repository", required=False)
+@live_options(repository=False)
+@merge_options
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=COUNTED,
+    show_default=True,
+    help="Rows of each token that are counted at most; a + marks tokens that have more.",
+)
+@output_option(wide=True)
+@click.pass_context
+def inspect(
+    context: click.Context,
+    /,
+    *,
+    repository: str | None,
+    place: LivePlace,
+    settings: MergeSettings,
+    limit: int,
+    output: OutputFormat,
+) -> None:
+    """Branches of a repository, or of all: sealed tokens, rows, the statements of one read, and why none would merge.
+
+    Repositories and branches that are refused are named, the others are reported; the exit code is then 1. -o wide
+    lists each token.
+    """
+    problems: list[str] = []
+    with place.kv() as kv:
+        items = list(_branches(place, kv, repository, settings, limit, problems))
+        stopped = stopped_because(kv)
+    if output in (OutputFormat.JSON, OutputFormat.YAML):
+        emit({"stopped": stopped, "items": items, "problems": problems}, output)
+    elif items:
+        _show(items, wide=output is OutputFormat.WIDE)
+    if stopped and output not in (OutputFormat.JSON, OutputFormat.YAML):
+        click.echo(f"merging is stopped ({stopped}); allow it with `compactor staging lakefs allow`")
+    if problems:
+        report_all(problems)
+        context.exit(EXIT_DATA_ERROR)
+
+
+def _branches(
+    place: LivePlace,
+    kv: SqlKeyValueStore,
+    wanted: str | None,
+    settings: MergeSettings,
+    limit: int,
+    problems: list[str],
+) -> Iterator[dict[str, Any]]:
+    for name in [wanted] if wanted is not None else list(live_repositories(kv)):
+        try:
+            for one in inspect_branches(place.repo(kv, name), limit=limit, settings=settings):
+                if one.problem:
+                    problems.append(one.problem)
+                yield branch_object(name, one)
+        except StagingStoreError as error:
+            problems.append(str(error))
+
+
+def branch_object(repository: str, one: BranchInspection) -> dict[str, Any]:
+    """A branch as `-o json` has it."""
+    sealed = one.sealed
+    return {
+        "repository": repository,
+        "branch": one.branch,
+        "commit": one.commit_id,
+        "hidden": one.hidden,
+        "sealedTokens": len(sealed),
+        "sealedRows": sum(token.rows for token in sealed),
+        "tombstones": sum(token.tombstones for token in sealed),
+        "stagingRows": 0 if one.staging is None else one.staging.rows,
+        "more": any(token.more for token in (*sealed, *([one.staging] if one.staging else []))),
+        "rowBytes": one.row_bytes,
+        "statements": one.statements_per_get if not one.problem else None,
+        "unchangedSeconds": one.unchanged_seconds,
+        "whyNot": one.problem or one.reason,
+        "staging": None if one.staging is None else _token(one.staging),
+        "sealed": [_token(token) for token in sealed],
+    }
+
+
+def _token(token: TokenInspection) -> dict[str, Any]:
+    return {"token": token.token, "rows": token.rows, "tombstones": token.tombstones, "more": token.more}
+
+
+def _show(items: list[dict[str, Any]], *, wide: bool) -> None:
+    print_table([one | _counted(one) for one in items], _COLUMNS)
+    if wide:
+        rows = [
+            {"branch": f"{one['repository']}/{one['branch']}", "kind": kind} | token | _counted(token, ("rows",))
+            for one in items
+            for kind, token in [("staging", one["staging"]), *(("sealed", token) for token in one["sealed"])]
+            if token is not None
+        ]
+        click.echo()
+        print_table(rows, _TOKEN_COLUMNS)
+    tokens = sum(one["sealedTokens"] for one in items)
+    click.echo(f"{plural(len(items), 'branch', 'branches')} with {plural(tokens, 'sealed token')}")
+
+
+def _counted(one: dict[str, Any], keys: tuple[str, ...] = ("sealedRows", "stagingRows")) -> dict[str, str]:
+    """Counts that are lower bounds have a `+`."""
+    return {key: f"{one[key]}+" if one["more"] else str(one[key]) for key in keys}

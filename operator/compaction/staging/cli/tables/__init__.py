@@ -1,1 +1,0 @@
-"""`compactor staging sst`: ranges and metaranges as files, and as lines of JSON."""

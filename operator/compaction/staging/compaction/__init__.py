@@ -1,1 +1,0 @@
-"""Compaction of a branch: claim, rewrite, proof, swap (docs/design/staging-areas.md#compaction)."""
