@@ -1,4 +1,4 @@
-"""Build step: an archive of the classes that Spark loads, for the JVMs of this image (worker/spark/class_archive.py).
+"""Build step: an archive of the classes that Spark loads, for the JVMs of this image (worker/spark/settings.py).
 
     archive.py FILE
 

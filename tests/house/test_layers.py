@@ -53,11 +53,11 @@ LAYERS = (
     Layer("compaction.core", (*PURE, *WINGS, "compaction.storage", "compaction.cli", "compaction.local")),
     *(
         Layer(f"compaction.core.{module}", ("compaction.core.reconcile", "compaction.core.explain"))
-        for module in ("kind", "doors", "fate", "meaning", "planning")
+        for module in ("kind", "doors", "meaning", "planning")
     ),
     Layer(
         "compaction.core.planning",
-        ("compaction.registry", *(f"compaction.core.{module}" for module in ("kind", "doors", "fate", "meaning"))),
+        ("compaction.registry", *(f"compaction.core.{module}" for module in ("kind", "doors", "meaning"))),
     ),
     Layer("compaction.core.explain", ("compaction.core.reconcile",)),
     Layer("compaction.core.collecting", ("compaction",)),
@@ -69,36 +69,31 @@ LAYERS = (
             allowed=("compaction.core.planning",),
         )
         for wing in ("segments", "blocks", "staging")
-        for module in ("kind", "doors", "reasons", "words")
+        for module in ("kind", "doors", "reasons")
     ),
     # The rules by which blocks are planned: the store's own, and as pure as those of all stores.
     Layer("compaction.blocks.planning", PURE),
     # What a write-ahead log takes, what its records are, what is in memory, what is flushed: decisions from plain data.
     Layer("compaction.segments.memtable", (*INPUT_OUTPUT, *CLOCKS)),
     Layer("compaction.segments.wal.codec", (*INPUT_OUTPUT, *CLOCKS)),
-    Layer("compaction.segments.wal.codec", (*INPUT_OUTPUT, *CLOCKS)),
-    Layer("compaction.segments.system.rules", (*INPUT_OUTPUT, *CLOCKS)),
-    Layer("compaction.segments.system.rules", (*INPUT_OUTPUT, *CLOCKS)),
     # What the rules of an owner are, and whether facts keep them; what changed between two listings. Paths are names.
     *(
         Layer(f"compaction.segments.{module}", (*INPUT_OUTPUT, *CLOCKS), allowed=("pathlib.Path",))
         for module in (
-            "checking.rules",
             "checking.facts",
-            "checking.segments",
-            "checking.snapshots",
-            "checking.wal_files",
+            "checking.checks",
             "checking.growth",
             "following.changes",
+            # When an owner writes, flushes and compacts.
+            "system.rules",
         )
     ),
-    # When an owner compacts, and what it reports.
-    Layer("compaction.segments.system.rules", (*INPUT_OUTPUT, *CLOCKS)),
+    # What an owner reports.
     Layer("compaction.segments.system.segment_changes", (*INPUT_OUTPUT, *CLOCKS)),
     # Both sides of an installation, what they say and how it is encoded.
     *(
         Layer(f"compaction.segments.install.{module}", (*INPUT_OUTPUT, *CLOCKS))
-        for module in ("messages", "codec", "needed", "sender", "receiver")
+        for module in ("messages", "sender", "receiver")
     ),
     # Plays coordinator and worker with their own parts; Spark and the reconciler are no part of fencing.
     Layer("compaction.segments.drill", ("pyspark", "py4j", "compaction.core.reconcile", "compaction.cli")),
@@ -117,7 +112,7 @@ LAYERS = (
             "compaction.core.collecting",
             "compaction.storage.connector",
         ),
-        besides=("compaction", "operator", "running", "serving", "cli", "explain"),
+        besides=("compaction", "operator", "running", "serving", "cli", "explaining"),
     ),
     Layer("compaction.catalogs.model", (*INPUT_OUTPUT, *CLOCKS, "compaction.catalogs.codec")),
     Layer("compaction.catalogs.codec", (*INPUT_OUTPUT, *CLOCKS, "compaction.catalogs.commands")),
@@ -242,10 +237,10 @@ LIGHT = "import sys, compaction.{module}; sys.exit(str(found) if (found := {heav
         "cli.main",
         "segments.cli.commands",
         "blocks.cli.listing",
-        "blocks.cli.plan",
+        "blocks.cli.compact",
         "cli.cluster.crds",
         "core.planning.scheduler",
-        "api.policy.resource",
+        "api.policy.policy",
     ],
 )
 def test_light_commands_stay_light(module: str) -> None:

@@ -14,7 +14,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="index: an attempt with an older token commits",
         promise=_GUARANTEES,
-        file="blocks/index/replacing.py",
+        file="blocks/index/registering.py",
         old="    if job.token != result.token:",
         new="    if job.token < result.token:",
         killers=(f"{_INDEX}/test_replacing.py::test_only_the_equal_token_commits",),
@@ -22,7 +22,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="index: a source that belongs to another job is replaced",
         promise=_GUARANTEES,
-        file="blocks/index/replacing.py",
+        file="blocks/index/registering.py",
         old="row.state != BlockState.LIVE or row.job != result.job:",
         new="row.state != BlockState.LIVE:",
         killers=(f"{_INDEX}/test_replacing.py::test_a_source_that_was_given_to_another_job_is_not_replaced",),
@@ -30,7 +30,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="index: a commit compares the number of rows, not the rows",
         promise=_GUARANTEES,
-        file="blocks/index/replacing.py",
+        file="blocks/index/registering.py",
         old="    if before != after:",
         new="    if before.rows != after.rows:",
         killers=(f"{_INDEX}/test_replacing.py::test_no_row_is_lost_or_invented",),
@@ -82,7 +82,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="cleanup: sources go although what was made of them is missing",
         promise=_DELETION,
-        file="blocks/sweep/survivors.py",
+        file="blocks/sweep/cleaning.py",
         old='            return f"is not in the store ({one.path})"',
         new='            return ""',
         killers=("stores/blocks/sweep/test_cleaning.py",),
@@ -130,7 +130,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="retention: a block goes when its oldest row is too old",
         promise=_DELETION,
-        file="blocks/index/retention.py",
+        file="blocks/index/tombstones.py",
         old="    return (BLOCKS.c.max_time < now - period)",
         new="    return (BLOCKS.c.min_time < now - period)",
         killers=(f"{_INDEX}/test_retention.py",),
@@ -146,7 +146,7 @@ BLOCK_DEFECTS: Final = (
     Defect(
         name="proof: what was written is not compared with what was read",
         promise=_GUARANTEES,
-        file="blocks/fingerprint/verify.py",
+        file="blocks/fingerprint/proof.py",
         old="    if total != expected:",
         new="    if total.rows != expected.rows:",
         killers=("stores/blocks/fingerprint/test_verify.py",),

@@ -50,7 +50,7 @@ CONTROL_DEFECTS: Final = (
     Defect(
         name="leases: a renewal by the same holder does not count as a sign of life",
         promise=_CLOCKS,
-        file="leases/observer.py",
+        file="leases/record.py",
         old="previous.record == record:",
         new="previous.record.holder == record.holder:",
         killers=("leases/test_observer.py",),
@@ -58,7 +58,7 @@ CONTROL_DEFECTS: Final = (
     Defect(
         name="leases: a worker whose lease ran out has it back after a late renewal",
         promise="control-plane.md#5-the-life-of-a-job",
-        file="worker/held.py",
+        file="worker/attempt.py",
         old='                self._lost = f"not renewed for {self.assignment.lease_seconds:g} s"\n',
         new='                return f"not renewed for {self.assignment.lease_seconds:g} s"\n',
         killers=("rewrite/test_held.py",),
@@ -66,7 +66,7 @@ CONTROL_DEFECTS: Final = (
     Defect(
         name="tokens: what the store remembers is overlooked",
         promise=_TOKENS,
-        file="leases/tokens.py",
+        file="leases/record.py",
         old="for value in (lease_transitions, status_token, high_water) if",
         new="for value in (lease_transitions, status_token) if",
         killers=("leases/test_tokens.py",),

@@ -105,7 +105,7 @@ class SimulatedHeartbeat:
 
 
 class InlineEngine:
-    """Implements `worker.engine.Engine`: a task runs in the job's own thread, and gives way at each system call."""
+    """Implements `worker.ports.Engine`: a task runs in the job's own thread, and gives way at each system call."""
 
     parallelism = 2
     address = "192.0.2.1"

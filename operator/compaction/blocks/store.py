@@ -358,7 +358,7 @@ class BlockStore:
         return claims.retire(self.index, job, now=self.now(), token=token, holder=holder)
 
     def replace(self, result: BlockReplacement) -> Replaced:
-        """Commit a result: see `index.replacing.replace`."""
+        """Commit a result: see `index.registering.replace`."""
         return registering.replace(self.index, result, now=self.now())
 
     def job(self, name: str) -> claims.JobRecord | None:

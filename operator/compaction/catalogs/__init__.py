@@ -80,25 +80,33 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "catalogs.commands.altering": ("AddColumns", "AlterColumn", "DropColumns"),
-    "catalogs.commands.columns": ("ColumnSpec",),
-    "catalogs.commands.indexes": (
+    "catalogs.commands.command": ("ColumnSpec",),
+    "catalogs.commands.schema_commands": (
         "CreateIndex",
+        "CreateSchema",
         "DropIndex",
+        "DropSchema",
         "MakeIndexAvailable",
         "RemoveIndex",
         "RenameIndex",
         "StartBuildingIndex",
     ),
-    "catalogs.commands.schemas": ("CreateSchema", "DropSchema"),
-    "catalogs.commands.tables": ("CreateTable", "DropTable", "PrimaryKey", "RenameTable", "SetTableProperties"),
-    "catalogs.commands.zones": ("AlterZone", "CreateZone", "DropZone", "RenameZone", "SetDefaultZone"),
+    "catalogs.commands.table_commands": (
+        "AddColumns",
+        "AlterColumn",
+        "CreateTable",
+        "DropColumns",
+        "DropTable",
+        "PrimaryKey",
+        "RenameTable",
+        "SetTableProperties",
+    ),
+    "catalogs.commands.zone_commands": ("AlterZone", "CreateZone", "DropZone", "RenameZone", "SetDefaultZone"),
     "catalogs.manager.events": ("CatalogEvent", "EventKind"),
-    "catalogs.manager.executing": ("Executed",),
-    "catalogs.manager.settings": ("Settings",),
+    "catalogs.manager.history": ("Settings",),
+    "catalogs.manager.manager": ("Executed",),
     "catalogs.model.catalog": ("Catalog",),
-    "catalogs.model.enums": ("Collation", "ColumnType", "IndexKind"),
-    "catalogs.model.values": ("Constant", "Function"),
+    "catalogs.model.descriptors": ("Collation", "ColumnType", "Constant", "Function", "IndexKind"),
     "catalogs.opening": ("OpenCatalog", "open_catalog"),
     "catalogs.errors": ("CatalogError",),
 }

@@ -34,7 +34,7 @@ REREAD_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class FilePlaces:
-    """Implements `catalogs.operator.ports.Places`: participants by address, Secrets of a file or a directory."""
+    """Implements `catalogs.operator.working.Places`: participants by address, Secrets of a file or a directory."""
 
     secrets: Secrets
 

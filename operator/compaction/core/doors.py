@@ -43,8 +43,8 @@ class Doors:
 
     adapter: `storage.adapter.OpenAdapter`.
     rewriters: `worker.ports.OpenRewriter` by the name of the type of job.
-    tables: `cli.local.tables.RunTables`, what `compactor run` shows.
-    open_jobs: `cli.local.tables.OpenOthers`; None for a kind whose claims say themselves who has them.
+    tables: `cli.local.run_view.RunTables`, what `compactor run` shows.
+    open_jobs: `cli.local.run_view.OpenOthers`; None for a kind whose claims say themselves who has them.
     commands: of the command line.
     demo: `local.demo.stage.Show`, and its name in `compactor demo --store`.
     drill: a click command of `compactor drill`, if the kind has one.

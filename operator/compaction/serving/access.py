@@ -109,7 +109,7 @@ _PART: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 class TokenReview(Protocol):
-    """Implemented by `kube.client.token_review`."""
+    """Implemented by `kube.client.tokens`."""
 
     async def __call__(self, token: str) -> str | None:
         """The user whose token it is, for our audience; None for an invalid token. Raises

@@ -1,4 +1,4 @@
-"""What `compactor run` shows of directories of lines; implements `cli.local.tables.RunTables`."""
+"""What `compactor run` shows of directories of lines; implements `cli.local.run_view.RunTables`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine of threads: what `worker.engine.Engine` promises, as far as threads can."""
+"""The engine of threads: what `worker.ports.Engine` promises, as far as threads can."""
 
 from __future__ import annotations
 

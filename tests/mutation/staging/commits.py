@@ -25,7 +25,7 @@ COMMIT_DEFECTS: Final = (
     Defect(
         name="commits: a commit leaves the compacted base above its tree",
         promise=f"{_PAGE}#commits",
-        file="staging/refs/records.py",
+        file="staging/refs/branches.py",
         old='        return replace(self, commit_id=commit_id, sealed_tokens=(), compacted_base="")',
         new="        return replace(self, commit_id=commit_id, sealed_tokens=())",
         killers=_COMMITTING,
@@ -49,7 +49,7 @@ COMMIT_DEFECTS: Final = (
     Defect(
         name="merges: one that is refused leaves a sealed token behind",
         promise=f"{_PAGE}#merges",
-        file="staging/flows/merging.py",
+        file="staging/flows/committing.py",
         old="        if has_changes(self._area, self._area.branches.get(name)):\n",
         new="        if self._area is None:\n",
         killers=_MERGING,
@@ -57,7 +57,7 @@ COMMIT_DEFECTS: Final = (
     Defect(
         name="merges: a change that was sealed by the merge itself is lost",
         promise=f"{_PAGE}#merges",
-        file="staging/flows/merging.py",
+        file="staging/flows/committing.py",
         old="            if has_changes(self._area, branch, sealed_only=True):\n",
         new="            if self._area is None:\n",
         killers=_MERGING,
@@ -65,7 +65,7 @@ COMMIT_DEFECTS: Final = (
     Defect(
         name="merges: keys that both sides changed are no conflict",
         promise=f"{_FORMAT}#merge",
-        file="staging/tree/merging.py",
+        file="staging/tree/diffing.py",
         old="    conflicts = ~agree & ~source_kept & ~destination_kept",
         new="    conflicts = agree & ~source_kept & ~destination_kept",
         killers=(f"{_STAGING}/tree/test_merging.py",),
@@ -73,7 +73,7 @@ COMMIT_DEFECTS: Final = (
     Defect(
         name="merges: a range that only one side kept is taken from that side",
         promise=f"{_FORMAT}#merge",
-        file="staging/tree/merging.py",
+        file="staging/tree/diffing.py",
         old="    if theirs == before:\n        return source\n",
         new="    if theirs == before:\n        return destination\n",
         killers=(f"{_STAGING}/tree/test_merging.py",),
@@ -81,7 +81,7 @@ COMMIT_DEFECTS: Final = (
     Defect(
         name="resets: a reset leaves the compacted base",
         promise=f"{_PAGE}#resets",
-        file="staging/refs/records.py",
+        file="staging/refs/branches.py",
         old='        return replace(self, staging_token=fresh, sealed_tokens=(), compacted_base="")',
         new="        return replace(self, staging_token=fresh, sealed_tokens=())",
         killers=_RESETTING,
@@ -89,7 +89,7 @@ COMMIT_DEFECTS: Final = (
     Defect(
         name="resets: what takes changes of a prefix back lies below them",
         promise=f"{_PAGE}#resets",
-        file="staging/flows/resetting.py",
+        file="staging/flows/writing.py",
         old="sealed_tokens=(token, *found.record.tokens)",
         new="sealed_tokens=(*found.record.tokens, token)",
         killers=_RESETTING,

@@ -13,7 +13,7 @@ FORMAT_DEFECTS: Final = (
     Defect(
         name="format: ranges break where the hash has another remainder",
         promise=f"{_FORMAT}#where-ranges-end",
-        file="staging/format/breaks.py",
+        file="staging/format/ranges.py",
         old="hashes % np.uint64(raggedness) == 0]",
         new="hashes % np.uint64(raggedness) == 1]",
         killers=(f"{_TESTS}/test_ranges.py",),
@@ -29,7 +29,7 @@ FORMAT_DEFECTS: Final = (
     Defect(
         name="format: an index key of equal length is not shortened",
         promise=f"{_FORMAT}#index",
-        file="staging/format/index.py",
+        file="staging/format/table_parts.py",
         old="if len(short) <= len(last) and short > last",
         new="if len(short) < len(last) and short > last",
         killers=(f"{_TESTS}/test_table_writer.py",),
@@ -37,7 +37,7 @@ FORMAT_DEFECTS: Final = (
     Defect(
         name="format: index blocks are judged by the true size of a handle",
         promise=f"{_FORMAT}#index",
-        file="staging/format/index.py",
+        file="staging/format/table_parts.py",
         old="_ASSUMED_HANDLE: Final = 20",
         new="_ASSUMED_HANDLE: Final = 4",
         killers=(f"{_TESTS}/test_table_writer.py",),
@@ -45,7 +45,7 @@ FORMAT_DEFECTS: Final = (
     Defect(
         name="format: checksums are not masked",
         promise=f"{_FORMAT}#blocks",
-        file="staging/format/sealing.py",
+        file="staging/format/table_parts.py",
         old="    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF",
         new="    return crc",
         killers=(f"{_TESTS}/test_table_writer.py",),
@@ -53,7 +53,7 @@ FORMAT_DEFECTS: Final = (
     Defect(
         name="format: a wrong checksum is not noticed",
         promise=f"{_FORMAT}#blocks",
-        file="staging/format/sealing.py",
+        file="staging/format/table_parts.py",
         old="    wrong = expected != found\n",
         new="    wrong = expected != expected\n",
         killers=(f"{_TESTS}/test_table_reader.py",),
@@ -61,7 +61,7 @@ FORMAT_DEFECTS: Final = (
     Defect(
         name="format: a block stays compressed that saves less than an eighth",
         promise=f"{_FORMAT}#compression",
-        file="staging/format/sealing.py",
+        file="staging/format/table_parts.py",
         old="        if len(packed) < size - size // 8:",
         new="        if len(packed) < size:",
         killers=(f"{_TESTS}/test_table_writer.py",),

@@ -40,7 +40,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 1, a branch row that no server writes is merged",
         promise=_RULES,
-        file="staging/lakefs/branch_rows.py",
+        file="staging/lakefs/repository.py",
         old="    if not all(tokens) or len(set(tokens)) < len(tokens):",
         new="    if not all(tokens):",
         killers=_CHECKS,
@@ -91,7 +91,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 4, all tombstones are left out",
         promise=_RULES,
-        file="staging/lakefs/scanning.py",
+        file="staging/lakefs/planning.py",
         old="            kept = ~deleted | pc.is_in(",
         new="            kept = ~deleted & ~pc.is_in(",
         killers=_MERGES,
@@ -99,7 +99,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 4, a row with fields that are not known is merged",
         promise=_RULES,
-        file="staging/lakefs/branch_rows.py",
+        file="staging/lakefs/repository.py",
         old="    strange = sorted(counts.keys() - _KNOWN)\n",
         new="    strange = list[int]()\n",
         killers=_MERGES,
@@ -107,7 +107,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 4, the oldest token wins",
         promise=_RULES,
-        file="staging/lakefs/scanning.py",
+        file="staging/lakefs/planning.py",
         old="        yield from layered(list(streams))",
         new="        yield from layered(list(streams)[::-1])",
         killers=_MERGES,
@@ -123,7 +123,7 @@ LIVE_DEFECTS: Final = (
     Defect(
         name="lakefs: rule 5, unknown fields of a branch are lost",
         promise=_RULES,
-        file="staging/lakefs/branch_rows.py",
+        file="staging/lakefs/repository.py",
         old="        elif one.number != _SEALED:",
         new="        elif one.number in _KNOWN and one.number != _SEALED:",
         killers=_CHECKS,

@@ -39,7 +39,7 @@ POLICY_DEFECTS: Final = (
     Defect(
         name="live lakeFS: an attempt whose claim was taken merges",
         promise=_LIVE,
-        file="staging/lakefs/claims.py",
+        file="staging/lakefs/control.py",
         old="        if (found.claim_job, found.claim_token) != (self.job, self.token):\n",
         new="        if found.claim_job != self.job:\n",
         killers=_POLICIES,
@@ -55,7 +55,7 @@ POLICY_DEFECTS: Final = (
     Defect(
         name="live lakeFS: newer tokens are lost with the swap",
         promise=_LIVE,
-        file="staging/lakefs/branch_rows.py",
+        file="staging/lakefs/repository.py",
         old="        return self.with_sealed((*self.sealed[: len(self.sealed) - len(old)], fresh))\n",
         new="        return self.with_sealed((fresh,))\n",
         killers=_POLICIES,
@@ -63,7 +63,7 @@ POLICY_DEFECTS: Final = (
     Defect(
         name="live lakeFS: a dry run makes jobs",
         promise=_LIVE,
-        file="staging/lakefs/adapter.py",
+        file="staging/lakefs/lakefs_adapter.py",
         old="            candidates=() if aside else tuple(ready),\n",
         new="            candidates=tuple(ready),\n",
         killers=_POLICIES,
@@ -79,7 +79,7 @@ POLICY_DEFECTS: Final = (
     Defect(
         name="live lakeFS: a branch that servers use is planned",
         promise=_LIVE,
-        file="staging/lakefs/adapter.py",
+        file="staging/lakefs/lakefs_adapter.py",
         old="            if debt.work is not None and debt.name not in found.rests\n",
         new="            if debt.work is not None\n",
         killers=_POLICIES,

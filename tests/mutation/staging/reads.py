@@ -18,7 +18,7 @@ READ_DEFECTS: Final = (
     Defect(
         name="layers: of equal keys the oldest layer wins",
         promise=f"{_FORMAT}#layers",
-        file="staging/staged/layers.py",
+        file="staging/staged/rows.py",
         old="    first[1:] = pc.not_equal(",
         new="    first[:-1] = pc.not_equal(",
         killers=(f"{_STAGING}/staged/test_layers.py",),
@@ -26,7 +26,7 @@ READ_DEFECTS: Final = (
     Defect(
         name="layers: a record is taken that a layer with more to come may still hide",
         promise=f"{_FORMAT}#layers",
-        file="staging/staged/layers.py",
+        file="staging/staged/rows.py",
         old="        cut = min((layer.last_key for layer in left if not layer.ended), default=None)",
         new="        cut = max((layer.last_key for layer in left if not layer.ended), default=None)",
         killers=(f"{_STAGING}/staged/test_layers.py",),
@@ -50,7 +50,7 @@ READ_DEFECTS: Final = (
     Defect(
         name="reading: a listing shows the layers in the wrong order",
         promise=f"{_PAGE}#reading",
-        file="staging/flows/views.py",
+        file="staging/flows/reading.py",
         old="    for batch in layered([*layers, area.ranges.records(view.metarange_id, start, stop)]):",
         new="    for batch in layered([area.ranges.records(view.metarange_id, start, stop), *layers]):",
         killers=_READING,
@@ -58,7 +58,7 @@ READ_DEFECTS: Final = (
     Defect(
         name="reading: a key that only the commit has shows through a compacted base",
         promise=f"{_PAGE}#views",
-        file="staging/flows/views.py",
+        file="staging/flows/reading.py",
         old="    return View(record.compacted_base or head, head,",
         new="    return View(head, head,",
         killers=_READING,
@@ -66,7 +66,7 @@ READ_DEFECTS: Final = (
     Defect(
         name="reading: tokens that went away during a read are not missed",
         promise=f"{_PAGE}#views",
-        file="staging/flows/views.py",
+        file="staging/flows/reading.py",
         old="        if branch is None or still_holds(",
         new="        if branch is None or branch or still_holds(",
         killers=_READING,
@@ -74,7 +74,7 @@ READ_DEFECTS: Final = (
     Defect(
         name="reading: a commit that came during a read is not missed",
         promise=f"{_PAGE}#views",
-        file="staging/flows/views.py",
+        file="staging/flows/reading.py",
         old="    return same_tokens and (now.commit_id, now.compacted_base) == (before.commit_id,",
         new="    return same_tokens and (before.commit_id, now.compacted_base) == (before.commit_id,",
         killers=_WRITING,
@@ -82,7 +82,7 @@ READ_DEFECTS: Final = (
     Defect(
         name="diff: a change of the compacted base shows through a token that takes it back",
         promise=f"{_PAGE}#reading",
-        file="staging/flows/views.py",
+        file="staging/flows/reading.py",
         old="    return _until(stop, layered(layers))",
         new="    return _until(stop, layered([*layers[len(view.tokens) :], *layers[: len(view.tokens)]]))",
         killers=(*_DIFFS, *_RESETTING),

@@ -95,7 +95,7 @@ SWEEP_DEFECTS: Final = (
     Defect(
         name="sweep of tokens: one is dropped before its grace is over",
         promise=f"{_PAGE}#sweep",
-        file="staging/sweep/tokens.py",
+        file="staging/sweep.py",
         old="        if waited is None or waited < grace:",
         new="        if waited is None:",
         killers=_SWEEP,
@@ -103,7 +103,7 @@ SWEEP_DEFECTS: Final = (
     Defect(
         name="sweep of tokens: the grace runs from the journal, not from when a token was found unused",
         promise=f"{_PAGE}#sweep",
-        file="staging/sweep/tokens.py",
+        file="staging/sweep.py",
         old="            _note(area, row, now)",
         new="            _note(area, row, row.entry.since)",
         killers=_SWEEP,
@@ -111,7 +111,7 @@ SWEEP_DEFECTS: Final = (
     Defect(
         name="sweep of tokens: one that a branch has is dropped",
         promise=f"{_PAGE}#sweep",
-        file="staging/sweep/tokens.py",
+        file="staging/sweep.py",
         old="        if row.entry.token in used:\n            continue\n        waited =",
         new="        waited =",
         killers=_SWEEP,
@@ -119,7 +119,7 @@ SWEEP_DEFECTS: Final = (
     Defect(
         name="sweep of tokens: the branches are not read once more before rows are deleted",
         promise=f"{_PAGE}#sweep",
-        file="staging/sweep/tokens.py",
+        file="staging/sweep.py",
         old="    if any(token in branch.record.tokens for branch in area.branches.every()):",
         new="    if token not in row.entry.token:",
         killers=_SWEEP,
@@ -127,7 +127,7 @@ SWEEP_DEFECTS: Final = (
     Defect(
         name="sweep of tokens: the journal forgets a token before its rows are gone",
         promise=f"{_PAGE}#sweep",
-        file="staging/sweep/tokens.py",
+        file="staging/sweep.py",
         old=(
             "    count = area.tokens.drop(token)\n"
             "    area.counters.forget(token)\n"
@@ -143,7 +143,7 @@ SWEEP_DEFECTS: Final = (
     Defect(
         name="sweep of objects: one is deleted before its grace is over",
         promise=f"{_PAGE}#sweep",
-        file="staging/sweep/objects.py",
+        file="staging/sweep.py",
         old="    return now - epoch_of(modified)",
         new="    return now",
         killers=_SWEEP,
@@ -151,7 +151,7 @@ SWEEP_DEFECTS: Final = (
     Defect(
         name="sweep of objects: what a standing claim has written is deleted",
         promise=f"{_PAGE}#sweep",
-        file="staging/sweep/objects.py",
+        file="staging/sweep.py",
         old="if age_of(one.modified, now) > grace and epoch_of(one.modified) < claimed]",
         new="if age_of(one.modified, now) > grace]",
         killers=_SWEEP,
@@ -159,7 +159,7 @@ SWEEP_DEFECTS: Final = (
     Defect(
         name="sweep of objects: compacted bases do not count as trees",
         promise=f"{_PAGE}#sweep",
-        file="staging/sweep/objects.py",
+        file="staging/sweep.py",
         old="    trees |= {branch.record.compacted_base for branch in area.branches.every()}\n",
         new="",
         killers=_SWEEP,
@@ -167,7 +167,7 @@ SWEEP_DEFECTS: Final = (
     Defect(
         name="sweep of objects: only the trees of branches count, not those of older commits",
         promise=f"{_PAGE}#sweep",
-        file="staging/sweep/objects.py",
+        file="staging/sweep.py",
         old="        trees.add(commit.meta_range_id)\n        there.add(commit.id)\n        named",
         new="        trees |= {commit.meta_range_id} if commit.id in branches.values() else set()\n"
         "        there.add(commit.id)\n        named",
@@ -176,7 +176,7 @@ SWEEP_DEFECTS: Final = (
     Defect(
         name="sweep of objects: pinned trees do not count",
         promise=f"{_PAGE}#sweep",
-        file="staging/sweep/objects.py",
+        file="staging/sweep.py",
         old="        kept = frozenset(_with_ranges(area, pinned(area)))",
         new="        kept = frozenset(_with_ranges(area, ()))",
         killers=_SWEEP,
@@ -184,7 +184,7 @@ SWEEP_DEFECTS: Final = (
     Defect(
         name="sweep of objects: one that was written again meanwhile is deleted",
         promise=f"{_PAGE}#sweep",
-        file="staging/sweep/objects.py",
+        file="staging/sweep.py",
         old="        gone = [name for name in names if name not in kept and _still_old(area, name, grace)]",
         new="        gone = [name for name in names if name not in kept]",
         killers=_SWEEP,
@@ -192,7 +192,7 @@ SWEEP_DEFECTS: Final = (
     Defect(
         name="sweep of objects: nothing is marked before it is deleted",
         promise=f"{_PAGE}#sweep",
-        file="staging/sweep/objects.py",
+        file="staging/sweep.py",
         old="        mark(area.kv, area.repository.partition, names)\n        kept",
         new="        kept",
         killers=_SWEEP,

@@ -1,6 +1,6 @@
 """Every edge of the job's state machine is reached through `reconcile`, and nothing but its edges ever happens.
 
-The edges are those of `core.planning.transitions.TRANSITIONS`: a new one without a scenario here fails, and so does a
+The edges are those of `core.reconcile.jobs.job.TRANSITIONS`: a new one without a scenario here fails, and so does a
 scenario whose edge is not taken.
 """
 

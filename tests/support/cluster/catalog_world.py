@@ -65,7 +65,7 @@ class KeptLog:
 
 @dataclass
 class MemoryLogs:
-    """Implements `catalogs.operator.ports.Logs` for one catalog."""
+    """Implements `catalogs.operator.working.Logs` for one catalog."""
 
     kept: KeptLog = field(default_factory=lambda: KeptLog(MemoryUpdateLog()))
     opened_with: list[Credentials] = field(default_factory=list)
@@ -84,7 +84,7 @@ class MemoryLogs:
 
 @dataclass
 class NamedParticipants:
-    """Implements `catalogs.operator.ports.Participants` in this process; `silent` ones do not answer."""
+    """Implements `catalogs.operator.working.Participants` in this process; `silent` ones do not answer."""
 
     clock: Callable[[], int]
     known: dict[str, ReferenceParticipant] = field(default_factory=dict)

@@ -90,7 +90,7 @@ class WorldStore:
 
 
 class WorldObjects:
-    """Implements `kube.executor.ports.Objects`."""
+    """Implements `kube.executor.executor.Objects`."""
 
     def __init__(self, world: PlainCluster) -> None:
         self._world = world
@@ -190,7 +190,7 @@ class WorldObjects:
 
 
 class WorldWorkers:
-    """Implements `kube.executor.ports.Workers`."""
+    """Implements `kube.executor.executor.Workers`."""
 
     def __init__(self, world: PlainCluster) -> None:
         self._world = world

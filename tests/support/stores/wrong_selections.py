@@ -1,4 +1,4 @@
-"""Segment writers that keep the wrong entries, in the place of `writer.selection.select`: tests must find it."""
+"""Segment writers that keep the wrong entries, in the place of `system.rules.select`: tests must find it."""
 
 from __future__ import annotations
 

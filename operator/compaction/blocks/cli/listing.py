@@ -1,4 +1,4 @@
-"""`compactor blocks list` and `quarantine`: live blocks, and those set aside, from the index alone."""
+"""`compactor blocks list` and `quarantine`: live blocks, and those in quarantine, from the index alone."""
 
 from __future__ import annotations
 

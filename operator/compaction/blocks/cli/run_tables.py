@@ -33,7 +33,7 @@ from compaction.storage.secrets import Secrets
 
 @contextmanager
 def open_jobs_of(policy: CompactionPolicy, secrets: Secrets, *, here: ThisProcess, taking: bool) -> Iterator[OpenJobs]:
-    """See `cli.local.tables.OpenOthers`. Raises BlockStoreError, SecretError."""
+    """See `cli.local.run_view.OpenOthers`. Raises BlockStoreError, SecretError."""
     store = policy.spec.store.block_store
     assert store is not None, "the kind is chosen by this member"
     connection = connection_of(store.reference, secrets)
@@ -42,7 +42,7 @@ def open_jobs_of(policy: CompactionPolicy, secrets: Secrets, *, here: ThisProces
 
 
 # What `compactor run` and `compactor blocks plan|compact` show of a block store. Implements
-# `cli.local.tables.RunTables`.
+# `cli.local.run_view.RunTables`.
 
 PLANNED: Final = (
     Column("name", "Job"),

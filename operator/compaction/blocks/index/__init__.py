@@ -3,15 +3,15 @@ waits for its deletion. SQLite for one machine, PostgreSQL for real; the same ta
 
 What it promises, in the order in which the modules rely on it:
 
-* `engine`: changes are made one after the other (each begins by locking one row), so what a change has checked still
+* `tables`: changes are made one after the other (each begins by locking one row), so what a change has checked still
   holds when it commits; a reader sees the state after some change, never between two. Each change is one transaction
   and may be repeated when its answer was lost.
-* `registering`, `listing`, `queue`: a block is live from its registration until its replacement or expiry, and every
-  live block that is not quarantined waits in the queue, in the order of arrival. There is no second list that could
-  disagree.
-* `claims`, `replacing`: a block belongs to at most one job; a job's blocks are replaced at most once, by the attempt
+* `registering`, `live_blocks`, `queued`: a block is live from its registration until its replacement or expiry, and
+  every live block that is not quarantined waits in the queue, in the order of arrival. There is no second list that
+  could disagree.
+* `claims`, `registering`: a block belongs to at most one job; a job's blocks are replaced at most once, by the attempt
   that holds the newest token, and only while all of them are live.
-* `tombstones`, `retention`, `quarantine`, `orphans`: nothing live is deleted, and nothing is forgotten before its
+* `tombstones`, `queued`: nothing live is deleted, and nothing is forgotten before its
   deletion was confirmed.
 
 Times are epoch microseconds (UTC), given by the caller.

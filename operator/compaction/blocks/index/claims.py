@@ -162,11 +162,11 @@ def _now(connection: Connection) -> ColumnElement[Any]:
 #
 # Invariants:
 # * tokens of a job strictly increase, also over its retirement and after it was forgotten (`token_floor`);
-# * only the newest claim of a job counts (`replacing` compares for equality), so two coordinators that hand out the same
-#   token cannot both succeed: the second one's claim is refused;
+# * only the newest claim of a job counts (`registering.replace` compares for equality), so two coordinators that hand
+#   out the same token cannot both succeed: the second one's claim is refused;
 # * a block belongs to a job from the claim until the job is committed or retired, or until the block is gone;
-# * what a local process (`Holder`) has claimed, another one claims only after it was taken over (`retire`): two that plan
-#   the same job do not fence each other off.
+# * what a local process (`Holder`) has claimed, another one claims only after it was taken over (`retire`): two that
+#   plan the same job do not fence each other off.
 
 MOST_SOURCES: Final = 10_000
 _HOLDER: Final = tuple(HOLDERS.c[name] for name in ("host", "place", "pid", "started", "lease"))

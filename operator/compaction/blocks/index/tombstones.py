@@ -277,8 +277,8 @@ def forget_blocks(database: IndexDatabase, *, before: int, limit: int = BATCH) -
 # period; strictly older, and the block by a grace more: late rows of a writer and blocks that were just registered
 # stay a while. A block with a single row that is young enough stays whole. No period, or 0, means for ever.
 #
-# A claim does not protect a block: the job's late result is refused (`replacing`), so what has expired does not come
-# back.
+# A claim does not protect a block: the job's late result is refused (`registering.replace`), so what has expired does
+# not come back.
 
 
 @dataclass(frozen=True, slots=True)

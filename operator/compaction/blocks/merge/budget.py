@@ -45,8 +45,8 @@ def open_at_once(runs: Sequence[Run]) -> int:
 
 # How the memory limit is shared out. The parts add up to the limit; a test measures that they hold.
 #
-# 1/3  pages of the row groups that are being read, one for each open run: this caps the fan-in. Where the row groups fit
-#      as rows, they are read whole and their pages at once let go of: this is several times as fast
+# 1/3  pages of the row groups that are being read, one for each open run: this caps the fan-in. Where the row groups
+#      fit as rows, they are read whole and their pages at once let go of: this is several times as fast
 #      (runs that do not overlap are not open together: `at_once`)
 # 1/8  rows that were read and not yet emitted: two batches for each open run
 # 1/6  the rows of a round, and one column of them twice

@@ -183,7 +183,7 @@ def _largest_pages(chunk: pq.ColumnChunkMetaData, read_at: ReadAt) -> tuple[int,
     return largest[True], largest[False], most
 
 
-# Sorted runs: what a merge reads from. A Parquet file that is sorted; `spilling` has those that were sorted by us.
+# Sorted runs: what a merge reads from. A Parquet file that is sorted; `sorting` has those that were sorted by us.
 
 
 class Run(Protocol):

@@ -28,7 +28,7 @@ from compaction.worker.tasks import verdict
 
 PART_BYTES: Final = 512 << 20
 """From this size on readers gain nothing from a larger block, and the next levels leave it alone
-(`blocks.planning.rules.LARGE_ENOUGH_BYTES`): sources of more become several blocks, by ranges of keys.
+(`blocks.planning.batches.LARGE_ENOUGH_BYTES`): sources of more become several blocks, by ranges of keys.
 """
 
 

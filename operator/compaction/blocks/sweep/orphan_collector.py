@@ -14,7 +14,7 @@ Invariants:
 * In a local folder, writes that never ended leave files that no listing shows (`name#1`); they go by the same age. What
   other stores keep of unfinished uploads cannot be listed through the library: a rule of the bucket has to end them.
 * An object is condemned first, so that it cannot become a block, then deleted, then that is confirmed
-  (`index.orphans`).
+  (`index.tombstones`).
 """
 
 from __future__ import annotations

@@ -205,23 +205,27 @@ def history_command(*, place: LogPlace, output: OutputFormat) -> None:
     with place.opened() as log:
         events = log.recover().events
     if output is OutputFormat.TABLE:
-        emit([_event_row(one) for one in events], output, columns=_EVENT_COLUMNS)
+        emit([_event_row(event) for event in events], output, columns=_EVENT_COLUMNS)
     else:
-        emit([_whole(one) for one in events], output)
+        emit([_whole(event) for event in events], output)
 
 
-def _event_row(one: LogEvent) -> dict[str, Any]:
-    row = {"version": one.event.version, "activeAt": moment(one.activation_time)}
-    if isinstance(one.event, Snapshot):
-        tables = sum(len(contents.tables) for contents in one.event.schemas)
-        return {**row, "kind": "Snapshot", "changes": f"{len(one.event.schemas)} schemas, {tables} tables"}
-    counted = Counter(canonical.entry(entry)["@type"] for entry in one.event.entries)
+def _event_row(logged: LogEvent) -> dict[str, Any]:
+    row = {"version": logged.event.version, "activeAt": moment(logged.activation_time)}
+    if isinstance(logged.event, Snapshot):
+        tables = sum(len(contents.tables) for contents in logged.event.schemas)
+        return {**row, "kind": "Snapshot", "changes": f"{len(logged.event.schemas)} schemas, {tables} tables"}
+    counted = Counter(canonical.entry(entry)["@type"] for entry in logged.event.entries)
     changes = ", ".join(name if count == 1 else f"{name} x {count}" for name, count in counted.items())
     return {**row, "kind": "Update", "changes": changes}
 
 
-def _whole(one: LogEvent) -> dict[str, Any]:
-    return {"version": one.event.version, "activationTime": one.activation_time, "value": canonical.event(one.event)}
+def _whole(logged: LogEvent) -> dict[str, Any]:
+    return {
+        "version": logged.event.version,
+        "activationTime": logged.activation_time,
+        "value": canonical.event(logged.event),
+    }
 
 
 # `compactor catalogs decode`: values of an update log in the canonical form.
@@ -338,15 +342,15 @@ def repair_command(
         emit(rows, output, columns=_UNREADABLE_COLUMNS)
 
 
-def _save(directory: Path, one: UnreadableVersion) -> Path:
+def _save(directory: Path, version: UnreadableVersion) -> Path:
     """On disk before the log changes. An earlier run may have saved the same; another copy is not written over:
     FileExistsError.
     """
-    file = directory / f"version-{one.version}.bin"
-    if file.exists() and file.read_bytes() == one.value:
+    file = directory / f"version-{version.version}.bin"
+    if file.exists() and file.read_bytes() == version.value:
         return file
     with file.open("xb") as opened:
-        opened.write(one.value)
+        opened.write(version.value)
         opened.flush()
         os.fsync(opened.fileno())
     return file

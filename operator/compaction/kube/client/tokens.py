@@ -107,7 +107,7 @@ log = structlog.get_logger(__name__)
 
 
 class TokenReviewer:
-    """Implements `serving.reviews.TokenReview`. `audiences`: the token must be made for one of them."""
+    """Implements `serving.access.TokenReview`. `audiences`: the token must be made for one of them."""
 
     def __init__(self, client: ApiClient, audiences: Sequence[str]) -> None:
         self._client, self._audiences = client, tuple(audiences)

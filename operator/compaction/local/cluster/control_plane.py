@@ -251,8 +251,8 @@ def _base64(data: bytes) -> str:
 # A real control plane on loopback: etcd and kube-apiserver with certificates of their own and RBAC on.
 #
 # Invariants:
-# * etcd listens on a Unix socket in a directory that only its owner can enter. A TCP port would let any local user write
-#   past RBAC.
+# * etcd listens on a Unix socket in a directory that only its owner can enter. A TCP port would let any local user
+#   write past RBAC.
 # * The API server's port is reserved by a bound socket of ours until the server itself has bound it (both with
 #   SO_REUSEPORT), so no other process can be given the port in between.
 # * Every process is stopped by the id it got here, in reverse order of the start: after a failed start, at `stop`, and
@@ -338,7 +338,7 @@ def start_control_plane(
     """Start etcd and kube-apiserver in `directory` and return when the API answers (about two seconds).
 
     Existing data and certificates in `directory` are used again. The caller makes sure that no other control plane
-    runs there (`local.cluster.lifecycle`).
+    runs there (`local.cluster.control_plane`).
 
     Raises:
         ControlPlaneError: a server ended or did not become ready; carries the end of its log. Nothing is left running.

@@ -19,10 +19,10 @@ from compaction.local.errors import NodeError
 #     <directory>/state.json            the keeper's process, url, kubeconfig (as of a local control plane)
 #                run.lock               one node per directory
 #                kubeconfig             of its administrator, through the relay on loopback
-#                fresh/                 everything of one start: certificates, etcd, kubelet, settings; removed next time
+#                fresh/                 everything of one start: certificates, etcd, kubelet, settings; removed next
 #                log/                   one file per server, and audit.log
 #                store/                 kept between starts: containerd's images
-#                images/                kept: base system, buildah's layers, archives (`images.py`)
+#                images/                kept: base system, buildah's layers, archives (`running.py`)
 #
 # The node sees `fresh/var-lib` and `fresh/var-log` as /var/lib and /var/log, and its /run is its own.
 

@@ -38,7 +38,7 @@ NAMESPACE: Final = "local"
 
 
 class LocalObjects:
-    """Policy, jobs and their Leases; implements `kube.executor.ports.Objects`. `announce` is called with Events."""
+    """Policy, jobs and their Leases; implements `kube.executor.executor.Objects`. `announce` is called with Events."""
 
     def __init__(self, policy: CompactionPolicy, *, announce: Callable[[Announce], None] = lambda event: None) -> None:
         self._announce = announce
@@ -66,7 +66,7 @@ class LocalObjects:
         }
         self.policy = self.policy.model_copy(update={"spec": spec, "metadata": meta.model_copy(update=changes)})
 
-    # -- `kube.executor.ports.Objects` ---------------------------------------------------------------------------------
+    # -- `kube.executor.executor.Objects` ------------------------------------------------------------------------------
 
     @property
     def stale(self) -> bool:

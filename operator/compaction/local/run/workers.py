@@ -86,7 +86,7 @@ Result = TypeVar("Result")
 
 
 class ThreadEngine:
-    """Implements `worker.engine.Engine`, but for two things that only processes can do: a task that runs cannot be
+    """Implements `worker.ports.Engine`, but for two things that only processes can do: a task that runs cannot be
     stopped, so `cancel` waits for its end; and what it raises is raised as it is.
     """
 
@@ -171,7 +171,7 @@ class LocalWorker:
 
 
 class LocalWorkers:
-    """Implements `kube.executor.ports.Workers`. Belongs to one thread; what the others do comes through `inbox`.
+    """Implements `kube.executor.executor.Workers`. Belongs to one thread; what the others do comes through `inbox`.
     `failure` is why the engine did not start the last time, or is gone.
 
     Args:

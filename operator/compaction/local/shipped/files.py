@@ -1,4 +1,4 @@
-"""Files that are made from others: metrics page, alerts with runbooks, dashboard; paths from the root of a
+"""Files that follow from others: metrics page, alerts with runbooks, dashboard; paths from the root of a
 checkout.
 """
 

@@ -1,4 +1,4 @@
-"""What `compactor run` shows of segment logs. Implements `cli.local.tables.RunTables`."""
+"""What `compactor run` shows of segment logs. Implements `cli.local.run_view.RunTables`."""
 
 from __future__ import annotations
 

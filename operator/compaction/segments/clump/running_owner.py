@@ -273,7 +273,7 @@ def _check_adopted(directory: Path, moves: Moves) -> None:
 #
 # Only the application can do that to its log: which new index stands for which old one is in its machine's state, and
 # in a cluster a copy is an entry only if the members agree on it. So it is a port with two questions. Planning,
-# reading back, the map of the moves and the fence are those of `clump.owner`, as for any running owner.
+# reading back, the map of the moves and the fence are those of `clump.running_owner`, as for any running owner.
 
 _FLUSH_SECONDS: Final = 600.0
 """For everything that waits before the copies, and the copies, to be in segments."""
@@ -326,7 +326,7 @@ def clump_own_log(
 
 
 class _RunningOwner:
-    """A log of ours as `clump.owner` sees it: see `LogOwner`."""
+    """A log of ours as `clump.running_owner` sees it: see `LogOwner`."""
 
     def __init__(self, system: LogSystem, log: Log, machine: ClumpingMachine) -> None:
         self._system = system

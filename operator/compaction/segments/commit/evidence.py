@@ -119,7 +119,7 @@ def not_provided(log: LogState, segment: SegmentIndex) -> U64Array:
 #   replaced.
 # * Something differs but size and mark (a restored directory has new inodes), or nothing is recorded (a lost fence, a
 #   commit of the design note's own protocol): a name is replaced only if the output holds, byte for byte, all that
-#   must survive of it (`coverage`).
+#   must survive of it (below).
 # * The first name that is neither ends the commit there: that file hides the output from its own first index on, so
 #   all that lies above it stays, whatever it is.
 # * The output of a commit that did not happen is removed only if the log provides what is live in it.

@@ -11,7 +11,7 @@ directory), changed only by the holder of the log's lock. Invariants:
   killed) are closed when they are old or many. A record that would be too large is refused while the old one stands.
 
 The functions on records are pure; `read`, `write`, `claim`, `retire` and `high_water` touch the disk. What a record may
-contain is checked in both directions, see `fence_check`.
+contain is checked in both directions, see the rule below.
 """
 
 from __future__ import annotations

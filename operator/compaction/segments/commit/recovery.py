@@ -9,10 +9,10 @@ would replace, and of each file that it would remove. Idempotent, and itself saf
 * Otherwise the intent is void, and `a-b-c.compacting` is removed unless it alone holds something live: then it stays,
   and the log is reported until a user has repaired it.
 * The commit point is made durable before the first source behind it is replaced.
-* Ra's marker `a.compaction_group`: see `ra_recovery`. Markers go first: to Ra, a marker without `.compacting` means
+* Ra's marker `a.compaction_group`: see below. Markers go first: to Ra, a marker without `.compacting` means
   "committed", which loses data (docs/design/segment-commit.md#windows-of-the-reference, W1).
 * Every `.link` is removed: only renamed ones ever mattered, and what it is a name of has another one.
-* `n.clump`: see `clump/recovery.py`.
+* `n.clump`: see `clump/clump_recovery.py`.
 
 Partial files are not touched unless the caller says so: their attempts may be alive; the sweeper knows which are not.
 """

@@ -85,7 +85,7 @@ class Line:
 
 
 class InlineEngine:
-    """Implements `worker.engine.Engine` in the calling thread. `finished` counts tasks."""
+    """Implements `worker.ports.Engine` in the calling thread. `finished` counts tasks."""
 
     parallelism = 1
     address = "127.0.0.1"

@@ -69,7 +69,7 @@ class IndexesMissing(StrEnum):
 # * no live index is in the range that is read from it.
 #
 # A damaged segment is never dead, nor is one that a damaged one may hide: what a file holds is known from its
-# records, and damage is that they do not account for all of it. While live entries are missing (`reading.missing`),
+# records, and damage is that they do not account for all of it. While live entries are missing (`reading.view`),
 # none is dead.
 #
 # The newest segment, the newest one with entries, and everything that reaches above the snapshot are never dead. Nor

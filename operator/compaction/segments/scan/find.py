@@ -308,7 +308,7 @@ class _Directory:
 class LogFinder:
     """Remembers the directories below one root. About 1 KB per directory.
 
-    `include` and `exclude` are patterns of paths relative to the root (see `globs`).
+    `include` and `exclude` are patterns of paths relative to the root (see above).
     """
 
     def __init__(

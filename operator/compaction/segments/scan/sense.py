@@ -106,7 +106,7 @@ class SenseResult:
 
 @dataclass(frozen=True, slots=True)
 class SenseSettings:
-    """How to look: what to include (see `globs`), what may be planned."""
+    """How to look: what to include (see `find`), what may be planned."""
 
     include: tuple[str, ...] = ("**",)
     exclude: tuple[str, ...] = ()

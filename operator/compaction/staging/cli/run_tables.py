@@ -1,4 +1,4 @@
-"""What `compactor run` and `compactor staging plan` show of a staging area. Implements `cli.local.tables.RunTables`."""
+"""Tables of a staging area for `compactor run` and `staging plan`. Implements `cli.local.run_view.RunTables`."""
 
 from __future__ import annotations
 

@@ -3,5 +3,5 @@
 docs/design/staging.md#key-value-store.
 
 `port` is what the rest of the library asks of it; `sql` keeps it in SQLite, or in PostgreSQL in lakeFS's table layout
-(`open_key_value_store`; `tables` has the layout, `arguments` what is refused).
+(`open_key_value_store`).
 """

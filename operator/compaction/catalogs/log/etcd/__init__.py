@@ -1,5 +1,5 @@
 """A narrow client of etcd: ranges, transactions, watches and the status, over the JSON gateway that every member serves
 (docs/design/catalogs.md#client-of-etcd).
 
-`port` is what the log needs, `client.GatewayClient` the one implementation, `settings` how to reach the members.
+`wire` has what the log needs and how to reach the members, `gateway.GatewayClient` is the one implementation.
 """

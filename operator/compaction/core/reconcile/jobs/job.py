@@ -143,7 +143,7 @@ def learned(memory: Memory, *, refused: Mapping[str, Refused], claimed: Set[str]
 
 # The life of one job: what its Lease, its worker and the clock make of its status.
 #
-# Every function takes a status and returns a new one; states change through `core.planning.transitions` only.
+# Every function takes a status and returns a new one; states change through `core.reconcile.jobs.job` only.
 # Invariants:
 #
 # * a report counts only with the token that was assigned last, and only once;
