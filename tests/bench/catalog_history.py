@@ -15,12 +15,12 @@ from functools import cache
 
 from bench.harness import Curve, Fact, Race, Side, Workspace, sample
 from compaction.catalogs.codec.codec import decode, encode
-from compaction.catalogs.commands.command import Command, batch
+from compaction.catalogs.commands.command import CatalogCommand, batch
 from compaction.catalogs.commands.schema_commands import CreateIndex, DropIndex
 from compaction.catalogs.commands.table_commands import AddColumns, DropColumns, RenameTable, SetTableProperties
 from compaction.catalogs.log.port import LogEvent
 from compaction.catalogs.manager.futures import InlineRunner
-from compaction.catalogs.manager.history import History, trimmed
+from compaction.catalogs.manager.history import CatalogHistory, trimmed
 from compaction.catalogs.manager.manager import CatalogManager
 from compaction.catalogs.model.applying import applied
 from compaction.catalogs.model.catalog import EMPTY, Catalog, SharedMap
@@ -47,7 +47,7 @@ def base() -> Catalog:
     return world.catalog
 
 
-def ddl(number: int) -> Command:
+def ddl(number: int) -> CatalogCommand:
     """Changes of one table after the other, which are taken back in the next turn: catalogs keep their size."""
     name, turn = f"T{number % TABLES}", number // TABLES % 6
     match turn:
@@ -92,12 +92,12 @@ def decode_all(count: int) -> Callable[[], object]:
     return lambda: [decode(one, "update") for one in data]
 
 
-def apply_all(count: int) -> Callable[[], History]:
+def apply_all(count: int) -> Callable[[], CatalogHistory]:
     """Every version retained, as a manager recovers."""
     first, known = base(), updates(count)
 
-    def run() -> History:
-        history = History([first])
+    def run() -> CatalogHistory:
+        history = CatalogHistory([first])
         with no_collection():
             for update in known:
                 history = history.with_update(update, time_of(update.version))
@@ -146,7 +146,7 @@ def recover(count: int) -> Callable[[], object]:
 def memory(count: int) -> float:
     """Bytes per retained version, beyond the first; entries of updates that versions hold included."""
     data = values(count)
-    first = History([base()])
+    first = CatalogHistory([base()])
     gc.collect()
     tracemalloc.start()
     history = first

@@ -17,7 +17,7 @@ from compaction.catalogs.log.layout import PRODUCT, Keys, Stored, encoded, last,
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.log.watching import FIRST_PAGE, MOST_KEYS
 from compaction.catalogs.model.descriptors import hybrid, later
-from compaction.catalogs.model.entries import AlterTableProperties, RenameTable, Snapshot, VersionedUpdate
+from compaction.catalogs.model.entries import AlterTablePropertiesEntry, RenameTableEntry, Snapshot, VersionedUpdate
 from compaction.local.programs.binaries import ensure_binaries
 from compaction.local.servers.etcd import start_etcd
 
@@ -29,7 +29,10 @@ STAMP = bytes(16)
 
 def update(version: int) -> VersionedUpdate:
     """About as large as a change of DDL: 60 bytes."""
-    entries = (RenameTable(version % 200, f"ORDERS_OF_{version}"), AlterTableProperties(version % 200, 0.2, 1_000))
+    entries = (
+        RenameTableEntry(version % 200, f"ORDERS_OF_{version}"),
+        AlterTablePropertiesEntry(version % 200, 0.2, 1_000),
+    )
     return VersionedUpdate(version, DELAY, entries)
 
 

@@ -22,7 +22,7 @@ import aiohttp
 from bench.harness import Fact, Race, Side, Workspace
 from compaction.catalogs.compaction.deciding import compacting, propagating
 from compaction.catalogs.compaction.round import Round, Topology
-from compaction.catalogs.manager.history import History
+from compaction.catalogs.manager.history import CatalogHistory
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import later, physical
 from compaction.catalogs.participants.reference import system_clock
@@ -105,10 +105,10 @@ def round_of(found: ReportRound, addresses: list[ParticipantAddress]) -> Round:
     return Round(now, later(now, -30_000), topology, found.answers, found.unanswered)
 
 
-def history() -> History:
+def history() -> CatalogHistory:
     """Three versions, all long active."""
     now = system_clock()
-    return History([Catalog(version, later(now, (version - 10) * 60_000), 0) for version in (1, 2, 3)])
+    return CatalogHistory([Catalog(version, later(now, (version - 10) * 60_000), 0) for version in (1, 2, 3)])
 
 
 def measure(workspace: Workspace) -> Iterator[Race | Fact]:

@@ -11,11 +11,19 @@ import yaml
 from click.testing import CliRunner
 
 from compaction.cli.lazy import ErrorGroup, describe
-from compaction.cli.output import Column, OutputFormat, TableStream, emit, optional_bytes, output_option, print_table
+from compaction.cli.output import (
+    OutputColumn,
+    OutputFormat,
+    TableStream,
+    emit,
+    optional_bytes,
+    output_option,
+    print_table,
+)
 from compaction.segments.errors import NotALogDirectoryError
 
 ROWS = [{"name": "a", "size": 5}, {"name": "long name", "size": None}]
-COLUMNS = (Column("name", "name"), Column("size", "size", optional_bytes, right=True))
+COLUMNS = (OutputColumn("name", "name"), OutputColumn("size", "size", optional_bytes, right=True))
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from compaction.local.cluster.control_plane import Answer
+from compaction.local.cluster.control_plane import AdminAnswer
 from support.cluster.control_plane import ControlPlane
 
-DryRun = Callable[[dict[str, Any]], Answer]
+DryRun = Callable[[dict[str, Any]], AdminAnswer]
 PLURALS = {
     "CompactionPolicy": "compactionpolicies",
     "CompactionJob": "compactionjobs",
@@ -22,7 +22,7 @@ def dry_run(control_plane: ControlPlane) -> DryRun:
     namespace of its own.
     """
 
-    def create(document: dict[str, Any]) -> Answer:
+    def create(document: dict[str, Any]) -> AdminAnswer:
         path = f"/apis/{document['apiVersion']}/namespaces/default/{PLURALS[document['kind']]}"
         return control_plane.admin.request("POST", f"{path}?dryRun=All&fieldValidation=Strict", document)
 

@@ -12,12 +12,12 @@ from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionS
 from compaction.api.catalog.reasons import Outcome
 from compaction.api.conditions import set_ready
 from compaction.api.text.quantities import timestamp_from_epoch
-from compaction.local.cluster.control_plane import Answer
+from compaction.local.cluster.control_plane import AdminAnswer
 from support.cluster.catalog_manifests import ACCEPTED, REFUSED, catalog_object
 
 pytestmark = pytest.mark.apiserver
 
-DryRun = Callable[[dict[str, Any]], Answer]
+DryRun = Callable[[dict[str, Any]], AdminAnswer]
 NOW = timestamp_from_epoch(1_750_000_000)
 
 

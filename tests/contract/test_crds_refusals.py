@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compaction.blocks.model import place_problem
-from compaction.local.cluster.control_plane import Answer
+from compaction.local.cluster.control_plane import AdminAnswer
 from support.cluster.manifests import (
     BLOCK_1,
     WRONG_BLOCK_JOBS,
@@ -32,7 +32,7 @@ from support.cluster.staging_manifests import (
 pytestmark = pytest.mark.apiserver
 
 
-DryRun = Callable[[dict[str, Any]], Answer]
+DryRun = Callable[[dict[str, Any]], AdminAnswer]
 
 
 def refusal(dry_run: DryRun, document: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from compaction.api.enums import JobState
 from compaction.api.job.job import CompactionJob, CompactionJobStatus
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus, DebtStatus
 from compaction.api.text.quantities import Timestamp, timestamp_from_epoch
-from compaction.local.cluster.control_plane import Answer
+from compaction.local.cluster.control_plane import AdminAnswer
 from support.cluster.manifests import SEGMENT_1, SEGMENT_2, job_object, policy_object
 
 pytestmark = pytest.mark.apiserver
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.apiserver
 ROOT = Path(__file__).resolve().parents[2]
 CRDS = str(ROOT / "crds")
 NOW: Timestamp = timestamp_from_epoch(1_750_000_000)
-DryRun = Callable[[dict[str, Any]], Answer]
+DryRun = Callable[[dict[str, Any]], AdminAnswer]
 
 
 class Cluster:

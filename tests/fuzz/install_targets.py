@@ -70,7 +70,7 @@ def _receive(message: Offer | Entries | Chunk | Cancel) -> None:
     idle = receiving.Receiver(term=5, applied=3)
     receiving.step(idle, message)
     state, _ = receiving.step(idle, OFFER)
-    state, _ = receiving.step(state, receiving.Begun(OFFER.transfer, 3))
+    state, _ = receiving.step(state, receiving.InstallBegun(OFFER.transfer, 3))
     after, outputs = receiving.step(state, message)
     last = 3
     for output in outputs:

@@ -17,7 +17,7 @@ from compaction.cli.histories import object_of
 from compaction.cli.lazy import describe
 from compaction.errors import CompactionError, RecordLineError, RecordTextError
 from compaction.staging.cli.exec import CREATE_REPO, carry_out, name_of
-from compaction.staging.cli.exec_session import Session
+from compaction.staging.cli.exec_session import RepositorySession
 from compaction.staging.cli.options import StagingPlace
 from compaction.staging.cli.tables import MAX_LINE_BYTES, properties_of, read_lines, record_line
 from compaction.staging.format.identity import entry_identity, frame_value
@@ -66,7 +66,7 @@ def _template() -> Path:
     with StagingPlace(connection).open_unchecked() as store:
         store.create("logs", f"{folder}/objects", committer="tester")
         for line in _HISTORY.splitlines():
-            _carry_out(Session(StagingPlace(connection), store, "logs"), line)
+            _carry_out(RepositorySession(StagingPlace(connection), store, "logs"), line)
     return folder
 
 
@@ -77,7 +77,7 @@ def _moved(store: StagingStore, namespace: str) -> None:
     store.kv.set(REPOSITORIES_PARTITION, key, replace(record, storage_namespace=namespace).encode())
 
 
-def _carry_out(session: Session, line: bytes) -> None:
+def _carry_out(session: RepositorySession, line: bytes) -> None:
     given = object_of(line, most=MAX_LINE_BYTES)
     if name_of(given) == CREATE_REPO:
         return  # where its objects are is for the one to say who starts the command
@@ -90,7 +90,7 @@ def _history(data: bytes, directory: Path) -> None:
     connection = StagingConnection(f"sqlite:///{directory}/store/kv.db")
     with StagingPlace(connection).open_unchecked(lambda: _NOW) as store:
         _moved(store, f"{directory}/store/objects")
-        session = Session(StagingPlace(connection), store, "logs")
+        session = RepositorySession(StagingPlace(connection), store, "logs")
         for line in data.split(b"\n")[:20]:
             try:
                 _carry_out(session, line)

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.core.reconcile.store_work import Claimant, share_a_store
 from compaction.kube.gather import Overlaps
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 from support.cluster.manifests import policy_object
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-FIRST, SECOND, THIRD = (ObjectKey("storage", name) for name in ("first", "second", "third"))
+FIRST, SECOND, THIRD = (CacheKey("storage", name) for name in ("first", "second", "third"))
 
 
-def policy(key: ObjectKey, root: str, *, age: int = 0, generation: int = 1) -> CompactionPolicy:
+def policy(key: CacheKey, root: str, *, age: int = 0, generation: int = 1) -> CompactionPolicy:
     return policy_of(key, {"segmentLogs": {"root": root}}, age=age, generation=generation)
 
 
-def policy_of(key: ObjectKey, store: dict[str, Any], *, age: int, generation: int) -> CompactionPolicy:
+def policy_of(key: CacheKey, store: dict[str, Any], *, age: int, generation: int) -> CompactionPolicy:
     document = policy_object(key.name, store=store)
     document["metadata"] |= {
         "namespace": key.namespace,
@@ -63,17 +63,17 @@ URLS = st.tuples(st.sampled_from(("s3://one", "s3://two", "file:///one")), st.li
 BLOCKS = st.tuples(URLS, st.sampled_from(("first", "second", "third"))).map(
     lambda pair: {"blockStore": {"url": "/".join((pair[0][0], *pair[0][1])), "index": {"secretName": pair[1]}}}
 )
-KEYS = st.builds(ObjectKey, st.sampled_from(("storage", "tenants")), st.sampled_from(("x", "y", "z", "w")))
+KEYS = st.builds(CacheKey, st.sampled_from(("storage", "tenants")), st.sampled_from(("x", "y", "z", "w")))
 
 
 @given(st.lists(st.tuples(KEYS, st.one_of(st.none(), LOGS, BLOCKS)), max_size=25))
 def test_whoever_shares_a_store_is_found_without_a_look_at_the_others(
-    notes: list[tuple[ObjectKey, dict[str, Any] | None]],
+    notes: list[tuple[CacheKey, dict[str, Any] | None]],
 ) -> None:
     overlaps = Overlaps()
-    known: dict[ObjectKey, CompactionPolicy] = {}
+    known: dict[CacheKey, CompactionPolicy] = {}
 
-    def sharing(key: ObjectKey) -> set[ObjectKey]:
+    def sharing(key: CacheKey) -> set[CacheKey]:
         if key not in known:
             return set()
         mine = Claimant.of(known[key])

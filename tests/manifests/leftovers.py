@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from compaction.local.cluster.control_plane import Answer
+from compaction.local.cluster.control_plane import AdminAnswer
 from support.cluster.control_plane import ControlPlane
 from support.time.waiting import eventually
 
@@ -54,7 +54,7 @@ def everything(plane: ControlPlane) -> set[str]:
     return found
 
 
-def _listed(plane: ControlPlane, kind: Kind) -> Answer | None:
+def _listed(plane: ControlPlane, kind: Kind) -> AdminAnswer | None:
     listed = plane.admin.request("GET", f"{kind.prefix}/{kind.plural}")
     if listed.status == 429:  # a definition that has just come is not ready yet
         return None

@@ -14,7 +14,7 @@ from compaction.api.conditions import Conditions
 from compaction.api.enums import AttemptOutcome, JobState, PolicyReason, WaitReason, WorkerTrouble
 from compaction.api.names import COORDINATOR_LEASE
 from compaction.api.policy.store import conditions_for
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 from compaction.kube.metrics.measure import SUPERSEDED
 from compaction.kube.metrics.registry import Metrics
 from manifests.catalog_alerts import ALONE, CATALOG_CASES, QUIET, healthy_catalog
@@ -23,7 +23,7 @@ from support.cluster.rendered import MANIFESTS, ROOT
 
 RULES = MANIFESTS / "components" / "prometheus" / "rules.yaml"
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
-POLICY = ObjectKey("storage", "logs")
+POLICY = CacheKey("storage", "logs")
 SUBJECT = (("namespace", POLICY.namespace), ("policy", POLICY.name))
 GIB = 1 << 30
 

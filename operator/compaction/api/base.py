@@ -298,7 +298,7 @@ def free_form() -> Any:
 # What `kubectl get` shows and filters by: printer columns and the description of one resource.
 
 
-class ColumnType(StrEnum):
+class PrinterColumnType(StrEnum):
     """OpenAPI types of a printer column; kubectl shows a date as an age."""
 
     STRING = "string"
@@ -313,7 +313,7 @@ class PrinterColumn:
     name: str
     path: str
     description: str
-    type: ColumnType = ColumnType.STRING
+    type: PrinterColumnType = PrinterColumnType.STRING
     wide: bool = False
 
 

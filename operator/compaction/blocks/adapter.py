@@ -66,7 +66,7 @@ class CleanupResult:
     next_in: float = SWEEP_AGAIN
 
 
-class Upcoming(NamedTuple):
+class UpcomingClean(NamedTuple):
     """Seconds until something is due, and for how many seconds the oldest deletion has been."""
 
     next_in: float
@@ -83,7 +83,7 @@ class BlockCleaner:
         self._expiry_due = clock()
         self._orphans_due = clock() + FIRST_ORPHANS
 
-    def upcoming(self, store: BlockStore) -> Upcoming:
+    def upcoming(self, store: BlockStore) -> UpcomingClean:
         """When something is due, and what is late. Raises DatabaseError."""
         now = self._clock()
         moments = [self._orphans_due - now]
@@ -94,7 +94,7 @@ class BlockCleaner:
             deletion = (due - store.now()) / SECOND
             moments.append(deletion)
             overdue = max(0.0, -deletion)
-        return Upcoming(max(0.0, min(moments)), overdue)
+        return UpcomingClean(max(0.0, min(moments)), overdue)
 
     def run(self, store: BlockStore) -> CleanupResult:
         """Do everything that is due. Failures of a part are in the result; it is tried again soon."""

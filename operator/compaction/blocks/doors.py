@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from compaction.core.doors import Command, Door, Doors
+from compaction.core.doors import CommandDoor, Door, Doors
 
 BLOCK_DOORS: Final = Doors(
     adapter=Door("compaction.blocks.adapter:open_adapter"),
@@ -12,7 +12,7 @@ BLOCK_DOORS: Final = Doors(
     tables=Door("compaction.blocks.cli.run_tables"),
     open_jobs=Door("compaction.blocks.cli.run_tables:open_jobs_of"),
     commands=(
-        Command(
+        CommandDoor(
             "blocks",
             "Look into block stores; register, compact, verify, clean up.",
             Door("compaction.blocks.cli.commands:group"),

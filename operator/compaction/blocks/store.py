@@ -17,7 +17,7 @@ from compaction.blocks.errors import BlockStoreError, ForeignFileError, IndexMis
 from compaction.blocks.index import claims, live_blocks, queued, registering
 from compaction.blocks.index.live_blocks import EVERYTHING, BlockFilter, BlockRecord, Listing
 from compaction.blocks.index.queued import Fault, Quarantined, QueueChanges, QueueReading, read_changes, read_queue
-from compaction.blocks.index.registering import BlockReplacement, Registered, Replaced
+from compaction.blocks.index.registering import BlockReplacement, Registered, ReplacedBlocks
 from compaction.blocks.index.tables import HEAD, METADATA, NEWEST_SCHEMA, IndexChange, IndexDatabase, head_version
 from compaction.blocks.model import SECOND, Block
 from compaction.blocks.owners import IDENTITY_PATH, FolderOwners
@@ -341,7 +341,7 @@ class BlockStore:
 
     def claim(
         self, *, job: str, token: int, sources: Sequence[str], output_level: int, holder: Holder | None = None
-    ) -> claims.Claimed:
+    ) -> claims.ClaimedJob:
         """From now on only `token` may commit for the job. Raises StaleTokenError, BlockClaimError."""
         return claims.claim(
             self.index,
@@ -357,7 +357,7 @@ class BlockStore:
         """Nothing may be committed for the job any more; its blocks are free. See `claims.retire`."""
         return claims.retire(self.index, job, now=self.now(), token=token, holder=holder)
 
-    def replace(self, result: BlockReplacement) -> Replaced:
+    def replace(self, result: BlockReplacement) -> ReplacedBlocks:
         """Commit a result: see `index.registering.replace`."""
         return registering.replace(self.index, result, now=self.now())
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from compaction.catalogs.commands.command import Command
+from compaction.catalogs.commands.command import CatalogCommand
 from compaction.catalogs.errors import CatalogArgumentError
 from compaction.catalogs.log.etcd.gateway import GatewayClient
 from compaction.catalogs.log.etcd.wire import EtcdSettings, Tls
@@ -32,7 +32,7 @@ class OpenCatalog:
     def __init__(self, manager: CatalogManager) -> None:
         self.manager = manager
 
-    def apply(self, *commands: Command, timeout: float = WAIT_SECONDS) -> Executed | None:
+    def apply(self, *commands: CatalogCommand, timeout: float = WAIT_SECONDS) -> Executed | None:
         """Run commands as one version, all or none; returns when every process shows it, None without commands.
 
         Raises:
@@ -44,7 +44,7 @@ class OpenCatalog:
         """
         return self.manager.execute(_commands(commands)).result(timeout)
 
-    def apply_in_turn(self, *batches: Sequence[Command], timeout: float = WAIT_SECONDS) -> list[Executed | None]:
+    def apply_in_turn(self, *batches: Sequence[CatalogCommand], timeout: float = WAIT_SECONDS) -> list[Executed | None]:
         """Run lists of commands, a version each, without waiting between them: 300 statements take hardly longer than
         one. The error of the first that fails is raised; those before it stay, none after it runs.
         """
@@ -114,7 +114,7 @@ def open_catalog(
             manager.close()
 
 
-def _commands(given: Sequence[Command]) -> list[Command]:
+def _commands(given: Sequence[CatalogCommand]) -> list[CatalogCommand]:
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise CatalogArgumentError(f"{given!r:.80} is no list of commands")
     for one in given:

@@ -24,7 +24,7 @@ from compaction.catalogs.operator.finding import EtcdLogs, HttpParticipants, cre
 from compaction.catalogs.operator.working import CatalogWork, Credentials, RoundState
 from compaction.catalogs.serving.client import ParticipantAddress
 from compaction.core.reconcile.observations import Moment
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 from compaction.local.run.objects import NAMESPACE, OWNER
 from compaction.storage.secrets import Secrets
 
@@ -42,7 +42,7 @@ class FilePlaces:
         """See `Places`. What labels select is refused where the file is read."""
         return tuple(sorted(named_participants(spec), key=lambda one: one.name))
 
-    async def credentials(self, key: ObjectKey, spec: CatalogCompactionSpec) -> Credentials:
+    async def credentials(self, key: CacheKey, spec: CatalogCompactionSpec) -> Credentials:
         """See `Places`."""
         return credentials_in(spec, {name: self.secrets.read(name) for name in spec.secret_names})
 
@@ -133,7 +133,7 @@ class LocalCatalog:
         return decision
 
     async def _do(self, task: Task) -> Result:
-        return await self._work.do(ObjectKey(NAMESPACE, self.catalog.metadata.name), self._round, task)
+        return await self._work.do(CacheKey(NAMESPACE, self.catalog.metadata.name), self._round, task)
 
     async def _waited(
         self, running: set[asyncio.Task[Result]], due: float | None

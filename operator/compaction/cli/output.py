@@ -39,7 +39,7 @@ class OutputFormat(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class OutputColumn:
     """A table column: `key` in the row, its heading, how a value becomes text, and on which side it stands."""
 
     key: str
@@ -75,7 +75,7 @@ def optional(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
-def emit(data: Row | Sequence[Row], fmt: OutputFormat, *, columns: Sequence[Column] = ()) -> None:
+def emit(data: Row | Sequence[Row], fmt: OutputFormat, *, columns: Sequence[OutputColumn] = ()) -> None:
     """Print an object or rows. As a table: rows under `columns`; an object as one line per key."""
     if fmt is OutputFormat.JSON:
         click.echo(json.dumps(data, indent=2))
@@ -99,7 +99,7 @@ def print_pairs(pairs: Sequence[tuple[str, str]]) -> None:
         click.echo(f"{name + ':':<{width}}  {printable(value)}")
 
 
-def print_table(rows: Sequence[Row], columns: Sequence[Column], *, terminal: bool | None = None) -> None:
+def print_table(rows: Sequence[Row], columns: Sequence[OutputColumn], *, terminal: bool | None = None) -> None:
     """Rows under upper-case headings, as kubectl prints them; on a terminal with bold headings."""
     cells = [_cells(row, columns) for row in rows]
     titles = _titles(columns)
@@ -114,7 +114,7 @@ def print_table(rows: Sequence[Row], columns: Sequence[Column], *, terminal: boo
 class TableStream:
     """A table whose rows come one by one, as for `kubectl get --watch`: a column never becomes narrower again."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[OutputColumn]) -> None:
         self._columns = columns
         self._widths: list[int] = []
 
@@ -128,15 +128,15 @@ class TableStream:
             click.echo(_aligned(line, self._widths, self._columns))
 
 
-def _cells(row: Row, columns: Sequence[Column]) -> list[str]:
+def _cells(row: Row, columns: Sequence[OutputColumn]) -> list[str]:
     return [printable(column.text(row.get(column.key))) for column in columns]
 
 
-def _titles(columns: Sequence[Column]) -> list[str]:
+def _titles(columns: Sequence[OutputColumn]) -> list[str]:
     return [column.title.upper() for column in columns]
 
 
-def _aligned(line: Sequence[str], widths: Sequence[int], columns: Sequence[Column]) -> str:
+def _aligned(line: Sequence[str], widths: Sequence[int], columns: Sequence[OutputColumn]) -> str:
     parts = [
         text.rjust(width) if column.right else text.ljust(width)
         for text, width, column in zip(line, widths, columns, strict=True)
@@ -144,7 +144,7 @@ def _aligned(line: Sequence[str], widths: Sequence[int], columns: Sequence[Colum
     return "   ".join(parts).rstrip()
 
 
-def _print_rich(titles: list[str], cells: list[list[str]], columns: Sequence[Column], *, width: int) -> None:
+def _print_rich(titles: list[str], cells: list[list[str]], columns: Sequence[OutputColumn], *, width: int) -> None:
     # What only some outputs need is imported by those: a command that lists takes no longer than what it asks.
     from rich.console import Console
     from rich.table import Table
@@ -159,7 +159,7 @@ def _print_rich(titles: list[str], cells: list[list[str]], columns: Sequence[Col
     Console(width=max(width, Console().width)).print(table)
 
 
-def stream(rows: Iterable[Row], fmt: OutputFormat, *, columns: Sequence[Column]) -> None:
+def stream(rows: Iterable[Row], fmt: OutputFormat, *, columns: Sequence[OutputColumn]) -> None:
     """Print rows as they come, in constant memory; a table's columns are as wide as their headings ask."""
     # Not click.echo, which flushes after each line: an order of magnitude slower on a hundred thousand rows.
     out = sys.stdout
@@ -168,7 +168,7 @@ def stream(rows: Iterable[Row], fmt: OutputFormat, *, columns: Sequence[Column])
     out.flush()
 
 
-def _lines(rows: Iterable[Row], fmt: OutputFormat, columns: Sequence[Column]) -> Iterator[str]:
+def _lines(rows: Iterable[Row], fmt: OutputFormat, columns: Sequence[OutputColumn]) -> Iterator[str]:
     if fmt is OutputFormat.JSONL:
         yield from (json.dumps(row) for row in rows)
     elif fmt is OutputFormat.YAML:

@@ -29,7 +29,7 @@ class Door:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandDoor:
     """A group of commands of the command line: its name, the line that `--help` shows, and where it is."""
 
     name: str
@@ -56,7 +56,7 @@ class Doors:
     rewriters: dict[str, Door]
     tables: Door
     open_jobs: Door | None = None
-    commands: tuple[Command, ...] = ()
+    commands: tuple[CommandDoor, ...] = ()
     demo: tuple[str, Door] | None = None
-    drill: Command | None = None
+    drill: CommandDoor | None = None
     preloaded: tuple[Door, ...] = ()

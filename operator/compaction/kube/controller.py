@@ -49,7 +49,7 @@ from compaction.kube.gather import (
     worker_lease,
     worker_process,
 )
-from compaction.kube.informer.cache import CacheChange, Delta, ObjectKey, key_of
+from compaction.kube.informer.cache import CacheChange, CacheKey, Delta, key_of
 from compaction.kube.informer.queue import AGAIN, stale_pause
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.metrics.measure import measure
@@ -72,9 +72,9 @@ class Sharing:
     def __init__(self, limits: OperatorLimits, *, monotonic: Callable[[], float]) -> None:
         self._limits = limits
         self._monotonic = monotonic
-        self._commons: SharedLimits[ObjectKey] | None = None
+        self._commons: SharedLimits[CacheKey] | None = None
 
-    def begin(self, runtime: Runtime, workers: Mapping[ObjectKey, tuple[WorkerObservation, ...]]) -> None:
+    def begin(self, runtime: Runtime, workers: Mapping[CacheKey, tuple[WorkerObservation, ...]]) -> None:
         """Enter the workers that there are, once a term: after everything was listed, before anything is decided."""
         if self._commons is not None or not self._limits.any:
             return
@@ -82,17 +82,17 @@ class Sharing:
         holds = {key: _workers_of(runtime, key, workers.get(key, ())) for key in keys}
         self._commons = SharedLimits(self._limits, holds, now=self._monotonic())
 
-    def allowance(self, key: ObjectKey) -> Allowance:
+    def allowance(self, key: CacheKey) -> Allowance:
         """What a policy may have."""
         return NO_ALLOWANCE if self._commons is None else self._commons.allowance(key)
 
-    def note(self, key: ObjectKey, demand: LimitDemand, policy: CompactionPolicy | None, now: Moment) -> None:
+    def note(self, key: CacheKey, demand: LimitDemand, policy: CompactionPolicy | None, now: Moment) -> None:
         """A decision was made: before anything is awaited, so that no other depends on less than is known."""
         if self._commons is not None:
             waited = waited_for_worker(policy, now) if policy is not None else 0.0
             self._commons.note(key, demand, now=now.monotonic, waited=waited)
 
-    def give_up(self, key: ObjectKey) -> None:
+    def give_up(self, key: CacheKey) -> None:
         """The policy cannot be read any more."""
         if self._commons is not None:
             self._commons.give_up(key)
@@ -113,7 +113,7 @@ class Sharing:
             took = self._monotonic() - began
 
 
-def _workers_of(runtime: Runtime, key: ObjectKey, observed: tuple[WorkerObservation, ...]) -> int:
+def _workers_of(runtime: Runtime, key: CacheKey, observed: tuple[WorkerObservation, ...]) -> int:
     leases = {body["metadata"]["name"] for body in runtime.cache.leases_of(key) if is_worker(body)}
     return len(leases | {worker.name for worker in observed if not worker.ended})
 
@@ -151,8 +151,8 @@ class PolicyController:
         self._policies = ParsedObjects(CompactionPolicy)
         self._jobs = ParsedObjects(CompactionJob)
         self._leases: LeaseObserver[str] = LeaseObserver(clock=monotonic)
-        self._states: dict[ObjectKey, PolicyState] = {}
-        self._workers: dict[ObjectKey, tuple[WorkerObservation, ...]] = {}
+        self._states: dict[CacheKey, PolicyState] = {}
+        self._workers: dict[CacheKey, tuple[WorkerObservation, ...]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stores = StoreTasks(open_store=open_store, monotonic=monotonic)
 
@@ -217,9 +217,9 @@ class PolicyController:
 
     async def _look_at_workers(self, runtime: Runtime) -> None:
         """Take the launcher's view; policies whose workers changed are reconciled."""
-        found: dict[ObjectKey, list[WorkerObservation]] = {}
+        found: dict[CacheKey, list[WorkerObservation]] = {}
         for worker in await runtime.launcher.observe():
-            found.setdefault(ObjectKey(*worker.policy), []).append(worker)
+            found.setdefault(CacheKey(*worker.policy), []).append(worker)
         before, self._workers = self._workers, {key: tuple(workers) for key, workers in found.items()}
         for key in before.keys() | self._workers.keys():
             if before.get(key) != self._workers.get(key):
@@ -227,7 +227,7 @@ class PolicyController:
 
     # -- one policy --------------------------------------------------------------------------------------------------
 
-    async def reconcile(self, key: ObjectKey) -> float | None:
+    async def reconcile(self, key: CacheKey) -> float | None:
         """See `kube.replica.runtime.Controller`."""
         runtime = self._runtime
         assert runtime is not None, "start() comes first"
@@ -274,7 +274,7 @@ class PolicyController:
             state.resting = Resting(decision.rest, seen)
         return stale_pause(state.stale) if outcome.stale else self._next(runtime, key, snapshot, decision, outcome)
 
-    def _rests(self, runtime: Runtime, key: ObjectKey, state: PolicyState, seen: Seen) -> float | None:
+    def _rests(self, runtime: Runtime, key: CacheKey, state: PolicyState, seen: Seen) -> float | None:
         """Seconds until the policy has to be thought of again; None when it does not rest (any more). Its store is
         scanned meanwhile.
         """
@@ -300,7 +300,7 @@ class PolicyController:
         self._spawn(wait())
 
     def _snapshot(
-        self, runtime: Runtime, key: ObjectKey, policy: CompactionPolicy | None, state: PolicyState
+        self, runtime: Runtime, key: CacheKey, policy: CompactionPolicy | None, state: PolicyState
     ) -> PolicySnapshot:
         now = Moment(self._wall(), self._monotonic())
         leases, bodies = runtime.cache.leases_of(key), runtime.cache.jobs_of(key)
@@ -326,7 +326,7 @@ class PolicyController:
         )
 
     def _next(
-        self, runtime: Runtime, key: ObjectKey, snapshot: PolicySnapshot, decision: Decision, outcome: ExecutionResult
+        self, runtime: Runtime, key: CacheKey, snapshot: PolicySnapshot, decision: Decision, outcome: ExecutionResult
     ) -> float | None:
         if snapshot.policy is None and decision.requeue_after is None:
             if (state := self._states.pop(key, None)) is not None:

@@ -27,11 +27,11 @@ from compaction.api.names import (
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.api.policy.workers import MAX_SLOTS
 from compaction.api.text.printing import INT64_MAX, cut, number_in, printable
-from compaction.core.reconcile.observations import Identity, JobLease, JobView, WorkerLease, WorkerProcess
+from compaction.core.reconcile.observations import JobLease, JobView, OperatorIdentity, WorkerLease, WorkerProcess
 from compaction.core.reconcile.store_work import Claimant, older_owner, said, share_a_store
 from compaction.errors import MalformedLeaseError, MalformedReportError
 from compaction.kube.client.transport import Obj
-from compaction.kube.informer.cache import ObjectKey, key_of
+from compaction.kube.informer.cache import CacheKey, key_of
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.leases.record import Lease, LeaseObserver
 
@@ -77,10 +77,10 @@ class ParsedObjects(Generic[Model]):
         self._known.pop(uid, None)
 
 
-def identity(body: Obj) -> Identity:
+def identity(body: Obj) -> OperatorIdentity:
     """The version of an object."""
     metadata = body["metadata"]
-    return Identity(metadata["name"], metadata["uid"], metadata["resourceVersion"])
+    return OperatorIdentity(metadata["name"], metadata["uid"], metadata["resourceVersion"])
 
 
 def is_worker(body: Obj) -> bool:
@@ -209,12 +209,12 @@ class Overlaps:
     """
 
     def __init__(self) -> None:
-        self._claimants: dict[ObjectKey, Claimant] = {}
-        self._versions: dict[ObjectKey, tuple[str, int]] = {}
-        self._neighbours: dict[ObjectKey, set[ObjectKey]] = {}
+        self._claimants: dict[CacheKey, Claimant] = {}
+        self._versions: dict[CacheKey, tuple[str, int]] = {}
+        self._neighbours: dict[CacheKey, set[CacheKey]] = {}
         self._places = _Places()
 
-    def note(self, key: ObjectKey, policy: CompactionPolicy | None) -> frozenset[ObjectKey]:
+    def note(self, key: CacheKey, policy: CompactionPolicy | None) -> frozenset[CacheKey]:
         """Take what a policy is now (None: gone, or not valid); returns the others for which that changes something."""
         version = None if policy is None else (policy.metadata.uid, policy.metadata.generation)
         if version == self._versions.get(key):
@@ -235,7 +235,7 @@ class Overlaps:
         self._claimants[key], self._versions[key], self._neighbours[key] = mine, version, after
         return frozenset(before | after)
 
-    def held_by(self, key: ObjectKey) -> str:
+    def held_by(self, key: CacheKey) -> str:
         """What keeps the policy from its store: an older one, in words; "" when nothing does."""
         mine = self._claimants.get(key)
         if mine is None:
@@ -248,23 +248,23 @@ class _Places:
     """Who has which places (`Claimant.places`), found by the paths around and inside of one."""
 
     def __init__(self) -> None:
-        self._at: defaultdict[str, set[ObjectKey]] = defaultdict(set)
-        self._inside: defaultdict[str, set[ObjectKey]] = defaultdict(set)
+        self._at: defaultdict[str, set[CacheKey]] = defaultdict(set)
+        self._inside: defaultdict[str, set[CacheKey]] = defaultdict(set)
 
-    def add(self, key: ObjectKey, places: Iterable[str]) -> None:
+    def add(self, key: CacheKey, places: Iterable[str]) -> None:
         for place in places:
             self._at[place].add(key)
             for around in _around(place):
                 self._inside[around].add(key)
 
-    def remove(self, key: ObjectKey, places: Iterable[str]) -> None:
+    def remove(self, key: CacheKey, places: Iterable[str]) -> None:
         for place in places:
             _discard(self._at, place, key)
             for around in _around(place):
                 _discard(self._inside, around, key)
 
-    def near(self, places: Iterable[str]) -> set[ObjectKey]:
-        found: set[ObjectKey] = set()
+    def near(self, places: Iterable[str]) -> set[CacheKey]:
+        found: set[CacheKey] = set()
         for place in places:
             found.update(self._inside.get(place, ()), *(self._at.get(one, ()) for one in (place, *_around(place))))
         return found
@@ -277,7 +277,7 @@ def _around(place: str) -> Iterator[str]:
         end = place.rfind("/", 0, end)
 
 
-def _discard(places: defaultdict[str, set[ObjectKey]], place: str, key: ObjectKey) -> None:
+def _discard(places: defaultdict[str, set[CacheKey]], place: str, key: CacheKey) -> None:
     places[place].discard(key)
     if not places[place]:
         del places[place]

@@ -18,7 +18,7 @@ from compaction.core.reconcile.observations import Allowance, Memory
 from compaction.core.reconcile.store_work import pause
 from compaction.kube.client.secrets import NamespaceSecrets
 from compaction.kube.client.transport import Obj
-from compaction.kube.informer.cache import ObjectCache, ObjectKey
+from compaction.kube.informer.cache import CacheKey, ObjectCache
 from compaction.kube.launchers.base import WorkerObservation
 from compaction.kube.metrics.measure import CleanupState
 from compaction.kube.replica.runtime import Runtime
@@ -46,7 +46,7 @@ class Seen:
     def of(
         cls,
         cache: ObjectCache,
-        key: ObjectKey,
+        key: CacheKey,
         *,
         workers: tuple[WorkerObservation, ...],
         allowance: Allowance,
@@ -135,7 +135,7 @@ class StoreTasks:
     async def run(
         self,
         runtime: Runtime,
-        key: ObjectKey,
+        key: CacheKey,
         state: PolicyState,
         task: RunStoreTask,
         policy: CompactionPolicy,
@@ -179,7 +179,7 @@ class StoreTasks:
         state.reading = replace(before, started=found.started, ended=found.ended, wall=found.wall)
         state.resting = resting.after_look(state.reading, state.memory)
 
-    def _swept(self, key: ObjectKey, state: PolicyState, swept: Swept) -> None:
+    def _swept(self, key: CacheKey, state: PolicyState, swept: Swept) -> None:
         if swept.deleted:
             log.info("replaced data deleted", policy=str(key), names=swept.deleted, bytes=swept.bytes)
         for problem in swept.problems:

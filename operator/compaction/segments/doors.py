@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from compaction.core.doors import Command, Door, Doors
+from compaction.core.doors import CommandDoor, Door, Doors
 
 SEGMENT_DOORS: Final = Doors(
     adapter=Door("compaction.segments.adapter:open_adapter"),
     rewriters={"SegmentRewrite": Door("compaction.segments.rewriting.rewriter:open_rewriter")},
     tables=Door("compaction.segments.cli.run_tables"),
     commands=(
-        Command(
+        CommandDoor(
             "segments",
             "Look into segment logs; plan, compact and recover them.",
             Door("compaction.segments.cli.commands:group"),
@@ -19,7 +19,7 @@ SEGMENT_DOORS: Final = Doors(
     ),
     demo=("logs", Door("compaction.local.demo.segments.run:show")),
     preloaded=(Door("compaction.segments.rewriting.task"),),
-    drill=Command(
+    drill=CommandDoor(
         "fencing",
         "Let a worker sleep through its lease, and see its commit refused.",
         Door("compaction.segments.cli.drill:fencing"),

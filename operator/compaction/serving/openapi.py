@@ -57,7 +57,7 @@ class OpenName(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class EndpointOperation:
     """One route. `answers`: by status a model, or a media type; `open`: without authentication. `parts`: the parameters
     in the path, and what they are. `lines`: a body of JSON lines, each of this model.
     """
@@ -118,9 +118,11 @@ OF_BODIES: Final = (
 )
 """Refusals of every operation with a body."""
 OPEN: Final = (
-    Operation(OpenName.DOCUMENT, "GET", "/openapi.json", "This document.", {HTTPStatus.OK: JSON}, open=True),
-    Operation(OpenName.HEALTH, "GET", "/healthz", "Whether the process answers.", {HTTPStatus.OK: TEXT}, open=True),
-    Operation(
+    EndpointOperation(OpenName.DOCUMENT, "GET", "/openapi.json", "This document.", {HTTPStatus.OK: JSON}, open=True),
+    EndpointOperation(
+        OpenName.HEALTH, "GET", "/healthz", "Whether the process answers.", {HTTPStatus.OK: TEXT}, open=True
+    ),
+    EndpointOperation(
         OpenName.READY,
         "GET",
         "/readyz",
@@ -128,7 +130,7 @@ OPEN: Final = (
         {HTTPStatus.OK: TEXT, HTTPStatus.SERVICE_UNAVAILABLE: TEXT},
         open=True,
     ),
-    Operation(OpenName.METRICS, "GET", "/metrics", "Metrics for Prometheus.", {HTTPStatus.OK: TEXT}, open=True),
+    EndpointOperation(OpenName.METRICS, "GET", "/metrics", "Metrics for Prometheus.", {HTTPStatus.OK: TEXT}, open=True),
 )
 
 
@@ -138,7 +140,7 @@ class Api:
 
     title: str
     description: str
-    operations: tuple[Operation, ...]
+    operations: tuple[EndpointOperation, ...]
 
     def document(self, version: str) -> dict[str, Any]:
         """The OpenAPI document. `version`: of the program."""
@@ -164,7 +166,7 @@ class Api:
         }
 
 
-def _schemas(operations: Iterable[Operation]) -> dict[str, Any]:
+def _schemas(operations: Iterable[EndpointOperation]) -> dict[str, Any]:
     """The models of all operations, which name each other."""
     every = list(operations)
     models = {model for one in every for model in (one.body, one.lines) if model is not None}

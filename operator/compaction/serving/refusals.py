@@ -32,7 +32,7 @@ from compaction.storage.errors import (
 log = structlog.get_logger(__name__)
 
 
-class Refused(StrEnum):
+class RefusedRequest(StrEnum):
     """The words of refusals that every endpoint has; its own list has them too."""
 
     BAD_REQUEST = "BadRequest"
@@ -58,16 +58,16 @@ PASSING: Final = (
     ObjectRefusedError,
 )
 _THEIRS: Final[Theirs] = {
-    NotAuthenticatedError: (HTTPStatus.UNAUTHORIZED, Refused.UNAUTHENTICATED),
-    NotAllowedError: (HTTPStatus.FORBIDDEN, Refused.FORBIDDEN),
+    NotAuthenticatedError: (HTTPStatus.UNAUTHORIZED, RefusedRequest.UNAUTHENTICATED),
+    NotAllowedError: (HTTPStatus.FORBIDDEN, RefusedRequest.FORBIDDEN),
 }
 _HANDLED: Final = (NotAuthenticatedError, NotAllowedError, TokenReviewUnavailableError, StorageError)
 _FAILED_HERE: Final = "it failed here: the log of the service says why"
-_HTTP: Final[Mapping[int, Refused]] = {
-    HTTPStatus.BAD_REQUEST: Refused.BAD_REQUEST,
-    HTTPStatus.NOT_FOUND: Refused.NOT_FOUND,
-    HTTPStatus.METHOD_NOT_ALLOWED: Refused.METHOD_NOT_ALLOWED,
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: Refused.TOO_LARGE,
+_HTTP: Final[Mapping[int, RefusedRequest]] = {
+    HTTPStatus.BAD_REQUEST: RefusedRequest.BAD_REQUEST,
+    HTTPStatus.NOT_FOUND: RefusedRequest.NOT_FOUND,
+    HTTPStatus.METHOD_NOT_ALLOWED: RefusedRequest.METHOD_NOT_ALLOWED,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: RefusedRequest.TOO_LARGE,
 }
 _HEADERS: Final[Mapping[int, Mapping[str, str]]] = {
     HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": "Bearer"},
@@ -107,18 +107,18 @@ class Refusals:
             return self.refusal(*found, printable(cut(str(error), 1000)))
         if isinstance(error, (*PASSING, *self.passing)):
             log.warning("a request has to be repeated", operation=operation, error=str(error))
-            return self.refusal(HTTPStatus.SERVICE_UNAVAILABLE, Refused.UNAVAILABLE, self.away)
+            return self.refusal(HTTPStatus.SERVICE_UNAVAILABLE, RefusedRequest.UNAVAILABLE, self.away)
         log.error("a request failed", operation=operation, error=str(error))
         return self.unexpected()
 
     def unexpected(self) -> web.Response:
         """The answer for a defect; what it is says the log alone."""
-        return self.refusal(HTTPStatus.INTERNAL_SERVER_ERROR, Refused.FAILED, _FAILED_HERE)
+        return self.refusal(HTTPStatus.INTERNAL_SERVER_ERROR, RefusedRequest.FAILED, _FAILED_HERE)
 
     def of_http(self, error: web.HTTPException) -> web.Response:
         """The answer for what aiohttp itself refuses."""
         status = HTTPStatus(error.status)
-        answer = self.refusal(status, _HTTP.get(status, Refused.FAILED), f"{status.phrase}: see {self.document}")
+        answer = self.refusal(status, _HTTP.get(status, RefusedRequest.FAILED), f"{status.phrase}: see {self.document}")
         if "Allow" in error.headers:
             answer.headers["Allow"] = error.headers["Allow"]
         return answer
@@ -129,7 +129,7 @@ class Refusals:
 
     def bad(self, message: str) -> web.Response:
         """A request that makes no sense."""
-        return self.refusal(HTTPStatus.BAD_REQUEST, Refused.BAD_REQUEST, message)
+        return self.refusal(HTTPStatus.BAD_REQUEST, RefusedRequest.BAD_REQUEST, message)
 
 
 def _wrong(error: ValidationError) -> str:

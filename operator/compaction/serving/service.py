@@ -30,7 +30,7 @@ from compaction.api.text.printing import cut, printable
 from compaction.serving.access import Gate, Principal
 from compaction.serving.errors import IngestConfigError
 from compaction.serving.openapi import JSON, Api, OpenName, Wire
-from compaction.serving.refusals import Refusals, Refused
+from compaction.serving.refusals import Refusals, RefusedRequest
 
 # What every endpoint counts. Labels are of small, fixed sets: no tenant, no principal, no path.
 
@@ -143,7 +143,7 @@ class HttpService:
     async def _known(self, handler: KnownHandler, request: web.Request) -> web.StreamResponse:
         if self._under_way >= self.limits.in_flight:
             message = "too many requests are under way: try again"
-            return self.refusals.refusal(HTTPStatus.SERVICE_UNAVAILABLE, Refused.BUSY, message)
+            return self.refusals.refusal(HTTPStatus.SERVICE_UNAVAILABLE, RefusedRequest.BUSY, message)
         self._under_way += 1
         try:
             return await handler(request, await self._gate.enter(request.headers.get("Authorization")))
@@ -156,13 +156,13 @@ class HttpService:
         """The body, or the answer that refuses it."""
         if request.content_type != kind or request.headers.get("Content-Encoding", "identity") != "identity":
             why = f"the body is {kind}, not compressed, and Content-Type says so"
-            return self.refusals.refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, Refused.UNSUPPORTED_MEDIA_TYPE, why)
+            return self.refusals.refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, RefusedRequest.UNSUPPORTED_MEDIA_TYPE, why)
         try:
             async with asyncio.timeout(self.limits.body_seconds):
                 return await request.read()
         except TimeoutError:
             message = "the body did not arrive in time"
-            return self.refusals.refusal(HTTPStatus.REQUEST_TIMEOUT, Refused.TOO_SLOW, message)
+            return self.refusals.refusal(HTTPStatus.REQUEST_TIMEOUT, RefusedRequest.TOO_SLOW, message)
 
     def query_of(self, request: web.Request, model: type[Query]) -> Query | web.Response:
         """The query, or the answer that refuses it."""

@@ -16,14 +16,14 @@ from compaction.errors import StaleTokenError
 from compaction.staging.errors import OutputSweptError, RewriteProofError, WorkOutdatedError
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.branching import forget_receipts, fresh_token, keep_receipt, swapped
-from compaction.staging.flows.reading import View
+from compaction.staging.flows.reading import RecordView
 from compaction.staging.format.columns import BINARY, RecordColumns, rows_where, tombstones
 from compaction.staging.format.ranges import TableKind
 from compaction.staging.kind import base_version_of
 from compaction.staging.refs.branches import Branch, BranchRecord
 from compaction.staging.staged.rows import layered
 from compaction.staging.tree.aligning import Upcoming, fingerprint
-from compaction.staging.tree.applying import Applied, Part, apply
+from compaction.staging.tree.applying import AppliedChanges, Part, apply
 
 # What one compaction of a branch is about: its tokens, and the trees below them, as they were when it was planned.
 
@@ -63,14 +63,14 @@ def work_on(repository: str, record: BranchRecord, *, staged: bool) -> BranchWor
 # Claims: which job may swap the base of a branch, with which fencing token (docs/design/staging-areas.md#claims).
 
 
-class Claimed(Enum):
+class ClaimedBranch(Enum):
     """What a claim found."""
 
     CLAIMED = auto()
     COMMITTED = auto()  # the job's base is there already, and nothing was changed
 
 
-def claim(area: Area, work: BranchWork, *, job: str, token: int) -> Claimed:
+def claim(area: Area, work: BranchWork, *, job: str, token: int) -> ClaimedBranch:
     """From now on only `token` may swap the base for `job`.
 
     The first claim seals the staging token and writes down when the compaction began: one swap for all of it. A later
@@ -81,13 +81,13 @@ def claim(area: Area, work: BranchWork, *, job: str, token: int) -> Claimed:
         WorkOutdatedError: the branch has other tokens or trees than the work.
         UnknownRefError, TooManyTriesError
     """
-    found = Claimed.CLAIMED
+    found = ClaimedBranch.CLAIMED
 
     def claimed(branch: Branch) -> BranchRecord | None:
         nonlocal found
         record = branch.record
         if record.compacted_job == job:
-            found = Claimed.COMMITTED
+            found = ClaimedBranch.COMMITTED
             return None
         accepted = high_water_of(record, job)
         if token <= accepted:
@@ -275,7 +275,7 @@ def _reopened(file: Any) -> Any:
 class Rewritten:
     """A tree that was written and proved. Fingerprints are of all that the branch shows: `<records>:<digest>`."""
 
-    applied: Applied
+    applied: AppliedChanges
     fingerprint_before: str
     fingerprint_after: str
 
@@ -284,10 +284,10 @@ class Rewritten:
         return self.applied.metarange_id
 
 
-def base_view(area: Area, work: BranchWork) -> View:
+def base_view(area: Area, work: BranchWork) -> RecordView:
     """What the work makes one tree of: its tokens over the base."""
     head = area.commits.get(work.commit_id).meta_range_id
-    return View(work.base or head, head, work.tokens)
+    return RecordView(work.base or head, head, work.tokens)
 
 
 def staged_changes(

@@ -177,13 +177,13 @@ class JobEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class AttemptFinished:
     """A job's thread is done (reported or not)."""
 
     lease: HeldJobLease
 
 
-Inbox = queue.SimpleQueue[JobAssigned | JobEnded | Finished]
+Inbox = queue.SimpleQueue[JobAssigned | JobEnded | AttemptFinished]
 """What the worker reacts to. A SimpleQueue, because a signal handler may put into it."""
 
 

@@ -28,7 +28,7 @@ import structlog
 from compaction.api.enums import JobReason
 from compaction.api.job.job_status import JobReport, ReportOutcome
 from compaction.errors import InvalidAssignmentError
-from compaction.worker.attempt import Clock, EndReason, Finished, HeldJobLease, Inbox, JobAssigned, JobEnded
+from compaction.worker.attempt import AttemptFinished, Clock, EndReason, HeldJobLease, Inbox, JobAssigned, JobEnded
 from compaction.worker.errors import EngineLostError, ExecutorsOutOfMemoryError, JobStoppedError, LeaseLostError
 from compaction.worker.keeper import Heartbeat
 from compaction.worker.ports import JobRunner
@@ -149,8 +149,8 @@ class Worker:
             self._handle(event)
             idle_since = self._clock()
 
-    def _handle(self, event: JobAssigned | Finished) -> None:
-        if isinstance(event, Finished):
+    def _handle(self, event: JobAssigned | AttemptFinished) -> None:
+        if isinstance(event, AttemptFinished):
             self._running.discard(event.lease)
         else:
             self._waiting.append(event.lease)
@@ -176,7 +176,7 @@ class Worker:
             # lease need not expire.
             if isinstance(event, JobAssigned):
                 event.lease.request_stop(why)
-            if isinstance(event, JobAssigned | Finished):
+            if isinstance(event, JobAssigned | AttemptFinished):
                 self._handle(event)
         for lease in self._running:
             log.error("a job did not stop in time; its lease will expire", job=lease.job_name, token=lease.token)
@@ -194,7 +194,7 @@ class Worker:
             elif not self._heartbeat.deliver(lease, report):
                 log.warning("the report was not delivered; the store knows what was committed")
         finally:
-            self._inbox.put(Finished(lease))
+            self._inbox.put(AttemptFinished(lease))
 
     def _attempt(self, lease: HeldJobLease) -> JobReport:
         """Run the job; every way it can end becomes a report (an undeliverable one if the lease went to another)."""

@@ -43,7 +43,7 @@ class Engine(Protocol):
 # How far a job is, by bytes of the sources that are settled (committed or given up).
 
 
-class Progress:
+class JobProgress:
     """Counts settled bytes of a known total and tells a listener the percent. Thread safe.
 
     At most 99: that a job is done is only said by its receipt.

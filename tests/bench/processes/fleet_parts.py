@@ -31,7 +31,7 @@ from compaction.core.reconcile.observations import OperatorLimits
 from compaction.kube.assignments import WorkerIdentity, lease_port
 from compaction.kube.client.config import load_connection
 from compaction.kube.controller import PolicyController
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerPhase, WorkerRef, WorkerRequest
 from compaction.kube.logging import LogFormat, setup_logging
 from compaction.kube.replica.operator import OperatorConfig, run_operator
@@ -134,7 +134,7 @@ class Journal(PolicyController):
         super().__init__(**options)
         self._path = path
         self._expected = policies
-        self._seen: set[ObjectKey] = set()
+        self._seen: set[CacheKey] = set()
         self._facts: dict[str, float] = {}
         self._seconds: list[tuple[float, float]] = []
 
@@ -143,7 +143,7 @@ class Journal(PolicyController):
         await super().start(runtime)
         self._spawn(self._write(runtime))
 
-    async def reconcile(self, key: ObjectKey) -> float | None:
+    async def reconcile(self, key: CacheKey) -> float | None:
         began = time.monotonic()
         again = await super().reconcile(key)
         self._seconds.append((time.time(), time.monotonic() - began))

@@ -10,7 +10,7 @@ import pytest
 
 from compaction.catalogs.codec.codec import PROTOCOL_1, SERIALIZERS, decode, encode
 from compaction.catalogs.codec.codec import RELEASES as RELEASE_NAMES
-from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, Reader, TypeId, Writer
+from compaction.catalogs.codec.primitives import NestedReader, ObjectWriter, TypeId, ValueReader, ValueWriter
 from compaction.catalogs.errors import CatalogValueError, CorruptCatalogValueError, UnsupportedCatalogValueError
 from compaction.catalogs.model.entries import VersionedUpdate
 from support.catalogs.samples import RELEASES
@@ -107,7 +107,7 @@ LENGTHS = (0x7FFFFFFF, 1 << 30, 1 << 20, 200)
     ],
 )
 def test_an_absurd_length_costs_nothing(before: str, claim: int) -> None:
-    writer = Writer()
+    writer = ValueWriter()
     writer.varint(claim)
     data = bytes.fromhex(before) + bytes(writer.out)
     tracemalloc.start()
@@ -161,7 +161,7 @@ def test_numbers_out_of_range(kind: TypeId, broken: Callable[[bytes], bytes], re
     good = bytes(writer.out)
     assert broken(good) != good
     with pytest.raises(CorruptCatalogValueError, match=reason):
-        SERIALIZERS.readers[kind][version](ObjectReader(broken(good), "value", SERIALIZERS.readers))
+        SERIALIZERS.readers[kind][version](NestedReader(broken(good), "value", SERIALIZERS.readers))
 
 
 @pytest.mark.parametrize(
@@ -172,22 +172,22 @@ def test_numbers_out_of_range(kind: TypeId, broken: Callable[[bytes], bytes], re
     ],
 )  # fmt: skip
 def test_lengths_of_varints(value: int, size: int) -> None:
-    writer = Writer()
+    writer = ValueWriter()
     writer.varint(value)
     assert len(writer.out) == size
-    assert Reader(bytes(writer.out), "value").varint() == value
+    assert ValueReader(bytes(writer.out), "value").varint() == value
 
 
 @pytest.mark.parametrize("power", [base**n for base, most in ((2, 64), (128, 10)) for n in range(most)])
 def test_varints_near_powers_return(power: int) -> None:
     for value in (power - 1, power, power + 1, -power, -power - 1):
-        writer = Writer()
+        writer = ValueWriter()
         if not -(2**63) <= value < 2**63:
             with pytest.raises(ValueError, match="64 bits"):
                 writer.varint(value)
             continue
         writer.varint(value)
-        assert Reader(bytes(writer.out), "value").varint() == value
+        assert ValueReader(bytes(writer.out), "value").varint() == value
 
 
 def test_what_the_format_cannot_hold_is_not_written() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from compaction.catalogs.codec.codec import RELEASES, SERIALIZERS, Serializer, SerializerTable
-from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, TypeId
+from compaction.catalogs.codec.primitives import NestedReader, ObjectWriter, TypeId
 from compaction.catalogs.errors import SerializerTableError
 from support.catalogs import samples
 
@@ -37,7 +37,7 @@ def test_each_release_is_written_and_read_as_it_was(release: str, kind: TypeId) 
     writer = ObjectWriter(known.writers)
     known.writers[kind][known.latest(kind)](writer, one)
     assert bytes(writer.out).hex() == frozen.hex()
-    reader = ObjectReader(frozen, kind.name, SERIALIZERS.readers)
+    reader = NestedReader(frozen, kind.name, SERIALIZERS.readers)
     assert SERIALIZERS.readers[kind][known.latest(kind)](reader) == one
     assert reader.at == len(frozen)
 
@@ -66,7 +66,7 @@ def test_versions_and_releases_of_the_table() -> None:
 
 
 def row(version: int, since: str = "3.0.0") -> Serializer:
-    def read(reader: ObjectReader) -> Any:
+    def read(reader: NestedReader) -> Any:
         return reader.number()
 
     return Serializer(TypeId.ZONE, version, since, read, lambda writer, one: writer.number(one))

@@ -14,11 +14,11 @@ from compaction.catalogs.codec.primitives import TypeId, decode_text, encode_tex
 from compaction.catalogs.errors import CatalogValueError
 from compaction.catalogs.model.descriptors import Index
 from compaction.catalogs.model.entries import (
-    AlterTableProperties,
+    AlterTablePropertiesEntry,
     Entry,
     Event,
-    NewIndex,
-    NewSchema,
+    NewIndexEntry,
+    NewSchemaEntry,
     VersionedUpdate,
 )
 from support.catalogs.events import entries, events, texts, updates
@@ -45,12 +45,12 @@ def _of_protocol_1(update: VersionedUpdate) -> VersionedUpdate:
     kept: list[Entry] = []
     for entry in update.entries:
         match entry:
-            case AlterTableProperties():
+            case AlterTablePropertiesEntry():
                 continue
-            case NewIndex(index):
-                kept.append(NewIndex(named(index)))
-            case NewSchema(contents):
-                kept.append(NewSchema(replace(contents, indexes=tuple(map(named, contents.indexes)))))
+            case NewIndexEntry(index):
+                kept.append(NewIndexEntry(named(index)))
+            case NewSchemaEntry(contents):
+                kept.append(NewSchemaEntry(replace(contents, indexes=tuple(map(named, contents.indexes)))))
             case _:
                 kept.append(entry)
     return replace(update, entries=tuple(kept))
@@ -98,7 +98,7 @@ def test_the_canonical_form_says_the_type(entry: Entry) -> None:
 
 
 def test_protocol_1_has_no_properties_of_tables() -> None:
-    update = VersionedUpdate(1, 0, (AlterTableProperties(1, None, None),))
+    update = VersionedUpdate(1, 0, (AlterTablePropertiesEntry(1, None, None),))
     with pytest.raises(CatalogValueError, match="protocol 1 has no ALTER_TABLE_PROPERTIES"):
         encode(update, PROTOCOL_1)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from compaction.catalogs.codec.codec import SERIALIZERS, Serializer, SerializerTable, decode, decode_exact, encode
-from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, Reader, TypeId, Writer
+from compaction.catalogs.codec.primitives import NestedReader, ObjectWriter, TypeId, ValueReader, ValueWriter
 from compaction.catalogs.errors import SerializerTableError, UnsupportedCatalogValueError
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.applying import resolved
@@ -68,7 +68,7 @@ def test_serialisation_varint_lengths(value: int, size: int) -> None:
     """Serialisation: varint lengths: -1,0,126 ->1; 127 ->2; 16382 ->2; 16383 ->3; 2097150 ->3; 2097151 ->4; 268435454
     ->4; 268435455 ->5.
     """
-    writer = Writer()
+    writer = ValueWriter()
     writer.varint(value)
     assert len(writer.out) == size
 
@@ -77,15 +77,15 @@ def test_serialisation_varints_at_powers() -> None:
     """Serialisation: round trip at powers of 128 and of 2."""
     powers = [128**n for n in range(9)] + [2**n for n in range(63)]
     for value in powers:
-        writer = Writer()
+        writer = ValueWriter()
         writer.varint(value)
-        reader = Reader(bytes(writer.out), "value")
+        reader = ValueReader(bytes(writer.out), "value")
         assert (reader.varint(), reader.at) == (value, len(writer.out))
 
 
 def test_serialisation_entry_list() -> None:
     """Serialisation: entry list: each object with its header."""
-    update = model.VersionedUpdate(7, 500, (model.DropTable(10), model.AdvanceIds(2), model.DropZone(5)))
+    update = model.VersionedUpdate(7, 500, (model.DropTableEntry(10), model.AdvanceIdsEntry(2), model.DropZoneEntry(5)))
     data = encode(update)
     assert decode(data, "value") == update
     # Protocol, header, version, delay; then the count and three headers: type and version.
@@ -100,7 +100,7 @@ def test_serialisation_compact_list() -> None:
     header = bytes([TypeId.ZONE, 0, 3])
     assert two.count(header) == 1
     assert two[:1] + two[1:4] == b"\x03" + header
-    reader = ObjectReader(two, "value", SERIALIZERS.readers)
+    reader = NestedReader(two, "value", SERIALIZERS.readers)
     assert [zone.id for zone in reader.alike(frozenset({TypeId.ZONE}))] == [5, 6]
     writer = ObjectWriter(SERIALIZERS.writers)
     writer.alike(TypeId.ZONE, ())
@@ -109,7 +109,7 @@ def test_serialisation_compact_list() -> None:
 
 def test_serialisation_object_collection() -> None:
     """Serialisation: object collection: a count, then elements without headers, as the columns of a sorted index."""
-    data = encode(model.VersionedUpdate(1, 0, (model.NewIndex(SORTED),)))
+    data = encode(model.VersionedUpdate(1, 0, (model.NewIndexEntry(SORTED),)))
     assert data.endswith(bytes.fromhex("03 03 03 02 00".replace(" ", "")))
     assert decode_exact(data, "value").encode() == data
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from compaction.catalogs.commands import schema_commands, table_commands, zone_commands
-from compaction.catalogs.commands.command import ColumnSpec, Command
+from compaction.catalogs.commands.command import CatalogCommand, ColumnSpec
 from compaction.catalogs.errors import (
     CatalogValidationError,
     InapplicableEntryError,
@@ -30,7 +30,7 @@ def test_the_first_table_makes_the_default_zone() -> None:
     assert world.catalog.default_zone is None
     first = world.run(table("A"))
     assert kinds(first.entries) == ["NewZone", "SetDefaultZone", "NewTable", "NewIndex", "AdvanceIds"]
-    assert first.entries[-1] == model.AdvanceIds(3)
+    assert first.entries[-1] == model.AdvanceIdsEntry(3)
     zone = world.catalog.default_zone
     assert zone is not None
     assert (zone.name, zone.id, zone.partitions, zone.quorum_size) == ("Default", 4, 25, 1)
@@ -115,7 +115,10 @@ def test_a_dropped_table_leaves_its_stopping_indexes() -> None:
     index = world.index("I")
     assert index is not None
     world.run(schema_commands.DropIndex("PUBLIC", "I"))
-    assert world.run(table_commands.DropTable("PUBLIC", "T")).entries == (model.RemoveIndex(3), model.DropTable(2))
+    assert world.run(table_commands.DropTable("PUBLIC", "T")).entries == (
+        model.RemoveIndexEntry(3),
+        model.DropTableEntry(2),
+    )
     assert list(world.catalog.indexes) == [index.id]
     assert restored(world.catalog.snapshot()) == world.catalog
     world.run(schema_commands.RemoveIndex(index.id))
@@ -204,7 +207,7 @@ def test_a_change_touches_the_object_and_its_schema() -> None:
 
 def test_every_version_is_its_snapshot() -> None:
     world = World.started()
-    steps: list[Command] = [
+    steps: list[CatalogCommand] = [
         table("A", "V", "W"),
         schema_commands.CreateIndex("PUBLIC", "I", "A", ("V",)),
         zone_commands.CreateZone("Z", ("p", "q")),
@@ -223,18 +226,18 @@ def test_every_version_is_its_snapshot() -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        model.DropTable(9),
-        model.DropZone(9),
-        model.SetDefaultZone(9),
-        model.DropSchema(9),
-        model.RemoveIndex(9),
-        model.DropIndex(9),
-        model.RenameIndex(9, "A"),
-        model.RenameTable(9, "A"),
-        model.AlterTableProperties(9, None, None),
-        model.DropColumns(9, ("A",)),
-        model.DropColumns(2, ("ID",)),
-        model.DropSchema(0),
+        model.DropTableEntry(9),
+        model.DropZoneEntry(9),
+        model.SetDefaultZoneEntry(9),
+        model.DropSchemaEntry(9),
+        model.RemoveIndexEntry(9),
+        model.DropIndexEntry(9),
+        model.RenameIndexEntry(9, "A"),
+        model.RenameTableEntry(9, "A"),
+        model.AlterTablePropertiesEntry(9, None, None),
+        model.DropColumnsEntry(9, ("A",)),
+        model.DropColumnsEntry(2, ("ID",)),
+        model.DropSchemaEntry(0),
     ],
     ids=lambda entry: type(entry).__name__,
 )
@@ -253,11 +256,11 @@ def test_a_new_object_takes_an_id_of_its_own() -> None:
     world.run(schema_commands.CreateSystemView("V", (column("A"),), ViewKind.NODE))
     (view,) = world.catalog.views.values()
     entries: list[model.Entry] = [
-        model.NewTable(world.table("T")),
-        model.NewIndex(next(world.catalog.indexes.values())),
-        model.NewZone(next(world.catalog.zones.values())),
-        model.NewSchema(world.catalog.contents()[0]),
-        model.NewSystemView(replace(view, name="W")),
+        model.NewTableEntry(world.table("T")),
+        model.NewIndexEntry(next(world.catalog.indexes.values())),
+        model.NewZoneEntry(next(world.catalog.zones.values())),
+        model.NewSchemaEntry(world.catalog.contents()[0]),
+        model.NewSystemViewEntry(replace(view, name="W")),
     ]
     for entry in entries:
         update = model.VersionedUpdate(world.catalog.version + 1, 0, (entry,))
@@ -292,7 +295,7 @@ def test_names_of_columns_in_old_indexes_become_ids() -> None:
     world.run(table("T", "V"))
     (index,) = world.catalog.indexes.values()
     old = replace(index, id=50, name="OLD", column_ids=None, column_names=("V", "ID"))
-    entry = model.NewIndex(old)
+    entry = model.NewIndexEntry(old)
     found = applied(world.catalog, model.VersionedUpdate(3, 0, (entry,)), hybrid(9000)).indexes[50]
     assert (found.column_ids, found.column_names) == ((1, 0), None)
 

@@ -10,7 +10,7 @@ import pytest
 
 from compaction.catalogs.codec.codec import decode, encode
 from compaction.catalogs.commands import schema_commands, table_commands, zone_commands
-from compaction.catalogs.commands.command import LENGTH, PRECISION, SCALE, ColumnSpec, Command
+from compaction.catalogs.commands.command import LENGTH, PRECISION, SCALE, CatalogCommand, ColumnSpec
 from compaction.catalogs.commands.table_commands import PrimaryKey
 from compaction.catalogs.errors import CatalogValidationError, NoStorageProfileError
 from compaction.catalogs.model.descriptors import (
@@ -20,7 +20,7 @@ from compaction.catalogs.model.descriptors import (
     Date,
     DateTime,
     Decimal,
-    Duration,
+    DurationValue,
     Function,
     IndexKind,
     Period,
@@ -30,7 +30,7 @@ from compaction.catalogs.model.descriptors import (
     Value,
     ViewKind,
 )
-from compaction.catalogs.model.entries import NewColumns, VersionedUpdate
+from compaction.catalogs.model.entries import NewColumnsEntry, VersionedUpdate
 from support.catalogs.worlds import INT, World, column, table
 
 COLUMNS = (column("ID", False), column("V"))
@@ -38,15 +38,15 @@ KEY = PrimaryKey(("ID",))
 SORTED = (Collation.ASC_NULLS_LAST,)
 
 
-def created(*columns: ColumnSpec, key: PrimaryKey = KEY, colocation: tuple[str, ...] | None = None) -> Command:
+def created(*columns: ColumnSpec, key: PrimaryKey = KEY, colocation: tuple[str, ...] | None = None) -> CatalogCommand:
     return table_commands.CreateTable("PUBLIC", "N", columns, key, colocation)
 
 
-def added(*columns: ColumnSpec) -> Command:
+def added(*columns: ColumnSpec) -> CatalogCommand:
     return table_commands.AddColumns("PUBLIC", "T", columns)
 
 
-def altered(column: str, type: ColumnType | None = None, **others: object) -> Command:
+def altered(column: str, type: ColumnType | None = None, **others: object) -> CatalogCommand:
     return table_commands.AlterColumn("PUBLIC", "T", column, type, **others)  # type: ignore[arg-type]
 
 
@@ -105,7 +105,7 @@ def test_wrong_parameters_are_refused_before_any_catalog_is_read(make: Callable[
         make()
 
 
-STATE: dict[str, tuple[Command, str]] = {
+STATE: dict[str, tuple[CatalogCommand, str]] = {
     "schema": (schema_commands.CreateSchema("PUBLIC"), "PUBLIC already exists"),
     "system schema": (schema_commands.DropSchema("SYSTEM", True), "SYSTEM belongs to the system"),
     "rename, key's index": (table_commands.RenameTable("PUBLIC", "T", "T2"), "index PUBLIC.T2_PK already exists"),
@@ -150,7 +150,7 @@ STATE: dict[str, tuple[Command, str]] = {
 
 
 @pytest.mark.parametrize(("command", "reason"), STATE.values(), ids=list(STATE))
-def test_what_the_catalog_does_not_allow_is_refused(command: Command, reason: str) -> None:
+def test_what_the_catalog_does_not_allow_is_refused(command: CatalogCommand, reason: str) -> None:
     world = World.started()
     text, number = ColumnSpec("S", ColumnType.STRING, length=10), ColumnSpec("D", ColumnType.DECIMAL, True, 5, 2)
     world.run(table_commands.CreateTable("PUBLIC", "T", (*COLUMNS, text, number), KEY))
@@ -173,7 +173,7 @@ def test_a_zone_without_profiles_has_an_error_of_its_own() -> None:
         world.run(table("T", zone="Z"))
 
 
-IF: list[Command] = [
+IF: list[CatalogCommand] = [
     schema_commands.CreateSchema("PUBLIC", True),
     schema_commands.DropSchema("X", False, True),
     zone_commands.AlterZone("X", True),
@@ -201,7 +201,7 @@ IF: list[Command] = [
 
 
 @pytest.mark.parametrize("command", IF, ids=lambda command: type(command).__name__)
-def test_commands_that_have_nothing_to_do_write_nothing(command: Command) -> None:
+def test_commands_that_have_nothing_to_do_write_nothing(command: CatalogCommand) -> None:
     world = World.started()
     world.run(table("T", "V"))
     before = world.catalog
@@ -286,8 +286,8 @@ ENDS: dict[ColumnType, tuple[tuple[Value, ...], tuple[Value, ...]]] = {
     ColumnType.BYTE_ARRAY: ((b"", b"\x00"), ("",)),
     ColumnType.PERIOD: ((Period(-(2**31), 0, 2**31 - 1),), (Period(2**31, 0, 0), Period(0, -(2**31) - 1, 0))),
     ColumnType.DURATION: (
-        (Duration(-(2**63), 0), Duration(2**63 - 1, LAST_NANO)),
-        (Duration(2**63, 0), Duration(0, -1), Duration(0, 10**9)),
+        (DurationValue(-(2**63), 0), DurationValue(2**63 - 1, LAST_NANO)),
+        (DurationValue(2**63, 0), DurationValue(0, -1), DurationValue(0, 10**9)),
     ),
 }
 """Legal values at both ends of each type, and values beyond them."""
@@ -306,7 +306,7 @@ def test_a_constant_is_legal_up_to_both_ends_of_its_type(kind: ColumnType) -> No
     legal, beyond = ENDS[kind]
     for value in legal:
         spec = ColumnSpec("N", kind, default=Constant(kind, value), **limits)
-        update = VersionedUpdate(1, 0, (NewColumns((spec.column(),), 1),))
+        update = VersionedUpdate(1, 0, (NewColumnsEntry((spec.column(),), 1),))
         assert decode(encode(update), "value") == update
     for value in beyond:
         with pytest.raises(CatalogValidationError, match="column N: the default is not legal"):

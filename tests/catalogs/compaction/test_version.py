@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from compaction.catalogs.commands.schema_commands import CreateSchema
 from compaction.catalogs.compaction.round import history_of, is_shortest, snapshot_candidate
 from compaction.catalogs.log.port import LogEvent
-from compaction.catalogs.manager.history import START, History
+from compaction.catalogs.manager.history import START, CatalogHistory
 from compaction.catalogs.model.catalog import EMPTY
 from compaction.catalogs.model.entries import VersionedUpdate
 from support.catalogs.rounds import Story, timeline
 
 WHOLE = timeline(10, 20, 30, 40)
-AFTER_2 = History(list(WHOLE)[1:])
-AFTER_3 = History(list(WHOLE)[2:])
+AFTER_2 = CatalogHistory(list(WHOLE)[1:])
+AFTER_3 = CatalogHistory(list(WHOLE)[2:])
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ AFTER_3 = History(list(WHOLE)[2:])
     ],
 )  # fmt: skip
 def test_the_version_before_the_active_one_is_the_candidate(
-    history: History, required: int, candidate: int | None
+    history: CatalogHistory, required: int, candidate: int | None
 ) -> None:
     found = snapshot_candidate(history, required)
     assert (None if found is None else found.version) == candidate
@@ -57,7 +57,7 @@ def test_what_is_active_from_the_required_time_on_stays(times: list[int], requir
     assert active is not None
     assert found.version == active.version - 1 < history.latest.version
     assert found.activation_time < active.activation_time <= required
-    kept = History(list(history)[found.version - 1 :])
+    kept = CatalogHistory(list(history)[found.version - 1 :])
     assert kept.earliest is found
     for at in range(required, 1101, 7):
         assert kept.find_active(at) is history.find_active(at)

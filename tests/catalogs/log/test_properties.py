@@ -15,7 +15,7 @@ from compaction.catalogs.log.layout import Keys, Stored, last, number, pack, sho
 from compaction.catalogs.log.memory import MemoryUpdateLog
 from compaction.catalogs.log.port import LogEvent, UpdateLog
 from compaction.catalogs.model.descriptors import LOGICAL_BITS
-from compaction.catalogs.model.entries import AdvanceIds, Event, Snapshot, VersionedUpdate
+from compaction.catalogs.model.entries import AdvanceIdsEntry, Event, Snapshot, VersionedUpdate
 from support.catalogs.etcd_members import EtcdStore
 from support.catalogs.events import events
 from support.depth import examples
@@ -115,7 +115,7 @@ def failed(error: Exception) -> None:
 
 
 def append(log: UpdateLog, delay: int, timestamp: int = 1 << 30) -> bool:
-    return log.append(VersionedUpdate(log.recover().version + 1, delay, (AdvanceIds(delay),)), timestamp)
+    return log.append(VersionedUpdate(log.recover().version + 1, delay, (AdvanceIdsEntry(delay),)), timestamp)
 
 
 def cut(log: UpdateLog, version: int, token: int = 0) -> str:

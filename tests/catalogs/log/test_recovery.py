@@ -9,7 +9,7 @@ import pytest
 from compaction.catalogs.errors import CatalogLogUnavailableError, CorruptCatalogLogError
 from compaction.catalogs.log import layout
 from compaction.catalogs.log.etcd.gateway import GatewayClient
-from compaction.catalogs.log.etcd.wire import DeleteRange, Get, Operation, Page, Put, Transaction
+from compaction.catalogs.log.etcd.wire import DeleteRange, EtcdPage, Get, Operation, Put, Transaction
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.log.layout import Keys, Stored, encoded, last, number
 from compaction.catalogs.log.port import SnapshotOutcome
@@ -71,7 +71,7 @@ class _Compacting(GatewayClient):
     times = 1
     first = True
 
-    def range(self, what: Get, revision: int = 0) -> Page:
+    def range(self, what: Get, revision: int = 0) -> EtcdPage:
         page = super().range(what, revision)
         if page.more and self.times:
             self.times -= 1
@@ -99,7 +99,7 @@ def test_a_database_is_defragmented_between_the_pages_of_a_recovery(etcd_store: 
     class Defragmenting(_Compacting):
         pages = 0
 
-        def range(self, what: Get, revision: int = 0) -> Page:
+        def range(self, what: Get, revision: int = 0) -> EtcdPage:
             page = super().range(what, revision)
             self.pages += 1
             etcd_store.defragment()
@@ -216,7 +216,7 @@ def test_a_large_cut_is_swept_in_pieces(etcd_store: EtcdStore) -> None:
 class _Unswept(GatewayClient):
     """Ends like a process that is killed right after a snapshot."""
 
-    def range(self, what: Get, revision: int = 0) -> Page:
+    def range(self, what: Get, revision: int = 0) -> EtcdPage:
         raise CatalogLogUnavailableError(self.name, "killed")
 
 

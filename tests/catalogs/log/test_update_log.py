@@ -25,17 +25,23 @@ from compaction.catalogs.log.port import LogEvent, SnapshotOutcome
 from compaction.catalogs.manager.clock import HybridClock, system_milliseconds
 from compaction.catalogs.manager.manager import CatalogManager
 from compaction.catalogs.model.descriptors import (
-    Column,
     ColumnType,
     ConsistencyMode,
     Constant,
     Date,
+    TableColumn,
     Timestamp,
     Zone,
     hybrid,
     later,
 )
-from compaction.catalogs.model.entries import AdvanceIds, NewColumns, RenameTable, Snapshot, VersionedUpdate
+from compaction.catalogs.model.entries import (
+    AdvanceIdsEntry,
+    NewColumnsEntry,
+    RenameTableEntry,
+    Snapshot,
+    VersionedUpdate,
+)
 from support.catalogs.etcd_members import EtcdStore, etcd_members
 from support.catalogs.logs import DELAY, Collector, Store, at, fill, snapshot, update, versions, watched
 from support.time.waiting import PATIENCE_SECONDS
@@ -109,8 +115,8 @@ DAYLESS = Constant(ColumnType.DATE, Date(2024, 2, 30))
 
 
 def _with_default(default: Constant) -> VersionedUpdate:
-    column = Column(1, "D", default.type, True, 0, 0, 1, default)
-    return VersionedUpdate(2, DELAY, (NewColumns((column,), 7),))
+    column = TableColumn(1, "D", default.type, True, 0, 0, 1, default)
+    return VersionedUpdate(2, DELAY, (NewColumnsEntry((column,), 7),))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +124,7 @@ def _with_default(default: Constant) -> VersionedUpdate:
     [
         _with_default(DAYLESS),
         _with_default(Constant(ColumnType.TIMESTAMP, Timestamp(0, 2_000_000_000))),
-        VersionedUpdate(2, DELAY, (RenameTable(7, "\ud83d\ude00"),)),
+        VersionedUpdate(2, DELAY, (RenameTableEntry(7, "\ud83d\ude00"),)),
     ],
     ids=["no day", "no moment", "a text that reads as another"],
 )
@@ -446,7 +452,7 @@ def test_a_snapshot_of_what_was_delivered_arrives_alone(store: Store) -> None:
 def test_an_update_that_is_too_large_is_refused(store: Store) -> None:
     """The error names version and bytes, and what to set; nothing is written."""
     log = store.open()
-    large = VersionedUpdate(1, DELAY, tuple(AdvanceIds(number) for number in range(300_000)))
+    large = VersionedUpdate(1, DELAY, tuple(AdvanceIdsEntry(number) for number in range(300_000)))
     with pytest.raises(
         CatalogLogLimitError, match=r"version 1 takes [\d,]+ bytes, more than .* set --max-request-bytes"
     ):
@@ -500,7 +506,7 @@ def test_the_limits_of_etcd_are_followed(tmp_path: Path, etcd_program: Path) -> 
 
 def large(version: int, size: int) -> VersionedUpdate:
     """About so many bytes."""
-    return VersionedUpdate(version, DELAY, (RenameTable(7, "N" * size),))
+    return VersionedUpdate(version, DELAY, (RenameTableEntry(7, "N" * size),))
 
 
 def maintain(store: EtcdStore) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compaction.catalogs.commands import schema_commands, table_commands, zone_commands
-from compaction.catalogs.commands.command import Command
+from compaction.catalogs.commands.command import CatalogCommand
 from compaction.catalogs.log.port import LogEvent
 from compaction.catalogs.manager.events import (
     CatalogEvent,
@@ -30,7 +30,7 @@ from support.catalogs.immediate_logs import ListLog
 from support.catalogs.managers import Stage, stage
 from support.catalogs.worlds import column, table
 
-KINDS: list[tuple[Command, list[str]]] = [
+KINDS: list[tuple[CatalogCommand, list[str]]] = [
     (table("T", "A"), ["ZONE_CREATE", "SET_DEFAULT_ZONE", "TABLE_CREATE", "INDEX_CREATE"]),
     (table_commands.AddColumns("PUBLIC", "T", (column("B"),)), ["TABLE_ALTER"]),
     (table_commands.AlterColumn("PUBLIC", "T", "B", ColumnType.INT64), ["TABLE_ALTER"]),

@@ -175,7 +175,7 @@ def test_a_log_that_contradicts_itself_stops_the_catalog(version: int) -> None:
     log = ListLog()
     one = stage(log)
     ready = one.manager.ready(2)
-    broken = VersionedUpdate(version, 0, (model.DropTable(99),))
+    broken = VersionedUpdate(version, 0, (model.DropTableEntry(99),))
     (watch,) = log.watches
     watch.deliver(LogEvent(broken, hybrid(START + 9000), 9))
     watch.deliver(LogEvent(broken, hybrid(START + 9001), 10))

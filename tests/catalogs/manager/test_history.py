@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.catalogs.errors import CatalogNotFoundError, InapplicableEntryError
-from compaction.catalogs.manager.history import START, History
+from compaction.catalogs.manager.history import START, CatalogHistory
 from compaction.catalogs.model.catalog import EMPTY, Catalog
 
 
@@ -17,7 +17,7 @@ def version(number: int, time: int) -> Catalog:
     return replace(EMPTY, version=number, activation_time=time)
 
 
-def grown(*times: int) -> History:
+def grown(*times: int) -> CatalogHistory:
     """Versions 1, 2, ... active at these times."""
     history = START
     for number, time in enumerate(times, 1):
@@ -25,14 +25,14 @@ def grown(*times: int) -> History:
     return history
 
 
-def numbers(history: History) -> list[int]:
+def numbers(history: CatalogHistory) -> list[int]:
     return [one.version for one in history]
 
 
 @pytest.mark.parametrize(("at", "found"), [(0, None), (1, 1), (2, 1), (3, 3), (4, 3)])
 def test_by_index_map_floor_on_keys_1_and_3(at: int, found: int | None) -> None:
     """By-index map: floor on keys {1,3}: 0 none, 1->1, 2->1, 3->3, 4->3."""
-    history = History([version(1, 1), version(2, 3)])
+    history = CatalogHistory([version(1, 1), version(2, 3)])
     if found is None:
         with pytest.raises(CatalogNotFoundError, match="no catalog found for the time 0"):
             history.active(at)
@@ -97,7 +97,7 @@ def test_a_version_follows_the_latest_and_is_active_later(wrong: Catalog, reason
     with pytest.raises(InapplicableEntryError, match=reason):
         grown(10, 20).appended(wrong)
     with pytest.raises(InapplicableEntryError, match=reason):
-        History([*grown(10, 20), wrong])
+        CatalogHistory([*grown(10, 20), wrong])
 
 
 def test_a_snapshot_jumps_over_what_was_never_read() -> None:

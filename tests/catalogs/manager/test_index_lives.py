@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from compaction.catalogs.commands import schema_commands, table_commands
-from compaction.catalogs.commands.command import Command
+from compaction.catalogs.commands.command import CatalogCommand
 from compaction.catalogs.errors import IndexStatusError
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import Index, IndexStatus
@@ -31,7 +31,7 @@ def built(steps: int) -> tuple[Stage, Index]:
     one.run(CREATE)
     index = found(one.manager.latest)
     assert index is not None
-    life: tuple[Command, ...] = (
+    life: tuple[CatalogCommand, ...] = (
         schema_commands.StartBuildingIndex(index.id),
         schema_commands.MakeIndexAvailable(index.id),
     )
@@ -72,7 +72,7 @@ def test_index_lifecycle_wrong_status(
     the index, its status and the one that cannot follow.
     """
     one, index = built(steps)
-    command: Command = make(index.id)
+    command: CatalogCommand = make(index.id)
     refused = one.manager.execute(command)
     one.time.advance(10_000)
     error = refused.exception(0)

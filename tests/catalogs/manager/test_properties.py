@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.catalogs.codec import canonical
-from compaction.catalogs.commands.command import Command
+from compaction.catalogs.commands.command import CatalogCommand
 from compaction.catalogs.commands.table_commands import AddColumns, DropColumns, DropTable
 from compaction.catalogs.errors import CatalogNotFoundError, CatalogValidationError
 from compaction.catalogs.manager.manager import Executed
@@ -22,7 +22,7 @@ from support.catalogs.worlds import column, table
 NAMES = ("A", "B", "C")
 
 
-def command(number: int) -> Command:
+def command(number: int) -> CatalogCommand:
     name = NAMES[number % 3]
     return (
         table(name),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.catalogs.codec.codec import decode, encode
-from compaction.catalogs.commands.command import Command
+from compaction.catalogs.commands.command import CatalogCommand
 from compaction.catalogs.commands.table_commands import AddColumns, AlterColumn, DropColumns, DropTable, RenameTable
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.manager.history import trimmed
@@ -29,7 +29,7 @@ def drop(name: str, of: str = "T") -> DropColumns:
     return DropColumns("PUBLIC", of, (name,))
 
 
-CHANGES: list[Command] = [
+CHANGES: list[CatalogCommand] = [
     table("T", "A"),
     add("B"),
     table("U", "A"),
@@ -43,7 +43,7 @@ CHANGES: list[Command] = [
 ]
 
 
-def changed_by(commands: list[Command]) -> Stage:
+def changed_by(commands: list[CatalogCommand]) -> Stage:
     one = stage(ListLog())
     for command in commands:
         assert one.run(command).applied == (True,)

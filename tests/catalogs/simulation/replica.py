@@ -23,7 +23,7 @@ from compaction.catalogs.compaction.observations import (
     SendMinimum,
 )
 from compaction.catalogs.compaction.reconcile import reconcile
-from compaction.catalogs.compaction.round import Answer, Unanswered, history_of
+from compaction.catalogs.compaction.round import ParticipantAnswer, Unanswered, history_of
 from compaction.catalogs.errors import MinimumAheadError
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.operator.working import save
@@ -95,7 +95,7 @@ class Replica:
         token, world.claimed = world.log.claim(least), self.term
         started = self.clock()
         asked = self.asked = [user for user in world.users if user.found]
-        answers: dict[str, Answer] = {}
+        answers: dict[str, ParticipantAnswer] = {}
         ended = False
 
         def end() -> None:
@@ -113,7 +113,7 @@ class Replica:
 
                 def answered() -> None:
                     if not ended:
-                        answers[user.name] = Answer(report, started, self.clock())
+                        answers[user.name] = ParticipantAnswer(report, started, self.clock())
                         if len(answers) == len(asked):
                             end()
 

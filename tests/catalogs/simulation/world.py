@@ -16,7 +16,7 @@ from catalogs.simulation.replica import Replica
 from catalogs.simulation.users import AVAILABILITY, PARTITIONS, SKEW, UPDATE, User
 from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
 from compaction.api.catalog.reasons import UNDEFINED, Outcome, Reason
-from compaction.catalogs.commands.command import Command, batch
+from compaction.catalogs.commands.command import CatalogCommand, batch
 from compaction.catalogs.commands.schema_commands import (
     CreateIndex,
     CreateSchema,
@@ -27,7 +27,7 @@ from compaction.catalogs.commands.schema_commands import (
 from compaction.catalogs.commands.table_commands import AddColumns, DropTable
 from compaction.catalogs.commands.zone_commands import CreateZone
 from compaction.catalogs.log.memory import MemoryUpdateLog
-from compaction.catalogs.manager.history import History
+from compaction.catalogs.manager.history import CatalogHistory
 from compaction.catalogs.model.applying import applied
 from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.descriptors import IndexStatus, hybrid
@@ -108,7 +108,7 @@ class World:
         if by.term < self.claimed:
             self._fail(f"{by.name} of term {by.term} cuts after term {self.claimed} has claimed the log")
         for user in self.users:
-            active = History(self.truth).find_active(user.one.watermark.value)
+            active = CatalogHistory(self.truth).find_active(user.one.watermark.value)
             for needed, why in user.needs(active):
                 if needed <= version and version > 1:
                     self._fail(f"cut to version {version}, and {user.name} needs {needed} and the one before for {why}")
@@ -145,7 +145,7 @@ class World:
 
     # -- what happens --------------------------------------------------------------------------------------------------
 
-    def ddl(self, *commands: Command) -> None:
+    def ddl(self, *commands: CatalogCommand) -> None:
         latest = self.truth[-1] if self.truth else EMPTY
         update = VersionedUpdate(latest.version + 1, DELAY, batch(latest, commands, PARTITIONS).entries)
         timestamp = hybrid(START + self.schedule.now)

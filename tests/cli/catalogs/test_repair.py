@@ -9,13 +9,15 @@ import pytest
 
 from compaction.catalogs.log.etcd.wire import Operation, Put, Transaction
 from compaction.catalogs.log.layout import Keys, Stored, encoded, last
-from compaction.catalogs.model.descriptors import Column, ColumnType, Constant, Date, later
-from compaction.catalogs.model.entries import NewColumns, VersionedUpdate
+from compaction.catalogs.model.descriptors import ColumnType, Constant, Date, TableColumn, later
+from compaction.catalogs.model.entries import NewColumnsEntry, VersionedUpdate
 from compaction.cli.main import main
 from support.catalogs.etcd_members import EtcdStore, Members
 
 STAMP = b"w" * 16
-DAYLESS = NewColumns((Column(9, "D", ColumnType.DATE, True, 0, 0, 1, Constant(ColumnType.DATE, Date(2024, 2, 30))),), 2)
+DAYLESS = NewColumnsEntry(
+    (TableColumn(9, "D", ColumnType.DATE, True, 0, 0, 1, Constant(ColumnType.DATE, Date(2024, 2, 30))),), 2
+)
 DDL = "\n".join(f"- {{type: CREATE_SCHEMA, schema: S{number}}}" for number in (2, 3, 4))
 
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cli.commands import Run
-from compaction.segments.checking.facts import CHECKLIST, NUMBERS, Rule, Seen
+from compaction.segments.checking.facts import CHECKLIST, NUMBERS, OwnerRule, SeenFacts
 from compaction.segments.commit import fence
 from compaction.segments.directory.fs import regular_segments, segment_links
 from compaction.segments.directory.owner import MARKER_FILE
@@ -35,7 +35,7 @@ from support.depth import examples
 from support.stores.log_systems import varied_system, write_wal
 from support.stores.segment_logs import live_set, restore
 
-SEEN_ONCE = sum(text.seen is Seen.ONCE for text in CHECKLIST.values())
+SEEN_ONCE = sum(text.seen is SeenFacts.ONCE for text in CHECKLIST.values())
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_a_system_that_the_library_wrote_conforms(run: Run, system: Path) -> Non
     found = check(run, system, code=0)
     assert list(found) == [str(rule) for rule in CHECKLIST]
     for rule, text in CHECKLIST.items():
-        assert found[rule]["result"] == ("pass" if text.seen is Seen.ONCE else "not seen"), found[rule]
+        assert found[rule]["result"] == ("pass" if text.seen is SeenFacts.ONCE else "not seen"), found[rule]
     verified = run("verify", system)
     assert verified.exit_code == 0, verified.output
     assert "2 logs" in verified.stdout
@@ -84,7 +84,7 @@ def test_each_rule_is_a_line(run: Run, system: Path) -> None:
 
 def test_a_rule_that_no_scan_shows_names_a_test_of_ours() -> None:
     for rule, text in CHECKLIST.items():
-        assert bool(text.test) == (text.seen is Seen.TEST), rule
+        assert bool(text.test) == (text.seen is SeenFacts.TEST), rule
         assert not text.test or Path(text.test).is_file(), rule
 
 
@@ -94,7 +94,7 @@ def test_the_page_has_every_rule() -> None:
         number: row.split(" | ") for row in page.splitlines() if (number := row.partition(" | `")[0]).startswith("| ")
     }
     for rule, text in CHECKLIST.items():
-        check = {Seen.ONCE: "`conformance`", Seen.WHILE: "`conformance --while`"}.get(
+        check = {SeenFacts.ONCE: "`conformance`", SeenFacts.WHILE: "`conformance --while`"}.get(
             text.seen, f"[a test](../{text.test})"
         )
         assert rows[f"| {NUMBERS[rule]}"][1:] == [f"`{rule}`", text.sentence, f"{check} |"]
@@ -263,44 +263,44 @@ def foreign_marker(system: Path) -> None:
     (system / MARKER_FILE).write_text('{"owner": "LogSystem", "rules": 99}')
 
 
-VIOLATIONS: list[tuple[Rule, Callable[[Path], None], str]] = [
-    (Rule.SEGMENT_NAMES, short_name, "fail"),
-    (Rule.SEGMENT_HEADERS, foreign_header, "fail"),
-    (Rule.SEGMENT_HEADERS, empty_old_segment, "fail"),
-    (Rule.SEGMENT_RECORDS, moved_record, "fail"),
-    (Rule.PAYLOAD_CHECKSUMS, other_payload, "fail"),
-    (Rule.LINKS, link_upwards, "fail"),
-    (Rule.LINKS, link_outside, "fail"),
-    (Rule.SNAPSHOT_FILES, torn_snapshot, "fail"),
-    (Rule.LIVE_INDEXES, torn_indexes, "fail"),
-    (Rule.LIVE_INDEXES, no_indexes, "known W2"),
-    (Rule.LIVE_ONLY_SHRINKS, revived_entry, "fail"),
-    (Rule.LIVE_ENTRIES, lost_live_entry, "fail"),
-    (Rule.LIVE_ENTRIES, live_entry_without_record, "known W7"),
-    (Rule.ENTRIES_ABOVE, lost_segment_above, "fail"),
-    (Rule.WAL_FILES, named_wal, "fail"),
-    (Rule.WAL_FILES, lost_wal, "fail"),
-    (Rule.WAL_FILES, foreign_wal, "fail"),
-    (Rule.WAL_FILES, foreign_stop, "fail"),
-    (Rule.WAL_RECORDS, damaged_wal, "fail"),
-    (Rule.WAL_RECORDS, shortened_wal, "fail"),
-    (Rule.WAL_RECORDS, emptied_wal, "fail"),
-    (Rule.WAL_RECORDS, no_wal, "fail"),
-    (Rule.WAL_WRITERS, impossible_writer, "fail"),
-    (Rule.SAME_ENTRY, other_entry, "fail"),
-    (Rule.HALF_DONE, two_markers, "known W4"),
-    (Rule.HALF_DONE, marker_alone, "known W1"),
-    (Rule.HALF_DONE, marker_and_copy, "known W3"),
-    (Rule.HALF_DONE, only_copy, "fail"),
-    (Rule.COMPACTOR_FILES, foreign_fence, "fail"),
-    (Rule.LOG_CUT, torn_cut, "fail"),
-    (Rule.OWNER_MARKER, foreign_marker, "fail"),
+VIOLATIONS: list[tuple[OwnerRule, Callable[[Path], None], str]] = [
+    (OwnerRule.SEGMENT_NAMES, short_name, "fail"),
+    (OwnerRule.SEGMENT_HEADERS, foreign_header, "fail"),
+    (OwnerRule.SEGMENT_HEADERS, empty_old_segment, "fail"),
+    (OwnerRule.SEGMENT_RECORDS, moved_record, "fail"),
+    (OwnerRule.PAYLOAD_CHECKSUMS, other_payload, "fail"),
+    (OwnerRule.LINKS, link_upwards, "fail"),
+    (OwnerRule.LINKS, link_outside, "fail"),
+    (OwnerRule.SNAPSHOT_FILES, torn_snapshot, "fail"),
+    (OwnerRule.LIVE_INDEXES, torn_indexes, "fail"),
+    (OwnerRule.LIVE_INDEXES, no_indexes, "known W2"),
+    (OwnerRule.LIVE_ONLY_SHRINKS, revived_entry, "fail"),
+    (OwnerRule.LIVE_ENTRIES, lost_live_entry, "fail"),
+    (OwnerRule.LIVE_ENTRIES, live_entry_without_record, "known W7"),
+    (OwnerRule.ENTRIES_ABOVE, lost_segment_above, "fail"),
+    (OwnerRule.WAL_FILES, named_wal, "fail"),
+    (OwnerRule.WAL_FILES, lost_wal, "fail"),
+    (OwnerRule.WAL_FILES, foreign_wal, "fail"),
+    (OwnerRule.WAL_FILES, foreign_stop, "fail"),
+    (OwnerRule.WAL_RECORDS, damaged_wal, "fail"),
+    (OwnerRule.WAL_RECORDS, shortened_wal, "fail"),
+    (OwnerRule.WAL_RECORDS, emptied_wal, "fail"),
+    (OwnerRule.WAL_RECORDS, no_wal, "fail"),
+    (OwnerRule.WAL_WRITERS, impossible_writer, "fail"),
+    (OwnerRule.SAME_ENTRY, other_entry, "fail"),
+    (OwnerRule.HALF_DONE, two_markers, "known W4"),
+    (OwnerRule.HALF_DONE, marker_alone, "known W1"),
+    (OwnerRule.HALF_DONE, marker_and_copy, "known W3"),
+    (OwnerRule.HALF_DONE, only_copy, "fail"),
+    (OwnerRule.COMPACTOR_FILES, foreign_fence, "fail"),
+    (OwnerRule.LOG_CUT, torn_cut, "fail"),
+    (OwnerRule.OWNER_MARKER, foreign_marker, "fail"),
 ]
 
 
 @pytest.mark.parametrize(("rule", "violate", "result"), VIOLATIONS, ids=lambda one: getattr(one, "__name__", None))
 def test_a_broken_rule_is_named(
-    run: Run, system: Path, rule: Rule, violate: Callable[[Path], None], result: str
+    run: Run, system: Path, rule: OwnerRule, violate: Callable[[Path], None], result: str
 ) -> None:
     violate(system)
     found = check(run, system, code=1)[rule]
@@ -316,7 +316,7 @@ def test_a_broken_rule_is_named(
 
 
 def test_every_rule_that_a_scan_shows_is_violated_here() -> None:
-    assert {rule for rule, _, _ in VIOLATIONS} == {rule for rule in CHECKLIST if CHECKLIST[rule].seen is Seen.ONCE}
+    assert {rule for rule, _, _ in VIOLATIONS} == {rule for rule in CHECKLIST if CHECKLIST[rule].seen is SeenFacts.ONCE}
 
 
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -333,7 +333,7 @@ def test_any_changed_byte_of_a_payload_is_found(original: Path, run: Run, data: 
         result = run("verify", log, "-o", "json")
         assert result.exit_code == 1
         (problem,) = json.loads(result.stdout)["problems"]
-        assert (problem["rule"], problem["path"]) == (Rule.PAYLOAD_CHECKSUMS, str(path))
+        assert (problem["rule"], problem["path"]) == (OwnerRule.PAYLOAD_CHECKSUMS, str(path))
     finally:
         path.write_bytes(kept)
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cli.commands import Run
-from compaction.segments.checking.facts import CHECKLIST, Seen
+from compaction.segments.checking.facts import CHECKLIST, SeenFacts
 from compaction.segments.directory.fs import regular_segments
 from compaction.segments.wal.codec import HEADER
 from compaction.segments.wal.files import wal_files
@@ -177,7 +177,7 @@ def test_beside_a_busy_owner_and_a_compactor_all_rules_hold(run: Run, tmp_path: 
         found = {one["rule"]: one for one in json.loads(result.stdout)}
         broken = {rule: one["problems"] for rule, one in found.items() if one["problems"]}
         assert result.exit_code == 0, broken
-        assert {found[rule]["result"] for rule in CHECKLIST if CHECKLIST[rule].seen is Seen.WHILE} == {"pass"}
+        assert {found[rule]["result"] for rule in CHECKLIST if CHECKLIST[rule].seen is SeenFacts.WHILE} == {"pass"}
         for _ in range(5):
             verified = run("verify", system)
             assert verified.exit_code == 0, verified.output

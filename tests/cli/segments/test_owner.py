@@ -14,7 +14,7 @@ import pytest
 from cli.commands import Run
 from compaction.segments.checking import all_checks as checking_run
 from compaction.segments.checking import checks, reading
-from compaction.segments.checking.facts import LogFacts, Problem
+from compaction.segments.checking.facts import CheckProblem, LogFacts
 from compaction.segments.commit import fence, recovery
 from compaction.segments.format import etf
 from compaction.segments.format.segment_file import LogWriter
@@ -300,7 +300,7 @@ def test_what_fails_at_one_log_is_named_and_its_siblings_go_on(
     def broken(log: Path) -> object:
         return 1 / 0 if log.name == "a" else read(log)
 
-    def broken_check(log: LogFacts) -> Iterator[Problem]:
+    def broken_check(log: LogFacts) -> Iterator[CheckProblem]:
         return iter([1 // 0]) if log.name == "b" else check(log)
 
     monkeypatch.setattr(reading, "_cut", broken)

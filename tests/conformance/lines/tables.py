@@ -6,15 +6,23 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from compaction.api.text.printing import plural
-from compaction.cli.output import Column
+from compaction.cli.output import OutputColumn
 from compaction.core.planning.debt import ScanResult, total_debt
 from compaction.core.planning.planner import LeftOut, Plan, PlannedJob
 from compaction.local.run.job import LocalJob, RunResult
 
 Data = dict[str, Any]
-PLANNED: Final = (Column("name", "Job"), Column("target", "Directory"), Column("files", "Files", right=True))
-RECEIPTS: Final = (Column("job", "Job"), Column("target", "Directory"), Column("state", "State"))
-QUARANTINED: Final = (Column("target", "Directory"), Column("source", "Quarantined"), Column("reason", "Reason"))
+PLANNED: Final = (
+    OutputColumn("name", "Job"),
+    OutputColumn("target", "Directory"),
+    OutputColumn("files", "Files", right=True),
+)
+RECEIPTS: Final = (OutputColumn("job", "Job"), OutputColumn("target", "Directory"), OutputColumn("state", "State"))
+QUARANTINED: Final = (
+    OutputColumn("target", "Directory"),
+    OutputColumn("source", "Quarantined"),
+    OutputColumn("reason", "Reason"),
+)
 
 
 def planned_job(job: PlannedJob) -> Data:

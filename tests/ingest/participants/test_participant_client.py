@@ -18,7 +18,7 @@ import pytest
 
 from compaction.api.catalog.reasons import Reason
 from compaction.catalogs.compaction.deciding import unanswered
-from compaction.catalogs.compaction.round import Answer, Round, Topology
+from compaction.catalogs.compaction.round import ParticipantAnswer, Round, Topology
 from compaction.catalogs.errors import ParticipantConfigError, ParticipantError, ParticipantFailure
 from compaction.catalogs.model.descriptors import hybrid, later
 from compaction.catalogs.participants.reference import ReferenceParticipant
@@ -53,8 +53,8 @@ from support.stores.ingest import SECRET
 MESSAGE = json.loads(ReportMessage.of(REPORT).to_json())
 
 
-def ask(address: ParticipantAddress, made: ParticipantClient | None = None) -> Answer:
-    async def run() -> Answer:
+def ask(address: ParticipantAddress, made: ParticipantClient | None = None) -> ParticipantAnswer:
+    async def run() -> ParticipantAnswer:
         async with made or client() as asking:
             return await asking.ask(address)
 
@@ -99,7 +99,7 @@ def test_a_clock_that_is_an_hour_off_is_measured(tmp_path: Path) -> None:
 
 
 def test_a_skew_is_as_certain_as_the_round_trip_is_short() -> None:
-    answer = Answer(report(clock=hybrid(10_600)), asked_at=hybrid(10_000), received_at=hybrid(11_000))
+    answer = ParticipantAnswer(report(clock=hybrid(10_600)), asked_at=hybrid(10_000), received_at=hybrid(11_000))
     assert skew_of(answer) == Skew(100, 500)
     assert skew_of(replace(answer, received_at=hybrid(10_001), asked_at=hybrid(10_000))) == Skew(600, 1)
 
@@ -404,7 +404,7 @@ def test_limits_have_defaults_that_bound_everything() -> None:
 def test_a_participant_on_which_the_code_fails_is_one_failure_of_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = ParticipantClient.ask
 
-    async def ask(self: ParticipantClient, address: ParticipantAddress) -> Answer:
+    async def ask(self: ParticipantClient, address: ParticipantAddress) -> ParticipantAnswer:
         return [][3] if address.name == "node1" else await plain(self, address)
 
     monkeypatch.setattr(ParticipantClient, "ask", ask)

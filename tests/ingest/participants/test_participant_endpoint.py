@@ -20,7 +20,7 @@ from compaction.catalogs.serving.messages import MOST_REPORT_BYTES, ReportMessag
 from compaction.catalogs.serving.server import ParticipantServer, document, serve
 from compaction.serving.access import Gate, SharedSecret
 from compaction.serving.errors import TokenReviewUnavailableError
-from compaction.serving.refusals import Refused
+from compaction.serving.refusals import RefusedRequest
 from compaction.serving.service import RequestLimits
 from support.catalogs.endpoints import participant, ready
 from support.catalogs.participants import REPORT
@@ -129,7 +129,7 @@ def test_the_handler_takes_exactly_the_requests_of_the_document(endpoint: Endpoi
 
 def test_callers_without_the_secret_learn_nothing(endpoint: Endpoint) -> None:
     for token in (None, "another secret of the tests"):
-        assert endpoint.call("GET", "/v1/report", token=token).code == Refused.UNAUTHENTICATED
+        assert endpoint.call("GET", "/v1/report", token=token).code == RefusedRequest.UNAUTHENTICATED
         assert minimum(endpoint, 1, token=token).status == 401
         assert endpoint.call("POST", "/v1/admin/restart", b"{}", token=token).status == 401
     assert endpoint.call("GET", "/healthz", token=None).status == 200

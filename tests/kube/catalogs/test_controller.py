@@ -25,7 +25,7 @@ from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.transport import CATALOG_COMPACTIONS, EVENTS, SECRETS
 from compaction.kube.controller import PolicyController
 from compaction.kube.executor.events import EventRecorder
-from compaction.kube.informer.cache import CatalogKey, ObjectCache, ObjectKey
+from compaction.kube.informer.cache import CacheKey, CatalogKey, ObjectCache
 from compaction.kube.informer.handlers import Feed, Relist
 from compaction.kube.informer.queue import WorkQueue
 from compaction.kube.metrics.registry import Metrics
@@ -246,7 +246,7 @@ def test_a_deleted_catalog_is_forgotten(on_bench: Callable[..., None]) -> None:
 
 
 def test_a_catalog_and_a_policy_of_one_name_have_keys_of_their_own() -> None:
-    catalog, policy = CatalogKey("ns", "orders"), ObjectKey("ns", "orders")
+    catalog, policy = CatalogKey("ns", "orders"), CacheKey("ns", "orders")
     assert catalog != policy
     assert policy != catalog
     assert len({catalog, policy, CatalogKey("ns", "orders")}) == 2

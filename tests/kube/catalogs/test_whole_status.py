@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus, CatalogReason
 from compaction.api.catalog.reasons import UNDEFINED, Outcome, Reason, Trigger
 from compaction.api.enums import ConditionType
-from compaction.catalogs.compaction.observations import Broken, Delivered, LogRead, Saved, Work
+from compaction.catalogs.compaction.observations import Broken, Delivered, LogRead, RoundWork, Saved
 from compaction.catalogs.compaction.round import Unanswered
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.descriptors import hybrid
@@ -92,7 +92,7 @@ def failing(one: CatalogCoordinator) -> list[CatalogCompactionStatus]:
     for _ in range(2):
         one.seconds += 61
         one.run()
-        one.run(Broken(Work.ASK, Reason.SECRET_MISSING, "Secret etcd is not there"))
+        one.run(Broken(RoundWork.ASK, Reason.SECRET_MISSING, "Secret etcd is not there"))
         seen.append(one.status)
     one.seconds += 61
     one.run()

@@ -43,7 +43,7 @@ from compaction.catalogs.operator.working import CatalogWork, RoundState, reason
 from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.errors import ApiUnavailableError, ForbiddenError
 from compaction.kube.client.tokens import OwnTokens
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 from support.catalogs.worlds import column, table
 from support.cluster.catalog_manifests import catalog_object
 from support.cluster.catalog_world import MemoryLogs, NamedParticipants, ObjectsOf, pod
@@ -80,7 +80,7 @@ class Desk:
                 clock=lambda: NOW,
                 is_leader=lambda: self.leads,
             )
-            return await work.do(ObjectKey("ns", "orders"), self.state, task)
+            return await work.do(CacheKey("ns", "orders"), self.state, task)
 
         return asyncio.run(main())
 

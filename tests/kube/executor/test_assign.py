@@ -9,21 +9,21 @@ from typing import Any
 from compaction.api.job.job import CompactionJobSpec, CompactionJobStatus, JobSources, PolicyReference
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE, SegmentLogSources
 from compaction.core.reconcile.actions import AssignJob
-from compaction.core.reconcile.observations import Identity, Moment
+from compaction.core.reconcile.observations import Moment, OperatorIdentity
 from compaction.kube.client.api import LEASES, ApiClient
 from compaction.kube.client.config import ApiConnection, no_token
 from compaction.kube.executor.executor import AssignmentSteps, ExecutionResult
 from compaction.kube.executor.policy_objects import ApiObjects
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 from kube.executor.quiet_runtime import quiet_runtime
 
-KEY = ObjectKey("ns", "logs")
+KEY = CacheKey("ns", "logs")
 SPEC = CompactionJobSpec(
     policy_ref=PolicyReference(name="logs"),
     kind=SEGMENT_REWRITE,
     sources=JobSources(segment_log=SegmentLogSources(path="/ra/a", obsolete=("0000000000000001.segment",))),
 )
-ACTION = AssignJob(Identity("job-1", "uid-1", "7"), "w-1", SPEC, CompactionJobStatus(), 1, None, 0, 15)
+ACTION = AssignJob(OperatorIdentity("job-1", "uid-1", "7"), "w-1", SPEC, CompactionJobStatus(), 1, None, 0, 15)
 
 
 def outcome_with(tmp_path: Path, *leases: dict[str, Any]) -> tuple[ExecutionResult, list[str]]:

@@ -15,8 +15,8 @@ from compaction.blocks.claiming import claiming as of_blocks
 from compaction.blocks.errors import BlockClaimError
 from compaction.blocks.index.claims import IndexRefusal
 from compaction.core.reconcile.actions import AssignJob
-from compaction.core.reconcile.jobs.job import Refused
-from compaction.core.reconcile.observations import Identity
+from compaction.core.reconcile.jobs.job import ClaimRefused
+from compaction.core.reconcile.observations import OperatorIdentity
 from compaction.errors import ClaimRefusal, ClaimRefusedError, CompactionError, StaleTokenError, TokenExhaustedError
 from compaction.kube.executor.executor import claim
 from compaction.segments.adapter import claiming as of_logs
@@ -51,9 +51,9 @@ class Store:
         self.claimed.append((spec.target, token))
 
 
-def answer(error: CompactionError | None = None, *, lease: int = 0, status: int = 0) -> int | Refused | None:
+def answer(error: CompactionError | None = None, *, lease: int = 0, status: int = 0) -> int | ClaimRefused | None:
     known = CompactionJobStatus(fencing_token=status)
-    action = AssignJob(Identity("job-1", "uid", "7"), "w-1", SPEC, known, 1, None, lease, 15)
+    action = AssignJob(OperatorIdentity("job-1", "uid", "7"), "w-1", SPEC, known, 1, None, lease, 15)
     return claim(cast(StoreAdapter, Store(error)), action)
 
 
@@ -80,19 +80,19 @@ def test_a_larger_token_in_the_store_means_that_somebody_else_was_here() -> None
 )
 def test_what_a_refusal_means_for_the_job(refusal: ClaimRefusal, reason: WaitReason, terminal: bool) -> None:
     found = answer(refused(refusal))
-    assert isinstance(found, Refused)
+    assert isinstance(found, ClaimRefused)
     assert (found.reason, found.message, found.terminal) == (reason, "why", terminal)
 
 
 def test_a_kind_may_have_a_word_of_its_own_for_the_wait() -> None:
     found = answer(refused(ClaimRefusal.BUSY, wait="LockHeld"))
-    assert isinstance(found, Refused)
+    assert isinstance(found, ClaimRefused)
     assert (found.reason, found.terminal) == ("LockHeld", False)
 
 
 def test_any_other_error_is_tried_again() -> None:
     found = answer(TokenExhaustedError("the job has had every token there is"))
-    assert isinstance(found, Refused)
+    assert isinstance(found, ClaimRefused)
     assert (found.reason, found.terminal) == (WaitReason.STORE_ERROR, False)
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from compaction.api.names import ANNOTATION_BYTES_PER_SECOND, COMPONENT_JOB, child_labels
 from compaction.core.reconcile.actions import Premise, RaiseShare
-from compaction.core.reconcile.observations import Identity
+from compaction.core.reconcile.observations import OperatorIdentity
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.transport import LEASES, Obj
 from compaction.kube.executor.policy_objects import ApiObjects
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 from compaction.leases.record import Lease, LeaseRecord
 from kube.executor.quiet_runtime import quiet_runtime
 
@@ -54,8 +54,8 @@ def test_silence_is_confirmed_by_a_fresh_read(
         runtime = quiet_runtime(client, tmp_path)
         runtime.cache.store(LEASES).upsert(seen)
         await happens(client, seen)
-        writes = ApiObjects(runtime, ObjectKey(namespace, "logs"), None, observed=lambda *_: None)
-        identity = Identity("job-1", seen["metadata"]["uid"], seen["metadata"]["resourceVersion"])
+        writes = ApiObjects(runtime, CacheKey(namespace, "logs"), None, observed=lambda *_: None)
+        identity = OperatorIdentity("job-1", seen["metadata"]["uid"], seen["metadata"]["resourceVersion"])
         assert await writes.holds(Premise(unchanged=(identity,)), identity) is holds
         assert writes.stale is not holds
         known = runtime.cache.leases.get(namespace, "job-1")
@@ -84,8 +84,8 @@ def test_a_share_is_raised_on_the_lease_that_was_decided_on_and_renews_nothing(
         runtime = quiet_runtime(client, tmp_path)
         runtime.cache.store(LEASES).upsert(seen)
         await happens(client, seen)
-        writes = ApiObjects(runtime, ObjectKey(namespace, "logs"), None, observed=lambda *_: None)
-        identity = Identity("job-1", seen["metadata"]["uid"], seen["metadata"]["resourceVersion"])
+        writes = ApiObjects(runtime, CacheKey(namespace, "logs"), None, observed=lambda *_: None)
+        identity = OperatorIdentity("job-1", seen["metadata"]["uid"], seen["metadata"]["resourceVersion"])
         assert await writes.raise_share(RaiseShare(identity, 1000)) is written
         assert writes.stale is not written
         known = runtime.cache.leases.get(namespace, "job-1")

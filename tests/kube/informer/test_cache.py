@@ -10,9 +10,9 @@ from compaction.api.names import LABEL_POLICY
 from compaction.kube.client.transport import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES
 from compaction.kube.informer.cache import (
     CacheChange,
+    CacheKey,
     KindStore,
     ObjectCache,
-    ObjectKey,
     policy_of_job,
     project,
     version_order,
@@ -43,7 +43,7 @@ def test_an_older_version_changes_nothing() -> None:
     assert jobs.upsert(job("a", version=10)) is not None
     assert jobs.upsert(job("a", version=9, policy="old")) is None
     assert jobs.upsert(job("a", version=10, policy="same")) is None
-    assert len(jobs.indexed("policy", ObjectKey("ns", "p"))) == 1
+    assert len(jobs.indexed("policy", CacheKey("ns", "p"))) == 1
 
 
 def test_managed_fields_and_the_copy_of_kubectl_are_not_kept() -> None:
@@ -91,10 +91,10 @@ def test_the_index_follows_the_object() -> None:
     delta = jobs.upsert(job("a", version=2, policy="q"))
     assert delta is not None
     assert delta.old is not None
-    assert jobs.indexed("policy", ObjectKey("ns", "p")) == []
-    assert [found["metadata"]["name"] for found in jobs.indexed("policy", ObjectKey("ns", "q"))] == ["a"]
+    assert jobs.indexed("policy", CacheKey("ns", "p")) == []
+    assert [found["metadata"]["name"] for found in jobs.indexed("policy", CacheKey("ns", "q"))] == ["a"]
     jobs.remove(job("a", version=3))
-    assert jobs.indexed("policy", ObjectKey("ns", "q")) == []
+    assert jobs.indexed("policy", CacheKey("ns", "q")) == []
 
 
 def test_a_sweep_repairs_missed_deletions_and_spares_what_is_newer_than_the_list() -> None:
@@ -119,11 +119,11 @@ def test_a_sweep_of_one_namespace_spares_the_others() -> None:
 def test_leases_and_jobs_lead_to_their_policy_and_others_to_none() -> None:
     cache = ObjectCache()
     lease = {"metadata": {"namespace": "ns", "name": "w", "labels": {LABEL_POLICY: "p"}}}
-    assert cache.policies_of(LEASES, lease) == (ObjectKey("ns", "p"),)
+    assert cache.policies_of(LEASES, lease) == (CacheKey("ns", "p"),)
     assert cache.policies_of(LEASES, {"metadata": {"namespace": "ns", "name": "x"}}) == ()
-    assert cache.policies_of(COMPACTION_JOBS, job("a", version=1)) == (ObjectKey("ns", "p"),)
+    assert cache.policies_of(COMPACTION_JOBS, job("a", version=1)) == (CacheKey("ns", "p"),)
     assert cache.policies_of(COMPACTION_POLICIES, {"metadata": {"namespace": "ns", "name": "p"}}) == (
-        ObjectKey("ns", "p"),
+        CacheKey("ns", "p"),
     )
 
 
@@ -166,4 +166,4 @@ def test_any_order_any_losses_end_in_the_truth_after_a_sweep(
     assert {body["metadata"]["name"]: body for body in jobs} == truth
     for policy in "pq":
         expected = sorted(name for name, body in truth.items() if body["spec"]["policyRef"]["name"] == policy)
-        assert [b["metadata"]["name"] for b in jobs.indexed("policy", ObjectKey("ns", policy))] == expected
+        assert [b["metadata"]["name"] for b in jobs.indexed("policy", CacheKey("ns", policy))] == expected

@@ -14,7 +14,7 @@ from compaction.kube.client.api import COMPACTION_POLICIES, LEASES, ApiClient, O
 from compaction.kube.client.config import ApiConnection, no_token
 from compaction.kube.client.transport import Resource
 from compaction.kube.errors import ConnectionConfigError
-from compaction.kube.informer.cache import CacheChange, Delta, ObjectCache, ObjectKey
+from compaction.kube.informer.cache import CacheChange, CacheKey, Delta, ObjectCache
 from compaction.kube.informer.handlers import Feed, build_registry, build_settings, session_for_kopf
 from compaction.kube.informer.queue import WorkQueue
 from compaction.kube.metrics.registry import Metrics
@@ -33,7 +33,7 @@ class Listener:
 
     async def stop(self) -> None: ...
 
-    async def reconcile(self, key: ObjectKey) -> float | None:
+    async def reconcile(self, key: CacheKey) -> float | None:
         return None
 
     def observed(self, resource: Resource, delta: Delta) -> None:
@@ -45,7 +45,7 @@ class Informer:
 
     def __init__(self) -> None:
         self.cache = ObjectCache()
-        self.queue: WorkQueue[ObjectKey] = WorkQueue()
+        self.queue: WorkQueue[CacheKey] = WorkQueue()
         self.listener = Listener()
         self.metrics = Metrics()
         self.feed = Feed(self.cache, self.queue, self.listener, self.metrics)
@@ -99,7 +99,7 @@ def test_objects_present_and_later_changes_reach_cache_controller_and_queue(
             untouched = await client.get(COMPACTION_POLICIES, "late", namespace=namespace)
         assert ("CompactionPolicy", "Deleted", "early") in informer.listener.deltas
         assert not any(name == "foreign" for _, _, name in informer.listener.deltas)
-        assert [lease["metadata"]["name"] for lease in informer.cache.leases_of(ObjectKey(namespace, "p"))] == ["ours"]
+        assert [lease["metadata"]["name"] for lease in informer.cache.leases_of(CacheKey(namespace, "p"))] == ["ours"]
         assert len(informer.queue) == 3  # early, late, and p of the lease
         age = informer.metrics.watch_age()
         assert age is not None

@@ -15,8 +15,8 @@ from compaction.catalogs.compaction.observations import (
     Delivered,
     LogRead,
     Result,
+    RoundWork,
     Saved,
-    Work,
 )
 from compaction.catalogs.compaction.round import Unanswered
 from compaction.catalogs.log.port import SnapshotOutcome
@@ -167,7 +167,7 @@ def test_a_remembered_trigger_is_a_round_of_its_own() -> None:
     one.run()
     one.seconds += 301
     one.run()
-    one.run(Broken(Work.ASK, Reason.PARTICIPANTS_UNKNOWN, "no answer of the API server"))
+    one.run(Broken(RoundWork.ASK, Reason.PARTICIPANTS_UNKNOWN, "no answer of the API server"))
     assert (one.value("round_seconds_count"), one.value("round_seconds_sum")) == (1, 301)
     one.seconds += 2
     one.whole_round()

@@ -8,21 +8,21 @@ import pytest
 
 from compaction.api.enums import PolicyReason
 from compaction.api.policy.store import STANDING, conditions_for
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 from compaction.kube.metrics.registry import Metrics
 from compaction.segments.reasons import SegmentReason
 
-POLICY, OTHER = ObjectKey("storage", "logs"), ObjectKey("storage", "lake")
+POLICY, OTHER = CacheKey("storage", "logs"), CacheKey("storage", "lake")
 
 
-def stand(metrics: Metrics, policy: ObjectKey, reason: PolicyReason) -> None:
+def stand(metrics: Metrics, policy: CacheKey, reason: PolicyReason) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     metrics.conditions.set(
         policy, conditions_for((), reason=reason, message="the particulars", observed_generation=1, now=now)
     )
 
 
-def shown(metrics: Metrics, policy: ObjectKey) -> dict[tuple[str, ...], float]:
+def shown(metrics: Metrics, policy: CacheKey) -> dict[tuple[str, ...], float]:
     """The series of a policy: (condition, status) or (reason,) to the value."""
     return {
         tuple(value for name, value in sample.labels.items() if name not in ("namespace", "policy")): sample.value

@@ -7,13 +7,13 @@ from dataclasses import replace
 from compaction.api.enums import JobReason
 from compaction.core.planning.debt import TargetProblem
 from compaction.core.reconcile.actions import Decision
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 from compaction.kube.metrics.measure import CleanupState, measure
 from compaction.kube.metrics.registry import Metrics
 from support.cluster.block_world import SIZE, PlainBlockCluster
 from support.cluster.world import PlainCluster
 
-KEY = ObjectKey("ns", "logs")
+KEY = CacheKey("ns", "logs")
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from compaction.kube.client.transport import Resource
-from compaction.kube.informer.cache import Delta, ObjectKey
+from compaction.kube.informer.cache import CacheKey, Delta
 from compaction.kube.launchers.process import ProcessLauncher
 from compaction.kube.replica.operator import OperatorConfig, run_operator
 from compaction.kube.replica.runtime import Runtime
@@ -38,7 +38,7 @@ class Scribe:
     def observed(self, resource: Resource, delta: Delta) -> None:
         self.write(f"{delta.change} {resource.kind} {delta.key.name}")
 
-    async def reconcile(self, key: ObjectKey) -> float | None:
+    async def reconcile(self, key: CacheKey) -> float | None:
         self.write(f"reconcile {key.name} leader={self._runtime.is_leader()}")
         return 0.2
 

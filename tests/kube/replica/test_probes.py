@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from compaction.kube.client.transport import ApiCall
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica.runtime import Health, LoopHeartbeat, ProbeServer, ProbeServerError
 
@@ -63,7 +63,7 @@ def test_a_busy_port_is_a_clear_error(server: ProbeServer, health: Health) -> No
 
 
 def test_metrics_are_exposed_and_forgotten_with_their_policy(server: ProbeServer, metrics: Metrics) -> None:
-    policy = ObjectKey("ns", "p")
+    policy = CacheKey("ns", "p")
     metrics.observe_call(ApiCall("get", "leases", "200", 0.01))
     metrics.debt_bytes.labels(*policy).set(5)
     metrics.set_jobs(policy, {"InProgress": 2})

@@ -20,7 +20,7 @@ from compaction.local.demo import stage
 from compaction.local.demo.blocks import writers
 from compaction.local.demo.blocks.proof import StoreFacts, Stray, compare, look
 from compaction.local.demo.blocks.run import Cast
-from compaction.local.demo.blocks.writers import DAMAGED, TOP_LEVEL, Entries, Ledger, Tenant, Writer, writing
+from compaction.local.demo.blocks.writers import DAMAGED, TOP_LEVEL, BlockWriter, Ledger, LedgerEntries, Tenant, writing
 from compaction.local.demo.cluster import DemoCluster
 from compaction.local.demo.proving import proving
 from compaction.local.demo.scenes import find_leaks
@@ -39,8 +39,8 @@ def cast(block_store: BlockStore) -> Cast:
     return Cast.of(block_store)
 
 
-def small_writer(cast: Cast) -> Writer:
-    return Writer(cast.store, cast.ledger, SMALL, seed=1)
+def small_writer(cast: Cast) -> BlockWriter:
+    return BlockWriter(cast.store, cast.ledger, SMALL, seed=1)
 
 
 def test_the_rows_of_an_instant_are_those_in_the_ledger(cast: Cast) -> None:
@@ -114,7 +114,7 @@ def test_what_a_registration_refuses_is_not_in_the_ledger() -> None:
 
     with pytest.raises(LookupError):
         ledger.enter("t", RowFingerprint(1, 1), refuse)
-    assert ledger.entries() == Entries({}, {})
+    assert ledger.entries() == LedgerEntries({}, {})
 
 
 def test_an_instant_waits_for_a_registration_that_has_begun() -> None:

@@ -16,8 +16,8 @@ from compaction.api.policy.policy import CompactionPolicy
 from compaction.blocks.model import Block, RowFingerprint
 from compaction.local.demo import scenes
 from compaction.local.demo.blocks import proof, run, writers
-from compaction.local.demo.blocks.proof import ProvedContent, Prover, StoreFacts, Stray
-from compaction.local.demo.blocks.writers import NOISY, SHARD, TOP_LEVEL, Entries, Ledger
+from compaction.local.demo.blocks.proof import BlockProver, ProvedContent, StoreFacts, Stray
+from compaction.local.demo.blocks.writers import NOISY, SHARD, TOP_LEVEL, Ledger, LedgerEntries
 from compaction.local.demo.cluster import Accident, DemoCluster, DemoObservation
 from support.stores.block_index import a_block
 
@@ -97,9 +97,9 @@ class Story:
     def __init__(self, cluster: DemoCluster) -> None:
         self.cluster = cluster
         content = RowFingerprint(10, 5)
-        self.entries = Entries({NOISY.name: content}, {NOISY.name: 20}, frozenset({"lost"}))
+        self.entries = LedgerEntries({NOISY.name: content}, {NOISY.name: 20}, frozenset({"lost"}))
         self.reading = ProvedContent(1, {NOISY.name: content}, {NOISY.name: 1}, frozenset({"lost"}), self.entries, 0.1)
-        self.prover = Prover(None, Ledger(), proven=2, last=self.reading, versions={1, 2})  # type: ignore[arg-type]
+        self.prover = BlockProver(None, Ledger(), proven=2, last=self.reading, versions={1, 2})  # type: ignore[arg-type]
         self.after = StoreFacts((a_block(1, level=TOP_LEVEL, tenant=NOISY.name),), frozenset({"lost"}))
         self.changes: dict[str, Any] = {}
         equal = str(content)
@@ -147,10 +147,10 @@ class Story:
             }
         )
 
-    def story(self) -> proof.Story:
+    def story(self) -> proof.BlockStory:
         start = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
         accident = Accident(self.cluster, Path("/"), worker="w1", jobs={"job-1": 1})
-        good = proof.Story(
+        good = proof.BlockStory(
             seen=self.observation(), entries=self.entries, prover=self.prover, final=self.reading,
             before=StoreFacts(()), after=self.after, stray=Stray(), moments=[start + part / 2 for part in range(5)],
             accident=accident, lost="lost", orphan="o", found=("o",), leaks=(), amplification=20.0,

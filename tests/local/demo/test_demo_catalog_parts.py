@@ -14,16 +14,25 @@ import pytest
 
 from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
 from compaction.api.catalog.reasons import Reason
-from compaction.catalogs.manager.history import START, History
+from compaction.catalogs.manager.history import START, CatalogHistory
 from compaction.catalogs.model.applying import applied
 from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.descriptors import hybrid
 from compaction.catalogs.model.entries import VersionedUpdate
 from compaction.cli.local.demo import DEMOS
 from compaction.local.demo.catalog import nodes, run
-from compaction.local.demo.catalog.history import Author, Stored, opened, stored
+from compaction.local.demo.catalog.history import Author, StoredVersions, opened, stored
 from compaction.local.demo.catalog.nodes import Model, Node, digest, start_node, wait_ready
-from compaction.local.demo.catalog.proof import Prover, Scene, Shown, Story, checks, needed_by, shows, since_of
+from compaction.local.demo.catalog.proof import (
+    CatalogProver,
+    CatalogStory,
+    PinScene,
+    Shown,
+    checks,
+    needed_by,
+    shows,
+    since_of,
+)
 from compaction.local.demo.proving import proving
 from compaction.local.errors import DemoError
 from compaction.local.programs.binaries import Binaries
@@ -56,9 +65,9 @@ def model_of(versions: list[Catalog]) -> Model:
     return model
 
 
-def prover_of(model: Model, versions: list[Catalog]) -> Prover:
-    history = History(versions)
-    return Prover(model, lambda: history, lambda: history)
+def prover_of(model: Model, versions: list[Catalog]) -> CatalogProver:
+    history = CatalogHistory(versions)
+    return CatalogProver(model, lambda: history, lambda: history)
 
 
 def test_every_step_of_the_ddl_is_a_version(versions: list[Catalog]) -> None:
@@ -84,7 +93,7 @@ def test_equal_versions_are_proven_and_cut_ones_are_refused(versions: list[Catal
     prover = prover_of(model_of(versions), versions)
     prover.prove()
     assert (prover.proven, prover.refused, prover.wrong, prover.earliest) == (80, 0, 0, [1])
-    prover.follow = lambda: History(versions[30:])
+    prover.follow = lambda: CatalogHistory(versions[30:])
     prover.prove()
     assert (prover.proven, prover.refused, prover.wrong, prover.earliest) == (100, 90, 0, [1, 31])
 
@@ -139,7 +148,7 @@ PINNED = {
         "finishedAt": "2026-01-01T00:01:00Z",
     },
 }
-SCENE = Scene(Reason.TRANSACTION, "node-1", 29, "it ends", lambda: None)
+SCENE = PinScene(Reason.TRANSACTION, "node-1", 29, "it ends", lambda: None)
 
 
 def test_a_pin_is_shown_when_it_is_named_and_history_begins_where_it_must() -> None:
@@ -152,14 +161,14 @@ def test_a_pin_is_shown_when_it_is_named_and_history_begins_where_it_must() -> N
     assert not shows(CatalogCompactionStatus(), SCENE)
 
 
-def story_of(versions: list[Catalog]) -> Story:
+def story_of(versions: list[Catalog]) -> CatalogStory:
     """Of a run in which everything held."""
     model = model_of(versions)
     prover = prover_of(model, versions)
     for _ in range(4):
         prover.prove()
     for first in (29, 39):
-        prover.follow = lambda first=first: History(versions[first - 1 :])  # type: ignore[misc]
+        prover.follow = lambda first=first: CatalogHistory(versions[first - 1 :])  # type: ignore[misc]
         prover.prove()
         prover.prove()
     status = status_of(**PINNED | {"earliestVersion": 39, "versionsCut": 38})
@@ -168,7 +177,7 @@ def story_of(versions: list[Catalog]) -> Story:
     )
     begin = replace(SCENE, reason=Reason.MISSING_PARTICIPANT, first=1)
     shown = [Shown(begin, missing, None, 1, 2), Shown(SCENE, status_of(**PINNED), None, 30, 2)]
-    return Story(shown, status, 39, prover, Stored(40, 900), Stored(2, 90), [], 2)
+    return CatalogStory(shown, status, 39, prover, StoredVersions(40, 900), StoredVersions(2, 90), [], 2)
 
 
 def test_every_claim_holds_and_each_can_fail(versions: list[Catalog]) -> None:
@@ -182,10 +191,10 @@ def test_every_claim_holds_and_each_can_fail(versions: list[Catalog]) -> None:
         ],
         "history begins where the rules say, and not one version further": [replace(story, first=38)],
         "nothing is left but the two versions that always stay": [
-            replace(story, after=Stored(3, 90)),
+            replace(story, after=StoredVersions(3, 90)),
             replace(story, status=story.shown[1].status),
         ],
-        "etcd holds fewer bytes": [replace(story, after=Stored(2, 900))],
+        "etcd holds fewer bytes": [replace(story, after=StoredVersions(2, 900))],
         "the shared secret is in no object, log or process": [replace(story, leaks=["a.log"])],
         "one replica led while the other stood by": [replace(story, replicas_alive=1)],
     }
@@ -202,7 +211,7 @@ def test_every_claim_holds_and_each_can_fail(versions: list[Catalog]) -> None:
 
 def test_a_version_further_than_the_rules_say_is_noticed(versions: list[Catalog]) -> None:
     story = story_of(versions)
-    story.prover.follow = lambda: History(versions[39:])
+    story.prover.follow = lambda: CatalogHistory(versions[39:])
     for _ in range(2):
         story.prover.prove()
     (failed,) = [check for check in checks(story) if not check.holds]
@@ -266,7 +275,7 @@ def test_what_is_written_is_read_cut_and_counted(
         assert model.first_kept(author.first_transaction) == 11
         assert model.first_kept(author.second_transaction) == 13
         eventually(lambda: follower.latest.version == 20, "the versions in another process")
-        prover = Prover(model, lambda: follower.history, lambda: follower.history)
+        prover = CatalogProver(model, lambda: follower.history, lambda: follower.history)
         with proving(prover):
             eventually(lambda: prover.readings > 0, "a reading")
             before = stored(etcd.settings)

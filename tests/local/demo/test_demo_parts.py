@@ -22,7 +22,7 @@ from compaction.local.demo.segments import owners, proof, run
 from compaction.local.demo.segments import proof as losses_module
 from compaction.local.demo.segments.proof import KeyReader, Loss
 from compaction.local.demo.segments.run import LogScene, proof_table, receipts_table
-from compaction.local.demo.stage import Stage, stop_servers
+from compaction.local.demo.stage import DemoStage, stop_servers
 from compaction.local.errors import DemoError
 from compaction.local.processes.process import ProcessId, wait_gone
 from compaction.segments.generate import CorruptedAt, corrupt_entry, generate_log
@@ -218,7 +218,7 @@ def test_losses_come_one_after_the_other_each_when_it_is_due(tmp_path, story):
 def test_foreign_directory_is_not_touched(tmp_path):
     (tmp_path / "mine").write_text("keep me")
     with pytest.raises(DemoError, match="holds other files"):
-        Stage(tmp_path, Console(file=io.StringIO())).perform(run.show)
+        DemoStage(tmp_path, Console(file=io.StringIO())).perform(run.show)
     assert (tmp_path / "mine").read_text() == "keep me"
 
 
@@ -272,8 +272,8 @@ class Story:
         path.mkdir()
         (path / NAMES[2]).touch()
         self.path = path
-        self.before_facts = proof.LogFacts(path, "aa", 10, (7,), 5, 0, 1000)
-        self.after_facts = proof.LogFacts(path, "aa", 10, (7,), 3, 0, 400)
+        self.before_facts = proof.MeasuredLog(path, "aa", 10, (7,), 5, 0, 1000)
+        self.after_facts = proof.MeasuredLog(path, "aa", 10, (7,), 3, 0, 400)
         self.archive = owners.Archive(path, CorruptedAt(NAMES[2], 7, 99))
         self.owners = owners.Owners(root / "servers", root, members=dict.fromkeys(owners.NAMES, ("127.0.0.1", 1)))
         self.workload = Workload(self.owners.members)
@@ -284,7 +284,7 @@ class Story:
         self.accident = Accident(DemoCluster(root, root, "p"), root, worker="dead", jobs={"job-a-1": 1})
         self.moments = [moment(second).timestamp() for second in range(9, 22)]
         self.members = {
-            name: (Comparison(name, 5, ()), proof.LogFacts(self.owners.log_of(name), "bb", 9, (), 2, 0, 500))
+            name: (Comparison(name, 5, ()), proof.MeasuredLog(self.owners.log_of(name), "bb", 9, (), 2, 0, 500))
             for name in owners.NAMES
         }
         self.alive = 2

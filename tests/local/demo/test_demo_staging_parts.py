@@ -23,8 +23,8 @@ from compaction.local.demo.staging.writers import (
     LOGS,
     REPOSITORY,
     TOTAL,
+    BranchChange,
     BranchModel,
-    Change,
     EntryColumns,
     decode_entries,
     encode_entries,
@@ -80,15 +80,15 @@ def test_a_record_of_another_form_is_no_record_of_the_demo() -> None:
 
 def test_a_moment_accepts_what_changes_since_then_explain() -> None:
     model = BranchModel("b", np.ones(10, np.uint32))
-    model.change(Change(np.array([1, 2]), 0), lambda: None)
+    model.change(BranchChange(np.array([1, 2]), 0), lambda: None)
     moment = model.moment()
     assert moment.acknowledged == 1
     shown = EntryColumns(np.array([0, 3, 4, 5, 6, 7, 8, 9]), np.ones(8, np.uint32))
     assert moment.differences(shown, []).tolist() == []
     late = EntryColumns(np.array([0, 1, 3, 4, 5, 6, 7, 8, 9]), np.array([1, 7, 1, 1, 1, 1, 1, 1, 1], np.uint32))
     assert moment.differences(late, []).tolist() == [1]
-    assert moment.differences(late, [Change(np.array([1]), 7)]).tolist() == []
-    assert moment.differences(late, [Change(np.array([1]), 8)]).tolist() == [1]
+    assert moment.differences(late, [BranchChange(np.array([1]), 7)]).tolist() == []
+    assert moment.differences(late, [BranchChange(np.array([1]), 8)]).tolist() == [1]
 
 
 def test_a_change_that_was_not_acknowledged_may_be_seen_or_not() -> None:
@@ -98,7 +98,7 @@ def test_a_change_that_was_not_acknowledged_may_be_seen_or_not() -> None:
         raise LookupError
 
     with pytest.raises(LookupError):
-        model.change(Change(np.array([1]), 5), refuse)
+        model.change(BranchChange(np.array([1]), 5), refuse)
     moment = model.moment()
     assert (moment.acknowledged, moment.versions.tolist()) == (0, [1, 1])
     since = model.since(moment)
@@ -133,7 +133,7 @@ def test_each_branch_is_equal_while_it_is_written_and_compacted(cast: StagingCas
 
 def test_a_lost_write_and_a_lost_deletion_are_noticed(cast: StagingCast) -> None:
     writer = cast.writers[EXPERIMENT.name]
-    writer.model.change(Change(np.array([5, 9]), 0), lambda: None)
+    writer.model.change(BranchChange(np.array([5, 9]), 0), lambda: None)
     read = cast.prover.prove(EXPERIMENT.name)
     assert [number for one in read for number in one.different] == [5, 9]
     assert "2 records differ: logs/00000005" in cast.prover.different[0]

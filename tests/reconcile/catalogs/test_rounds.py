@@ -12,10 +12,10 @@ from compaction.catalogs.compaction.observations import (
     CatalogSnapshot,
     Delivered,
     LogRead,
+    RoundWork,
     Saved,
     SaveSnapshot,
     SendMinimum,
-    Work,
 )
 from compaction.catalogs.compaction.reconcile import reconcile
 from compaction.catalogs.compaction.round import Unanswered
@@ -88,7 +88,7 @@ def test_a_log_that_does_not_answer_does_not_stop_the_propagation() -> None:
     one = CatalogCoordinator()
     one.run()
     one.run(one.heard(one.idle()))
-    one.run(Broken(Work.READ, Reason.LOG_UNAVAILABLE, "etcd does not answer"))
+    one.run(Broken(RoundWork.READ, Reason.LOG_UNAVAILABLE, "etcd does not answer"))
     one.run(Delivered(one.now))
     assert one.status.compaction is not None
     assert one.status.compaction.reason == "LogUnavailable"
@@ -314,7 +314,7 @@ def test_a_dry_run_decides_and_does_nothing() -> None:
 def test_a_missing_secret_ends_both_processes() -> None:
     one = CatalogCoordinator()
     one.run()
-    one.run(Broken(Work.ASK, Reason.SECRET_MISSING, "Secret etcd is not there"))
+    one.run(Broken(RoundWork.ASK, Reason.SECRET_MISSING, "Secret etcd is not there"))
     assert one.status.compaction is not None
     assert one.status.propagation is not None
     assert one.status.compaction.reason == one.status.propagation.reason == "SecretMissing"
@@ -328,7 +328,7 @@ def test_half_a_round_repeats_nothing_of_the_last_one(first: str) -> None:
     """etcd answers again; of the process that still runs only the end before is known."""
     one = CatalogCoordinator()
     one.run()
-    one.run(Broken(Work.ASK, Reason.LOG_UNAVAILABLE, "etcd does not answer"))
+    one.run(Broken(RoundWork.ASK, Reason.LOG_UNAVAILABLE, "etcd does not answer"))
     one.seconds += 61
     one.run()
     one.events.clear()
@@ -349,7 +349,7 @@ def test_what_stands_for_one_round_does_not_last_because_the_next_one_has_begun(
     one.run()
     one.seconds += 301
     one.run()
-    decision = one.run(Broken(Work.ASK, Reason.PARTICIPANTS_UNKNOWN, "no answer of the API server"))
+    decision = one.run(Broken(RoundWork.ASK, Reason.PARTICIPANTS_UNKNOWN, "no answer of the API server"))
     assert kinds(decision) == ["Ask"]
     assert (one.ready, one.present) == (("Unknown", "ParticipantsUnknown"), {"Reconciling"})
 
@@ -360,7 +360,7 @@ def test_a_trigger_that_came_while_participants_were_not_found_begins_a_round() 
     one.run()
     one.seconds += 301
     assert kinds(one.run()) == [], "the watermark has moved; the round still runs"
-    decision = one.run(Broken(Work.ASK, Reason.PARTICIPANTS_UNKNOWN, "no answer of the API server"))
+    decision = one.run(Broken(RoundWork.ASK, Reason.PARTICIPANTS_UNKNOWN, "no answer of the API server"))
     assert kinds(decision) == ["Ask"]
     assert one.memory.processes.trigger is Trigger.WATERMARK
     assert one.status.round is not None

@@ -21,7 +21,7 @@ from compaction.api.names import ANNOTATION_RETRY
 from compaction.core.reconcile.jobs import job as job_life
 from compaction.core.reconcile.jobs.job import TRANSITIONS, JobEvent, next_state
 from compaction.core.reconcile.jobs.steps import GoneWorker, JobRefusal, StepRules, take_step
-from compaction.core.reconcile.observations import Identity, JobLease, JobView, Moment
+from compaction.core.reconcile.observations import JobLease, JobView, Moment, OperatorIdentity
 from support.cluster.world import A, Crash, F, P, PlainCluster, S, SimLease, U
 
 Edge = tuple[JobState, JobEvent]
@@ -253,7 +253,7 @@ def lease_of(given: dict[str, Any] | None) -> JobLease | None:
         return None
     report = given.get("report")
     return JobLease(
-        Identity("job", "uid", "1"),
+        OperatorIdentity("job", "uid", "1"),
         holder=given.get("holder", "w-1"),
         token=given.get("token", TOKEN),
         duration=15.0,

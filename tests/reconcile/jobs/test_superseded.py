@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from compaction.api.enums import JobReason, JobState
 from compaction.core.reconcile.policy import reconcile
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 from compaction.kube.metrics.measure import SUPERSEDED, measure
 from compaction.kube.metrics.registry import Metrics
 from support.cluster.world import F, PlainCluster
 
-POLICY = ObjectKey("ns", "logs")
+POLICY = CacheKey("ns", "logs")
 SEGMENT = "0000000000000001.segment"
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from compaction.api.enums import AttemptOutcome
 from compaction.api.policy.policy import CompactionPolicyStatus
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 from compaction.kube.metrics.registry import Metrics
 from house.sources import ROOT
 from support.cluster.world import F, P, PlainCluster, SimLease, U
@@ -238,7 +238,7 @@ def test_s21_a_new_coordinator_assigns_what_it_finds_once() -> None:
     assert world.writes == writes, "there was nothing left to assign"
 
 
-KEY = ObjectKey("ns", "p")
+KEY = CacheKey("ns", "p")
 
 
 def sample(metrics: Metrics, state: str) -> float | None:
@@ -281,12 +281,12 @@ def test_s23_scrapes_while_jobs_come_and_go() -> None:
             world.rest()
             job = world.only_job()
             assert world.state(job) is P
-            key = ObjectKey("ns", f"p{number}")
+            key = CacheKey("ns", f"p{number}")
             metrics.set_jobs(key, {world.state(job).value: 1})
             world.finish(job)
             world.rest()
             metrics.set_jobs(key, {world.state(job).value: 1})
-            metrics.forget_policy(ObjectKey("ns", f"p{number - 5}"))
+            metrics.forget_policy(CacheKey("ns", f"p{number - 5}"))
     finally:
         over.set()
         thread.join()

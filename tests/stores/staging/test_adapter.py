@@ -19,7 +19,7 @@ from compaction.registry import kind_of
 from compaction.staging import adapter as module
 from compaction.staging.adapter import STRAY_SECONDS, StagingAdapter
 from compaction.staging.flows.branching import Brancher, seal
-from compaction.staging.flows.committing import Committer, Draft
+from compaction.staging.flows.committing import CommitDraft, Committer
 from compaction.staging.flows.writing import Writer
 from compaction.staging.refs.branches import RepositoryRecord
 from compaction.staging.sensor import REST_SECONDS, BranchSensor, selected
@@ -71,7 +71,7 @@ class Staged:
         return (adapter or self.adapter).sense(SenseRequest(self.scans, 1, self.now, **request)).reading
 
     def commit(self, branch: str) -> None:
-        Committer(self.area).commit(branch, Draft("tester", "a commit"))
+        Committer(self.area).commit(branch, CommitDraft("tester", "a commit"))
 
     def close(self) -> None:
         self.adapter.close()

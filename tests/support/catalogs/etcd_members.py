@@ -14,7 +14,7 @@ from pathlib import Path
 from compaction.catalogs.log.etcd.gateway import GatewayClient
 from compaction.catalogs.log.etcd.wire import Endpoint, EtcdSettings
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
-from compaction.catalogs.log.watching import Pace
+from compaction.catalogs.log.watching import WatchPace
 from compaction.local.cluster.control_plane import server_environment
 from compaction.local.processes.process import ProcessId, spawn
 from compaction.local.servers.versitygw import free_port
@@ -22,7 +22,7 @@ from support.catalogs.logs import Collector, wait_for
 from support.time.waiting import eventually
 
 HOST = "127.0.0.1"
-QUICK = Pace(pulse=0.3, first_pause=0.02, most_pause=0.3)
+QUICK = WatchPace(pulse=0.3, first_pause=0.02, most_pause=0.3)
 """A watch that notices within a test what takes seconds otherwise."""
 
 

@@ -13,14 +13,13 @@ from compaction.catalogs.model.descriptors import (
     MINIMUM,
     NULL,
     Collation,
-    Column,
     ColumnType,
     ConsistencyMode,
     Constant,
     Date,
     DateTime,
     Decimal,
-    Duration,
+    DurationValue,
     Function,
     Index,
     IndexKind,
@@ -28,11 +27,12 @@ from compaction.catalogs.model.descriptors import (
     Period,
     Schema,
     SchemaContents,
+    SystemView,
     Table,
+    TableColumn,
     Time,
     Timestamp,
     Uuid,
-    View,
     ViewKind,
     Zone,
 )
@@ -74,11 +74,11 @@ VALUES: dict[ColumnType, st.SearchStrategy[Any]] = {
     ColumnType.STRING: texts,
     ColumnType.BYTE_ARRAY: st.binary(max_size=20),
     ColumnType.PERIOD: st.builds(Period, ids, ids, ids),
-    ColumnType.DURATION: st.builds(Duration, integers(64), nanos),
+    ColumnType.DURATION: st.builds(DurationValue, integers(64), nanos),
 }
 constants = st.sampled_from(list(VALUES)).flatmap(lambda kind: st.builds(Constant, st.just(kind), VALUES[kind]))
 defaults = st.none() | st.just(NULL) | st.builds(Function, texts) | constants
-columns = st.builds(Column, ids, texts, st.sampled_from(ColumnType), st.booleans(), ids, ids, ids, defaults)
+columns = st.builds(TableColumn, ids, texts, st.sampled_from(ColumnType), st.booleans(), ids, ids, ids, defaults)
 column_lists = st.lists(columns, max_size=3).map(tuple)
 zones = st.builds(
     Zone,
@@ -95,7 +95,7 @@ zones = st.builds(
     texts,
     st.sampled_from(ConsistencyMode),
 )
-views = st.builds(View, ids, ids, texts, updated, column_lists, st.sampled_from(ViewKind))
+views = st.builds(SystemView, ids, ids, texts, updated, column_lists, st.sampled_from(ViewKind))
 
 
 @st.composite
@@ -153,30 +153,30 @@ contents = st.builds(
 )
 names = st.lists(texts, max_size=3, unique=True).map(lambda found: tuple(sorted(found, key=text_order)))
 entries: st.SearchStrategy[model.Entry] = st.one_of(
-    st.builds(model.NewZone, zones),
-    st.builds(model.AlterZone, zones),
-    st.builds(model.NewSchema, contents),
-    st.builds(model.NewTable, tables()),
-    st.builds(model.NewIndex, indexes()),
-    st.builds(model.NewSystemView, views),
-    st.builds(model.NewColumns, column_lists, ids),
-    st.builds(model.AlterColumn, columns, ids),
-    st.builds(model.DropColumns, ids, names),
-    st.builds(model.RenameTable, ids, texts),
-    st.builds(model.RenameIndex, ids, texts),
-    st.builds(model.AlterTableProperties, ids, st.none() | st.floats(allow_nan=False), st.none() | integers(64)),
+    st.builds(model.NewZoneEntry, zones),
+    st.builds(model.AlterZoneEntry, zones),
+    st.builds(model.NewSchemaEntry, contents),
+    st.builds(model.NewTableEntry, tables()),
+    st.builds(model.NewIndexEntry, indexes()),
+    st.builds(model.NewSystemViewEntry, views),
+    st.builds(model.NewColumnsEntry, column_lists, ids),
+    st.builds(model.AlterColumnEntry, columns, ids),
+    st.builds(model.DropColumnsEntry, ids, names),
+    st.builds(model.RenameTableEntry, ids, texts),
+    st.builds(model.RenameIndexEntry, ids, texts),
+    st.builds(model.AlterTablePropertiesEntry, ids, st.none() | st.floats(allow_nan=False), st.none() | integers(64)),
     *[
         st.builds(kind, ids)
         for kind in (
-            model.DropZone,
-            model.SetDefaultZone,
-            model.DropSchema,
-            model.DropTable,
-            model.StartBuildingIndex,
-            model.MakeIndexAvailable,
-            model.DropIndex,
-            model.RemoveIndex,
-            model.AdvanceIds,
+            model.DropZoneEntry,
+            model.SetDefaultZoneEntry,
+            model.DropSchemaEntry,
+            model.DropTableEntry,
+            model.StartBuildingIndexEntry,
+            model.MakeIndexAvailableEntry,
+            model.DropIndexEntry,
+            model.RemoveIndexEntry,
+            model.AdvanceIdsEntry,
         )
     ],
 )

@@ -10,7 +10,7 @@ from typing import Protocol
 from compaction.catalogs.log.memory import MemoryUpdateLog
 from compaction.catalogs.log.port import LogEvent, Recovered, UpdateLog, Watch
 from compaction.catalogs.model.descriptors import hybrid, later
-from compaction.catalogs.model.entries import AdvanceIds, Snapshot, VersionedUpdate
+from compaction.catalogs.model.entries import AdvanceIdsEntry, Snapshot, VersionedUpdate
 from support.time.waiting import eventually
 
 DELAY = 5
@@ -18,7 +18,7 @@ DELAY = 5
 
 
 def update(version: int, delta: int = 1) -> VersionedUpdate:
-    return VersionedUpdate(version, DELAY, (AdvanceIds(delta),))
+    return VersionedUpdate(version, DELAY, (AdvanceIdsEntry(delta),))
 
 
 def at(version: int) -> int:

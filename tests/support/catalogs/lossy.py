@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 
 from compaction.catalogs.log.etcd import wire
-from compaction.catalogs.log.etcd.connections import Answer
+from compaction.catalogs.log.etcd.connections import EtcdAnswer
 from compaction.catalogs.log.etcd.gateway import GatewayClient
 from compaction.catalogs.log.etcd.wire import Document, Endpoint, EtcdSettings
 
@@ -31,7 +31,7 @@ class LossyClient(GatewayClient):
         self.between = between
         self.lost = 0
 
-    def _post(self, endpoint: Endpoint, path: str, what: Document) -> Answer:
+    def _post(self, endpoint: Endpoint, path: str, what: Document) -> EtcdAnswer:
         loss = next(self.plan, Loss.NONE) if path == wire.TRANSACTION else Loss.NONE
         if loss is Loss.REQUEST:
             self._lose()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from compaction.catalogs.commands.command import Command
+from compaction.catalogs.commands.command import CatalogCommand
 from compaction.catalogs.log.port import UpdateLog
 from compaction.catalogs.manager.clock import HybridClock
 from compaction.catalogs.manager.events import CatalogEvent, EventKind
@@ -55,7 +55,7 @@ class Stage:
     time: ManualTime
     reported: list[BaseException]
 
-    def run(self, *commands: Command) -> Executed:
+    def run(self, *commands: CatalogCommand) -> Executed:
         """A batch that is done when its version is active everywhere."""
         future = self.manager.execute(commands)
         self.time.advance(10_000)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from compaction.api.catalog.reasons import UNDEFINED, Finding, Reason
-from compaction.catalogs.commands.command import Command
+from compaction.catalogs.commands.command import CatalogCommand
 from compaction.catalogs.compaction.deciding import Compaction, Cut, compacting
-from compaction.catalogs.compaction.round import Answer, Round, Topology, Unanswered
-from compaction.catalogs.manager.history import History
+from compaction.catalogs.compaction.round import ParticipantAnswer, Round, Topology, Unanswered
+from compaction.catalogs.manager.history import CatalogHistory
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import Zone, hybrid
 from compaction.catalogs.participants.reports import Cause, IndexBuild, PartitionReport, Rebalance, Report, Role
@@ -19,9 +19,9 @@ NAMES = ("node1", "node2", "node3")
 NOW = hybrid(10_000_000)
 
 
-def timeline(*times: int) -> History:
+def timeline(*times: int) -> CatalogHistory:
     """Versions 1, 2, ... that hold nothing, active at these times."""
-    return History([Catalog(version, time, 0) for version, time in enumerate(times, 1)])
+    return CatalogHistory([Catalog(version, time, 0) for version, time in enumerate(times, 1)])
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Story:
     def __post_init__(self) -> None:
         self.versions = [self.world.catalog]
 
-    def run(self, *commands: Command) -> Catalog:
+    def run(self, *commands: CatalogCommand) -> Catalog:
         self.world.run(*commands)
         assert self.world.catalog is not self.versions[-1], "the commands changed nothing"
         self.versions.append(self.world.catalog)
@@ -45,8 +45,8 @@ class Story:
         return self.versions[-1]
 
     @property
-    def history(self) -> History:
-        return History(self.versions)
+    def history(self) -> CatalogHistory:
+        return CatalogHistory(self.versions)
 
     def cut(self, version: int) -> None:
         self.versions = [one for one in self.versions if one.version >= version]
@@ -87,8 +87,8 @@ def report(
     )
 
 
-def answer(one: Report) -> Answer:
-    return Answer(one, NOW, NOW)
+def answer(one: Report) -> ParticipantAnswer:
+    return ParticipantAnswer(one, NOW, NOW)
 
 
 def round_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compaction.catalogs.commands.command import Batch, ColumnSpec, Command, batch
+from compaction.catalogs.commands.command import Batch, CatalogCommand, ColumnSpec, batch
 from compaction.catalogs.commands.schema_commands import CreateSchema, CreateSystemSchema
 from compaction.catalogs.commands.table_commands import CreateTable, PrimaryKey
 from compaction.catalogs.model.applying import applied
@@ -36,7 +36,7 @@ class World:
         world.run(CreateSchema("PUBLIC"), CreateSystemSchema("SYSTEM"))
         return world
 
-    def run(self, *commands: Command) -> Batch:
+    def run(self, *commands: CatalogCommand) -> Batch:
         found = batch(self.catalog, commands)
         if found.entries:
             version = self.catalog.version + 1

@@ -19,7 +19,7 @@ from compaction.kube.client.transport import (
     PODS,
     Resource,
 )
-from compaction.local.cluster.control_plane import AdminClient, Answer
+from compaction.local.cluster.control_plane import AdminAnswer, AdminClient
 from compaction.segments.generate import Pattern, generate_log
 from compaction.segments.reading.reader import log_fingerprint
 from compaction.segments.reading.view import open_log
@@ -224,10 +224,10 @@ def _served(admin: AdminClient, api_version: str, kind: str) -> Resource:
     return eventually(found, f"the API server to serve {kind} of {api_version}")
 
 
-def _asked(admin: AdminClient, method: str, path: str, body: Any = None, **more: str) -> Answer:
+def _asked(admin: AdminClient, method: str, path: str, body: Any = None, **more: str) -> AdminAnswer:
     """The answer of the API server, which says yes."""
 
-    def answer() -> Answer | None:
+    def answer() -> AdminAnswer | None:
         found = admin.request(method, path, body, **more)  # type: ignore[arg-type]
         return None if found.status in TRY_AGAIN else found
 

@@ -23,7 +23,7 @@ from compaction.catalogs.compaction.observations import (
     SendMinimum,
 )
 from compaction.catalogs.compaction.reconcile import reconcile
-from compaction.catalogs.compaction.round import Answer, Unanswered
+from compaction.catalogs.compaction.round import ParticipantAnswer, Unanswered
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.descriptors import hybrid
 from compaction.core.reconcile.observations import Moment
@@ -79,7 +79,7 @@ class CatalogCoordinator:
         unclaimed: Finding | None = None,
     ) -> Heard:
         """Claimed with the least token that was asked for, unless another is given."""
-        answers = tuple(Answer(one, self.now, self.now) for one in reports)
+        answers = tuple(ParticipantAnswer(one, self.now, self.now) for one in reports)
         names = {one.name for one in answers} | {one.name for one in unanswered}
         return Heard(self.now, frozenset(names), answers, unanswered, token or self.least, unclaimed)
 

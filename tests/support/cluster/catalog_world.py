@@ -10,8 +10,8 @@ from typing import Any
 from compaction.api.catalog.catalog_spec import CatalogCompactionSpec
 from compaction.api.catalog.reasons import Reason
 from compaction.api.names import ANNOTATION_USED_BY
-from compaction.catalogs.commands.command import Command
-from compaction.catalogs.compaction.round import Answer, Unanswered
+from compaction.catalogs.commands.command import CatalogCommand
+from compaction.catalogs.compaction.round import ParticipantAnswer, Unanswered
 from compaction.catalogs.errors import CatalogError
 from compaction.catalogs.log.memory import MemoryUpdateLog
 from compaction.catalogs.log.port import Recovered, Renewal, SnapshotOutcome, UpdateLog
@@ -75,7 +75,7 @@ class MemoryLogs:
         self.opened_with.append(credentials)
         return self.kept
 
-    def run(self, *commands: Command) -> None:
+    def run(self, *commands: CatalogCommand) -> None:
         """One more version."""
         found = self.world.run(*commands)
         version = self.world.catalog.version
@@ -93,10 +93,10 @@ class NamedParticipants:
 
     async def ask(
         self, spec: CatalogCompactionSpec, addresses: Sequence[ParticipantAddress], credentials: Credentials
-    ) -> tuple[tuple[Answer, ...], tuple[Unanswered, ...]]:
+    ) -> tuple[tuple[ParticipantAnswer, ...], tuple[Unanswered, ...]]:
         asked = [one.name for one in addresses]
         answers = [
-            Answer(replace(self.known[name].report(), name=name), self.clock(), self.clock())
+            ParticipantAnswer(replace(self.known[name].report(), name=name), self.clock(), self.clock())
             for name in asked
             if name not in self.silent
         ]

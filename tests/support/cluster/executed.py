@@ -21,7 +21,7 @@ from compaction.core.reconcile.actions import (
     RaiseShare,
     StopWorker,
 )
-from compaction.core.reconcile.observations import Identity, Memory, Moment
+from compaction.core.reconcile.observations import Memory, Moment, OperatorIdentity
 from compaction.errors import ApiUnavailableError, StaleTokenError
 from compaction.kube.errors import LaunchError
 from compaction.kube.executor.executor import Executor
@@ -99,7 +99,7 @@ class WorldObjects:
     async def policy_is_absent(self) -> bool:
         return self._world.policy is None
 
-    async def holds(self, premise: Premise, job: Identity) -> bool:
+    async def holds(self, premise: Premise, job: OperatorIdentity) -> bool:
         return True
 
     def serves(self, worker: str) -> bool:
@@ -146,7 +146,7 @@ class WorldObjects:
         self._wrote()
         return True
 
-    async def write_job_status(self, job: Identity, status: CompactionJobStatus) -> bool:
+    async def write_job_status(self, job: OperatorIdentity, status: CompactionJobStatus) -> bool:
         if not self._world.is_current(job):
             self.stale = True
             return False
@@ -154,7 +154,7 @@ class WorldObjects:
         self._wrote()
         return True
 
-    async def write_policy_status(self, policy: Identity, status: CompactionPolicyStatus) -> bool:
+    async def write_policy_status(self, policy: OperatorIdentity, status: CompactionPolicyStatus) -> bool:
         world = self._world
         if world.policy is None or world.policy.metadata.resource_version != policy.resource_version:
             self.stale = True
@@ -165,13 +165,13 @@ class WorldObjects:
         world.wrote()
         return True
 
-    async def delete_job(self, job: Identity) -> None:
+    async def delete_job(self, job: OperatorIdentity) -> None:
         if self._world.is_current(job):
             del self._world.jobs[job.name]
             self._world.deleted.append(job.name)
             self._world.wrote()
 
-    async def delete_lease(self, lease: Identity, *, any_version: bool = False) -> None:
+    async def delete_lease(self, lease: OperatorIdentity, *, any_version: bool = False) -> None:
         world = self._world
         known = world.leases.get(lease.name)
         if known is not None and (world.lease_is_current(lease) or (any_version and known.uid == lease.uid)):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from compaction.catalogs.commands.command import Command
+from compaction.catalogs.commands.command import CatalogCommand
 from compaction.catalogs.commands.table_commands import AddColumns, CreateTable, PrimaryKey
 from compaction.catalogs.commands.zone_commands import CreateZone
 from compaction.catalogs.log.etcd.gateway import GatewayClient
@@ -77,7 +77,7 @@ class Orders:
 
     # -- the catalog ---------------------------------------------------------------------------------------------------
 
-    def run(self, *commands: Command) -> Executed:
+    def run(self, *commands: CatalogCommand) -> Executed:
         """One more version, which all running participants know."""
         done = self.manager.execute(commands).result(EXECUTION_SECONDS)
         assert done is not None

@@ -23,11 +23,11 @@ from compaction.core.reconcile import store_work
 from compaction.core.reconcile.actions import Decision, RunStoreTask, StoreTask
 from compaction.core.reconcile.observations import (
     Allowance,
-    Identity,
     JobLease,
     JobView,
     Memory,
     Moment,
+    OperatorIdentity,
     PolicySnapshot,
     WorkerLease,
     WorkerProcess,
@@ -255,7 +255,7 @@ class PlainCluster:
             ),
             workers=tuple(
                 WorkerLease(
-                    Identity(name, w.uid, "1"), w.slots, w.duration, max(0.0, self.wall - w.changed_at), w.owner
+                    OperatorIdentity(name, w.uid, "1"), w.slots, w.duration, max(0.0, self.wall - w.changed_at), w.owner
                 )
                 for name, w in sorted(self.workers.items())
                 if w.has_lease
@@ -287,7 +287,7 @@ class PlainCluster:
         if lease is None:
             return None
         return JobLease(
-            Identity(name, lease.uid, str(lease.version)),
+            OperatorIdentity(name, lease.uid, str(lease.version)),
             lease.holder,
             lease.token,
             lease.duration,
@@ -368,11 +368,11 @@ class PlainCluster:
             executor_memory=executor_memory,
         )
 
-    def is_current(self, about: Identity) -> bool:
+    def is_current(self, about: OperatorIdentity) -> bool:
         job = self.jobs.get(about.name)
         return job is not None and job.metadata.resource_version == about.resource_version
 
-    def lease_is_current(self, about: Identity) -> bool:
+    def lease_is_current(self, about: OperatorIdentity) -> bool:
         lease = self.leases.get(about.name)
         return lease is not None and (lease.uid, str(lease.version)) == (about.uid, about.resource_version)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compaction.segments.checking.all_checks import problems_of
-from compaction.segments.checking.facts import LogFacts, Problem
+from compaction.segments.checking.facts import CheckProblem, LogFacts
 from compaction.segments.checking.reading import read_facts
 from compaction.segments.errors import NotALogDirectoryError
 from compaction.segments.memtable import LogEntry
@@ -74,7 +74,7 @@ def conforms(directory: Path) -> None:
         assert found == [], found
 
 
-def _is_flushed_again(problem: Problem, log: LogFacts) -> bool:
+def _is_flushed_again(problem: CheckProblem, log: LogFacts) -> bool:
     """Whether it is a record that a flush to the newest segment left half-written, of an entry that still waits in the
     write-ahead log: the next start flushes it once more. Of a record whose checksum alone is torn, only its payload
     tells.

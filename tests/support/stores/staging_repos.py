@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.branching import Brancher
-from compaction.staging.flows.committing import Committer, Draft, Hook, Importer, Merger
+from compaction.staging.flows.committing import CommitDraft, Committer, Hook, Importer, Merger
 from compaction.staging.flows.reading import Reader
 from compaction.staging.flows.writing import Resetter, Writer
 from compaction.staging.format.columns import TOMBSTONE, RecordColumns
@@ -25,7 +25,7 @@ from compaction.storage.errors import DatabaseError
 
 SMALL_RANGES = BreakRule(raggedness=3)
 """Ranges of three records on average, so that small trees have several."""
-DRAFT = Draft("tester", "a commit")
+DRAFT = CommitDraft("tester", "a commit")
 
 Content = Mapping[str, str | None]
 """Keys and what is at each: None is a tombstone."""

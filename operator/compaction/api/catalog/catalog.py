@@ -11,11 +11,11 @@ from pydantic import Field, StringConstraints
 
 from compaction.api.base import (
     ApiModel,
-    ColumnType,
     Count,
     Message,
     ObjectMeta,
     PrinterColumn,
+    PrinterColumnType,
     ResourceInfo,
     Word,
     cutting,
@@ -277,14 +277,16 @@ class CatalogCompaction(ApiModel):
                 "Ready", f"{_READY}.status", "Whether history is cut without a user; False: a user has to act"
             ),
             PrinterColumn("Reason", f"{_READY}.reason", "How the last round ended, or what is wrong"),
-            PrinterColumn("Earliest", ".status.earliestVersion", "First version of the history", ColumnType.INTEGER),
-            PrinterColumn("Latest", ".status.latestVersion", "Last version of the history", ColumnType.INTEGER),
+            PrinterColumn(
+                "Earliest", ".status.earliestVersion", "First version of the history", PrinterColumnType.INTEGER
+            ),
+            PrinterColumn("Latest", ".status.latestVersion", "Last version of the history", PrinterColumnType.INTEGER),
             PrinterColumn("Pin", ".status.requiredTime.reason", "What needs the history"),
             PrinterColumn("By", ".status.requiredTime.participant", "The participant that needs it"),
-            PrinterColumn("Since", ".status.requiredTime.since", "How long it has needed it", ColumnType.DATE),
-            PrinterColumn("Cut", ".status.versionsCut", "Versions that were cut", ColumnType.INTEGER),
-            PrinterColumn("Last", ".status.lastCompactionTime", "Time since the last cut", ColumnType.DATE),
-            PrinterColumn("Age", ".metadata.creationTimestamp", "Age of the object", ColumnType.DATE),
+            PrinterColumn("Since", ".status.requiredTime.since", "How long it has needed it", PrinterColumnType.DATE),
+            PrinterColumn("Cut", ".status.versionsCut", "Versions that were cut", PrinterColumnType.INTEGER),
+            PrinterColumn("Last", ".status.lastCompactionTime", "Time since the last cut", PrinterColumnType.DATE),
+            PrinterColumn("Age", ".metadata.creationTimestamp", "Age of the object", PrinterColumnType.DATE),
             PrinterColumn("Compaction", ".status.compaction.reason", "Why the last cut ended as it did", wide=True),
             PrinterColumn(
                 "Propagation", ".status.propagation.reason", "Why the last propagation ended as it did", wide=True

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StringConstraints
 from pydantic.alias_generators import to_camel
 
-from compaction.api.base import ApiModel, ColumnType, Count, ObjectMeta, PrinterColumn, ResourceInfo, Rule
+from compaction.api.base import ApiModel, Count, ObjectMeta, PrinterColumn, PrinterColumnType, ResourceInfo, Rule
 from compaction.api.job.job_status import (
     AttemptStatus,
     ClumpReceipt,
@@ -167,17 +167,19 @@ class CompactionJob(ApiModel):
         columns=(
             PrinterColumn("Policy", ".spec.policyRef.name", "Policy of the job"),
             PrinterColumn("Kind", ".spec.kind", "Kind of the work"),
-            PrinterColumn("Level", ".spec.level", "Level of the job", ColumnType.INTEGER),
+            PrinterColumn("Level", ".spec.level", "Level of the job", PrinterColumnType.INTEGER),
             PrinterColumn("State", ".status.state", "State of the job"),
             PrinterColumn("Progress", ".status.progress", "Progress of the newest attempt"),
             PrinterColumn("Worker", ".status.worker", "Worker that has the job"),
-            PrinterColumn("Token", ".status.fencingToken", "Fencing token of the newest attempt", ColumnType.INTEGER),
-            PrinterColumn("Started", ".status.assignedAt", "Start of the newest attempt", ColumnType.DATE),
-            PrinterColumn("Ended", ".status.finishedAt", "End of the job", ColumnType.DATE),
-            PrinterColumn("Age", ".metadata.creationTimestamp", "Age of the job", ColumnType.DATE),
-            PrinterColumn("Failures", ".status.failures", "Failed attempts", ColumnType.INTEGER, wide=True),
             PrinterColumn(
-                "Reclaimed", ".status.receipt.bytesReclaimed", "Bytes reclaimed", ColumnType.INTEGER, wide=True
+                "Token", ".status.fencingToken", "Fencing token of the newest attempt", PrinterColumnType.INTEGER
+            ),
+            PrinterColumn("Started", ".status.assignedAt", "Start of the newest attempt", PrinterColumnType.DATE),
+            PrinterColumn("Ended", ".status.finishedAt", "End of the job", PrinterColumnType.DATE),
+            PrinterColumn("Age", ".metadata.creationTimestamp", "Age of the job", PrinterColumnType.DATE),
+            PrinterColumn("Failures", ".status.failures", "Failed attempts", PrinterColumnType.INTEGER, wide=True),
+            PrinterColumn(
+                "Reclaimed", ".status.receipt.bytesReclaimed", "Bytes reclaimed", PrinterColumnType.INTEGER, wide=True
             ),
             *(job.column for job in job_members()),
             PrinterColumn("Reason", '.status.conditions[?(@.type=="Ready")].reason', "Reason of Ready", wide=True),

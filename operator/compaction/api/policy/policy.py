@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field
 
-from compaction.api.base import ApiModel, ColumnType, ObjectMeta, PrinterColumn, ResourceInfo, Rule
+from compaction.api.base import ApiModel, ObjectMeta, PrinterColumn, PrinterColumnType, ResourceInfo, Rule
 from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType, JobReason, JobState
 from compaction.api.job.job import CompactionJob, CompactionJobStatus
@@ -77,23 +77,23 @@ class CompactionPolicy(ApiModel):
             ),
             PrinterColumn("Reason", f"{_READY}.reason", "What the policy does, or what is wrong"),
             PrinterColumn("Debt", ".status.debt.summary", "Bytes that compaction would reclaim, or merge"),
-            PrinterColumn("Oldest", ".status.oldestDebtAt", "Age of the oldest debt", ColumnType.DATE),
-            PrinterColumn("Active", ".status.active", "Jobs that run", ColumnType.INTEGER),
-            PrinterColumn("Queued", ".status.queued", "Jobs that wait for a worker", ColumnType.INTEGER),
+            PrinterColumn("Oldest", ".status.oldestDebtAt", "Age of the oldest debt", PrinterColumnType.DATE),
+            PrinterColumn("Active", ".status.active", "Jobs that run", PrinterColumnType.INTEGER),
+            PrinterColumn("Queued", ".status.queued", "Jobs that wait for a worker", PrinterColumnType.INTEGER),
             PrinterColumn(
                 "Faulty",
                 ".status.faulty",
                 "Jobs that are parked, without those whose work was planned again",
-                ColumnType.INTEGER,
+                PrinterColumnType.INTEGER,
             ),
             PrinterColumn("ETA", ".status.eta", "Time until the debt is worked off"),
-            PrinterColumn("Age", ".metadata.creationTimestamp", "Age of the policy", ColumnType.DATE),
+            PrinterColumn("Age", ".metadata.creationTimestamp", "Age of the policy", PrinterColumnType.DATE),
             PrinterColumn("Waiting", ".status.waiting.reason", "What the next step waits for", wide=True),
             PrinterColumn("Plan", ".status.plan.hash", "Hash of the newest plan", wide=True),
             PrinterColumn("Approval", ".status.plan.approval", "Whether the plan is approved", wide=True),
-            PrinterColumn("Workers", ".status.workers", "Workers that run", ColumnType.INTEGER, wide=True),
+            PrinterColumn("Workers", ".status.workers", "Workers that run", PrinterColumnType.INTEGER, wide=True),
             PrinterColumn("Reclaimed", ".status.reclaimed", "Bytes reclaimed so far", wide=True),
-            PrinterColumn("Since", ".status.reasonSince", "Age of the reason", ColumnType.DATE, wide=True),
+            PrinterColumn("Since", ".status.reasonSince", "Age of the reason", PrinterColumnType.DATE, wide=True),
             PrinterColumn("Message", f"{_READY}.message", "Message of the condition Ready", wide=True),
         ),
         selectable=(".spec.suspend", ".status.store"),

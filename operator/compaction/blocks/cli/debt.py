@@ -17,7 +17,7 @@ from compaction.blocks.planning.queue import Waits, figures_of
 from compaction.blocks.store import BlockStore
 from compaction.blocks.waiting import WaitingBlocks
 from compaction.cli.lazy import EXIT_DATA_ERROR
-from compaction.cli.output import Column, OutputFormat, emit, optional_bytes, output_option, print_table
+from compaction.cli.output import OutputColumn, OutputFormat, emit, optional_bytes, output_option, print_table
 from compaction.local.processes.process import this_process
 
 if TYPE_CHECKING:
@@ -43,15 +43,15 @@ def rules_of(policy: CompactionPolicy | None) -> BlockRules:
 # `compactor blocks debt`: what waits to be compacted, by level and tenant, all of it.
 
 COLUMNS: Final = (
-    Column("level", "Level", right=True),
-    Column("tenant", "Tenant"),
-    Column("blocks", "Blocks", right=True),
-    Column("due", "Due", right=True),
-    Column("inJobs", "In jobs", right=True),
-    Column("bytes", "Bytes", optional_bytes, right=True),
-    Column("seconds", "Oldest", format_age, right=True),
-    Column("nextDue", "Next due", short_time),
-    Column("missing", "Missing", right=True),
+    OutputColumn("level", "Level", right=True),
+    OutputColumn("tenant", "Tenant"),
+    OutputColumn("blocks", "Blocks", right=True),
+    OutputColumn("due", "Due", right=True),
+    OutputColumn("inJobs", "In jobs", right=True),
+    OutputColumn("bytes", "Bytes", optional_bytes, right=True),
+    OutputColumn("seconds", "Oldest", format_age, right=True),
+    OutputColumn("nextDue", "Next due", short_time),
+    OutputColumn("missing", "Missing", right=True),
 )
 
 

@@ -13,7 +13,7 @@ from compaction.blocks.errors import UnknownBlockError
 from compaction.blocks.index.live_blocks import BlockFilter, BlockRecord, streamed
 from compaction.blocks.index.tables import BlockState, TombstoneReason
 from compaction.cli.output import (
-    Column,
+    OutputColumn,
     OutputFormat,
     emit,
     optional,
@@ -73,15 +73,20 @@ def list_command(
 # its rows are given up.
 
 _COLUMNS: Final = (
-    Column("block", "Block"),
-    Column("tenant", "Tenant"),
-    Column("shard", "Shard", right=True),
-    Column("level", "Level", right=True),
-    Column("bytes", "Bytes", optional_bytes, right=True),
-    Column("reason", "Reason"),
-    Column("seconds", "Age", format_age),
+    OutputColumn("block", "Block"),
+    OutputColumn("tenant", "Tenant"),
+    OutputColumn("shard", "Shard", right=True),
+    OutputColumn("level", "Level", right=True),
+    OutputColumn("bytes", "Bytes", optional_bytes, right=True),
+    OutputColumn("reason", "Reason"),
+    OutputColumn("seconds", "Age", format_age),
 )
-_WIDE: Final = (*_COLUMNS, Column("job", "Job", optional), Column("path", "Path"), Column("message", "Message"))
+_WIDE: Final = (
+    *_COLUMNS,
+    OutputColumn("job", "Job", optional),
+    OutputColumn("path", "Path"),
+    OutputColumn("message", "Message"),
+)
 
 
 @click.group("quarantine")

@@ -41,14 +41,19 @@ from compaction.blocks.registration.foreign import (
 )
 from compaction.blocks.store import DESCRIBED_AT_ONCE, BlockStore
 from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
-from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
+from compaction.cli.output import OutputColumn, OutputFormat, emit, output_option, print_table
 from compaction.storage.errors import ObjectMissingError, StorageError
 from compaction.storage.objects.store import ObjectInfo
 from compaction.unexpected import defect, lack_of
 
 AT_ONCE: Final = 1000
 """Blocks in one transaction."""
-COLUMNS: Final = (Column("id", "Block"), Column("path", "Path"), Column("order", "Order"), Column("outcome", "Outcome"))
+COLUMNS: Final = (
+    OutputColumn("id", "Block"),
+    OutputColumn("path", "Path"),
+    OutputColumn("order", "Order"),
+    OutputColumn("outcome", "Outcome"),
+)
 OWNED: Final = (
     "note: the store owns these files now: after their compaction they are deleted, and their rows are in files below "
     "TENANT/SHARD/. Readers that list folders see rows twice, then not at all: let them read what `compactor blocks "

@@ -19,7 +19,7 @@ from compaction.blocks.kind import BLOCKS, LIVE, format_merge, work_of
 from compaction.blocks.model import SECOND
 from compaction.blocks.planning.batches import BlockReason
 from compaction.blocks.store import BlockStore
-from compaction.cli.output import Column, optional, optional_bytes, print_table
+from compaction.cli.output import OutputColumn, optional, optional_bytes, print_table
 from compaction.cli.places import PATIENCE
 from compaction.core.planning.candidates import LeftOutReason
 from compaction.core.planning.debt import ScanResult
@@ -45,35 +45,39 @@ def open_jobs_of(policy: CompactionPolicy, secrets: Secrets, *, here: ThisProces
 # `cli.local.run_view.RunTables`.
 
 PLANNED: Final = (
-    Column("name", "Job"),
-    Column("level", "Level", right=True),
-    Column("tenant", "Tenant"),
-    Column("shard", "Shard", right=True),
-    Column("sources", "Blocks", lambda ids: str(len(ids)), right=True),
-    Column("bytes", "Bytes", optional_bytes, right=True),
+    OutputColumn("name", "Job"),
+    OutputColumn("level", "Level", right=True),
+    OutputColumn("tenant", "Tenant"),
+    OutputColumn("shard", "Shard", right=True),
+    OutputColumn("sources", "Blocks", lambda ids: str(len(ids)), right=True),
+    OutputColumn("bytes", "Bytes", optional_bytes, right=True),
 )
 RECEIPTS: Final = (
-    Column("job", "Job"),
-    Column("level", "Level", right=True),
-    Column("tenant", "Tenant"),
-    Column("state", "State"),
-    Column("merged", "Blocks", right=True),
-    Column("into", "Into", right=True),
-    Column("records", "Rows", right=True),
-    Column("bytesBefore", "Before", optional_bytes, right=True),
-    Column("bytesAfter", "After", optional_bytes, right=True),
-    Column("verified", "Verified", optional),
-    Column("failure", "Reason", optional),
+    OutputColumn("job", "Job"),
+    OutputColumn("level", "Level", right=True),
+    OutputColumn("tenant", "Tenant"),
+    OutputColumn("state", "State"),
+    OutputColumn("merged", "Blocks", right=True),
+    OutputColumn("into", "Into", right=True),
+    OutputColumn("records", "Rows", right=True),
+    OutputColumn("bytesBefore", "Before", optional_bytes, right=True),
+    OutputColumn("bytesAfter", "After", optional_bytes, right=True),
+    OutputColumn("verified", "Verified", optional),
+    OutputColumn("failure", "Reason", optional),
 )
-QUARANTINED: Final = (Column("source", "Quarantined"), Column("reason", "Reason"), Column("message", "Message"))
+QUARANTINED: Final = (
+    OutputColumn("source", "Quarantined"),
+    OutputColumn("reason", "Reason"),
+    OutputColumn("message", "Message"),
+)
 
 
 LEFT_OUT: Final = (
-    Column("reason", "Left out"),
-    Column("count", "Blocks", right=True),
-    Column("example", "For example"),
-    Column("due", "Due", short_time),
-    Column("missing", "Missing", lambda count: str(count or "-"), right=True),
+    OutputColumn("reason", "Left out"),
+    OutputColumn("count", "Blocks", right=True),
+    OutputColumn("example", "For example"),
+    OutputColumn("due", "Due", short_time),
+    OutputColumn("missing", "Missing", lambda count: str(count or "-"), right=True),
 )
 _AT_REST: Final = frozenset({BlockReason.NOTHING_TO_MERGE_WITH, BlockReason.LARGE_ENOUGH, BlockReason.HIGHEST_LEVEL})
 """Reasons of blocks that nothing is wrong with and nothing is due for."""

@@ -10,41 +10,41 @@ from compaction.blocks.index.live_blocks import BlockRecord
 from compaction.blocks.index.tombstones import BlockTombstone, Expired
 from compaction.blocks.model import Block
 from compaction.blocks.planning.batches import SchemaConflict
-from compaction.cli.output import Column, optional, optional_bytes
+from compaction.cli.output import OutputColumn, optional, optional_bytes
 
 BLOCK_COLUMNS = (
-    Column("id", "Block"),
-    Column("tenant", "Tenant"),
-    Column("shard", "Shard", right=True),
-    Column("level", "Level", right=True),
-    Column("minTime", "From", short_time),
-    Column("maxTime", "To", short_time),
-    Column("rows", "Rows", right=True),
-    Column("bytes", "Bytes", optional_bytes, right=True),
+    OutputColumn("id", "Block"),
+    OutputColumn("tenant", "Tenant"),
+    OutputColumn("shard", "Shard", right=True),
+    OutputColumn("level", "Level", right=True),
+    OutputColumn("minTime", "From", short_time),
+    OutputColumn("maxTime", "To", short_time),
+    OutputColumn("rows", "Rows", right=True),
+    OutputColumn("bytes", "Bytes", optional_bytes, right=True),
 )
 WIDE_COLUMNS = (
     *BLOCK_COLUMNS,
-    Column("path", "Path"),
-    Column("sortKey", "Sorted by", lambda names: ",".join(names) or "-"),
-    Column("schema", "Schema"),
-    Column("fingerprint", "Content"),
+    OutputColumn("path", "Path"),
+    OutputColumn("sortKey", "Sorted by", lambda names: ",".join(names) or "-"),
+    OutputColumn("schema", "Schema"),
+    OutputColumn("fingerprint", "Content"),
 )
 TOMBSTONE_COLUMNS = (
-    Column("block", "Block"),
-    Column("tenant", "Tenant"),
-    Column("bytes", "Bytes", optional_bytes, right=True),
-    Column("reason", "Reason"),
-    Column("job", "Job", optional),
-    Column("since", "Since", short_time),
-    Column("due", "Due", short_time),
-    Column("attempts", "Failed", right=True),
+    OutputColumn("block", "Block"),
+    OutputColumn("tenant", "Tenant"),
+    OutputColumn("bytes", "Bytes", optional_bytes, right=True),
+    OutputColumn("reason", "Reason"),
+    OutputColumn("job", "Job", optional),
+    OutputColumn("since", "Since", short_time),
+    OutputColumn("due", "Due", short_time),
+    OutputColumn("attempts", "Failed", right=True),
 )
-WIDE_TOMBSTONE_COLUMNS = (*TOMBSTONE_COLUMNS, Column("path", "Path"), Column("error", "Error", optional))
+WIDE_TOMBSTONE_COLUMNS = (*TOMBSTONE_COLUMNS, OutputColumn("path", "Path"), OutputColumn("error", "Error", optional))
 EXPIRED_COLUMNS = (
-    Column("block", "Block"),
-    Column("tenant", "Tenant"),
-    Column("bytes", "Bytes", optional_bytes, right=True),
-    Column("job", "Taken from", optional),
+    OutputColumn("block", "Block"),
+    OutputColumn("tenant", "Tenant"),
+    OutputColumn("bytes", "Bytes", optional_bytes, right=True),
+    OutputColumn("job", "Taken from", optional),
 )
 
 

@@ -24,7 +24,7 @@ from compaction.blocks.store import BlockStore
 from compaction.blocks.sweep.cleaning import Cleaned, expire_all, sweep
 from compaction.blocks.sweep.orphan_collector import Collected, OrphanSearch, collect_orphans, find_orphans
 from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
-from compaction.cli.output import Column, OutputFormat, emit, optional_bytes, output_option, print_table
+from compaction.cli.output import OutputColumn, OutputFormat, emit, optional_bytes, output_option, print_table
 from compaction.cli.values import DurationParameter
 
 # `compactor blocks tombstones` and `retention`: which blocks end, when their objects are deleted, and doing it now.
@@ -202,9 +202,9 @@ def _end_all(store: BlockStore, rule: RetentionPeriods) -> tuple[Expired, ...]:
 # `compactor blocks orphans`: objects that lie where blocks do and belong to none.
 
 COLUMNS: Final = (
-    Column("path", "Path"),
-    Column("bytes", "Bytes", optional_bytes, right=True),
-    Column("seconds", "Age", format_age, right=True),
+    OutputColumn("path", "Path"),
+    OutputColumn("bytes", "Bytes", optional_bytes, right=True),
+    OutputColumn("seconds", "Age", format_age, right=True),
 )
 
 

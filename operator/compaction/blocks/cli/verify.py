@@ -20,7 +20,7 @@ from compaction.blocks.index.tables import BlockState
 from compaction.blocks.model import Block
 from compaction.blocks.store import BlockStore
 from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
-from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
+from compaction.cli.output import OutputColumn, OutputFormat, emit, output_option, print_table
 from compaction.errors import CompactionError
 from compaction.storage.errors import ObjectError, ObjectStoreUnavailableError
 from compaction.storage.objects.store import ObjectStorage
@@ -29,11 +29,11 @@ from compaction.unexpected import defect, lack_of
 EQUAL, REPLACED, DIFFERENT, UNREADABLE = "equal", "replaced meanwhile", "DIFFERENT", "UNREADABLE"
 READ_AT_ONCE: Final = 4
 COLUMNS: Final = (
-    Column("id", "Block"),
-    Column("tenant", "Tenant"),
-    Column("rows", "Rows", right=True),
-    Column("verified", "Verified"),
-    Column("message", "Difference"),
+    OutputColumn("id", "Block"),
+    OutputColumn("tenant", "Tenant"),
+    OutputColumn("rows", "Rows", right=True),
+    OutputColumn("verified", "Verified"),
+    OutputColumn("message", "Difference"),
 )
 
 

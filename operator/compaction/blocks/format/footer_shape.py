@@ -42,7 +42,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ColumnChunk:
     """A column of a row group. `low`, `high`: None when unknown; `nulls` likewise."""
 
     start: int
@@ -125,7 +125,7 @@ def _leaf(path: tuple[bytes, ...], node: Struct, *, ordered: bool) -> Leaf:
     return Leaf(path, kind, size, plain, unsigned, ordered and known)
 
 
-def chunk(value: Struct, leaf: Leaf, *, rows: int, end: int) -> Chunk:
+def chunk(value: Struct, leaf: Leaf, *, rows: int, end: int) -> ColumnChunk:
     """One column of a row group; data ends at `end`. Raises FooterError."""
     name = b".".join(leaf.path)[:MAX_SHOWN].decode(errors="replace")
     if 1 in value:
@@ -150,7 +150,7 @@ def chunk(value: Struct, leaf: Leaf, *, rows: int, end: int) -> Chunk:
     start = count(meta, 9, f"the place of {name!r}", bits=48)
     if values == 0:
         # Without pages there is no place; writers give 0.
-        return Chunk(4, 0, uncompressed, None, None, None)
+        return ColumnChunk(4, 0, uncompressed, None, None, None)
     dictionary = meta.get(11)
     if dictionary is not None and count(meta, 11, f"the dictionary of {name!r}", bits=48) >= 4:
         # Some writers give 0 for none.
@@ -164,7 +164,7 @@ def chunk(value: Struct, leaf: Leaf, *, rows: int, end: int) -> Chunk:
             if place < 4 or place + many > end:
                 raise FooterError(f"a page index of {name!r} lies outside of the file")
     low, high, nulls = _statistics(meta, leaf, values=values, name=name)
-    return Chunk(start, size, uncompressed, low, high, nulls)
+    return ColumnChunk(start, size, uncompressed, low, high, nulls)
 
 
 def _statistics(meta: Struct, leaf: Leaf, *, values: int, name: str) -> tuple[Any, Any, int | None]:

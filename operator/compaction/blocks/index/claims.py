@@ -173,7 +173,7 @@ _HOLDER: Final = tuple(HOLDERS.c[name] for name in ("host", "place", "pid", "sta
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedJob:
     """What an attempt may replace: `sources` by id, and the level that its outputs must have."""
 
     job: str
@@ -217,7 +217,7 @@ def claim(
     now: int,
     output_level: int | None = None,
     holder: Holder | None = None,
-) -> Claimed:
+) -> ClaimedJob:
     """From now on only `token` may commit for the job, and only these sources. `output_level` None: one above the
     highest of theirs. `holder`: the local process that claims it; None for a cluster.
 
@@ -233,10 +233,10 @@ def claim(
     # Its own claim, made by an answer that was lost, must not look like somebody else's.
     mark = secrets.token_hex(8)
 
-    def body(change: IndexChange) -> Claimed:
+    def body(change: IndexChange) -> ClaimedJob:
         before = change.connection.execute(select(JOBS).where(JOBS.c.job == job)).one_or_none()
         if before is not None and before.claim == mark:
-            return Claimed(job, token, _rows(change, wanted), before.output_level)
+            return ClaimedJob(job, token, _rows(change, wanted), before.output_level)
         _check_token(database, change, before, job, token)
         _check_holder(before, job, holder)
         blocks = _claimable(change, job, wanted)
@@ -249,7 +249,7 @@ def claim(
         if holder is not None:
             sign_in(change, holder)
         _store(change, before, row | {"holder": None if holder is None else holder.id}, wanted)
-        return Claimed(job, token, blocks, level)
+        return ClaimedJob(job, token, blocks, level)
 
     return database.change(body)
 
@@ -456,7 +456,7 @@ def _refused(job: str, reason: IndexRefusal, detail: str) -> BlockClaimError:
 # about later: the commit checks everything again.
 
 
-def held_claim(database: IndexDatabase, *, job: str, token: int) -> Claimed:
+def held_claim(database: IndexDatabase, *, job: str, token: int) -> ClaimedJob:
     """The claim of the job, with its sources by id, when it is that of `token` and all sources are still live.
 
     Raises:
@@ -467,7 +467,7 @@ def held_claim(database: IndexDatabase, *, job: str, token: int) -> Claimed:
     return database.read(lambda connection: _held(connection, database.name, job, token))
 
 
-def _held(connection: Connection, index: str, job: str, token: int) -> Claimed:
+def _held(connection: Connection, index: str, job: str, token: int) -> ClaimedJob:
     row = connection.execute(select(JOBS).where(JOBS.c.job == job)).one_or_none()
     if row is None:
         raise ReplaceRefusedError(job, IndexRefusal.JOB_UNKNOWN.value, "nothing is claimed for it")
@@ -483,4 +483,4 @@ def _held(connection: Connection, index: str, job: str, token: int) -> Claimed:
         blocks.update((found.id, block_of(found)) for found in connection.execute(select(*CONTENT).where(mine)))
     if gone := sorted(set(wanted) - blocks.keys()):
         raise ReplaceRefusedError(job, IndexRefusal.SOURCE_GONE.value, f"source {gone[0]} is live no more")
-    return Claimed(job, token, tuple(blocks[name] for name in sorted(blocks)), row.output_level)
+    return ClaimedJob(job, token, tuple(blocks[name] for name in sorted(blocks)), row.output_level)

@@ -149,7 +149,7 @@ PAGE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class BlockPage:
     """Some of the blocks that were live after change `version`, by id. `more`: there are others behind the last."""
 
     version: int
@@ -164,7 +164,7 @@ def page(
     version: int | None = None,
     after: str = "",
     limit: int = PAGE,
-) -> Page:
+) -> BlockPage:
     """The next blocks behind the id `after` that were live after change `version`; None is now.
 
     Raises:
@@ -189,7 +189,7 @@ def blocks_at(
 
 def _page(
     database: IndexDatabase, connection: Connection, which: BlockFilter, version: int | None, after: str, limit: int
-) -> Page:
+) -> BlockPage:
     head = connection.execute(select(HEAD.c.version, HEAD.c.forgotten)).one()
     at = head.version if version is None else version
     if at > head.version:
@@ -203,4 +203,4 @@ def _page(
         for condition in (BLOCKS.c.state == "live", BLOCKS.c.ended > at)
     )
     rows = list(islice(merge(still, since, key=lambda row: row.id), limit + 1))
-    return Page(at, tuple(block_of(row) for row in rows[:limit]), len(rows) > limit)
+    return BlockPage(at, tuple(block_of(row) for row in rows[:limit]), len(rows) > limit)

@@ -184,7 +184,7 @@ class BlockReplacement:
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
+class ReplacedBlocks:
     """The proof. `repeated`: it had been committed before. `version`: who has seen it sees the outputs."""
 
     receipt: str
@@ -192,7 +192,7 @@ class Replaced:
     repeated: bool
 
 
-def replace(database: IndexDatabase, result: BlockReplacement, *, now: int) -> Replaced:
+def replace(database: IndexDatabase, result: BlockReplacement, *, now: int) -> ReplacedBlocks:
     """Commit a result. The objects of the outputs are complete before, uploaded since the claim.
 
     Raises:
@@ -214,11 +214,11 @@ def _replace(
     outputs: Mapping[str, Block],
     digest: str,
     now: int,
-) -> Replaced:
+) -> ReplacedBlocks:
     job = change.connection.execute(select(JOBS).where(JOBS.c.job == result.job)).one_or_none()
     # The answer was lost and the worker repeats. Asked first: every check below would refuse what has already happened.
     if job is not None and job.state == IndexJobState.COMMITTED and job.arguments == digest:
-        return Replaced(job.receipt, change.version, repeated=True)
+        return ReplacedBlocks(job.receipt, change.version, repeated=True)
     job = _check_attempt(database, job, result)
     sources = _check_sources(change, result)
     _check_outputs(change, job, result, outputs)
@@ -231,7 +231,7 @@ def _replace(
         .where(JOBS.c.job == result.job)
         .values(state=IndexJobState.COMMITTED.value, arguments=digest, receipt=result.receipt, changed_at=now)
     )
-    return Replaced(result.receipt, change.version, repeated=False)
+    return ReplacedBlocks(result.receipt, change.version, repeated=False)
 
 
 def _check_attempt(database: IndexDatabase, job: Row[Any] | None, result: BlockReplacement) -> Row[Any]:

@@ -70,7 +70,7 @@ class FoundBlock(NamedTuple):
 
 
 @dataclass(slots=True)
-class Survey:
+class StoreSurvey:
     """How many blocks there are of each tenant and shard; `files`: those of lakes. `foreign`: how many objects are no
     blocks, with the first of them.
     """
@@ -81,9 +81,9 @@ class Survey:
     examples: list[str] = field(default_factory=list)
 
 
-def survey(objects: ObjectStorage, lakes: Sequence[Lake], owners: FolderOwners) -> Survey:
+def survey(objects: ObjectStorage, lakes: Sequence[Lake], owners: FolderOwners) -> StoreSurvey:
     """One listing of the whole store, which `owners` sees too. Raises ObjectError."""
-    found = Survey()
+    found = StoreSurvey()
     for info in owners.noting("", objects.list()):
         place = parse_block_path(info.path)
         if place is not None:

@@ -33,7 +33,7 @@ from compaction.storage.errors import StorageError
 from compaction.storage.objects.store import ObjectStorage
 from compaction.storage.pace import SharedBucket, limited
 from compaction.unexpected import lack_of
-from compaction.worker.ports import Engine, HeldLease, Progress
+from compaction.worker.ports import Engine, HeldLease, JobProgress
 from compaction.worker.tasks import ObjectsPlace, run_tasks
 
 # Which sources are at fault when a merge has failed: each is read to its end by itself, as a task.
@@ -119,7 +119,7 @@ _STEPS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedSources:
     """A merge that succeeded: `parts` may take the place of `work.sources`."""
 
     work: BlockMerge
@@ -145,7 +145,7 @@ class RewriteRounds:
     failures: tuple[MergeFailure, ...] = ()
     _suspects: set[str] = field(default_factory=set)
 
-    def run(self, blocks: Sequence[Block]) -> Merged | None:
+    def run(self, blocks: Sequence[Block]) -> MergedSources | None:
         """The merge of those that can be merged; None: `failures` say why there is none.
 
         Raises BlockStoreError for what is about the store as a whole, LeaseLostError and the like.
@@ -157,7 +157,7 @@ class RewriteRounds:
                 return None
             work = self._plan(sources)
             tag = f"{self.attempt}.{number}"
-            progress = Progress(_STEPS, self.lease.set_progress)
+            progress = JobProgress(_STEPS, self.lease.set_progress)
             outcome = merge_blocks(
                 work,
                 self.engine,
@@ -166,7 +166,7 @@ class RewriteRounds:
                 done=lambda share, to=progress: to.add(_STEPS * share),  # type: ignore[misc]
             )
             if outcome.succeeded:
-                return Merged(work, outcome.parts)
+                return MergedSources(work, outcome.parts)
             self.failures = outcome.failures
             if not self._may_go_on(sources, work, tag):
                 return None

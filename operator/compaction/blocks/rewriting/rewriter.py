@@ -16,7 +16,7 @@ from compaction.api.job.job_status import JobReport
 from compaction.blocks.connecting import connection_of
 from compaction.blocks.errors import BlockStoreError, ReplaceRefusedError, UnsuitableBlockError
 from compaction.blocks.format.logical import schema_id
-from compaction.blocks.index.claims import Claimed, IndexRefusal, held_claim
+from compaction.blocks.index.claims import ClaimedJob, IndexRefusal, held_claim
 from compaction.blocks.index.queued import Fault
 from compaction.blocks.index.registering import BlockReplacement
 from compaction.blocks.index.tables import IndexJobState
@@ -33,7 +33,7 @@ from compaction.blocks.rewriting.report import (
     skipped_source,
     succeeded,
 )
-from compaction.blocks.rewriting.retrying import Merged, RewriteRounds
+from compaction.blocks.rewriting.retrying import MergedSources, RewriteRounds
 from compaction.blocks.rewriting.task import MergedPart, MergeFailure, failure_of
 from compaction.blocks.schema.classes import schema_text
 from compaction.blocks.store import BlockStore
@@ -179,7 +179,7 @@ class BlockAttempt(RewriteAttempt):
         else:
             self._commit(merged, seconds=self.monotonic() - began)
 
-    def _check(self, claimed: Claimed) -> None:
+    def _check(self, claimed: ClaimedJob) -> None:
         """What was claimed is what the job says. Raises ReplaceRefusedError."""
         ids = tuple(source.id for source in claimed.sources)
         places = {(source.tenant, source.shard) for source in claimed.sources}
@@ -188,7 +188,7 @@ class BlockAttempt(RewriteAttempt):
             detail = "what was claimed for it are not the blocks that it names"
             raise ReplaceRefusedError(self.job.name, IndexRefusal.NOT_THE_SOURCES.value, detail)
 
-    def _commit(self, merged: Merged, *, seconds: float) -> None:
+    def _commit(self, merged: MergedSources, *, seconds: float) -> None:
         outputs = blocks_of(self.store, merged.work, merged.parts)
         culprits = self.rounds.culprits
         duplicates = [part.result.duplicates for part in merged.parts]

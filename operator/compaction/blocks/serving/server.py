@@ -27,7 +27,7 @@ from compaction.blocks.errors import (
     UnexpectedBlockError,
     UnsuitableBlockError,
 )
-from compaction.blocks.index.live_blocks import BlockFilter, Page, page
+from compaction.blocks.index.live_blocks import BlockFilter, BlockPage, page
 from compaction.blocks.model import Block, escape_tenant, parse_block_path
 from compaction.blocks.owners import OwnerSign
 from compaction.blocks.serving.messages import (
@@ -46,7 +46,7 @@ from compaction.blocks.store import BlockStore
 from compaction.errors import CompactionError
 from compaction.serving.access import Gate, Principal
 from compaction.serving.errors import NotAllowedError
-from compaction.serving.openapi import ALWAYS, OF_BODIES, OPEN, Api, Operation
+from compaction.serving.openapi import ALWAYS, OF_BODIES, OPEN, Api, EndpointOperation
 from compaction.serving.refusals import Refusals
 from compaction.serving.service import HttpService, KnownHandler, RequestLimits, RequestMetrics, answered
 from compaction.storage.errors import ObjectChangedError, ObjectMissingError, ObjectPathError, ObjectTruncatedError
@@ -104,7 +104,7 @@ def _problems(*statuses: HTTPStatus) -> dict[HTTPStatus, type[BaseModel] | str]:
 
 _OF_REGISTRATIONS: Final = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
 _OPERATIONS: Final = (
-    Operation(
+    EndpointOperation(
         Name.REGISTER,
         "POST",
         "/v1/blocks",
@@ -115,7 +115,7 @@ _OPERATIONS: Final = (
         "damaged or not the block it should be. After 503, or no answer, send the same request again.",
         body=RegisterRequest,
     ),
-    Operation(
+    EndpointOperation(
         Name.LIST,
         "GET",
         "/v1/blocks",
@@ -306,6 +306,6 @@ class IngestServer(HttpService):
         blocks = tuple(LiveBlock.of(block) for block in found.blocks)
         return answered(ListingAnswer(version=found.version, blocks=blocks, more=found.more))
 
-    def _page(self, query: ListingQuery) -> Page:
+    def _page(self, query: ListingQuery) -> BlockPage:
         which = BlockFilter(query.tenant, query.shard, query.level, query.start, query.end)
         return page(self._store.index, which, version=query.version, after=query.after, limit=query.limit)

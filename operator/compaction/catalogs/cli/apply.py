@@ -12,14 +12,14 @@ import yaml
 from compaction.api.text.printing import plural, printable
 from compaction.catalogs.cli.place import LogPlace, log_options
 from compaction.catalogs.cli.versions import moment
-from compaction.catalogs.commands.command import Command
+from compaction.catalogs.commands.command import CatalogCommand
 from compaction.catalogs.errors import CatalogDdlError, CatalogValidationError
 from compaction.catalogs.manager.history import Settings
 from compaction.catalogs.manager.manager import CatalogManager, Executed
 from compaction.catalogs.replay.parsing import command_of
 from compaction.catalogs.replay.replaying import replay
 from compaction.cli.lazy import EXIT_DATA_ERROR
-from compaction.cli.output import Column, OutputFormat, TableStream, emit, output_option
+from compaction.cli.output import OutputColumn, OutputFormat, TableStream, emit, output_option
 
 # DDL commands in YAML: the members of each are those of a recorded history (docs/design/catalogs.md#histories).
 
@@ -52,7 +52,7 @@ class _Members(dict[str, Any]):
                     yield from (f"{name}.{one}" for one in inner.unread())
 
 
-def batches_of(file: Path) -> tuple[tuple[Command, ...], ...]:
+def batches_of(file: Path) -> tuple[tuple[CatalogCommand, ...], ...]:
     """The commands of a file, those that become one version together.
 
     Raises CatalogDdlError, which names the file, the step and the member, and OSError.
@@ -73,7 +73,7 @@ def batches_of(file: Path) -> tuple[tuple[Command, ...], ...]:
     )
 
 
-def _command(file: Path, step: str, given: object) -> Command:
+def _command(file: Path, step: str, given: object) -> CatalogCommand:
     if not isinstance(given, dict) or not isinstance(given.get("type"), str):
         raise CatalogDdlError(str(file), step, "not a command; write a mapping with `type`, such as CREATE_TABLE")
     shown = _Members(given)
@@ -107,10 +107,10 @@ def _noting(value: Any) -> Any:
 # `compactor catalogs apply`: commands of a file, each a version.
 
 _COLUMNS = (
-    Column("step", "Step", right=True),
-    Column("version", "Version", right=True),
-    Column("applied", "Applied"),
-    Column("activeAt", "Active at"),
+    OutputColumn("step", "Step", right=True),
+    OutputColumn("version", "Version", right=True),
+    OutputColumn("applied", "Applied"),
+    OutputColumn("activeAt", "Active at"),
 )
 
 
@@ -167,7 +167,7 @@ def apply_command(*, file: Path, delay: int, max_skew: int, place: LogPlace, out
                 emit(rows, output)
 
 
-def _run(manager: CatalogManager, batches: Sequence[Sequence[Command]]) -> Iterator[dict[str, Any]]:
+def _run(manager: CatalogManager, batches: Sequence[Sequence[CatalogCommand]]) -> Iterator[dict[str, Any]]:
     for step, running in enumerate(manager.execute_in_turn(batches), start=1):
         done = running.result()
         if done is not None:

@@ -22,7 +22,7 @@ from compaction.cli.cluster.status_view import (
     since_text,
     time_text,
 )
-from compaction.cli.output import Column, optional, optional_bytes, print_pairs, print_table
+from compaction.cli.output import OutputColumn, optional, optional_bytes, print_pairs, print_table
 from compaction.core.explain.explanation import MISSING, UNKNOWN, Coordination, Leadership
 
 
@@ -114,35 +114,35 @@ def _version(value: int | None) -> str:
 
 
 _CATALOGS = (
-    Column("name", "Catalog"),
-    Column("reason", "Reason", optional),
-    Column("earliestVersion", "Earliest", _version),
-    Column("latestVersion", "Latest", _version),
-    Column("behindVersions", "Behind", _version),
-    Column("pin", "Pinned by", _pin),
-    Column("answers", "Answers"),
-    Column("next", "Next"),
-    Column("lastCutSeconds", "Last cut", age_text),
-    Column("versionsCut", "Cut"),
+    OutputColumn("name", "Catalog"),
+    OutputColumn("reason", "Reason", optional),
+    OutputColumn("earliestVersion", "Earliest", _version),
+    OutputColumn("latestVersion", "Latest", _version),
+    OutputColumn("behindVersions", "Behind", _version),
+    OutputColumn("pin", "Pinned by", _pin),
+    OutputColumn("answers", "Answers"),
+    OutputColumn("next", "Next"),
+    OutputColumn("lastCutSeconds", "Last cut", age_text),
+    OutputColumn("versionsCut", "Cut"),
 )
 _WIDE = (
-    Column("bytesCut", "Bytes cut", optional_bytes),
-    Column("propagationReason", "Propagation", optional),
-    Column("etcd", "Etcd"),
-    Column("prefix", "Prefix"),
-    Column("message", "Message", optional),
+    OutputColumn("bytesCut", "Bytes cut", optional_bytes),
+    OutputColumn("propagationReason", "Propagation", optional),
+    OutputColumn("etcd", "Etcd"),
+    OutputColumn("prefix", "Prefix"),
+    OutputColumn("message", "Message", optional),
 )
 _PARTICIPANTS = (
-    Column("name", "Participant"),
-    Column("reason", "Answer"),
-    Column("neededSeconds", "Needs from", age_text),
-    Column("cause", "Cause", optional),
-    Column("transactionSeconds", "Transaction", age_text),
-    Column("checkpointSeconds", "Checkpoint", age_text),
-    Column("partitions", "Partitions"),
-    Column("indexBuilds", "Builds"),
-    Column("rebalances", "Rebalances"),
-    Column("detail", "Detail", optional),
+    OutputColumn("name", "Participant"),
+    OutputColumn("reason", "Answer"),
+    OutputColumn("neededSeconds", "Needs from", age_text),
+    OutputColumn("cause", "Cause", optional),
+    OutputColumn("transactionSeconds", "Transaction", age_text),
+    OutputColumn("checkpointSeconds", "Checkpoint", age_text),
+    OutputColumn("partitions", "Partitions"),
+    OutputColumn("indexBuilds", "Builds"),
+    OutputColumn("rebalances", "Rebalances"),
+    OutputColumn("detail", "Detail", optional),
 )
 
 
@@ -153,7 +153,7 @@ def catalog_row(data: Data) -> Data:
     return data | {"next": _next(data), "answers": _answers(data), "propagationReason": reason}
 
 
-def catalog_columns(*, namespaces: bool, wide: bool) -> tuple[Column, ...]:
+def catalog_columns(*, namespaces: bool, wide: bool) -> tuple[OutputColumn, ...]:
     """Columns of the table over all catalogs."""
     return ((NAMESPACE,) if namespaces else ()) + _CATALOGS + (_WIDE if wide else ())
 

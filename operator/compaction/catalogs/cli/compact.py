@@ -22,7 +22,7 @@ from compaction.catalogs.cli.place import LogPlace, log_options
 from compaction.catalogs.cli.versions import moment
 from compaction.catalogs.compaction.deciding import compacting, cut, unusable
 from compaction.catalogs.compaction.round import (
-    Answer,
+    ParticipantAnswer,
     Pin,
     Round,
     Topology,
@@ -39,7 +39,7 @@ from compaction.catalogs.serving.client import AskLimits, ParticipantAddress, Pa
 from compaction.catalogs.serving.conformance.checks import PROTOCOL_CHECKS, ProbeSettings
 from compaction.catalogs.serving.conformance.run import BEHAVIOR_CHECKS, CheckOutcome, CheckResult, run_checks
 from compaction.cli.lazy import EXIT_DATA_ERROR
-from compaction.cli.output import Column, OutputFormat, emit, output_option
+from compaction.cli.output import OutputColumn, OutputFormat, emit, output_option
 from compaction.cli.serving import FILE
 from compaction.cli.values import DurationParameter
 
@@ -191,14 +191,14 @@ def authorities_of(file: Path) -> ssl.SSLContext:
 # `compactor catalogs participants`, `required-time` and `compact`: a round by hand, without Kubernetes.
 
 _COLUMNS = (
-    Column("name", "Name"),
-    Column("minimum", "Required from"),
-    Column("cause", "Cause"),
-    Column("subject", "Subject"),
-    Column("partitions", "Partitions", right=True),
-    Column("indexBuilds", "Index builds", right=True),
-    Column("rebalances", "Rebalances", right=True),
-    Column("answer", "Answer"),
+    OutputColumn("name", "Name"),
+    OutputColumn("minimum", "Required from"),
+    OutputColumn("cause", "Cause"),
+    OutputColumn("subject", "Subject"),
+    OutputColumn("partitions", "Partitions", right=True),
+    OutputColumn("indexBuilds", "Index builds", right=True),
+    OutputColumn("rebalances", "Rebalances", right=True),
+    OutputColumn("answer", "Answer"),
 )
 
 
@@ -318,7 +318,7 @@ def _pin(pin: Pin) -> dict[str, Any]:
     }
 
 
-def _report(answer: Answer) -> dict[str, Any]:
+def _report(answer: ParticipantAnswer) -> dict[str, Any]:
     report = answer.report
     return {
         "name": report.name,

@@ -17,13 +17,13 @@ from compaction.catalogs.codec import canonical
 from compaction.catalogs.codec.codec import decode_exact, encode
 from compaction.catalogs.errors import CatalogError, CatalogValueError, CatalogValueSizeError
 from compaction.catalogs.log.port import LogEvent
-from compaction.catalogs.manager.history import History, recovered
+from compaction.catalogs.manager.history import CatalogHistory, recovered
 from compaction.catalogs.manager.repairing import LogRepair, UnreadableVersion
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import MAX_LOGICAL, hybrid, physical
 from compaction.catalogs.model.entries import Snapshot
 from compaction.cli.lazy import EXIT_DATA_ERROR, report
-from compaction.cli.output import Column, OutputFormat, emit, output_option, print_pairs, stream
+from compaction.cli.output import OutputColumn, OutputFormat, emit, output_option, print_pairs, stream
 
 # Which version a command shows, and how versions look in its answers.
 
@@ -42,7 +42,7 @@ def version_options(command: Command) -> Command:
     return click.option("--version", type=click.IntRange(0), help="The version of this number.")(at(command))
 
 
-def chosen(history: History, version: int | None, at: str | None) -> Catalog:
+def chosen(history: CatalogHistory, version: int | None, at: str | None) -> Catalog:
     """The version asked for, the latest without one. Raises click.UsageError and CatalogNotFoundError."""
     if version is not None and at is not None:
         raise click.UsageError("--version and --at name two versions: leave out one")
@@ -62,11 +62,11 @@ def _timestamp(text: str) -> int:
 # `compactor catalogs describe`: what is in one version.
 
 _OBJECT_COLUMNS = (
-    Column("kind", "Kind"),
-    Column("id", "Id", right=True),
-    Column("schema", "Schema"),
-    Column("name", "Name"),
-    Column("details", "Details"),
+    OutputColumn("kind", "Kind"),
+    OutputColumn("id", "Id", right=True),
+    OutputColumn("schema", "Schema"),
+    OutputColumn("name", "Name"),
+    OutputColumn("details", "Details"),
 )
 
 
@@ -126,11 +126,11 @@ def objects(catalog: Catalog) -> Iterator[dict[str, Any]]:
 # `compactor catalogs diff`: what two versions of a catalog have in common, left out.
 
 _DIFFERENCE_COLUMNS = (
-    Column("change", "Change"),
-    Column("kind", "Kind"),
-    Column("id", "Id", right=True),
-    Column("name", "Name"),
-    Column("fields", "Fields", lambda value: ", ".join(value) or "-"),
+    OutputColumn("change", "Change"),
+    OutputColumn("kind", "Kind"),
+    OutputColumn("id", "Id", right=True),
+    OutputColumn("name", "Name"),
+    OutputColumn("fields", "Fields", lambda value: ", ".join(value) or "-"),
 )
 _NESTED = frozenset({"tables", "indexes", "systemViews"})
 _KINDS = {"zones": "Zone", "schemas": "Schema", "tables": "Table", "indexes": "Index", "systemViews": "View"}
@@ -185,10 +185,10 @@ def _objects(catalog: Catalog) -> Objects:
 # `compactor catalogs history`: the versions that a log keeps.
 
 _EVENT_COLUMNS = (
-    Column("version", "Version", right=True),
-    Column("activeAt", "Active at"),
-    Column("kind", "Kind"),
-    Column("changes", "Changes"),
+    OutputColumn("version", "Version", right=True),
+    OutputColumn("activeAt", "Active at"),
+    OutputColumn("kind", "Kind"),
+    OutputColumn("changes", "Changes"),
 )
 
 
@@ -288,10 +288,10 @@ def _read(file: Path) -> bytes:
 # `compactor catalogs repair`: versions that no process reads, and a way past them.
 
 _UNREADABLE_COLUMNS = (
-    Column("version", "Version", right=True),
-    Column("bytes", "Bytes", right=True),
-    Column("reason", "Reason"),
-    Column("saved", "Saved"),
+    OutputColumn("version", "Version", right=True),
+    OutputColumn("bytes", "Bytes", right=True),
+    OutputColumn("reason", "Reason"),
+    OutputColumn("saved", "Saved"),
 )
 
 

@@ -17,23 +17,23 @@ from compaction.catalogs.codec.entry_forms import TYPE_OF_ENTRY
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import (
-    Column,
     ColumnType,
     Date,
     DateTime,
     Decimal,
     Default,
-    Duration,
+    DurationValue,
     Function,
     Index,
     IndexKind,
     Period,
     SchemaContents,
+    SystemView,
     Table,
+    TableColumn,
     Time,
     Timestamp,
     Uuid,
-    View,
     Zone,
 )
 
@@ -137,7 +137,7 @@ def table(one: Table) -> Json:
     }
 
 
-def column(one: Column) -> Json:
+def column(one: TableColumn) -> Json:
     return {
         "default": _default(one.default),
         "id": one.id,
@@ -168,7 +168,7 @@ def index(one: Index) -> Json:
     }
 
 
-def view(one: View) -> Json:
+def view(one: SystemView) -> Json:
     return {
         "@type": "SYSTEM_VIEW",
         "columns": [column(each) for each in one.columns],
@@ -222,7 +222,7 @@ def _period(value: Period) -> Json:
     return {"days": value.days, "months": value.months, "years": value.years}
 
 
-def _duration(value: Duration) -> Json:
+def _duration(value: DurationValue) -> Json:
     return {"nano": value.nano, "seconds": value.second}
 
 
@@ -250,29 +250,29 @@ def _numbered(key: str) -> Callable[[Any], Json]:
 
 
 _ENTRIES: Final[Mapping[type, Callable[[Any], Json]]] = {
-    model.NewZone: lambda one: {"descriptor": zone(one.zone)},
-    model.AlterZone: lambda one: {"descriptor": zone(one.zone)},
-    model.DropZone: _numbered("zoneId"),
-    model.SetDefaultZone: _numbered("zoneId"),
-    model.NewSchema: lambda one: {"descriptor": schema(one.contents)},
-    model.DropSchema: _numbered("schemaId"),
-    model.NewTable: lambda one: {"descriptor": table(one.table)},
-    model.DropTable: _numbered("tableId"),
-    model.RenameTable: _renamed("tableId"),
-    model.AlterTableProperties: lambda one: {
+    model.NewZoneEntry: lambda one: {"descriptor": zone(one.zone)},
+    model.AlterZoneEntry: lambda one: {"descriptor": zone(one.zone)},
+    model.DropZoneEntry: _numbered("zoneId"),
+    model.SetDefaultZoneEntry: _numbered("zoneId"),
+    model.NewSchemaEntry: lambda one: {"descriptor": schema(one.contents)},
+    model.DropSchemaEntry: _numbered("schemaId"),
+    model.NewTableEntry: lambda one: {"descriptor": table(one.table)},
+    model.DropTableEntry: _numbered("tableId"),
+    model.RenameTableEntry: _renamed("tableId"),
+    model.AlterTablePropertiesEntry: lambda one: {
         "minStaleRowsCount": one.min_stale_rows_count,
         "staleRowsFraction": None if one.stale_rows_fraction is None else _double(one.stale_rows_fraction),
         "tableId": one.id,
     },
-    model.NewColumns: lambda one: {"columns": [column(each) for each in one.columns], "tableId": one.table_id},
-    model.AlterColumn: lambda one: {"descriptor": column(one.column), "tableId": one.table_id},
-    model.DropColumns: lambda one: {"columns": list(one.names), "tableId": one.table_id},
-    model.NewIndex: lambda one: {"descriptor": index(one.index)},
-    model.StartBuildingIndex: _numbered("indexId"),
-    model.MakeIndexAvailable: _numbered("indexId"),
-    model.DropIndex: _numbered("indexId"),
-    model.RemoveIndex: _numbered("indexId"),
-    model.RenameIndex: _renamed("indexId"),
-    model.NewSystemView: lambda one: {"descriptor": view(one.view)},
-    model.AdvanceIds: lambda one: {"delta": one.delta},
+    model.NewColumnsEntry: lambda one: {"columns": [column(each) for each in one.columns], "tableId": one.table_id},
+    model.AlterColumnEntry: lambda one: {"descriptor": column(one.column), "tableId": one.table_id},
+    model.DropColumnsEntry: lambda one: {"columns": list(one.names), "tableId": one.table_id},
+    model.NewIndexEntry: lambda one: {"descriptor": index(one.index)},
+    model.StartBuildingIndexEntry: _numbered("indexId"),
+    model.MakeIndexAvailableEntry: _numbered("indexId"),
+    model.DropIndexEntry: _numbered("indexId"),
+    model.RemoveIndexEntry: _numbered("indexId"),
+    model.RenameIndexEntry: _renamed("indexId"),
+    model.NewSystemViewEntry: lambda one: {"descriptor": view(one.view)},
+    model.AdvanceIdsEntry: lambda one: {"delta": one.delta},
 }

@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 
 from compaction.catalogs.codec import columns, indexes, schemas, tables, zones
 from compaction.catalogs.codec.entry_forms import ENTRIES, TYPE_OF_ENTRY, UPDATE, UPDATE_1, Form
-from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, Read, Trace, TypeId, Write
+from compaction.catalogs.codec.primitives import NestedReader, ObjectWriter, Read, Trace, TypeId, Write
 from compaction.catalogs.errors import CatalogValueError, SerializerTableError
 from compaction.catalogs.model.descriptors import SchemaContents, Zone
 from compaction.catalogs.model.entries import Entry, Event, Snapshot, VersionedUpdate
@@ -18,7 +18,7 @@ from compaction.catalogs.model.entries import Entry, Event, Snapshot, VersionedU
 # The two values of the log: an update and a snapshot (types 17 and 16).
 
 
-def read_update_1(reader: ObjectReader) -> VersionedUpdate:
+def read_update_1(reader: NestedReader) -> VersionedUpdate:
     """Types of entries are varints, and there are no versions."""
     version, delay = reader.number(), reader.varint()
     entries: list[Entry] = []
@@ -43,7 +43,7 @@ def write_update_1(writer: ObjectWriter, update: VersionedUpdate) -> None:
         writer.serializers[kind][1](writer, entry)
 
 
-def read_update_2(reader: ObjectReader) -> VersionedUpdate:
+def read_update_2(reader: NestedReader) -> VersionedUpdate:
     return VersionedUpdate(reader.number(), reader.varint(), reader.objects(UPDATE))
 
 
@@ -55,14 +55,14 @@ def write_update_2(writer: ObjectWriter, update: VersionedUpdate) -> None:
         writer.object(TYPE_OF_ENTRY[type(entry)], entry)
 
 
-def read_snapshot_1(reader: ObjectReader) -> Snapshot:
+def read_snapshot_1(reader: NestedReader) -> Snapshot:
     version, activation, last_id = reader.number(), reader.int64(), reader.number()
     found = tuple([zones.read_zone_1(reader) for _ in range(reader.count())])
     contents = tuple([schemas.read_schema_1(reader) for _ in range(reader.count())])
     return _snapshot(reader, version, activation, last_id, found, contents)
 
 
-def read_snapshot_2(reader: ObjectReader) -> Snapshot:
+def read_snapshot_2(reader: NestedReader) -> Snapshot:
     version, activation, last_id = reader.number(), reader.int64(), reader.number()
     found: tuple[Zone, ...] = reader.alike(zones.ZONE)
     contents: tuple[SchemaContents, ...] = reader.alike(schemas.SCHEMA)
@@ -70,7 +70,7 @@ def read_snapshot_2(reader: ObjectReader) -> Snapshot:
 
 
 def _snapshot(
-    reader: ObjectReader,
+    reader: NestedReader,
     version: int,
     activation: int,
     last_id: int,
@@ -157,7 +157,7 @@ class SerializerTable:
         return len(self.readers[kind]) - 1
 
 
-def _no_reader(reader: ObjectReader) -> NoReturn:
+def _no_reader(reader: NestedReader) -> NoReturn:
     raise AssertionError("versions begin with 1")
 
 
@@ -276,8 +276,8 @@ def decode_exact(data: bytes, name: str) -> Decoded:
     return Decoded(event, data[0], tuple(reader.headers), tuple(reader.residue))
 
 
-def _decode(data: bytes, name: str) -> tuple[Event, ObjectReader]:
-    reader = ObjectReader(data, name, SERIALIZERS.readers)
+def _decode(data: bytes, name: str) -> tuple[Event, NestedReader]:
+    reader = NestedReader(data, name, SERIALIZERS.readers)
     try:
         protocol = data[0] | data[1] << 8
         reader.at = 2

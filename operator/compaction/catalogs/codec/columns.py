@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, cast
 
-from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, Reader, TypeId, Writer
+from compaction.catalogs.codec.primitives import NestedReader, ObjectWriter, TypeId, ValueReader, ValueWriter
 from compaction.catalogs.model.descriptors import (
     NULL,
     UNASSIGNED,
-    Column,
     Columns,
     ColumnType,
     Constant,
@@ -19,9 +18,10 @@ from compaction.catalogs.model.descriptors import (
     DateTime,
     Decimal,
     Default,
-    Duration,
+    DurationValue,
     Function,
     Period,
+    TableColumn,
     Time,
     Timestamp,
     Uuid,
@@ -37,14 +37,14 @@ _CONSTANT: Final = 0
 _FUNCTION: Final = 1
 
 
-def column_type(reader: Reader, number: int, at: int) -> ColumnType:
+def column_type(reader: ValueReader, number: int, at: int) -> ColumnType:
     kind = COLUMN_TYPES.get(number)
     if kind is None:
         reader.corrupt(f"{number} is no type of a column", at)
     return kind
 
 
-def read_default(reader: Reader) -> Default:
+def read_default(reader: ValueReader) -> Default:
     """A default: none, a constant, or a function."""
     at = reader.at
     tag = reader.byte()
@@ -69,7 +69,7 @@ def read_default(reader: Reader) -> Default:
     return Function(reader.text())
 
 
-def write_default(writer: Writer, default: Default) -> None:
+def write_default(writer: ValueWriter, default: Default) -> None:
     if default is None:
         writer.byte(_NO_DEFAULT)
     elif isinstance(default, Function):
@@ -85,22 +85,22 @@ def write_default(writer: Writer, default: Default) -> None:
             raise ValueError(f"no constant has the type {default.type.name}")
 
 
-def _fixed(form: str) -> tuple[Callable[[Reader], Value], Callable[[Writer, Value], None]]:
+def _fixed(form: str) -> tuple[Callable[[ValueReader], Value], Callable[[ValueWriter, Value], None]]:
     """One fixed number."""
     unpack = struct.Struct("<" + form)
 
-    def read(reader: Reader) -> Value:
+    def read(reader: ValueReader) -> Value:
         (value,) = unpack.unpack_from(reader.data, reader.at)
         reader.at += unpack.size
         return int(value)
 
-    def write(writer: Writer, value: Value) -> None:
+    def write(writer: ValueWriter, value: Value) -> None:
         writer.raw(unpack.pack(value))
 
     return read, write
 
 
-def _read_decimal(reader: Reader) -> Decimal:
+def _read_decimal(reader: ValueReader) -> Decimal:
     (scale,) = struct.unpack_from("<h", reader.data, reader.at)
     at = reader.at
     reader.at += 2
@@ -116,91 +116,91 @@ def _big_endian(number: int) -> bytes:
     return number.to_bytes((number if number >= 0 else ~number).bit_length() // 8 + 1, "big", signed=True)
 
 
-def _write_decimal(writer: Writer, value: Value) -> None:
+def _write_decimal(writer: ValueWriter, value: Value) -> None:
     decimal = cast(Decimal, value)
     data = _big_endian(decimal.unscaled)
     writer.packed("hi", decimal.scale, len(data))
     writer.raw(data)
 
 
-def _read_date(reader: Reader) -> Date:
+def _read_date(reader: ValueReader) -> Date:
     date = Date(*struct.unpack_from("<ihh", reader.data, reader.at))
     reader.at += 8
     return date
 
 
-def _write_date(writer: Writer, value: Value) -> None:
+def _write_date(writer: ValueWriter, value: Value) -> None:
     writer.packed("ihh", *cast(Date, value))
 
 
-def _read_time(reader: Reader) -> Time:
+def _read_time(reader: ValueReader) -> Time:
     time = Time(*struct.unpack_from("<bbbi", reader.data, reader.at))
     reader.at += 7
     return time
 
 
-def _write_time(writer: Writer, value: Value) -> None:
+def _write_time(writer: ValueWriter, value: Value) -> None:
     writer.packed("bbbi", *cast(Time, value))
 
 
-def _read_date_time(reader: Reader) -> DateTime:
+def _read_date_time(reader: ValueReader) -> DateTime:
     return DateTime(_read_date(reader), _read_time(reader))
 
 
-def _write_date_time(writer: Writer, value: Value) -> None:
+def _write_date_time(writer: ValueWriter, value: Value) -> None:
     both = cast(DateTime, value)
     _write_date(writer, both.date)
     _write_time(writer, both.time)
 
 
-def _read_timestamp(reader: Reader) -> Timestamp:
+def _read_timestamp(reader: ValueReader) -> Timestamp:
     return Timestamp(reader.int64(), reader.int32())
 
 
-def _read_duration(reader: Reader) -> Duration:
-    return Duration(reader.int64(), reader.int32())
+def _read_duration(reader: ValueReader) -> DurationValue:
+    return DurationValue(reader.int64(), reader.int32())
 
 
-def _write_moment(writer: Writer, value: Value) -> None:
+def _write_moment(writer: ValueWriter, value: Value) -> None:
     writer.packed("qi", *cast(Timestamp, value))
 
 
-def _read_uuid(reader: Reader) -> Uuid:
+def _read_uuid(reader: ValueReader) -> Uuid:
     return Uuid(reader.int64(), reader.int64())
 
 
-def _write_uuid(writer: Writer, value: Value) -> None:
+def _write_uuid(writer: ValueWriter, value: Value) -> None:
     writer.packed("qq", *cast(Uuid, value))
 
 
-def _read_period(reader: Reader) -> Period:
+def _read_period(reader: ValueReader) -> Period:
     return Period(reader.int32(), reader.int32(), reader.int32())
 
 
-def _write_period(writer: Writer, value: Value) -> None:
+def _write_period(writer: ValueWriter, value: Value) -> None:
     writer.packed("iii", *cast(Period, value))
 
 
-def _write_boolean(writer: Writer, value: Value) -> None:
+def _write_boolean(writer: ValueWriter, value: Value) -> None:
     writer.boolean(bool(value))
 
 
-def _write_text(writer: Writer, value: Value) -> None:
+def _write_text(writer: ValueWriter, value: Value) -> None:
     writer.text(cast(str, value))
 
 
-def _read_bytes(reader: Reader) -> bytes:
+def _read_bytes(reader: ValueReader) -> bytes:
     return reader.raw(reader.int32())
 
 
-def _write_bytes(writer: Writer, value: Value) -> None:
+def _write_bytes(writer: ValueWriter, value: Value) -> None:
     data = cast(bytes, value)
     writer.packed("i", len(data))
     writer.raw(data)
 
 
-_FORMS: Final[dict[ColumnType, tuple[Callable[[Reader], Value], Callable[[Writer, Value], None]]]] = {
-    ColumnType.BOOLEAN: (Reader.boolean, _write_boolean),
+_FORMS: Final[dict[ColumnType, tuple[Callable[[ValueReader], Value], Callable[[ValueWriter, Value], None]]]] = {
+    ColumnType.BOOLEAN: (ValueReader.boolean, _write_boolean),
     ColumnType.INT8: _fixed("b"),
     ColumnType.INT16: _fixed("h"),
     ColumnType.INT32: _fixed("i"),
@@ -213,7 +213,7 @@ _FORMS: Final[dict[ColumnType, tuple[Callable[[Reader], Value], Callable[[Writer
     ColumnType.DATETIME: (_read_date_time, _write_date_time),
     ColumnType.TIMESTAMP: (_read_timestamp, _write_moment),
     ColumnType.UUID: (_read_uuid, _write_uuid),
-    ColumnType.STRING: (Reader.text, _write_text),
+    ColumnType.STRING: (ValueReader.text, _write_text),
     ColumnType.BYTE_ARRAY: (_read_bytes, _write_bytes),
     ColumnType.PERIOD: (_read_period, _write_period),
     ColumnType.DURATION: (_read_duration, _write_moment),
@@ -233,16 +233,16 @@ Versions = tuple[tuple[Columns, ...], int, int]
 """Versions of columns, oldest first; the number of the first; the next id to assign."""
 
 
-def read_column_3(reader: ObjectReader) -> Column:
+def read_column_3(reader: NestedReader) -> TableColumn:
     return _read_column(reader, reader.number())
 
 
-def read_column_1(reader: ObjectReader) -> Column:
+def read_column_1(reader: NestedReader) -> TableColumn:
     """Versions 1 and 2: without an id."""
     return _read_column(reader, UNASSIGNED)
 
 
-def _read_column(reader: ObjectReader, id: int) -> Column:
+def _read_column(reader: NestedReader, id: int) -> TableColumn:
     name = reader.text()
     at = reader.at
     # As nearly all columns are: seven bytes for five small numbers and the beginning of the default.
@@ -253,9 +253,9 @@ def _read_column(reader: ObjectReader, id: int) -> Column:
             null = not head[5] and not head[6]
             reader.at = at + 7 if null else at + 5
             default = NULL if null else read_default(reader)
-            return Column(id, name, kind, head[1] == 1, head[2] - 1, head[3] - 1, head[4] - 1, default)
+            return TableColumn(id, name, kind, head[1] == 1, head[2] - 1, head[3] - 1, head[4] - 1, default)
     number = reader.number()
-    return Column(
+    return TableColumn(
         id,
         name,
         COLUMN_TYPES.get(number) or column_type(reader, number, at),
@@ -267,12 +267,12 @@ def _read_column(reader: ObjectReader, id: int) -> Column:
     )
 
 
-def write_column_3(writer: ObjectWriter, column: Column) -> None:
+def write_column_3(writer: ObjectWriter, column: TableColumn) -> None:
     writer.number(column.id)
     write_column_1(writer, column)
 
 
-def write_column_1(writer: ObjectWriter, column: Column) -> None:
+def write_column_1(writer: ObjectWriter, column: TableColumn) -> None:
     writer.text(column.name)
     writer.varint(column.type)
     writer.boolean(column.nullable)
@@ -282,7 +282,7 @@ def write_column_1(writer: ObjectWriter, column: Column) -> None:
     write_default(writer, column.default)
 
 
-def read_columns_1(reader: ObjectReader) -> Columns:
+def read_columns_1(reader: NestedReader) -> Columns:
     return tuple([read_column_1(reader) for _ in range(reader.count())])
 
 
@@ -292,7 +292,7 @@ def write_columns_1(writer: ObjectWriter, columns: Columns) -> None:
         write_column_1(writer, column)
 
 
-def read_columns_2(reader: ObjectReader) -> Columns:
+def read_columns_2(reader: NestedReader) -> Columns:
     return reader.objects(COLUMN)
 
 
@@ -300,7 +300,7 @@ def write_columns_2(writer: ObjectWriter, columns: Columns) -> None:
     writer.objects(TypeId.TABLE_COLUMN, columns)
 
 
-def read_versions_1(reader: ObjectReader) -> Versions:
+def read_versions_1(reader: NestedReader) -> Versions:
     at = reader.at
     versions = tuple([read_columns_1(reader) for _ in range(reader.count())])
     return _with_ids(reader, versions, at)
@@ -313,7 +313,7 @@ def write_versions_1(writer: ObjectWriter, versions: Versions) -> None:
     writer.number(versions[1])
 
 
-def read_versions_2(reader: ObjectReader) -> Versions:
+def read_versions_2(reader: NestedReader) -> Versions:
     at = reader.at
     return _with_ids(reader, reader.alike(VERSION), at)
 
@@ -323,7 +323,7 @@ def write_versions_2(writer: ObjectWriter, versions: Versions) -> None:
     writer.number(versions[1])
 
 
-def read_versions_3(reader: ObjectReader) -> Versions:
+def read_versions_3(reader: NestedReader) -> Versions:
     return reader.alike(VERSION), reader.number(), reader.number()
 
 
@@ -332,7 +332,7 @@ def write_versions_3(writer: ObjectWriter, versions: Versions) -> None:
     writer.number(versions[2])
 
 
-def _with_ids(reader: ObjectReader, versions: tuple[Columns, ...], at: int) -> Versions:
+def _with_ids(reader: NestedReader, versions: tuple[Columns, ...], at: int) -> Versions:
     """Ids as the reference assigns them where none are stored: a name keeps its id from one version to the next, and
     gets a new one when it comes or returns.
     """

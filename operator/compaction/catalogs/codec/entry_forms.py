@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from compaction.catalogs.codec import columns, indexes, schemas, tables, zones
-from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, Read, TypeId, Write, text_order
+from compaction.catalogs.codec.primitives import NestedReader, ObjectWriter, Read, TypeId, Write, text_order
 from compaction.catalogs.model import entries as model
 
 
@@ -22,7 +22,7 @@ def _number(entry: Callable[[int], Any], field: str) -> Form:
     """One id or delta."""
     get = attrgetter(field)
 
-    def read(reader: ObjectReader) -> Any:
+    def read(reader: NestedReader) -> Any:
         return entry(reader.number())
 
     def write(writer: ObjectWriter, one: Any) -> None:
@@ -34,7 +34,7 @@ def _number(entry: Callable[[int], Any], field: str) -> Form:
 def _name(entry: Callable[[int, str], Any]) -> Form:
     """An id and a new name."""
 
-    def read(reader: ObjectReader) -> Any:
+    def read(reader: NestedReader) -> Any:
         return entry(reader.number(), reader.text())
 
     def write(writer: ObjectWriter, one: Any) -> None:
@@ -48,7 +48,7 @@ def _plain(entry: Callable[[Any], Any], field: str, inner: Form) -> Form:
     """Version 1: the payload of a descriptor."""
     get = attrgetter(field)
 
-    def read(reader: ObjectReader) -> Any:
+    def read(reader: NestedReader) -> Any:
         return entry(inner.read(reader))
 
     def write(writer: ObjectWriter, one: Any) -> None:
@@ -61,7 +61,7 @@ def _nested(entry: Callable[[Any], Any], field: str, types: frozenset[int], kind
     """Version 2: a descriptor with its header."""
     get = attrgetter(field)
 
-    def read(reader: ObjectReader) -> Any:
+    def read(reader: NestedReader) -> Any:
         return entry(reader.object(types))
 
     def write(writer: ObjectWriter, one: Any) -> None:
@@ -75,62 +75,62 @@ def _always(kind: TypeId) -> Callable[[Any], TypeId]:
     return lambda _: kind
 
 
-def _read_alter_column_1(reader: ObjectReader) -> model.AlterColumn:
-    return model.AlterColumn(columns.read_column_1(reader), reader.number())
+def _read_alter_column_1(reader: NestedReader) -> model.AlterColumnEntry:
+    return model.AlterColumnEntry(columns.read_column_1(reader), reader.number())
 
 
-def _write_alter_column_1(writer: ObjectWriter, entry: model.AlterColumn) -> None:
+def _write_alter_column_1(writer: ObjectWriter, entry: model.AlterColumnEntry) -> None:
     columns.write_column_1(writer, entry.column)
     writer.number(entry.table_id)
 
 
-def _read_alter_column_2(reader: ObjectReader) -> model.AlterColumn:
-    return model.AlterColumn(reader.object(columns.COLUMN), reader.number())
+def _read_alter_column_2(reader: NestedReader) -> model.AlterColumnEntry:
+    return model.AlterColumnEntry(reader.object(columns.COLUMN), reader.number())
 
 
-def _write_alter_column_2(writer: ObjectWriter, entry: model.AlterColumn) -> None:
+def _write_alter_column_2(writer: ObjectWriter, entry: model.AlterColumnEntry) -> None:
     writer.object(TypeId.TABLE_COLUMN, entry.column)
     writer.number(entry.table_id)
 
 
-def _read_new_columns_1(reader: ObjectReader) -> model.NewColumns:
-    return model.NewColumns(columns.read_columns_1(reader), reader.number())
+def _read_new_columns_1(reader: NestedReader) -> model.NewColumnsEntry:
+    return model.NewColumnsEntry(columns.read_columns_1(reader), reader.number())
 
 
-def _write_new_columns_1(writer: ObjectWriter, entry: model.NewColumns) -> None:
+def _write_new_columns_1(writer: ObjectWriter, entry: model.NewColumnsEntry) -> None:
     columns.write_columns_1(writer, entry.columns)
     writer.number(entry.table_id)
 
 
-def _read_new_columns_2(reader: ObjectReader) -> model.NewColumns:
-    return model.NewColumns(columns.read_columns_2(reader), reader.number())
+def _read_new_columns_2(reader: NestedReader) -> model.NewColumnsEntry:
+    return model.NewColumnsEntry(columns.read_columns_2(reader), reader.number())
 
 
-def _write_new_columns_2(writer: ObjectWriter, entry: model.NewColumns) -> None:
+def _write_new_columns_2(writer: ObjectWriter, entry: model.NewColumnsEntry) -> None:
     columns.write_columns_2(writer, entry.columns)
     writer.number(entry.table_id)
 
 
-def _read_drop_columns(reader: ObjectReader) -> model.DropColumns:
+def _read_drop_columns(reader: NestedReader) -> model.DropColumnsEntry:
     table, names = reader.number(), reader.texts()
     reader.residue.append(names)
-    return model.DropColumns(table, tuple(sorted(set(names), key=text_order)))
+    return model.DropColumnsEntry(table, tuple(sorted(set(names), key=text_order)))
 
 
-def _write_drop_columns(writer: ObjectWriter, entry: model.DropColumns) -> None:
+def _write_drop_columns(writer: ObjectWriter, entry: model.DropColumnsEntry) -> None:
     writer.number(entry.table_id)
     writer.texts(writer.instead(entry.names))
 
 
-def _read_properties(reader: ObjectReader) -> model.AlterTableProperties:
-    return model.AlterTableProperties(
+def _read_properties(reader: NestedReader) -> model.AlterTablePropertiesEntry:
+    return model.AlterTablePropertiesEntry(
         reader.number(),
         reader.double() if reader.boolean() else None,
         reader.int64() if reader.boolean() else None,
     )
 
 
-def _write_properties(writer: ObjectWriter, entry: model.AlterTableProperties) -> None:
+def _write_properties(writer: ObjectWriter, entry: model.AlterTablePropertiesEntry) -> None:
     writer.number(entry.id)
     for form, value in (("d", entry.stale_rows_fraction), ("q", entry.min_stale_rows_count)):
         writer.boolean(value is not None)
@@ -148,62 +148,62 @@ _ZONE: Final = _always(TypeId.ZONE)
 
 ENTRIES: Final[dict[TypeId, tuple[type, tuple[Form, ...]]]] = {
     TypeId.ALTER_COLUMN: (
-        model.AlterColumn,
+        model.AlterColumnEntry,
         (Form(_read_alter_column_1, _write_alter_column_1), Form(_read_alter_column_2, _write_alter_column_2)),
     ),
     TypeId.ALTER_ZONE: (
-        model.AlterZone,
-        (_plain(model.AlterZone, "zone", _ZONE_1), _nested(model.AlterZone, "zone", zones.ZONE, _ZONE)),
+        model.AlterZoneEntry,
+        (_plain(model.AlterZoneEntry, "zone", _ZONE_1), _nested(model.AlterZoneEntry, "zone", zones.ZONE, _ZONE)),
     ),
     TypeId.NEW_ZONE: (
-        model.NewZone,
-        (_plain(model.NewZone, "zone", _ZONE_1), _nested(model.NewZone, "zone", zones.ZONE, _ZONE)),
+        model.NewZoneEntry,
+        (_plain(model.NewZoneEntry, "zone", _ZONE_1), _nested(model.NewZoneEntry, "zone", zones.ZONE, _ZONE)),
     ),
-    TypeId.DROP_COLUMN: (model.DropColumns, _twice(Form(_read_drop_columns, _write_drop_columns))),
-    TypeId.DROP_INDEX: (model.DropIndex, _twice(_number(model.DropIndex, "id"))),
-    TypeId.DROP_TABLE: (model.DropTable, _twice(_number(model.DropTable, "id"))),
-    TypeId.DROP_ZONE: (model.DropZone, _twice(_number(model.DropZone, "id"))),
-    TypeId.MAKE_INDEX_AVAILABLE: (model.MakeIndexAvailable, _twice(_number(model.MakeIndexAvailable, "id"))),
-    TypeId.REMOVE_INDEX: (model.RemoveIndex, _twice(_number(model.RemoveIndex, "id"))),
-    TypeId.START_BUILDING_INDEX: (model.StartBuildingIndex, _twice(_number(model.StartBuildingIndex, "id"))),
+    TypeId.DROP_COLUMN: (model.DropColumnsEntry, _twice(Form(_read_drop_columns, _write_drop_columns))),
+    TypeId.DROP_INDEX: (model.DropIndexEntry, _twice(_number(model.DropIndexEntry, "id"))),
+    TypeId.DROP_TABLE: (model.DropTableEntry, _twice(_number(model.DropTableEntry, "id"))),
+    TypeId.DROP_ZONE: (model.DropZoneEntry, _twice(_number(model.DropZoneEntry, "id"))),
+    TypeId.MAKE_INDEX_AVAILABLE: (model.MakeIndexAvailableEntry, _twice(_number(model.MakeIndexAvailableEntry, "id"))),
+    TypeId.REMOVE_INDEX: (model.RemoveIndexEntry, _twice(_number(model.RemoveIndexEntry, "id"))),
+    TypeId.START_BUILDING_INDEX: (model.StartBuildingIndexEntry, _twice(_number(model.StartBuildingIndexEntry, "id"))),
     TypeId.NEW_COLUMN: (
-        model.NewColumns,
+        model.NewColumnsEntry,
         (Form(_read_new_columns_1, _write_new_columns_1), Form(_read_new_columns_2, _write_new_columns_2)),
     ),
     TypeId.NEW_INDEX: (
-        model.NewIndex,
+        model.NewIndexEntry,
         (
-            _plain(model.NewIndex, "index", Form(indexes.read_either_1, indexes.write_either_1)),
-            _nested(model.NewIndex, "index", indexes.INDEX, indexes.type_of),
+            _plain(model.NewIndexEntry, "index", Form(indexes.read_either_1, indexes.write_either_1)),
+            _nested(model.NewIndexEntry, "index", indexes.INDEX, indexes.type_of),
         ),
     ),
     TypeId.NEW_SYS_VIEW: (
-        model.NewSystemView,
+        model.NewSystemViewEntry,
         (
-            _plain(model.NewSystemView, "view", Form(schemas.read_view_1, schemas.write_view_1)),
-            _nested(model.NewSystemView, "view", schemas.VIEW, _always(TypeId.SYSTEM_VIEW)),
+            _plain(model.NewSystemViewEntry, "view", Form(schemas.read_view_1, schemas.write_view_1)),
+            _nested(model.NewSystemViewEntry, "view", schemas.VIEW, _always(TypeId.SYSTEM_VIEW)),
         ),
     ),
     TypeId.NEW_TABLE: (
-        model.NewTable,
+        model.NewTableEntry,
         (
-            _plain(model.NewTable, "table", Form(tables.read_table_1, tables.write_table_1)),
-            _nested(model.NewTable, "table", schemas.TABLE, _always(TypeId.TABLE)),
+            _plain(model.NewTableEntry, "table", Form(tables.read_table_1, tables.write_table_1)),
+            _nested(model.NewTableEntry, "table", schemas.TABLE, _always(TypeId.TABLE)),
         ),
     ),
-    TypeId.RENAME_TABLE: (model.RenameTable, _twice(_name(model.RenameTable))),
-    TypeId.ID_GENERATOR: (model.AdvanceIds, _twice(_number(model.AdvanceIds, "delta"))),
-    TypeId.RENAME_INDEX: (model.RenameIndex, _twice(_name(model.RenameIndex))),
-    TypeId.SET_DEFAULT_ZONE: (model.SetDefaultZone, _twice(_number(model.SetDefaultZone, "id"))),
+    TypeId.RENAME_TABLE: (model.RenameTableEntry, _twice(_name(model.RenameTableEntry))),
+    TypeId.ID_GENERATOR: (model.AdvanceIdsEntry, _twice(_number(model.AdvanceIdsEntry, "delta"))),
+    TypeId.RENAME_INDEX: (model.RenameIndexEntry, _twice(_name(model.RenameIndexEntry))),
+    TypeId.SET_DEFAULT_ZONE: (model.SetDefaultZoneEntry, _twice(_number(model.SetDefaultZoneEntry, "id"))),
     TypeId.NEW_SCHEMA: (
-        model.NewSchema,
+        model.NewSchemaEntry,
         (
-            _plain(model.NewSchema, "contents", Form(schemas.read_schema_1, schemas.write_schema_1)),
-            _nested(model.NewSchema, "contents", schemas.SCHEMA, _always(TypeId.SCHEMA)),
+            _plain(model.NewSchemaEntry, "contents", Form(schemas.read_schema_1, schemas.write_schema_1)),
+            _nested(model.NewSchemaEntry, "contents", schemas.SCHEMA, _always(TypeId.SCHEMA)),
         ),
     ),
-    TypeId.DROP_SCHEMA: (model.DropSchema, _twice(_number(model.DropSchema, "id"))),
-    TypeId.ALTER_TABLE_PROPERTIES: (model.AlterTableProperties, (Form(_read_properties, _write_properties),)),
+    TypeId.DROP_SCHEMA: (model.DropSchemaEntry, _twice(_number(model.DropSchemaEntry, "id"))),
+    TypeId.ALTER_TABLE_PROPERTIES: (model.AlterTablePropertiesEntry, (Form(_read_properties, _write_properties),)),
 }
 """For each type of an entry: its class, and the forms of its versions from 1."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, TypeId
+from compaction.catalogs.codec.primitives import NestedReader, ObjectWriter, TypeId
 from compaction.catalogs.model.descriptors import Collation, Index, IndexKind, IndexStatus
 
 INDEX: Final = frozenset({TypeId.HASH_INDEX.value, TypeId.SORTED_INDEX.value})
@@ -16,7 +16,7 @@ def type_of(index: Index) -> TypeId:
     return TypeId.HASH_INDEX if index.kind is IndexKind.HASH else TypeId.SORTED_INDEX
 
 
-def _read(reader: ObjectReader, kind: IndexKind, version: int) -> Index:
+def _read(reader: NestedReader, kind: IndexKind, version: int) -> Index:
     id, name = reader.number(), reader.text()
     updated = reader.discarded_timestamp() if version == 1 else reader.timestamp()
     table, unique = reader.number(), reader.boolean()
@@ -41,7 +41,7 @@ def _read(reader: ObjectReader, kind: IndexKind, version: int) -> Index:
     return Index(kind, id, name, updated, table, unique, _STATUS[status], with_table, ids, collations, names)
 
 
-def _collation(reader: ObjectReader) -> Collation:
+def _collation(reader: NestedReader) -> Collation:
     number = reader.byte()
     if number >= len(_COLLATION):
         reader.corrupt(f"{number} is no collation", reader.at - 1)
@@ -78,27 +78,27 @@ def _write(writer: ObjectWriter, index: Index, version: int) -> None:
         writer.byte(collation)
 
 
-def read_hash_1(reader: ObjectReader) -> Index:
+def read_hash_1(reader: NestedReader) -> Index:
     return _read(reader, IndexKind.HASH, 1)
 
 
-def read_hash_2(reader: ObjectReader) -> Index:
+def read_hash_2(reader: NestedReader) -> Index:
     return _read(reader, IndexKind.HASH, 2)
 
 
-def read_hash_3(reader: ObjectReader) -> Index:
+def read_hash_3(reader: NestedReader) -> Index:
     return _read(reader, IndexKind.HASH, 3)
 
 
-def read_sorted_1(reader: ObjectReader) -> Index:
+def read_sorted_1(reader: NestedReader) -> Index:
     return _read(reader, IndexKind.SORTED, 1)
 
 
-def read_sorted_2(reader: ObjectReader) -> Index:
+def read_sorted_2(reader: NestedReader) -> Index:
     return _read(reader, IndexKind.SORTED, 2)
 
 
-def read_sorted_3(reader: ObjectReader) -> Index:
+def read_sorted_3(reader: NestedReader) -> Index:
     return _read(reader, IndexKind.SORTED, 3)
 
 
@@ -112,7 +112,7 @@ def write_ids(writer: ObjectWriter, index: Index) -> None:
     _write(writer, index, 3)
 
 
-def read_either_1(reader: ObjectReader) -> Index:
+def read_either_1(reader: NestedReader) -> Index:
     """As version 1 nests an index: a byte for the kind, then the payload."""
     kind = reader.byte()
     if kind > IndexKind.SORTED:

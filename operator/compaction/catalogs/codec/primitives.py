@@ -96,7 +96,7 @@ _INT64: Final = struct.Struct("<q")
 _DOUBLE: Final = struct.Struct("<d")
 
 
-class Reader:
+class ValueReader:
     """Primitives. `at` is the offset of the next byte.
 
     A read past the end raises IndexError or struct.error, which `codec.decode` turns into the error of a truncated
@@ -275,7 +275,7 @@ class Trace:
         return next(self._residue)
 
 
-class Writer:
+class ValueWriter:
     """`trace`: None for the newest form, else the value's own versions and discarded values are written again."""
 
     __slots__ = ("out", "trace")
@@ -339,11 +339,11 @@ class Writer:
 # Objects within objects: a header of type and version, then the payload; lists of them. Serializers of version 1
 # write their children without headers, so only those of later versions use this (docs/design/catalogs.md#values).
 
-Read = Callable[["ObjectReader"], Any]
+Read = Callable[["NestedReader"], Any]
 Write = Callable[["ObjectWriter", Any], None]
 
 
-class ObjectReader(Reader):
+class NestedReader(ValueReader):
     """A reader that knows serializers: for each type the functions of its versions, whose first has the index 1."""
 
     __slots__ = ("serializers",)
@@ -391,8 +391,8 @@ class ObjectReader(Reader):
         self.unsupported(f"an object of the unknown type {number}", at)
 
 
-class ObjectWriter(Writer):
-    """A writer that knows serializers, as `ObjectReader` does; without a trace it writes the newest version."""
+class ObjectWriter(ValueWriter):
+    """A writer that knows serializers, as `NestedReader` does; without a trace it writes the newest version."""
 
     __slots__ = ("serializers",)
 

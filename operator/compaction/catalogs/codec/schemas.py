@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from compaction.catalogs.codec import columns, indexes, tables
-from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, TypeId
-from compaction.catalogs.model.descriptors import Schema, SchemaContents, View, ViewKind
+from compaction.catalogs.codec.primitives import NestedReader, ObjectWriter, TypeId
+from compaction.catalogs.model.descriptors import Schema, SchemaContents, SystemView, ViewKind
 
 SCHEMA: Final = frozenset({TypeId.SCHEMA.value})
 VIEW: Final = frozenset({TypeId.SYSTEM_VIEW.value})
@@ -14,7 +14,7 @@ TABLE: Final = frozenset({TypeId.TABLE.value})
 _KIND: Final = tuple(ViewKind)
 
 
-def read_schema_1(reader: ObjectReader) -> SchemaContents:
+def read_schema_1(reader: NestedReader) -> SchemaContents:
     return SchemaContents(
         Schema(reader.number(), reader.text(), reader.discarded_timestamp()),
         tuple([tables.read_table_1(reader) for _ in range(reader.count())]),
@@ -23,7 +23,7 @@ def read_schema_1(reader: ObjectReader) -> SchemaContents:
     )
 
 
-def read_schema_2(reader: ObjectReader) -> SchemaContents:
+def read_schema_2(reader: NestedReader) -> SchemaContents:
     return SchemaContents(
         Schema(reader.number(), reader.text(), reader.timestamp()),
         reader.alike(TABLE),
@@ -60,32 +60,32 @@ def _write_head(writer: ObjectWriter, schema: Schema) -> None:
     writer.timestamp(schema.update_timestamp)
 
 
-def read_view_1(reader: ObjectReader) -> View:
+def read_view_1(reader: NestedReader) -> SystemView:
     id, schema, name = reader.number(), reader.number(), reader.text()
-    return View(id, schema, name, reader.discarded_timestamp(), columns.read_columns_1(reader), _kind(reader))
+    return SystemView(id, schema, name, reader.discarded_timestamp(), columns.read_columns_1(reader), _kind(reader))
 
 
-def read_view_2(reader: ObjectReader) -> View:
+def read_view_2(reader: NestedReader) -> SystemView:
     id, schema, name = reader.number(), reader.number(), reader.text()
-    return View(id, schema, name, reader.timestamp(), columns.read_columns_2(reader), _kind(reader))
+    return SystemView(id, schema, name, reader.timestamp(), columns.read_columns_2(reader), _kind(reader))
 
 
-def _kind(reader: ObjectReader) -> ViewKind:
+def _kind(reader: NestedReader) -> ViewKind:
     kind = reader.byte()
     if kind >= len(_KIND):
         reader.corrupt(f"{kind} is no kind of a system view", reader.at - 1)
     return _KIND[kind]
 
 
-def write_view_1(writer: ObjectWriter, view: View) -> None:
+def write_view_1(writer: ObjectWriter, view: SystemView) -> None:
     _write_view(writer, view, columns.write_columns_1)
 
 
-def write_view_2(writer: ObjectWriter, view: View) -> None:
+def write_view_2(writer: ObjectWriter, view: SystemView) -> None:
     _write_view(writer, view, columns.write_columns_2)
 
 
-def _write_view(writer: ObjectWriter, view: View, write_columns: columns.WriteColumns) -> None:
+def _write_view(writer: ObjectWriter, view: SystemView, write_columns: columns.WriteColumns) -> None:
     writer.number(view.id)
     writer.number(view.schema_id)
     writer.text(view.name)

@@ -6,7 +6,7 @@ from typing import Final
 
 from compaction.catalogs.codec import columns
 from compaction.catalogs.codec.columns import Versions
-from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, TypeId
+from compaction.catalogs.codec.primitives import NestedReader, ObjectWriter, TypeId
 from compaction.catalogs.model.descriptors import Columns, Table
 
 _VERSIONS: Final = frozenset({TypeId.TABLE_SCHEMA_VERSIONS.value})
@@ -14,27 +14,27 @@ _SAME: Final = -1
 """Instead of a count: the table is colocated by its primary key."""
 
 
-def read_table_1(reader: ObjectReader) -> Table:
+def read_table_1(reader: NestedReader) -> Table:
     id, name, updated = reader.number(), reader.text(), reader.discarded_timestamp()
     versions = columns.read_versions_1(reader)
     reader.residue.append(columns.read_columns_1(reader))
     return _read_rest(reader, id, name, updated, versions, properties=False)
 
 
-def read_table_2(reader: ObjectReader) -> Table:
+def read_table_2(reader: NestedReader) -> Table:
     id, name, updated = reader.number(), reader.text(), reader.timestamp()
     versions: Versions = reader.object(_VERSIONS)
     reader.residue.append(columns.read_columns_2(reader))
     return _read_rest(reader, id, name, updated, versions, properties=False)
 
 
-def read_table_3(reader: ObjectReader) -> Table:
+def read_table_3(reader: NestedReader) -> Table:
     id, name, updated = reader.number(), reader.text(), reader.timestamp()
     return _read_rest(reader, id, name, updated, reader.object(_VERSIONS), properties=True)
 
 
 def _read_rest(
-    reader: ObjectReader, id: int, name: str, updated: int, versions: Versions, *, properties: bool
+    reader: NestedReader, id: int, name: str, updated: int, versions: Versions, *, properties: bool
 ) -> Table:
     at = reader.at
     if not versions[0]:
@@ -67,7 +67,7 @@ def _read_rest(
     )
 
 
-def _read_positions(reader: ObjectReader, ids: list[int]) -> tuple[int, ...]:
+def _read_positions(reader: NestedReader, ids: list[int]) -> tuple[int, ...]:
     at = reader.at
     positions = reader.int32s()
     if positions and not 0 <= min(positions) <= max(positions) < len(ids):

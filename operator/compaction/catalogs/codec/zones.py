@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from compaction.catalogs.codec.primitives import ObjectReader, ObjectWriter, TypeId
+from compaction.catalogs.codec.primitives import NestedReader, ObjectWriter, TypeId
 from compaction.catalogs.model.descriptors import ConsistencyMode, Zone
 
 ZONE: Final = frozenset({TypeId.ZONE.value})
@@ -13,7 +13,7 @@ _PROFILES: Final = frozenset({TypeId.STORAGE_PROFILES.value})
 _MODE: Final = tuple(ConsistencyMode)
 
 
-def read_profile(reader: ObjectReader) -> str:
+def read_profile(reader: NestedReader) -> str:
     return reader.text()
 
 
@@ -21,7 +21,7 @@ def write_profile(writer: ObjectWriter, profile: str) -> None:
     writer.text(profile)
 
 
-def read_profiles_1(reader: ObjectReader) -> tuple[str, ...]:
+def read_profiles_1(reader: NestedReader) -> tuple[str, ...]:
     return reader.texts()
 
 
@@ -29,7 +29,7 @@ def write_profiles_1(writer: ObjectWriter, profiles: tuple[str, ...]) -> None:
     writer.texts(profiles)
 
 
-def read_profiles_2(reader: ObjectReader) -> tuple[str, ...]:
+def read_profiles_2(reader: NestedReader) -> tuple[str, ...]:
     return reader.objects(_PROFILE)
 
 
@@ -37,7 +37,7 @@ def write_profiles_2(writer: ObjectWriter, profiles: tuple[str, ...]) -> None:
     writer.objects(TypeId.STORAGE_PROFILE, profiles)
 
 
-def read_zone_1(reader: ObjectReader) -> Zone:
+def read_zone_1(reader: NestedReader) -> Zone:
     """Without a quorum: it follows from the replicas."""
     id, name, updated = reader.number(), reader.text(), reader.discarded_timestamp()
     profiles = reader.texts()
@@ -46,7 +46,7 @@ def read_zone_1(reader: ObjectReader) -> Zone:
     return Zone(id, name, updated, profiles, partitions, replicas, quorum, adjust, *_read_rest(reader))
 
 
-def read_zone_2(reader: ObjectReader) -> Zone:
+def read_zone_2(reader: NestedReader) -> Zone:
     id, name, updated = reader.number(), reader.text(), reader.timestamp()
     profiles: tuple[str, ...] = reader.object(_PROFILES)
     partitions, replicas, quorum = reader.number(), reader.number(), reader.number()
@@ -54,7 +54,7 @@ def read_zone_2(reader: ObjectReader) -> Zone:
     return Zone(id, name, updated, profiles, partitions, replicas, quorum, 0, *_read_rest(reader))
 
 
-def _read_rest(reader: ObjectReader) -> tuple[int, int, str, ConsistencyMode]:
+def _read_rest(reader: NestedReader) -> tuple[int, int, str, ConsistencyMode]:
     up, down, filter = reader.number(), reader.number(), reader.text()
     mode = reader.byte()
     if mode >= len(_MODE):

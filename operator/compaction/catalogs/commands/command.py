@@ -16,7 +16,6 @@ from compaction.catalogs.model.descriptors import (
     MINIMUM,
     NULL,
     UNASSIGNED,
-    Column,
     ColumnType,
     Constant,
     Default,
@@ -24,6 +23,7 @@ from compaction.catalogs.model.descriptors import (
     Index,
     Schema,
     Table,
+    TableColumn,
     Zone,
     fault_of,
 )
@@ -49,7 +49,7 @@ class Context:
     partitions: int = 25
 
 
-class Command(Protocol):
+class CatalogCommand(Protocol):
     """Parameters are checked when it is made; CatalogValidationError says which is wrong."""
 
     def entries(self, context: Context) -> tuple[Entry, ...]:
@@ -67,7 +67,7 @@ class Batch:
     applied: tuple[bool, ...]
 
 
-def batch(catalog: Catalog, commands: Sequence[Command], partitions: int = 25) -> Batch:
+def batch(catalog: Catalog, commands: Sequence[CatalogCommand], partitions: int = 25) -> Batch:
     """Every command sees what those before it do; one that is refused refuses all."""
     entries: list[Entry] = []
     applied: list[bool] = []
@@ -245,11 +245,13 @@ class ColumnSpec:
         _check(self, "precision", self.precision, PRECISION.get(self.type))
         _check(self, "scale", self.scale, SCALE.get(self.type))
 
-    def column(self) -> Column:
+    def column(self) -> TableColumn:
         """As entries have it, without an id."""
         precision = self.precision or 0
         length = max(precision, 1) if self.length is None else self.length
-        return Column(UNASSIGNED, self.name, self.type, self.nullable, precision, self.scale or 0, length, self.default)
+        return TableColumn(
+            UNASSIGNED, self.name, self.type, self.nullable, precision, self.scale or 0, length, self.default
+        )
 
 
 def _check(spec: ColumnSpec, of: str, value: int | None, limits: tuple[int, int] | None) -> None:
@@ -302,7 +304,7 @@ def require_known_function(name: str, type: ColumnType, default: Default) -> Non
 
 
 def require_possible_change(
-    before: Column, type: ColumnType | None, precision: int | None, scale: int | None, length: int | None
+    before: TableColumn, type: ColumnType | None, precision: int | None, scale: int | None, length: int | None
 ) -> None:
     """CatalogValidationError unless values of the column before are values of it after: types may become wider,
     precision and length may grow where the type is named.

@@ -29,10 +29,10 @@ from compaction.catalogs.model.descriptors import (
     IndexStatus,
     Schema,
     SchemaContents,
-    View,
+    SystemView,
     ViewKind,
 )
-from compaction.catalogs.model.entries import AdvanceIds, Entry, NewSchema
+from compaction.catalogs.model.entries import AdvanceIdsEntry, Entry, NewSchemaEntry
 
 # Commands of schemas.
 
@@ -43,7 +43,7 @@ def _created(context: Context, name: str, if_not_exists: bool) -> tuple[Entry, .
         if if_not_exists:
             return ()
         raise CatalogValidationError(f"schema {name} already exists")
-    return NewSchema(SchemaContents(Schema(catalog.last_id, name, MINIMUM))), AdvanceIds(1)
+    return NewSchemaEntry(SchemaContents(Schema(catalog.last_id, name, MINIMUM))), AdvanceIdsEntry(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,8 @@ class DropSchema:
         indexes = sorted(id for id, home in catalog.index_schemas.items() if home == schema.id)
         if not self.cascade and (tables or indexes):
             raise CatalogValidationError(f"schema {self.name} is not empty; drop what is in it, or ask for a cascade")
-        removed = [model.RemoveIndex(id) for id in indexes]
-        return (*removed, *(model.DropTable(table.id) for table in tables), model.DropSchema(schema.id))
+        removed = [model.RemoveIndexEntry(id) for id in indexes]
+        return (*removed, *(model.DropTableEntry(table.id) for table in tables), model.DropSchemaEntry(schema.id))
 
 
 # The command of system views.
@@ -128,13 +128,13 @@ class CreateSystemView:
         catalog = context.catalog
         schema = schema_of(catalog, SYSTEM)
         columns = tuple(spec.column() for spec in self.columns)
-        view = View(catalog.last_id, schema.id, self.name, MINIMUM, columns, self.kind)
+        view = SystemView(catalog.last_id, schema.id, self.name, MINIMUM, columns, self.kind)
         before = catalog.view(schema, self.name)
         if before is None:
             require_free(catalog, schema, self.name)
         elif replace(before, id=view.id, update_timestamp=MINIMUM) == view:
             return ()
-        return model.NewSystemView(view), AdvanceIds(1)
+        return model.NewSystemViewEntry(view), AdvanceIdsEntry(1)
 
 
 # Commands of indexes, and of their life: registered, building, available, stopping, removed
@@ -193,7 +193,7 @@ class CreateIndex:
             tuple(ids),
             self.collations if self.kind is IndexKind.SORTED else (),
         )
-        return model.NewIndex(index), AdvanceIds(1)
+        return model.NewIndexEntry(index), AdvanceIdsEntry(1)
 
 
 def _require_status(index: Index, expected: IndexStatus, to: IndexStatus) -> None:
@@ -214,7 +214,7 @@ class StartBuildingIndex:
 
     def entries(self, context: Context) -> tuple[Entry, ...]:
         _require_status(index_by_id(context.catalog, self.id), IndexStatus.REGISTERED, IndexStatus.BUILDING)
-        return (model.StartBuildingIndex(self.id),)
+        return (model.StartBuildingIndexEntry(self.id),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class MakeIndexAvailable:
 
     def entries(self, context: Context) -> tuple[Entry, ...]:
         _require_status(index_by_id(context.catalog, self.id), IndexStatus.BUILDING, IndexStatus.AVAILABLE)
-        return (model.MakeIndexAvailable(self.id),)
+        return (model.MakeIndexAvailableEntry(self.id),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +244,7 @@ class RemoveIndex:
         index = index_by_id(context.catalog, self.id)
         if index.status is not IndexStatus.STOPPING:
             raise CatalogValidationError(f"index {self.id} is {index.status.name} and cannot be removed: drop it first")
-        return (model.RemoveIndex(self.id),)
+        return (model.RemoveIndexEntry(self.id),)
 
 
 def _found(context: Context, schema_name: str, name: str, if_exists: bool) -> tuple[Schema, Index] | None:
@@ -276,8 +276,8 @@ class DropIndex:
         if table is not None and table.pk_index_id == index.id:
             raise CatalogValidationError(f"index {self.name} belongs to the primary key of table {table.name}")
         if index.status is IndexStatus.AVAILABLE:
-            return (model.DropIndex(index.id),)
-        return (model.RemoveIndex(index.id),)
+            return (model.DropIndexEntry(index.id),)
+        return (model.RemoveIndexEntry(index.id),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,4 +300,4 @@ class RenameIndex:
         if found is None:
             return ()
         require_free(context.catalog, found[0], self.new_name)
-        return (model.RenameIndex(found[1].id, self.new_name),)
+        return (model.RenameIndexEntry(found[1].id, self.new_name),)

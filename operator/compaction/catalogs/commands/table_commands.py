@@ -31,16 +31,16 @@ from compaction.catalogs.model.descriptors import (
     MINIMUM,
     NULL,
     Collation,
-    Column,
     ColumnType,
     Default,
     Index,
     IndexKind,
     IndexStatus,
     Table,
+    TableColumn,
     Zone,
 )
-from compaction.catalogs.model.entries import AdvanceIds, Entry
+from compaction.catalogs.model.entries import AdvanceIdsEntry, Entry
 
 # Commands of tables (docs/design/catalogs.md#tables).
 
@@ -155,7 +155,7 @@ class CreateTable:
         )
         kind, order = self.key.kind, self.key.collations if self.key.kind is IndexKind.SORTED else ()
         index = Index(kind, id + 1, index_name, MINIMUM, id, True, IndexStatus.AVAILABLE, True, key, order)
-        return *lazy, model.NewTable(table), model.NewIndex(index), AdvanceIds(3 if lazy else 2)
+        return *lazy, model.NewTableEntry(table), model.NewIndexEntry(index), AdvanceIdsEntry(3 if lazy else 2)
 
     def _zone(self, context: Context, next_id: int) -> tuple[Zone, tuple[Entry, ...]]:
         """The zone, and the entries that make it when it is the first one."""
@@ -165,7 +165,7 @@ class CreateTable:
         if zone is not None:
             return zone, ()
         zone = lazy_default_zone(context, next_id)
-        return zone, (model.NewZone(zone), model.SetDefaultZone(zone.id))
+        return zone, (model.NewZoneEntry(zone), model.SetDefaultZoneEntry(zone.id))
 
     def _profile(self, zone: Zone) -> str:
         if self.storage_profile is None:
@@ -195,7 +195,7 @@ class DropTable:
         if found is None:
             return ()
         indexes = [index for index in context.catalog.indexes_of(found[1].id) if index.alive]
-        return (*(model.RemoveIndex(index.id) for index in indexes), model.DropTable(found[1].id))
+        return (*(model.RemoveIndexEntry(index.id) for index in indexes), model.DropTableEntry(found[1].id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +226,8 @@ class RenameTable:
         schema, table = found
         require_free(catalog, schema, f"{self.new_name}_PK")
         return (
-            model.RenameTable(table.id, self.new_name),
-            model.RenameIndex(table.pk_index_id, f"{self.new_name}_PK"),
+            model.RenameTableEntry(table.id, self.new_name),
+            model.RenameIndexEntry(table.pk_index_id, f"{self.new_name}_PK"),
         )
 
 
@@ -251,7 +251,7 @@ class SetTableProperties:
         found = found_table(context.catalog, self.schema, self.name, self.if_exists)
         if found is None or (self.stale_rows_fraction is None and self.min_stale_rows_count is None):
             return ()
-        return (model.AlterTableProperties(found[1].id, self.stale_rows_fraction, self.min_stale_rows_count),)
+        return (model.AlterTablePropertiesEntry(found[1].id, self.stale_rows_fraction, self.min_stale_rows_count),)
 
 
 # Commands that change the columns of a table (docs/design/catalogs.md#columns).
@@ -285,13 +285,13 @@ class AddColumns:
         if found is None:
             return ()
         table = found[1]
-        added: list[Column] = []
+        added: list[TableColumn] = []
         for column in self.columns:
             if table.column(column.name) is None:
                 added.append(column.column())
             elif not self.if_not_exists:
                 raise CatalogValidationError(f"table {self.table} has a column {column.name} already")
-        return (model.NewColumns(tuple(added), table.id),) if added else ()
+        return (model.NewColumnsEntry(tuple(added), table.id),) if added else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +335,7 @@ class DropColumns:
             if users:
                 raise CatalogValidationError(f"column {name} cannot be dropped: {', '.join(users)} indexes it")
             dropped.add(name)
-        return (model.DropColumns(table.id, tuple(sorted(dropped, key=text_order))),) if dropped else ()
+        return (model.DropColumnsEntry(table.id, tuple(sorted(dropped, key=text_order))),) if dropped else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,9 +378,9 @@ class AlterColumn:
             nullable=before.nullable if self.nullable is None else self.nullable,
             default=before.default if self.default is None else self.default,
         )
-        return () if after == before else (model.AlterColumn(after, table.id),)
+        return () if after == before else (model.AlterColumnEntry(after, table.id),)
 
-    def _require_possible(self, table: Table, before: Column) -> None:
+    def _require_possible(self, table: Table, before: TableColumn) -> None:
         if before.id in table.pk_column_ids:
             for of, value, current in (
                 ("type", self.type, before.type),

@@ -11,7 +11,7 @@ from compaction.catalogs.errors import CatalogValidationError
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import MINIMUM, ConsistencyMode, Zone
-from compaction.catalogs.model.entries import AdvanceIds, Entry
+from compaction.catalogs.model.entries import AdvanceIdsEntry, Entry
 
 # Filters of zones: paths of JSON, checked for their form (docs/design/catalogs.md#zones).
 
@@ -162,7 +162,7 @@ class CreateZone:
             ALL_NODES if self.filter is None else self.filter,
             self.consistency_mode,
         )
-        return model.NewZone(zone), AdvanceIds(1)
+        return model.NewZoneEntry(zone), AdvanceIdsEntry(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class AlterZone:
             storage_profiles=zone.storage_profiles if self.storage_profiles is None else self.storage_profiles,
             update_timestamp=MINIMUM,
         )
-        return (model.AlterZone(changed),)
+        return (model.AlterZoneEntry(changed),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class RenameZone:
             return ()
         if context.catalog.zone(self.new_name) is not None:
             raise CatalogValidationError(f"zone {self.new_name} already exists")
-        return (model.AlterZone(replace(zone, name=self.new_name, update_timestamp=MINIMUM)),)
+        return (model.AlterZoneEntry(replace(zone, name=self.new_name, update_timestamp=MINIMUM)),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ class SetDefaultZone:
         zone = _found(context.catalog, self.name, self.if_exists)
         if zone is None or zone.id == context.catalog.default_zone_id:
             return ()
-        return (model.SetDefaultZone(zone.id),)
+        return (model.SetDefaultZoneEntry(zone.id),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,7 @@ class DropZone:
         tables = catalog.tables_in_zone(zone.id)
         if tables:
             raise CatalogValidationError(f"zone {self.name} cannot be dropped: table {tables[0].name} is in it")
-        return (model.DropZone(zone.id),)
+        return (model.DropZoneEntry(zone.id),)
 
 
 def _found(catalog: Catalog, name: str, if_exists: bool) -> Zone | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from compaction.api.catalog.reasons import UNDEFINED, Finding, Reason
 from compaction.catalogs.compaction.round import (
-    Answer,
+    ParticipantAnswer,
     Pin,
     Round,
     is_shortest,
@@ -16,7 +16,7 @@ from compaction.catalogs.compaction.round import (
     transactions_minimum,
 )
 from compaction.catalogs.log.port import SnapshotOutcome, UpdateLog
-from compaction.catalogs.manager.history import History, trimmed
+from compaction.catalogs.manager.history import CatalogHistory, trimmed
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import Index, IndexStatus, Table, Zone, later, physical
 from compaction.catalogs.model.entries import Snapshot
@@ -78,7 +78,7 @@ def _same_name(round: Round) -> Finding:
     return Finding(Reason.ANSWER_REFUSED, message, name)
 
 
-def _clock(answer: Answer, max_skew: int) -> Finding | None:
+def _clock(answer: ParticipantAnswer, max_skew: int) -> Finding | None:
     """Times of a clock that is off compare with nothing. The answer was written between question and receipt."""
     clock = answer.report.clock
     early, late = later(answer.asked_at, -max_skew), later(answer.received_at, max_skew)
@@ -93,7 +93,7 @@ def _clock(answer: Answer, max_skew: int) -> Finding | None:
     return Finding(Reason.CLOCK_OFF, message, answer.name)
 
 
-def _readiness(answer: Answer) -> Finding | None:
+def _readiness(answer: ParticipantAnswer) -> Finding | None:
     report = answer.report
     if report.low_watermark == UNDEFINED:
         message = f"participant {report.name} has no low watermark yet; it has one after its first update interval"
@@ -130,7 +130,7 @@ class Attempt:
     """
 
     round: Round
-    history: History
+    history: CatalogHistory
     candidate: Catalog
     following: Catalog
     current: Catalog
@@ -330,7 +330,7 @@ def unusable(round: Round) -> Finding | None:
     return unanswered(round) or absent(round) or unready(round)
 
 
-def compacting(round: Round, history: History, now: int) -> Compaction:
+def compacting(round: Round, history: CatalogHistory, now: int) -> Compaction:
     """Whether to cut. `history` was read, and `now` taken from the coordinator's clock, after the last answer: a table
     that a participant does not hold any more is deleted in it.
     """

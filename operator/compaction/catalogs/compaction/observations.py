@@ -8,17 +8,17 @@ from enum import StrEnum
 from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
 from compaction.api.catalog.catalog_spec import CatalogCompactionSpec, CatalogReference
 from compaction.api.catalog.reasons import Ended, Finding, Processes, Reason
-from compaction.catalogs.compaction.round import Answer, Round, Unanswered
+from compaction.catalogs.compaction.round import ParticipantAnswer, Round, Unanswered
 from compaction.catalogs.log.port import SnapshotOutcome
-from compaction.catalogs.manager.history import History
+from compaction.catalogs.manager.history import CatalogHistory
 from compaction.catalogs.model.catalog import Catalog
 from compaction.core.reconcile.actions import Announce
-from compaction.core.reconcile.observations import Identity, Moment
+from compaction.core.reconcile.observations import Moment, OperatorIdentity
 
 # What a round does outside of the coordinator, each in a thread of its own.
 
 
-class Work(StrEnum):
+class RoundWork(StrEnum):
     """One kind of work; a catalog has each at most once at a time."""
 
     ASK = "ask"
@@ -109,7 +109,7 @@ Task = Ask | ReadLog | SaveSnapshot | SendMinimum
 class WriteCatalogStatus:
     """Write the status, and when that is done publish what it says for the first time."""
 
-    about: Identity
+    about: OperatorIdentity
     status: CatalogCompactionStatus
     events: tuple[Announce, ...] = ()
 
@@ -141,7 +141,7 @@ class Heard:
 
     started_at: int
     asked: frozenset[str]
-    answers: tuple[Answer, ...]
+    answers: tuple[ParticipantAnswer, ...]
     unanswered: tuple[Unanswered, ...] = ()
     token: int = 1
     unclaimed: Finding | None = None
@@ -151,7 +151,7 @@ class Heard:
 class LogRead:
     """Work READ has ended. `read_at`: hybrid timestamp of the coordinator's clock, taken before the log was read."""
 
-    history: History
+    history: CatalogHistory
     read_at: int
 
 
@@ -176,7 +176,7 @@ class Delivered:
 class Broken:
     """Work has failed as a whole."""
 
-    work: Work
+    work: RoundWork
     reason: Reason
     message: str
 
@@ -200,9 +200,9 @@ class CatalogSnapshot:
     memory: CatalogMemory = field(default_factory=CatalogMemory)
 
     @property
-    def about(self) -> Identity | None:
+    def about(self) -> OperatorIdentity | None:
         """The version of the object that was seen."""
         if self.catalog is None:
             return None
         meta = self.catalog.metadata
-        return Identity(meta.name, meta.uid, meta.resource_version)
+        return OperatorIdentity(meta.name, meta.uid, meta.resource_version)

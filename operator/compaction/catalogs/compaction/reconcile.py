@@ -45,8 +45,8 @@ from compaction.catalogs.compaction.observations import (
     Task,
     WriteCatalogStatus,
 )
-from compaction.catalogs.compaction.round import Answer, Pin, Round, Unanswered, WatermarkRule, due_in, moved
-from compaction.catalogs.compaction.steps import Step, round_milliseconds, step
+from compaction.catalogs.compaction.round import ParticipantAnswer, Pin, Round, Unanswered, WatermarkRule, due_in, moved
+from compaction.catalogs.compaction.steps import RoundStep, round_milliseconds, step
 from compaction.catalogs.log.port import SnapshotOutcome
 from compaction.catalogs.model.descriptors import MINIMUM, hybrid, physical
 from compaction.core.reconcile.actions import Announce
@@ -127,7 +127,7 @@ def next_in(memory: CatalogMemory, snapshot: CatalogSnapshot, spec: CatalogCompa
 # The status of a catalog, from what the last steps found.
 
 
-def after_step(before: CatalogCompactionStatus, found: Step, now: Moment) -> CatalogCompactionStatus:
+def after_step(before: CatalogCompactionStatus, found: RoundStep, now: Moment) -> CatalogCompactionStatus:
     """The status with what a step found; the same status when that is nothing."""
     changes: dict[str, Any] = {}
     if found.heard is not None:
@@ -239,7 +239,7 @@ def _silent(one: Unanswered) -> ParticipantStatus:
     return ParticipantStatus(name=one.name, reason=one.reason, message=one.message)
 
 
-def _answered(one: Answer) -> ParticipantStatus:
+def _answered(one: ParticipantAnswer) -> ParticipantStatus:
     report = one.report
     return ParticipantStatus(
         name=report.name,

@@ -11,7 +11,7 @@ from typing import Final
 from compaction.api.catalog.catalog_spec import PartitionAssignment, TopologySpec
 from compaction.api.catalog.reasons import PINS, UNDEFINED, Finding, Reason
 from compaction.catalogs.log.port import LogEvent
-from compaction.catalogs.manager.history import START, History, recovered
+from compaction.catalogs.manager.history import START, CatalogHistory, recovered
 from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import MINIMUM, Zone, hybrid, later, physical
 from compaction.catalogs.participants.reports import Cause, Report
@@ -21,7 +21,7 @@ from compaction.catalogs.participants.reports import Cause, Report
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ParticipantAnswer:
     """A report, dated by the coordinator's clock: the participant wrote it between the two hybrid timestamps."""
 
     report: Report
@@ -76,7 +76,7 @@ class Round:
     started_at: int
     low_watermark: int
     topology: Topology
-    answers: tuple[Answer, ...]
+    answers: tuple[ParticipantAnswer, ...]
     unanswered: tuple[Unanswered, ...] = ()
     max_skew: int = 500
     dry_run: bool = False
@@ -84,7 +84,7 @@ class Round:
     trim: bool = False
 
     @property
-    def by_name(self) -> dict[str, Answer]:
+    def by_name(self) -> dict[str, ParticipantAnswer]:
         """Answers of the participants that were asked, by name, in the order of the names."""
         return {one.name: one for one in sorted(self.answers, key=lambda one: one.name)}
 
@@ -113,21 +113,21 @@ class Round:
 # The version to cut a history to (docs/design/catalog-compaction.md#version).
 
 
-def history_of(events: Iterable[LogEvent]) -> History:
+def history_of(events: Iterable[LogEvent]) -> CatalogHistory:
     """The versions that a recovered log leads to, without version 0, which it does not hold; START for an empty log.
 
     Raises InapplicableEntryError when events contradict themselves.
     """
     versions = [one for one in recovered(events) if one.version]
-    return History(versions) if versions else START
+    return CatalogHistory(versions) if versions else START
 
 
-def is_shortest(history: History) -> bool:
+def is_shortest(history: CatalogHistory) -> bool:
     """Whether no time at all allows another cut: the last version and the one before it always stay."""
     return history.latest.version - 1 <= history.earliest.version
 
 
-def snapshot_candidate(history: History, required: int) -> Catalog | None:
+def snapshot_candidate(history: CatalogHistory, required: int) -> Catalog | None:
     """The version to make the snapshot when the catalog is needed from `required` on: the one before the version active
     then. None when that is not later than the earliest: nothing would be cut.
     """
@@ -217,7 +217,7 @@ def topology_of(spec: TopologySpec, asked: frozenset[str]) -> Topology:
     return Topology(asked, frozenset(spec.participants), spec.min_participants)
 
 
-def with_assignments(topology: Topology, spec: TopologySpec, history: History) -> Topology:
+def with_assignments(topology: Topology, spec: TopologySpec, history: CatalogHistory) -> Topology:
     """The declared assignments by id of the zone. A name counts for every zone that has, or had, it in the history: a
     zone that was renamed is not unassigned in the versions before, and one that was dropped is not unknown.
     """

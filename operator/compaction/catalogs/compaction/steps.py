@@ -18,19 +18,19 @@ from compaction.catalogs.compaction.observations import (
     LogRead,
     ReadLog,
     Result,
+    RoundWork,
     Saved,
     SaveSnapshot,
     SendMinimum,
     Task,
-    Work,
 )
 from compaction.catalogs.compaction.round import Round, topology_of, with_assignments
 from compaction.catalogs.log.port import SnapshotOutcome
-from compaction.catalogs.manager.history import History
+from compaction.catalogs.manager.history import CatalogHistory
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RoundStep:
     """What one result led to. `token`: of the round whose answers came; `history`, `decided`: of the log that was read;
     `saved`, `sent`: what was carried out.
     """
@@ -40,13 +40,13 @@ class Step:
     ended: tuple[Ended, ...] = ()
     heard: Round | None = None
     token: int | None = None
-    history: History | None = None
+    history: CatalogHistory | None = None
     decided: Compaction | None = None
     saved: Saved | None = None
     sent: Delivered | None = None
 
 
-def step(memory: CatalogMemory, result: Result, spec: CatalogCompactionSpec, token: int, latest: int = 0) -> Step:
+def step(memory: CatalogMemory, result: Result, spec: CatalogCompactionSpec, token: int, latest: int = 0) -> RoundStep:
     """Results of a round that is forgotten lead to nothing. `token`: of the round whose answers came last. `latest`:
     the last version that the same log had before, 0 when that is not known.
     """
@@ -56,16 +56,16 @@ def step(memory: CatalogMemory, result: Result, spec: CatalogCompactionSpec, tok
         case LogRead() if memory.processes.runs(Process.COMPACTION) and memory.round is not None:
             return _log_read(memory, memory.round, result, spec, token, latest)
         case Saved() if memory.processes.runs(Process.COMPACTION):
-            return _end(replace(Step(memory), saved=result), Process.COMPACTION, _saved(result, memory))
+            return _end(replace(RoundStep(memory), saved=result), Process.COMPACTION, _saved(result, memory))
         case Delivered() if memory.processes.runs(Process.PROPAGATION):
-            return _end(replace(Step(memory), sent=result), Process.PROPAGATION, _delivered(result))
+            return _end(replace(RoundStep(memory), sent=result), Process.PROPAGATION, _delivered(result))
         case Broken():
             return _broken(memory, result)
         case _:
-            return Step(memory)
+            return RoundStep(memory)
 
 
-def _heard(memory: CatalogMemory, heard: Heard, spec: CatalogCompactionSpec) -> Step:
+def _heard(memory: CatalogMemory, heard: Heard, spec: CatalogCompactionSpec) -> RoundStep:
     """Both processes begin. The log is read whatever the answers are: the status says how long the history is."""
     round = Round(
         heard.started_at,
@@ -79,7 +79,7 @@ def _heard(memory: CatalogMemory, heard: Heard, spec: CatalogCompactionSpec) -> 
         spec.trim,
     )
     memory = replace(memory, processes=memory.processes.answered(), round=round)
-    begun = Step(memory, (ReadLog(spec),), heard=round, token=heard.token)
+    begun = RoundStep(memory, (ReadLog(spec),), heard=round, token=heard.token)
     propagation = propagating(round)
     if isinstance(propagation, Propagate) and not spec.dry_run:
         return replace(begun, tasks=(*begun.tasks, SendMinimum(spec, propagation.minimum, heard.token)))
@@ -90,7 +90,7 @@ def _heard(memory: CatalogMemory, heard: Heard, spec: CatalogCompactionSpec) -> 
 
 def _log_read(
     memory: CatalogMemory, round: Round, read: LogRead, spec: CatalogCompactionSpec, token: int, latest: int
-) -> Step:
+) -> RoundStep:
     # An empty prefix is a new log to a process that starts. Here it is known what was there.
     if read.history.latest.version < latest:
         message = (
@@ -98,11 +98,11 @@ def _log_read(
             "deleted, or etcd was restored from an older copy. Restore them; where the catalog begins again on "
             "purpose, delete this object and create it again"
         )
-        return _end(Step(memory), Process.COMPACTION, Finding(Reason.LOG_CORRUPT, message))
+        return _end(RoundStep(memory), Process.COMPACTION, Finding(Reason.LOG_CORRUPT, message))
     round = replace(round, topology=with_assignments(round.topology, spec.topology, read.history))
     decided = compacting(round, read.history, read.read_at)
     memory = replace(memory, round=round, earliest=read.history.earliest.version)
-    found = Step(memory, history=read.history, decided=decided)
+    found = RoundStep(memory, history=read.history, decided=decided)
     if isinstance(decided.step, Cut):
         save = SaveSnapshot(spec, decided.step.candidate, memory.earliest, token, decided.step.trim)
         return replace(found, tasks=(save,))
@@ -145,17 +145,17 @@ def _delivered(sent: Delivered) -> Finding:
     return Finding(Reason.NOT_DELIVERED, f"participant {name} did not take the minimum: {why}{more}", name)
 
 
-def _broken(memory: CatalogMemory, broken: Broken) -> Step:
+def _broken(memory: CatalogMemory, broken: Broken) -> RoundStep:
     finding = Finding(broken.reason, broken.message)
-    found = Step(memory)
-    if broken.work is Work.ASK and memory.processes.stage is Stage.ASKING:
-        found = Step(replace(memory, processes=memory.processes.answered()))
+    found = RoundStep(memory)
+    if broken.work is RoundWork.ASK and memory.processes.stage is Stage.ASKING:
+        found = RoundStep(replace(memory, processes=memory.processes.answered()))
         return _end(_end(found, Process.PROPAGATION, finding), Process.COMPACTION, finding)
-    process = Process.PROPAGATION if broken.work is Work.SEND else Process.COMPACTION
+    process = Process.PROPAGATION if broken.work is RoundWork.SEND else Process.COMPACTION
     return _end(found, process, finding) if memory.processes.runs(process) else found
 
 
-def _end(found: Step, process: Process, finding: Finding) -> Step:
+def _end(found: RoundStep, process: Process, finding: Finding) -> RoundStep:
     memory = replace(found.memory, processes=found.memory.processes.ended(process))
     return replace(found, memory=memory, ended=(*found.ended, Ended(process, finding)))
 

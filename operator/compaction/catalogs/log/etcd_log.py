@@ -28,8 +28,8 @@ from compaction.catalogs.log.layout import (
     FIRST_VERSION,
     STAMP_BYTES,
     Keys,
+    LogSurvey,
     Stored,
-    Survey,
     activation_of,
     pack,
     short_name,
@@ -38,7 +38,7 @@ from compaction.catalogs.log.layout import (
     unpack,
 )
 from compaction.catalogs.log.port import LogEvent, LogTime, Recovered, Renewal, SnapshotOutcome, Watch
-from compaction.catalogs.log.watching import EtcdWatch, Listener, Pace, Position, read_log
+from compaction.catalogs.log.watching import EtcdWatch, Listener, Position, WatchPace, read_log
 from compaction.catalogs.model.entries import Event, Snapshot, VersionedUpdate
 
 _WRITER_BYTES: Final = 8
@@ -60,12 +60,12 @@ class EtcdUpdateLog:
         client: EtcdClient,
         prefix: str,
         *,
-        pace: Pace | None = None,
+        pace: WatchPace | None = None,
         writer: str | None = None,
     ) -> None:
         self._client = client
         self._keys = Keys(prefix.rstrip("/"))
-        self._pace = pace or Pace()
+        self._pace = pace or WatchPace()
         self._writer = secrets.token_bytes(_WRITER_BYTES)
         self._name = short_name(writer or f"{socket.gethostname()}:{os.getpid()}")
         self._writes = count(1)
@@ -205,14 +205,14 @@ class EtcdUpdateLog:
             self._survey()
         self._begun = True
 
-    def _survey(self, version: int = 0) -> Survey:
+    def _survey(self, version: int = 0) -> LogSurvey:
         """The log's numbers, and what it holds of a version."""
         found = surveyed(self._keys, self._client.transaction(layout.survey(self._keys, version)).found)
         if found is None:
             raise CatalogLogRewoundError(self.name, "it does not exist, and it did before")
         return found
 
-    def _was_written(self, version: int, stamp: bytes, found: Survey) -> bool:
+    def _was_written(self, version: int, stamp: bytes, found: LogSurvey) -> bool:
         """Whether an append whose answer was lost wrote its version, which a snapshot has replaced since: the history
         of etcd knows.
         """
@@ -226,7 +226,7 @@ class EtcdUpdateLog:
             raise CatalogLogUncertainError(self.name, reason)
         return unpack(self._keys, key, page.pairs[0].value).stamp == stamp
 
-    def _require_same(self, snapshot: Snapshot, found: Survey) -> None:
+    def _require_same(self, snapshot: Snapshot, found: LogSurvey) -> None:
         """The snapshot stands for what the log holds. It does not after a restore of the log from an older copy, where
         others wrote on.
         """

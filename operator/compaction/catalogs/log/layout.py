@@ -19,9 +19,9 @@ from compaction.catalogs.log.etcd.wire import (
     Absent,
     Compare,
     DeleteRange,
+    EtcdPage,
     Get,
     KeyValue,
-    Page,
     Put,
     Relation,
     Transaction,
@@ -204,7 +204,7 @@ def activation_of(update: VersionedUpdate, timestamp: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class LogSurvey:
     """What the log says of itself. `asked`: the update or snapshot of the version that was asked for."""
 
     version: int
@@ -220,7 +220,7 @@ class Survey:
     """The store's."""
 
 
-def surveyed(keys: Keys, found: Sequence[Page]) -> Survey | None:
+def surveyed(keys: Keys, found: Sequence[EtcdPage]) -> LogSurvey | None:
     """Read what `requests.survey` found; None when the prefix holds no log.
 
     Raises CorruptCatalogLogError for the log of another product, or a part of a log.
@@ -235,7 +235,7 @@ def surveyed(keys: Keys, found: Sequence[Page]) -> Survey | None:
         raise CorruptCatalogLogError(shown(keys.product), f"the log of another product: {product.value[:40]!a}")
     last, cut = _needed(version, keys.version), _needed(snapshot, keys.snapshot)
     number, active = keys.numbers(keys.version, last.value, 2)
-    return Survey(
+    return LogSurvey(
         version=number,
         activation=active,
         snapshot=keys.numbers(keys.snapshot, cut.value)[0],

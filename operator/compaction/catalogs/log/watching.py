@@ -17,7 +17,7 @@ from compaction.catalogs.errors import (
 )
 from compaction.catalogs.log import layout
 from compaction.catalogs.log.etcd.wire import Changes, EtcdClient, Get, KeyValue, Stream
-from compaction.catalogs.log.layout import Keys, Stored, Survey, shown, surveyed, unpack
+from compaction.catalogs.log.layout import Keys, LogSurvey, Stored, shown, surveyed, unpack
 from compaction.catalogs.log.port import LogEvent, Recovered
 from compaction.catalogs.model.entries import Snapshot
 
@@ -54,7 +54,7 @@ class Position:
         """Whether an event of a connection is the next one. Where it is not, the store has been replaced by a copy."""
         return self.version is None or isinstance(stored.event, Snapshot) or stored.event.version == self.version + 1
 
-    def behind(self, survey: Survey) -> bool:
+    def behind(self, survey: LogSurvey) -> bool:
         """Whether the log holds something that is not delivered. Versions decide where they are known: after a
         restore of the store its revisions say nothing.
         """
@@ -62,13 +62,13 @@ class Position:
         cut = survey.snapshot_changed > self.revision if self.snapshot is None else survey.snapshot > self.snapshot
         return appended or cut
 
-    def missed_before(self, survey: Survey) -> bool:
+    def missed_before(self, survey: LogSurvey) -> bool:
         """Whether a connection that begins at the next revision leaves out what is not delivered: the store was
         restored, and counts its revisions from an earlier one.
         """
         return self.behind(survey) and survey.changed <= self.revision
 
-    def missed(self, kept: Iterable[tuple[Stored, int]], survey: Survey, keys: Keys) -> list[Stored]:
+    def missed(self, kept: Iterable[tuple[Stored, int]], survey: LogSurvey, keys: Keys) -> list[Stored]:
         """Of what the log holds, what is not delivered yet: the snapshot first, then versions ascending.
 
         Raises CorruptCatalogLogError for a gap.
@@ -89,7 +89,7 @@ class Position:
         known = self.snapshot if isinstance(stored.event, Snapshot) else self.version
         return revision > self.revision if known is None else stored.event.version > known
 
-    def require_same(self, survey: Survey, log: str) -> None:
+    def require_same(self, survey: LogSurvey, log: str) -> None:
         """Raises CatalogLogRewoundError when the log lacks what was delivered, or has something else in its place."""
         if self.version is None:
             if survey.revision < self.revision:
@@ -140,7 +140,7 @@ def read_log(client: EtcdClient, keys: Keys) -> Reading:
     raise CatalogLogUnavailableError(client.name, f"its history was compacted during each of {ATTEMPTS} readings")
 
 
-def _walk(client: EtcdClient, keys: Keys, survey: Survey) -> Reading:
+def _walk(client: EtcdClient, keys: Keys, survey: LogSurvey) -> Reading:
     if survey.snapshot > max(survey.version, 1):
         raise CorruptCatalogLogError(shown(keys.snapshot), f"is {survey.snapshot}, the last version {survey.version}")
     expected, active, last = survey.snapshot, 0, None
@@ -202,7 +202,7 @@ def pairs_from(client: EtcdClient, keys: Keys, version: int, revision: int) -> I
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class WatchPace:
     """Seconds. `pulse`: between two checks that nothing was missed; after a failure `first_pause`, then twice as long
     each time up to `most_pause`.
     """
@@ -223,7 +223,7 @@ class Listener:
 class EtcdWatch:
     """A `Watch` with two threads: one reads and delivers, the other ends a connection that has fallen silent."""
 
-    def __init__(self, client: EtcdClient, keys: Keys, start: Position, listener: Listener, pace: Pace) -> None:
+    def __init__(self, client: EtcdClient, keys: Keys, start: Position, listener: Listener, pace: WatchPace) -> None:
         self._client, self._keys, self._pace = client, keys, pace
         self._listener = listener
         self._at = start
@@ -287,7 +287,7 @@ class EtcdWatch:
             self._list(survey)
         self._list_again = False
 
-    def _list(self, survey: Survey) -> None:
+    def _list(self, survey: LogSurvey) -> None:
         kept = stored_from(self._client, self._keys, survey.snapshot, survey.revision)
         for stored in self._at.missed(kept, survey, self._keys):
             self._hand_over(stored, survey.revision)
@@ -362,14 +362,14 @@ class EtcdWatch:
         if stream is not None:
             stream.close()
 
-    def _survey(self, at: Position) -> Survey:
+    def _survey(self, at: Position) -> LogSurvey:
         """What the log says of itself. Raises CatalogLogRewoundError when it lacks what was delivered up to `at`."""
         answer = self._client.transaction(layout.survey(self._keys, at.version or 0))
         found = surveyed(self._keys, answer.found)
         if found is None:
             if at.version:
                 raise CatalogLogRewoundError(self._name, "it does not exist, and it did before")
-            found = Survey(0, 0, 1, 0, None, 0, 0, answer.revision)
+            found = LogSurvey(0, 0, 1, 0, None, 0, 0, answer.revision)
         at.require_same(found, self._name)
         return found
 

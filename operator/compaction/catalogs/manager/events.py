@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from compaction.catalogs.manager import futures
 from compaction.catalogs.model import entries as model
-from compaction.catalogs.model.descriptors import Column, Columns, Index, Table, View, Zone, changed
+from compaction.catalogs.model.descriptors import Columns, Index, SystemView, Table, TableColumn, Zone, changed
 
 # What a version changed, for listeners (docs/design/catalogs.md#events).
 
@@ -85,7 +85,7 @@ class ColumnsDropped(TableAltered):
 
 @dataclass(frozen=True, slots=True)
 class ColumnAltered(TableAltered):
-    column: Column
+    column: TableColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class ZoneAltered(CatalogEvent):
 @dataclass(frozen=True, slots=True)
 class SystemViewCreated(CatalogEvent):
     kind = EventKind.SYSTEM_VIEW_CREATE
-    view: View
+    view: SystemView
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,25 +181,25 @@ def _stamped(descriptor: Any, timestamp: int) -> Any:
 
 _At = tuple[int, int]
 _EVENTS: Final[Mapping[type, Callable[[Any, int, _At], CatalogEvent]]] = {
-    model.NewTable: lambda entry, time, at: TableCreated(*at, _stamped(entry.table, time)),
-    model.DropTable: lambda entry, _, at: TableDropped(*at, entry.id),
-    model.RenameTable: lambda entry, _, at: TableRenamed(*at, entry.id, entry.name),
-    model.AlterTableProperties: lambda entry, _, at: TablePropertiesAltered(
+    model.NewTableEntry: lambda entry, time, at: TableCreated(*at, _stamped(entry.table, time)),
+    model.DropTableEntry: lambda entry, _, at: TableDropped(*at, entry.id),
+    model.RenameTableEntry: lambda entry, _, at: TableRenamed(*at, entry.id, entry.name),
+    model.AlterTablePropertiesEntry: lambda entry, _, at: TablePropertiesAltered(
         *at, entry.id, entry.stale_rows_fraction, entry.min_stale_rows_count
     ),
-    model.NewColumns: lambda entry, _, at: ColumnsAdded(*at, entry.table_id, entry.columns),
-    model.AlterColumn: lambda entry, _, at: ColumnAltered(*at, entry.table_id, entry.column),
-    model.DropColumns: lambda entry, _, at: ColumnsDropped(*at, entry.table_id, entry.names),
-    model.NewIndex: lambda entry, time, at: IndexCreated(*at, _stamped(entry.index, time)),
-    model.StartBuildingIndex: lambda entry, _, at: IndexBuilding(*at, entry.id),
-    model.MakeIndexAvailable: lambda entry, _, at: IndexAvailable(*at, entry.id),
-    model.DropIndex: lambda entry, _, at: IndexStopping(*at, entry.id),
-    model.RemoveIndex: lambda entry, _, at: IndexRemoved(*at, entry.id),
-    model.NewZone: lambda entry, time, at: ZoneCreated(*at, _stamped(entry.zone, time)),
-    model.AlterZone: lambda entry, time, at: ZoneAltered(*at, _stamped(entry.zone, time)),
-    model.DropZone: lambda entry, _, at: ZoneDropped(*at, entry.id),
-    model.SetDefaultZone: lambda entry, _, at: DefaultZoneSet(*at, entry.id),
-    model.NewSystemView: lambda entry, time, at: SystemViewCreated(*at, _stamped(entry.view, time)),
+    model.NewColumnsEntry: lambda entry, _, at: ColumnsAdded(*at, entry.table_id, entry.columns),
+    model.AlterColumnEntry: lambda entry, _, at: ColumnAltered(*at, entry.table_id, entry.column),
+    model.DropColumnsEntry: lambda entry, _, at: ColumnsDropped(*at, entry.table_id, entry.names),
+    model.NewIndexEntry: lambda entry, time, at: IndexCreated(*at, _stamped(entry.index, time)),
+    model.StartBuildingIndexEntry: lambda entry, _, at: IndexBuilding(*at, entry.id),
+    model.MakeIndexAvailableEntry: lambda entry, _, at: IndexAvailable(*at, entry.id),
+    model.DropIndexEntry: lambda entry, _, at: IndexStopping(*at, entry.id),
+    model.RemoveIndexEntry: lambda entry, _, at: IndexRemoved(*at, entry.id),
+    model.NewZoneEntry: lambda entry, time, at: ZoneCreated(*at, _stamped(entry.zone, time)),
+    model.AlterZoneEntry: lambda entry, time, at: ZoneAltered(*at, _stamped(entry.zone, time)),
+    model.DropZoneEntry: lambda entry, _, at: ZoneDropped(*at, entry.id),
+    model.SetDefaultZoneEntry: lambda entry, _, at: DefaultZoneSet(*at, entry.id),
+    model.NewSystemViewEntry: lambda entry, time, at: SystemViewCreated(*at, _stamped(entry.view, time)),
 }
 
 

@@ -93,7 +93,7 @@ def as_snapshot_has_them(snapshot: Catalog, before: Catalog, later: Sequence[Cat
 _ACTIVATION = attrgetter("activation_time")
 
 
-class History:
+class CatalogHistory:
     """Immutable: consecutive versions, their activation times ascending, at least one.
 
     Histories that grow from one another share a list and differ in where they end, so that an append costs the same
@@ -151,28 +151,28 @@ class History:
         index = bisect_right(self._catalogs, at, 0, self._end, key=_ACTIVATION)
         return self._catalogs[index - 1] if index else None
 
-    def appended(self, catalog: Catalog) -> History:
+    def appended(self, catalog: Catalog) -> CatalogHistory:
         """With the version after the latest. InapplicableEntryError when it is another, or is not active later."""
         _require_following(self.latest, catalog)
         if self._end == len(self._catalogs):
             self._catalogs.append(catalog)
-            grown: History = History.__new__(History)
+            grown: CatalogHistory = CatalogHistory.__new__(CatalogHistory)
             grown._catalogs = self._catalogs
             grown._end = self._end + 1
             return grown
-        return History([*self, catalog])
+        return CatalogHistory([*self, catalog])
 
-    def followed_by(self, event: LogEvent) -> History:
+    def followed_by(self, event: LogEvent) -> CatalogHistory:
         """With what the log delivered next; errors as `appended`, and those of a snapshot that contradicts itself."""
         if isinstance(event.event, Snapshot):
             return self.snapshotted(restored(event.event))
         return self.with_update(event.event, event.timestamp)
 
-    def with_update(self, update: VersionedUpdate, timestamp: int) -> History:
+    def with_update(self, update: VersionedUpdate, timestamp: int) -> CatalogHistory:
         """With the version that an update of the log, stored at `timestamp`, leads to; errors as `appended`."""
         return self.appended(applied(self.latest, update, timestamp))
 
-    def snapshotted(self, catalog: Catalog) -> History:
+    def snapshotted(self, catalog: Catalog) -> CatalogHistory:
         """When the log replaced everything up to a version by a snapshot of it: from that version on, or that one alone
         when it is later than the latest. Itself when it begins later already.
 
@@ -182,9 +182,9 @@ class History:
             return self
         before = self.find(catalog.version)
         if before is None:
-            return History([catalog])
+            return CatalogHistory([catalog])
         later = self._catalogs[catalog.version - self.earliest.version + 1 : self._end]
-        return History([catalog, *as_snapshot_has_them(catalog, before, later)])
+        return CatalogHistory([catalog, *as_snapshot_has_them(catalog, before, later)])
 
 
 def _require_number(value: int, of: str) -> None:
@@ -201,11 +201,11 @@ def _require_following(before: Catalog, after: Catalog) -> None:
         raise InapplicableEntryError(after.version, "the activation time", reason)
 
 
-START = History([EMPTY])
+START = CatalogHistory([EMPTY])
 """Of an empty log: version 0."""
 
 
-def recovered(events: Iterable[LogEvent]) -> History:
+def recovered(events: Iterable[LogEvent]) -> CatalogHistory:
     """Of a log that was read from its beginning; version 0 is there until history is cut. Errors as `followed_by`."""
     history = START
     for event in events:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from compaction.catalogs.commands.command import PUBLIC, SYSTEM, Command, batch
+from compaction.catalogs.commands.command import PUBLIC, SYSTEM, CatalogCommand, batch
 from compaction.catalogs.commands.schema_commands import CreateSchema, CreateSystemSchema
 from compaction.catalogs.errors import (
     CatalogClosedError,
@@ -23,7 +23,7 @@ from compaction.catalogs.manager import futures
 from compaction.catalogs.manager.clock import ClockGuard, ClockWaits, HybridClock, ThreadTimer, Timer
 from compaction.catalogs.manager.events import EventKind, Listener, Listeners, Readiness, VersionsSkipped, events_of
 from compaction.catalogs.manager.futures import Runner, ThreadRunner
-from compaction.catalogs.manager.history import START, History, Settings, trimmed
+from compaction.catalogs.manager.history import START, CatalogHistory, Settings, trimmed
 from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.descriptors import LOGICAL_BITS, MAXIMUM, MINIMUM
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
@@ -67,7 +67,7 @@ class Execution:
         settings: Settings,
         *,
         runner: Runner,
-        history: Callable[[], History],
+        history: Callable[[], CatalogHistory],
         readiness: Readiness,
         waits: ClockWaits,
     ) -> None:
@@ -81,7 +81,7 @@ class Execution:
         self._waits = waits
         self._saves = futures.Chain()
 
-    def execute(self, commands: Sequence[Command]) -> Future[Executed | None]:
+    def execute(self, commands: Sequence[CatalogCommand]) -> Future[Executed | None]:
         """The answer when every process shows it: also a refusal comes when what it refers to is readable. None for no
         commands.
         """
@@ -90,13 +90,13 @@ class Execution:
         saved = self._saves.add(lambda: self._save(commands, 0))
         return futures.then(saved, self._when_active)
 
-    def execute_in_turn(self, batches: Sequence[Sequence[Command]]) -> list[Future[Executed | None]]:
+    def execute_in_turn(self, batches: Sequence[Sequence[CatalogCommand]]) -> list[Future[Executed | None]]:
         """As `execute` for each, and none begins after one that has failed: its future fails with
         CatalogNotRunError. The waits until versions are active overlap.
         """
         failed = False
 
-        def save(commands: Sequence[Command]) -> Future[_Saved]:
+        def save(commands: Sequence[CatalogCommand]) -> Future[_Saved]:
             if failed:
                 return futures.failed(CatalogNotRunError())
             saved = self._save(commands, 0)
@@ -122,11 +122,11 @@ class Execution:
 
         return futures.then(self._waits.until(moved(saved.time, self._settings.max_skew)), answer)
 
-    def _save(self, commands: Sequence[Command], attempt: int) -> Future[_Saved]:
+    def _save(self, commands: Sequence[CatalogCommand], attempt: int) -> Future[_Saved]:
         running = self._runner.submit(lambda: self._attempt(commands, attempt))
         return futures.then(running, lambda saved: saved)
 
-    def _attempt(self, commands: Sequence[Command], attempt: int) -> Future[_Saved]:
+    def _attempt(self, commands: Sequence[CatalogCommand], attempt: int) -> Future[_Saved]:
         """Against the latest version that this process knows, active or not."""
         if attempt == ATTEMPTS:
             raise CatalogConflictError(ATTEMPTS)
@@ -282,7 +282,7 @@ class CatalogManager:
 
     # --- changes ------------------------------------------------------------------------------------------------------
 
-    def execute(self, commands: Command | Sequence[Command]) -> Future[Executed | None]:
+    def execute(self, commands: CatalogCommand | Sequence[CatalogCommand]) -> Future[Executed | None]:
         """Run a command, or a list of them as one version: all or none. The answer comes when every process shows it.
 
         CatalogValidationError when the rules refuse it, CatalogConflictError when other processes were faster in each
@@ -293,7 +293,7 @@ class CatalogManager:
             return futures.failed(self._error)
         return futures.then(self._begun, lambda _: self._execution.execute(asked))
 
-    def execute_in_turn(self, batches: Sequence[Sequence[Command]]) -> list[Future[Executed | None]]:
+    def execute_in_turn(self, batches: Sequence[Sequence[CatalogCommand]]) -> list[Future[Executed | None]]:
         """As `execute` for each list, a version each, without waiting for one to be active before the next begins. None
         begins after one that has failed: its future fails with CatalogNotRunError.
         """
@@ -326,7 +326,7 @@ class CatalogManager:
     # --- reads --------------------------------------------------------------------------------------------------------
 
     @property
-    def history(self) -> History:
+    def history(self) -> CatalogHistory:
         """All retained versions, as they are now."""
         return self._history
 

@@ -17,8 +17,8 @@ from compaction.catalogs.log.layout import (
     FIRST_VERSION,
     STAMP_BYTES,
     Keys,
+    LogSurvey,
     Stored,
-    Survey,
     head_of,
     pack,
     shown,
@@ -107,13 +107,13 @@ class LogRepair:
             if not done.succeeded and not (done.repeated and self._holds(one.version, value)):
                 raise CatalogRepairError(one.version, "its value has changed since; list the versions again")
 
-    def _survey(self) -> Survey:
+    def _survey(self) -> LogSurvey:
         found = surveyed(self._keys, self._client.transaction(layout.survey(self._keys)).found)
         if found is None:
             raise CorruptCatalogLogError(shown(self._keys.product), "does not exist: the prefix holds no log")
         return found
 
-    def _values(self, survey: Survey) -> Iterator[Stored | UnreadableVersion]:
+    def _values(self, survey: LogSurvey) -> Iterator[Stored | UnreadableVersion]:
         """Every version from the snapshot to the last. A gap is not stepped over: nothing says what was there."""
         expected = survey.snapshot
         for pair in pairs_from(self._client, self._keys, survey.snapshot, survey.revision):
@@ -129,7 +129,7 @@ class LogRepair:
             missing = shown(self._keys.update(expected))
             raise CorruptCatalogLogError(missing, f"is missing; the last is {survey.version}")
 
-    def _replacement(self, one: UnreadableVersion, before: int, later: int | None, survey: Survey) -> Stored:
+    def _replacement(self, one: UnreadableVersion, before: int, later: int | None, survey: LogSurvey) -> Stored:
         """An update of nothing at the time of the value that it replaces: versions keep their times. A time that may be
         damaged itself, since it is not between those of its neighbours, is not kept.
         """

@@ -10,13 +10,18 @@ from typing import Any, Final, NoReturn
 from compaction.catalogs.errors import InapplicableEntryError
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.catalog import Catalog, Names, SharedMap
-from compaction.catalogs.model.descriptors import Columns, Index, IndexStatus, Table, View, changed, later, made
+from compaction.catalogs.model.descriptors import Columns, Index, IndexStatus, SystemView, Table, changed, later, made
 from compaction.catalogs.model.entries import Snapshot
 
 # A version in the making: changes one after the other, then one new catalog.
 
 
-class Draft:
+def _name_of(entry: object) -> str:
+    """The name of an entry as messages have it, such as DropTable."""
+    return type(entry).__name__.removesuffix("Entry")
+
+
+class CatalogDraft:
     """All fields of a catalog, to be replaced. Schemas in `touched` get the timestamp in the end, once.
 
     Methods raise InapplicableEntryError, which names `entry`, for what is not there.
@@ -92,11 +97,11 @@ class Draft:
         return catalog
 
     def missing(self, entry: object, what: str) -> NoReturn:
-        raise InapplicableEntryError(self.version, type(entry).__name__, f"there is no {what}")
+        raise InapplicableEntryError(self.version, _name_of(entry), f"there is no {what}")
 
     def require_new(self, objects: SharedMap[int, Any], id: int, entry: object) -> None:
         if id in objects:
-            raise InapplicableEntryError(self.version, type(entry).__name__, f"the id {id} is taken")
+            raise InapplicableEntryError(self.version, _name_of(entry), f"the id {id} is taken")
 
     def touch(self, schema_id: int, entry: object) -> None:
         """Something in the schema changed."""
@@ -214,7 +219,7 @@ def _require_sound(snapshot: Snapshot) -> None:
         if len(set(found)) != len(found):
             raise InapplicableEntryError(snapshot.version, "the snapshot", f"an id of a {what} is taken twice")
     for contents in snapshot.schemas:
-        inside: tuple[Table | View, ...] = (*contents.tables, *contents.views)
+        inside: tuple[Table | SystemView, ...] = (*contents.tables, *contents.views)
         for one in inside:
             if one.schema_id != contents.schema.id:
                 reason = f"{one.id} is in schema {contents.schema.id} and names schema {one.schema_id}"
@@ -246,7 +251,7 @@ def applied(catalog: Catalog, update: model.VersionedUpdate, timestamp: int) -> 
     """
     if update.version != catalog.version + 1:
         raise InapplicableEntryError(update.version, "the update", f"version {catalog.version} is the one before it")
-    draft = Draft(catalog, timestamp)
+    draft = CatalogDraft(catalog, timestamp)
     _apply(draft, update.entries)
     try:
         return draft.finish(update.version, later(timestamp, update.delay))
@@ -256,24 +261,24 @@ def applied(catalog: Catalog, update: model.VersionedUpdate, timestamp: int) -> 
 
 def with_entries(catalog: Catalog, entries: Iterable[model.Entry], timestamp: int) -> Catalog:
     """`catalog` with its version and time kept, and entries applied. What they change gets `timestamp`."""
-    draft = Draft(catalog, timestamp)
+    draft = CatalogDraft(catalog, timestamp)
     _apply(draft, entries)
     return draft.finish(catalog.version, catalog.activation_time)
 
 
-def _apply(draft: Draft, entries: Iterable[model.Entry]) -> None:
+def _apply(draft: CatalogDraft, entries: Iterable[model.Entry]) -> None:
     for entry in entries:
         _APPLY[type(entry)](draft, entry)
 
 
-def _new_zone(draft: Draft, entry: model.NewZone) -> None:
+def _new_zone(draft: CatalogDraft, entry: model.NewZoneEntry) -> None:
     zone = changed(entry.zone, update_timestamp=draft.timestamp)
     draft.require_new(draft.zones, zone.id, entry)
     draft.zones = draft.zones.put(zone.id, zone)
     draft.zone_names = draft.zone_names.put(zone.name, zone.id)
 
 
-def _alter_zone(draft: Draft, entry: model.AlterZone) -> None:
+def _alter_zone(draft: CatalogDraft, entry: model.AlterZoneEntry) -> None:
     zone = changed(entry.zone, update_timestamp=draft.timestamp)
     before = draft.zones.get(zone.id)
     if before is None:
@@ -283,7 +288,7 @@ def _alter_zone(draft: Draft, entry: model.AlterZone) -> None:
     draft.zones = draft.zones.put(zone.id, zone)
 
 
-def _drop_zone(draft: Draft, entry: model.DropZone) -> None:
+def _drop_zone(draft: CatalogDraft, entry: model.DropZoneEntry) -> None:
     zone = draft.zones.get(entry.id)
     if zone is None or entry.id == draft.default_zone_id:
         draft.missing(entry, f"zone {entry.id} that is not the default")
@@ -291,25 +296,25 @@ def _drop_zone(draft: Draft, entry: model.DropZone) -> None:
     draft.zone_names = draft.zone_names.without(zone.name)
 
 
-def _set_default_zone(draft: Draft, entry: model.SetDefaultZone) -> None:
+def _set_default_zone(draft: CatalogDraft, entry: model.SetDefaultZoneEntry) -> None:
     if entry.id not in draft.zones:
         draft.missing(entry, f"zone {entry.id}")
     draft.default_zone_id = entry.id
 
 
-def _new_schema(draft: Draft, entry: model.NewSchema) -> None:
+def _new_schema(draft: CatalogDraft, entry: model.NewSchemaEntry) -> None:
     contents = entry.contents
     draft.require_new(draft.schemas, contents.schema.id, entry)
     draft.schemas = draft.schemas.put(contents.schema.id, contents.schema)
     draft.schema_names = draft.schema_names.put(contents.schema.name, contents.schema.id)
     draft.touch(contents.schema.id, entry)
-    _apply(draft, [model.NewTable(table) for table in contents.tables])
+    _apply(draft, [model.NewTableEntry(table) for table in contents.tables])
     for index in contents.indexes:
         draft.put_index(resolved(index, draft.tables.get(index.table_id), draft.version), contents.schema.id, entry)
-    _apply(draft, [model.NewSystemView(view) for view in contents.views])
+    _apply(draft, [model.NewSystemViewEntry(view) for view in contents.views])
 
 
-def _drop_schema(draft: Draft, entry: model.DropSchema) -> None:
+def _drop_schema(draft: CatalogDraft, entry: model.DropSchemaEntry) -> None:
     """With the stopping indexes that are left in it."""
     schema = draft.schemas.get(entry.id)
     if schema is None:
@@ -326,28 +331,28 @@ def _drop_schema(draft: Draft, entry: model.DropSchema) -> None:
     draft.schema_names = draft.schema_names.without(schema.name)
 
 
-def _new_table(draft: Draft, entry: model.NewTable) -> None:
+def _new_table(draft: CatalogDraft, entry: model.NewTableEntry) -> None:
     table = changed(entry.table, update_timestamp=draft.timestamp)
     draft.require_new(draft.tables, table.id, entry)
     draft.put_table(table, entry)
     draft.table_names = draft.table_names.put((table.schema_id, table.name), table.id)
 
 
-def _drop_table(draft: Draft, entry: model.DropTable) -> None:
+def _drop_table(draft: CatalogDraft, entry: model.DropTableEntry) -> None:
     table = draft.table(entry.id, entry)
     draft.touch(table.schema_id, entry)
     draft.tables = draft.tables.without(table.id)
     draft.table_names = draft.table_names.without((table.schema_id, table.name))
 
 
-def _rename_table(draft: Draft, entry: model.RenameTable) -> None:
+def _rename_table(draft: CatalogDraft, entry: model.RenameTableEntry) -> None:
     table = draft.table(entry.id, entry)
     names = draft.table_names.without((table.schema_id, table.name))
     draft.table_names = names.put((table.schema_id, entry.name), table.id)
     draft.put_table(changed(table, name=entry.name, update_timestamp=draft.timestamp), entry)
 
 
-def _alter_properties(draft: Draft, entry: model.AlterTableProperties) -> None:
+def _alter_properties(draft: CatalogDraft, entry: model.AlterTablePropertiesEntry) -> None:
     table = draft.table(entry.id, entry)
     fraction, count = entry.stale_rows_fraction, entry.min_stale_rows_count
     after = changed(
@@ -359,7 +364,7 @@ def _alter_properties(draft: Draft, entry: model.AlterTableProperties) -> None:
     draft.put_table(after, entry)
 
 
-def _put_columns(draft: Draft, entry: object, table: Table, columns: Columns, following: int) -> None:
+def _put_columns(draft: CatalogDraft, entry: object, table: Table, columns: Columns, following: int) -> None:
     """A further version of the table's columns."""
     after = changed(
         table, versions=(*table.versions, columns), next_column_id=following, update_timestamp=draft.timestamp
@@ -367,14 +372,14 @@ def _put_columns(draft: Draft, entry: object, table: Table, columns: Columns, fo
     draft.put_table(after, entry)
 
 
-def _new_columns(draft: Draft, entry: model.NewColumns) -> None:
+def _new_columns(draft: CatalogDraft, entry: model.NewColumnsEntry) -> None:
     table = draft.table(entry.table_id, entry)
     following = table.next_column_id
     added = [changed(column, id=id) for id, column in enumerate(entry.columns, following)]
     _put_columns(draft, entry, table, (*table.columns, *added), following + len(added))
 
 
-def _alter_column(draft: Draft, entry: model.AlterColumn) -> None:
+def _alter_column(draft: CatalogDraft, entry: model.AlterColumnEntry) -> None:
     table = draft.table(entry.table_id, entry)
     before = table.column(entry.column.name)
     if before is None:
@@ -384,7 +389,7 @@ def _alter_column(draft: Draft, entry: model.AlterColumn) -> None:
     _put_columns(draft, entry, table, columns, table.next_column_id)
 
 
-def _drop_columns(draft: Draft, entry: model.DropColumns) -> None:
+def _drop_columns(draft: CatalogDraft, entry: model.DropColumnsEntry) -> None:
     table = draft.table(entry.table_id, entry)
     columns = tuple(column for column in table.columns if column.name not in entry.names)
     kept = {column.id for column in columns}
@@ -393,27 +398,27 @@ def _drop_columns(draft: Draft, entry: model.DropColumns) -> None:
     _put_columns(draft, entry, table, columns, table.next_column_id)
 
 
-def _new_index(draft: Draft, entry: model.NewIndex) -> None:
+def _new_index(draft: CatalogDraft, entry: model.NewIndexEntry) -> None:
     table = draft.table(entry.index.table_id, entry)
     draft.put_index(resolved(entry.index, table, draft.version), table.schema_id, entry)
 
 
-def _index_status(status: IndexStatus) -> Callable[[Draft, Any], None]:
-    def apply(draft: Draft, entry: Any) -> None:
+def _index_status(status: IndexStatus) -> Callable[[CatalogDraft, Any], None]:
+    def apply(draft: CatalogDraft, entry: Any) -> None:
         draft.change_index(changed(draft.index(entry.id, entry), status=status), entry)
 
     return apply
 
 
-def _rename_index(draft: Draft, entry: model.RenameIndex) -> None:
+def _rename_index(draft: CatalogDraft, entry: model.RenameIndexEntry) -> None:
     draft.change_index(changed(draft.index(entry.id, entry), name=entry.name), entry)
 
 
-def _remove_index(draft: Draft, entry: model.RemoveIndex) -> None:
+def _remove_index(draft: CatalogDraft, entry: model.RemoveIndexEntry) -> None:
     draft.remove_index(entry.id, entry)
 
 
-def _new_view(draft: Draft, entry: model.NewSystemView) -> None:
+def _new_view(draft: CatalogDraft, entry: model.NewSystemViewEntry) -> None:
     view = changed(entry.view, update_timestamp=draft.timestamp)
     key = (view.schema_id, view.name)
     before = draft.view_names.get(key)
@@ -424,30 +429,30 @@ def _new_view(draft: Draft, entry: model.NewSystemView) -> None:
     draft.view_names = draft.view_names.put(key, view.id)
 
 
-def _advance_ids(draft: Draft, entry: model.AdvanceIds) -> None:
+def _advance_ids(draft: CatalogDraft, entry: model.AdvanceIdsEntry) -> None:
     draft.last_id += entry.delta
 
 
-_APPLY: Final[dict[type, Callable[[Draft, Any], None]]] = {
-    model.NewZone: _new_zone,
-    model.AlterZone: _alter_zone,
-    model.DropZone: _drop_zone,
-    model.SetDefaultZone: _set_default_zone,
-    model.NewSchema: _new_schema,
-    model.DropSchema: _drop_schema,
-    model.NewTable: _new_table,
-    model.DropTable: _drop_table,
-    model.RenameTable: _rename_table,
-    model.AlterTableProperties: _alter_properties,
-    model.NewColumns: _new_columns,
-    model.AlterColumn: _alter_column,
-    model.DropColumns: _drop_columns,
-    model.NewIndex: _new_index,
-    model.StartBuildingIndex: _index_status(IndexStatus.BUILDING),
-    model.MakeIndexAvailable: _index_status(IndexStatus.AVAILABLE),
-    model.DropIndex: _index_status(IndexStatus.STOPPING),
-    model.RemoveIndex: _remove_index,
-    model.RenameIndex: _rename_index,
-    model.NewSystemView: _new_view,
-    model.AdvanceIds: _advance_ids,
+_APPLY: Final[dict[type, Callable[[CatalogDraft, Any], None]]] = {
+    model.NewZoneEntry: _new_zone,
+    model.AlterZoneEntry: _alter_zone,
+    model.DropZoneEntry: _drop_zone,
+    model.SetDefaultZoneEntry: _set_default_zone,
+    model.NewSchemaEntry: _new_schema,
+    model.DropSchemaEntry: _drop_schema,
+    model.NewTableEntry: _new_table,
+    model.DropTableEntry: _drop_table,
+    model.RenameTableEntry: _rename_table,
+    model.AlterTablePropertiesEntry: _alter_properties,
+    model.NewColumnsEntry: _new_columns,
+    model.AlterColumnEntry: _alter_column,
+    model.DropColumnsEntry: _drop_columns,
+    model.NewIndexEntry: _new_index,
+    model.StartBuildingIndexEntry: _index_status(IndexStatus.BUILDING),
+    model.MakeIndexAvailableEntry: _index_status(IndexStatus.AVAILABLE),
+    model.DropIndexEntry: _index_status(IndexStatus.STOPPING),
+    model.RemoveIndexEntry: _remove_index,
+    model.RenameIndexEntry: _rename_index,
+    model.NewSystemViewEntry: _new_view,
+    model.AdvanceIdsEntry: _advance_ids,
 }

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from compaction.catalogs.errors import CatalogArgumentError
-from compaction.catalogs.model.descriptors import MINIMUM, Index, Schema, SchemaContents, Table, View, Zone
+from compaction.catalogs.model.descriptors import MINIMUM, Index, Schema, SchemaContents, SystemView, Table, Zone
 from compaction.catalogs.model.entries import Snapshot
 
 # A map that shares with the map it was made from whatever did not change.
@@ -167,7 +167,7 @@ class Catalog:
     schemas: SharedMap[int, Schema] = field(default_factory=SharedMap)
     tables: SharedMap[int, Table] = field(default_factory=SharedMap)
     indexes: SharedMap[int, Index] = field(default_factory=SharedMap)
-    views: SharedMap[int, View] = field(default_factory=SharedMap)
+    views: SharedMap[int, SystemView] = field(default_factory=SharedMap)
     zone_names: SharedMap[str, int] = field(default_factory=SharedMap)
     schema_names: SharedMap[str, int] = field(default_factory=SharedMap)
     table_names: Names = field(default_factory=SharedMap)
@@ -203,7 +203,7 @@ class Catalog:
         id = self.index_names.get((schema.id, name))
         return None if id is None else self.indexes[id]
 
-    def view(self, schema: Schema, name: str) -> View | None:
+    def view(self, schema: Schema, name: str) -> SystemView | None:
         _require_schema(schema)
         id = self.view_names.get((schema.id, name))
         return None if id is None else self.views[id]
@@ -226,7 +226,7 @@ class Catalog:
         """Schemas with all that is in them, everything by ascending id."""
         tables: dict[int, list[Table]] = {id: [] for id in self.schemas}
         indexes: dict[int, list[Index]] = {id: [] for id in self.schemas}
-        views: dict[int, list[View]] = {id: [] for id in self.schemas}
+        views: dict[int, list[SystemView]] = {id: [] for id in self.schemas}
         for table in self.tables.values():
             tables[table.schema_id].append(table)
         for index in self.indexes.values():

@@ -182,14 +182,14 @@ class Period(NamedTuple):
     days: int
 
 
-class Duration(NamedTuple):
+class DurationValue(NamedTuple):
     """Seconds, and nanoseconds after them."""
 
     second: int
     nano: int
 
 
-Value = None | bool | int | str | bytes | Decimal | Date | Time | DateTime | Timestamp | Uuid | Period | Duration
+Value = None | bool | int | str | bytes | Decimal | Date | Time | DateTime | Timestamp | Uuid | Period | DurationValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ def _moment_fault(moment: Timestamp) -> str | None:
     return None if legal else f"no moment is {moment.second} s and {moment.nano} ns after the epoch"
 
 
-def _duration_fault(duration: Duration) -> str | None:
+def _duration_fault(duration: DurationValue) -> str | None:
     if not 0 <= duration.nano < _NANOS:
         return f"no duration has {duration.nano} ns"
     return _signed(64)(duration.second)
@@ -290,7 +290,7 @@ _RULES: Final[Mapping[ColumnType, tuple[type, Callable[..., str | None]]]] = {
     ColumnType.STRING: (str, lambda _: None),
     ColumnType.BYTE_ARRAY: (bytes, lambda _: None),
     ColumnType.PERIOD: (Period, _each(_signed(32))),
-    ColumnType.DURATION: (Duration, _duration_fault),
+    ColumnType.DURATION: (DurationValue, _duration_fault),
 }
 """The type of Python of each type of constants, and its range. Each limit is that of the reference's own types."""
 
@@ -343,7 +343,7 @@ class Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table version or of a system view."""
 
     id: int
@@ -356,7 +356,7 @@ class Column:
     default: Default
 
 
-Columns = tuple[Column, ...]
+Columns = tuple[TableColumn, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,10 +396,10 @@ class Table:
         """Ids of the columns that place a row."""
         return self.pk_column_ids if self.colocation_column_ids is None else self.colocation_column_ids
 
-    def column(self, name: str) -> Column | None:
+    def column(self, name: str) -> TableColumn | None:
         return next((column for column in self.columns if column.name == name), None)
 
-    def column_by_id(self, id: int) -> Column | None:
+    def column_by_id(self, id: int) -> TableColumn | None:
         return next((column for column in self.columns if column.id == id), None)
 
 
@@ -429,7 +429,7 @@ class Index:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class SystemView:
     """A system view."""
 
     id: int
@@ -447,7 +447,7 @@ class SchemaContents:
     schema: Schema
     tables: tuple[Table, ...] = ()
     indexes: tuple[Index, ...] = ()
-    views: tuple[View, ...] = ()
+    views: tuple[SystemView, ...] = ()
 
 
 # Descriptors with other values in some fields.

@@ -4,67 +4,67 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from compaction.catalogs.model.descriptors import Column, Columns, Index, SchemaContents, Table, View, Zone
+from compaction.catalogs.model.descriptors import Columns, Index, SchemaContents, SystemView, Table, TableColumn, Zone
 
 
 @dataclass(frozen=True, slots=True)
-class NewZone:
+class NewZoneEntry:
     """A zone appears."""
 
     zone: Zone
 
 
 @dataclass(frozen=True, slots=True)
-class AlterZone:
+class AlterZoneEntry:
     """A zone is replaced by another with its id."""
 
     zone: Zone
 
 
 @dataclass(frozen=True, slots=True)
-class DropZone:
+class DropZoneEntry:
     """A zone disappears."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
-class SetDefaultZone:
+class SetDefaultZoneEntry:
     """Tables that name no zone are in this one from now on."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
-class NewSchema:
+class NewSchemaEntry:
     """A schema appears, as a rule empty."""
 
     contents: SchemaContents
 
 
 @dataclass(frozen=True, slots=True)
-class DropSchema:
+class DropSchemaEntry:
     """A schema disappears; entries before it drop what it holds."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
-class NewTable:
+class NewTableEntry:
     """A table appears; its primary key index is an entry of its own."""
 
     table: Table
 
 
 @dataclass(frozen=True, slots=True)
-class DropTable:
+class DropTableEntry:
     """A table disappears; entries before it remove its indexes."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
-class RenameTable:
+class RenameTableEntry:
     """A table gets another name."""
 
     id: int
@@ -72,7 +72,7 @@ class RenameTable:
 
 
 @dataclass(frozen=True, slots=True)
-class AlterTableProperties:
+class AlterTablePropertiesEntry:
     """Properties of a table that are not None replace its own."""
 
     id: int
@@ -81,7 +81,7 @@ class AlterTableProperties:
 
 
 @dataclass(frozen=True, slots=True)
-class NewColumns:
+class NewColumnsEntry:
     """A version of the table's columns with these after the others; their ids are assigned when it is applied."""
 
     columns: Columns
@@ -89,15 +89,15 @@ class NewColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class AlterColumn:
+class AlterColumnEntry:
     """A version of the table's columns with this in the place of the one of its name, whose id it gets."""
 
-    column: Column
+    column: TableColumn
     table_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class DropColumns:
+class DropColumnsEntry:
     """A version of the table's columns without these names. `names`: sorted, each once."""
 
     table_id: int
@@ -105,42 +105,42 @@ class DropColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class NewIndex:
+class NewIndexEntry:
     """An index appears."""
 
     index: Index
 
 
 @dataclass(frozen=True, slots=True)
-class StartBuildingIndex:
+class StartBuildingIndexEntry:
     """REGISTERED becomes BUILDING."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
-class MakeIndexAvailable:
+class MakeIndexAvailableEntry:
     """BUILDING becomes AVAILABLE."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
-class DropIndex:
+class DropIndexEntry:
     """AVAILABLE becomes STOPPING: the index is still in the catalog, its name is free."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveIndex:
+class RemoveIndexEntry:
     """An index disappears."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
-class RenameIndex:
+class RenameIndexEntry:
     """An index gets another name."""
 
     id: int
@@ -148,41 +148,41 @@ class RenameIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class NewSystemView:
+class NewSystemViewEntry:
     """A system view appears, or takes the place of the one of its name."""
 
-    view: View
+    view: SystemView
 
 
 @dataclass(frozen=True, slots=True)
-class AdvanceIds:
+class AdvanceIdsEntry:
     """The generator of object ids moves by `delta`."""
 
     delta: int
 
 
 Entry = (
-    NewZone
-    | AlterZone
-    | DropZone
-    | SetDefaultZone
-    | NewSchema
-    | DropSchema
-    | NewTable
-    | DropTable
-    | RenameTable
-    | AlterTableProperties
-    | NewColumns
-    | AlterColumn
-    | DropColumns
-    | NewIndex
-    | StartBuildingIndex
-    | MakeIndexAvailable
-    | DropIndex
-    | RemoveIndex
-    | RenameIndex
-    | NewSystemView
-    | AdvanceIds
+    NewZoneEntry
+    | AlterZoneEntry
+    | DropZoneEntry
+    | SetDefaultZoneEntry
+    | NewSchemaEntry
+    | DropSchemaEntry
+    | NewTableEntry
+    | DropTableEntry
+    | RenameTableEntry
+    | AlterTablePropertiesEntry
+    | NewColumnsEntry
+    | AlterColumnEntry
+    | DropColumnsEntry
+    | NewIndexEntry
+    | StartBuildingIndexEntry
+    | MakeIndexAvailableEntry
+    | DropIndexEntry
+    | RemoveIndexEntry
+    | RenameIndexEntry
+    | NewSystemViewEntry
+    | AdvanceIdsEntry
 )
 
 

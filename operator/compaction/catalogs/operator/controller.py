@@ -41,7 +41,7 @@ from compaction.kube.client.transport import CATALOG_COMPACTIONS, Obj, Resource
 from compaction.kube.controller import PolicyController
 from compaction.kube.executor.events import EventType
 from compaction.kube.gather import ParsedObjects, identity
-from compaction.kube.informer.cache import CacheChange, CatalogKey, Delta, ObjectKey, key_of
+from compaction.kube.informer.cache import CacheChange, CacheKey, CatalogKey, Delta, key_of
 from compaction.kube.informer.queue import AGAIN
 from compaction.kube.replica.runtime import Runtime
 
@@ -256,7 +256,7 @@ class Controllers:
         """See `kube.replica.runtime.Controller`."""
         (self._catalogs if resource == CATALOG_COMPACTIONS else self._policies).observed(resource, delta)
 
-    async def reconcile(self, key: ObjectKey) -> float | None:
+    async def reconcile(self, key: CacheKey) -> float | None:
         """See `kube.replica.runtime.Controller`."""
         if isinstance(key, CatalogKey):
             return await self._catalogs.reconcile(key)

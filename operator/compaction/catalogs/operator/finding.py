@@ -12,7 +12,7 @@ from typing import Final
 
 from compaction.api.catalog.catalog_spec import CatalogCompactionSpec, ParticipantSelector
 from compaction.api.names import CATALOG_KIND
-from compaction.catalogs.compaction.round import Answer, Unanswered
+from compaction.catalogs.compaction.round import ParticipantAnswer, Unanswered
 from compaction.catalogs.log.etcd.gateway import GatewayClient
 from compaction.catalogs.log.etcd.wire import Endpoint, EtcdSettings, Tls
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
@@ -24,7 +24,7 @@ from compaction.kube.client.api import ApiClient
 from compaction.kube.client.secrets import may_not_read, secret_values
 from compaction.kube.client.tokens import OwnTokens
 from compaction.kube.client.transport import PODS, SECRETS, Obj
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 from compaction.serving.service import is_loopback
 from compaction.storage.errors import SecretError, SecretForbiddenError, SecretMissingError
 
@@ -90,7 +90,7 @@ class HttpParticipants:
 
     async def ask(
         self, spec: CatalogCompactionSpec, addresses: Sequence[ParticipantAddress], credentials: Credentials
-    ) -> tuple[tuple[Answer, ...], tuple[Unanswered, ...]]:
+    ) -> tuple[tuple[ParticipantAnswer, ...], tuple[Unanswered, ...]]:
         """See `ports.Participants`."""
         async with self._client(spec, credentials) as client:
             found = await ask_all(client, addresses)
@@ -163,7 +163,7 @@ class ClusterPlaces:
             found += addresses_of(pods.items, selector, plain=spec.participants.plain_http)
         return tuple(sorted(found, key=lambda one: one.name))
 
-    async def credentials(self, key: ObjectKey, spec: CatalogCompactionSpec) -> Credentials:
+    async def credentials(self, key: CacheKey, spec: CatalogCompactionSpec) -> Credentials:
         """See `ports.Places`. Raises OwnTokenError too."""
         user = f"{CATALOG_KIND}/{key.name}"
         secrets = {name: await self._read(key.namespace, name, user) for name in spec.secret_names}

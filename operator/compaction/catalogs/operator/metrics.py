@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from compaction.api.catalog.catalog import ANSWERED, CatalogCompactionStatus, ProcessStatus, RequiredTime
 from compaction.api.catalog.reasons import Outcome, Process, Reason, Stage
 from compaction.catalogs.compaction.observations import CatalogDecision
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 from compaction.kube.metrics.conditions import ConditionMetrics
 
 _CATALOG: Final = ("namespace", "catalog")
@@ -66,9 +66,9 @@ class CatalogMetrics:
             buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120),
         )
         self._plain = (self.versions, self.behind, self.earliest, self.latest, self.watermark, self.propagated)
-        self._series: dict[ObjectKey, dict[Gauge, set[tuple[str, ...]]]] = {}
+        self._series: dict[CacheKey, dict[Gauge, set[tuple[str, ...]]]] = {}
 
-    def measure(self, key: ObjectKey, before: CatalogCompactionStatus, decision: CatalogDecision) -> None:
+    def measure(self, key: CacheKey, before: CatalogCompactionStatus, decision: CatalogDecision) -> None:
         """Set the gauges from the status after a decision, count what it added to the one `before` it."""
         status = decision.memory.status
         if decision.forget:
@@ -80,7 +80,7 @@ class CatalogMetrics:
         self._measure_answers(key, status)
         self._count(key, before, status, decision)
 
-    def _measure_history(self, key: ObjectKey, status: CatalogCompactionStatus) -> None:
+    def _measure_history(self, key: CacheKey, status: CatalogCompactionStatus) -> None:
         if status.earliest_version is not None and status.latest_version is not None:
             self.earliest.labels(*key).set(status.earliest_version)
             self.latest.labels(*key).set(status.latest_version)
@@ -94,7 +94,7 @@ class CatalogMetrics:
         self._only(key, self.required, pin, pin.time if pin is not None else None)
         self._only(key, self.pinned, pin, pin.since if pin is not None else None)
 
-    def _measure_answers(self, key: ObjectKey, status: CatalogCompactionStatus) -> None:
+    def _measure_answers(self, key: CacheKey, status: CatalogCompactionStatus) -> None:
         """While participants are asked, the numbers are those of the round before."""
         round = status.round
         if round is not None and round.stage is not Stage.ASKING:
@@ -107,7 +107,7 @@ class CatalogMetrics:
             labels = (Process.COMPACTION.value, Outcome.SUCCEEDED.value)
             self._set(key, self.last_end, labels, status.last_compaction_time.timestamp())
 
-    def _measure_end(self, key: ObjectKey, process: Process, ended: ProcessStatus) -> None:
+    def _measure_end(self, key: CacheKey, process: Process, ended: ProcessStatus) -> None:
         shown = (process.value, ended.outcome.value, ended.reason)
         for known in self._known(key, self.last_outcome) | {shown}:
             if known[0] == process:
@@ -115,7 +115,7 @@ class CatalogMetrics:
         self._set(key, self.last_end, (process.value, ended.outcome.value), ended.finished_at.timestamp())
 
     def _count(
-        self, key: ObjectKey, before: CatalogCompactionStatus, after: CatalogCompactionStatus, decision: CatalogDecision
+        self, key: CacheKey, before: CatalogCompactionStatus, after: CatalogCompactionStatus, decision: CatalogDecision
     ) -> None:
         """Counters exist from the first decision on: one that appears with its first event has never grown."""
         for process in Process:
@@ -130,7 +130,7 @@ class CatalogMetrics:
         for seconds in decision.round_seconds:
             durations.observe(seconds)
 
-    def _only(self, key: ObjectKey, gauge: Gauge, pin: RequiredTime | None, moment: datetime | None) -> None:
+    def _only(self, key: CacheKey, gauge: Gauge, pin: RequiredTime | None, moment: datetime | None) -> None:
         """The series of the pin that is; that of the one before goes, so that names do not add up."""
         labels = (pin.reason, pin.participant) if pin is not None and moment is not None else None
         known = self._known(key, gauge)
@@ -140,14 +140,14 @@ class CatalogMetrics:
         if labels is not None and moment is not None:
             self._set(key, gauge, labels, moment.timestamp())
 
-    def _known(self, key: ObjectKey, gauge: Gauge) -> set[tuple[str, ...]]:
+    def _known(self, key: CacheKey, gauge: Gauge) -> set[tuple[str, ...]]:
         return self._series.setdefault(key, {}).setdefault(gauge, set())
 
-    def _set(self, key: ObjectKey, gauge: Gauge, labels: tuple[str, ...], value: float) -> None:
+    def _set(self, key: CacheKey, gauge: Gauge, labels: tuple[str, ...], value: float) -> None:
         self._known(key, gauge).add(labels)
         gauge.labels(*key, *labels).set(value)
 
-    def forget(self, key: ObjectKey) -> None:
+    def forget(self, key: CacheKey) -> None:
         """Drop the gauges of a deleted catalog."""
         self.conditions.forget(key)
         for gauge in self._plain:

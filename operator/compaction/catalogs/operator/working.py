@@ -20,13 +20,13 @@ from compaction.catalogs.compaction.observations import (
     LogRead,
     ReadLog,
     Result,
+    RoundWork,
     Saved,
     SaveSnapshot,
     SendMinimum,
     Task,
-    Work,
 )
-from compaction.catalogs.compaction.round import Answer, Unanswered, history_of
+from compaction.catalogs.compaction.round import ParticipantAnswer, Unanswered, history_of
 from compaction.catalogs.errors import (
     CatalogError,
     CatalogLogAccessError,
@@ -45,7 +45,7 @@ from compaction.catalogs.log.port import LogEvent, SnapshotOutcome, UpdateLog
 from compaction.catalogs.model.entries import Snapshot
 from compaction.catalogs.serving.client import ParticipantAddress
 from compaction.errors import ApiError, ForbiddenError
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 from compaction.serving.errors import OwnTokenError
 from compaction.storage.errors import SecretError, SecretForbiddenError
 
@@ -72,7 +72,7 @@ class Places(Protocol):
         """Addresses of all participants that can run, by name. Raises ApiError."""
         ...
 
-    async def credentials(self, key: ObjectKey, spec: CatalogCompactionSpec) -> Credentials:
+    async def credentials(self, key: CacheKey, spec: CatalogCompactionSpec) -> Credentials:
         """What the Secrets hold that are for it. Raises SecretError naming the Secret and the key, ApiError."""
         ...
 
@@ -82,7 +82,7 @@ class Participants(Protocol):
 
     async def ask(
         self, spec: CatalogCompactionSpec, addresses: Sequence[ParticipantAddress], credentials: Credentials
-    ) -> tuple[tuple[Answer, ...], tuple[Unanswered, ...]]:
+    ) -> tuple[tuple[ParticipantAnswer, ...], tuple[Unanswered, ...]]:
         """Every participant is in one of the two."""
         ...
 
@@ -168,17 +168,17 @@ class RoundState:
     events: tuple[LogEvent, ...] = field(default=(), repr=False)
 
 
-def work_of(task: Task) -> Work:
+def work_of(task: Task) -> RoundWork:
     """Which work a task is."""
     match task:
         case Ask():
-            return Work.ASK
+            return RoundWork.ASK
         case ReadLog():
-            return Work.READ
+            return RoundWork.READ
         case SaveSnapshot():
-            return Work.SAVE
+            return RoundWork.SAVE
         case SendMinimum():
-            return Work.SEND
+            return RoundWork.SEND
 
 
 class CatalogWork:
@@ -200,7 +200,7 @@ class CatalogWork:
         self._is_leader = is_leader
         self._threads = asyncio.Semaphore(LOG_THREADS)
 
-    async def do(self, key: ObjectKey, state: RoundState, task: Task) -> Result:
+    async def do(self, key: CacheKey, state: RoundState, task: Task) -> Result:
         """The result of a task; a failure that is expected is a result too."""
         work = work_of(task)
         try:
@@ -209,22 +209,22 @@ class CatalogWork:
             found = failure_of(error)
             return Broken(work, found.reason, found.message)
 
-    async def _do(self, key: ObjectKey, state: RoundState, task: Task) -> Result:
+    async def _do(self, key: CacheKey, state: RoundState, task: Task) -> Result:
         credentials = await self._places.credentials(key, task.spec)
         match task:
             case Ask():
                 if not self._is_leader():
-                    return Broken(Work.ASK, Reason.FENCED, _NOT_LEADING)
+                    return Broken(RoundWork.ASK, Reason.FENCED, _NOT_LEADING)
                 return await self._ask(key.namespace, state, task, credentials)
             case ReadLog(spec):
                 return await self._with_log(spec, credentials, lambda log: self._read(state, log))
             case SaveSnapshot(spec):
                 if not self._is_leader():
-                    return Broken(Work.SAVE, Reason.FENCED, _NOT_LEADING)
+                    return Broken(RoundWork.SAVE, Reason.FENCED, _NOT_LEADING)
                 return await self._with_log(spec, credentials, lambda log: save(log, task, state.events))
             case SendMinimum(spec, minimum, token):
                 if not self._is_leader():
-                    return Broken(Work.SEND, Reason.FENCED, _NOT_LEADING)
+                    return Broken(RoundWork.SEND, Reason.FENCED, _NOT_LEADING)
                 refused = await self._participants.send(spec, state.addresses, credentials, minimum, token)
                 return Delivered(minimum, refused)
 

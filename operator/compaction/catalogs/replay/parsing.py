@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from compaction.catalogs.commands import schema_commands, table_commands, zone_commands
-from compaction.catalogs.commands.command import ColumnSpec, Command
+from compaction.catalogs.commands.command import CatalogCommand, ColumnSpec
 from compaction.catalogs.errors import (
     CatalogValidationError,
     IndexNotFoundError,
@@ -26,7 +26,7 @@ from compaction.catalogs.model.descriptors import (
     DateTime,
     Decimal,
     Default,
-    Duration,
+    DurationValue,
     Function,
     IndexKind,
     Period,
@@ -103,7 +103,7 @@ _READ: Final[Mapping[ColumnType, Callable[[Any], Value]]] = {
     ColumnType.UUID: _uuid,
     ColumnType.BYTE_ARRAY: bytes.fromhex,
     ColumnType.PERIOD: lambda shown: Period(shown["years"], shown["months"], shown["days"]),
-    ColumnType.DURATION: lambda shown: Duration(shown["seconds"], shown["nano"]),
+    ColumnType.DURATION: lambda shown: DurationValue(shown["seconds"], shown["nano"]),
 }
 
 
@@ -120,7 +120,7 @@ ERRORS: Final[Mapping[type[Exception], str]] = {
 _Shown = Mapping[str, Any]
 
 
-def command_of(shown: _Shown) -> Command:
+def command_of(shown: _Shown) -> CatalogCommand:
     """One command. CatalogValidationError when its parameters are refused; KeyError or ValueError when it is none."""
     return _COMMANDS[shown["type"]](shown)
 
@@ -156,7 +156,7 @@ def _optional(names: list[str] | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
 
 
-def _create_table(shown: _Shown) -> Command:
+def _create_table(shown: _Shown) -> CatalogCommand:
     key = shown.get("pk") or {}
     return table_commands.CreateTable(
         shown["schema"],
@@ -174,7 +174,7 @@ def _create_table(shown: _Shown) -> Command:
     )
 
 
-def _create_zone(shown: _Shown) -> Command:
+def _create_zone(shown: _Shown) -> CatalogCommand:
     return zone_commands.CreateZone(
         shown["zone"],
         tuple(shown.get("storageProfiles") or ()),
@@ -189,7 +189,7 @@ def _create_zone(shown: _Shown) -> Command:
     )
 
 
-def _alter_zone(shown: _Shown) -> Command:
+def _alter_zone(shown: _Shown) -> CatalogCommand:
     return zone_commands.AlterZone(
         shown["zone"],
         shown.get("ifExists", False),
@@ -203,7 +203,7 @@ def _alter_zone(shown: _Shown) -> Command:
     )
 
 
-def _alter_column(shown: _Shown) -> Command:
+def _alter_column(shown: _Shown) -> CatalogCommand:
     default: Default = NULL if shown.get("dropDefault") else default_of(shown.get("default"))
     return table_commands.AlterColumn(
         shown["schema"],
@@ -219,7 +219,7 @@ def _alter_column(shown: _Shown) -> Command:
     )
 
 
-def _create_index(shown: _Shown) -> Command:
+def _create_index(shown: _Shown) -> CatalogCommand:
     return schema_commands.CreateIndex(
         shown["schema"],
         shown["index"],
@@ -232,7 +232,7 @@ def _create_index(shown: _Shown) -> Command:
     )
 
 
-_COMMANDS: Final[Mapping[str, Callable[[_Shown], Command]]] = {
+_COMMANDS: Final[Mapping[str, Callable[[_Shown], CatalogCommand]]] = {
     "CREATE_SCHEMA": lambda shown: schema_commands.CreateSchema(shown["schema"], shown.get("ifNotExists", False)),
     "DROP_SCHEMA": lambda shown: schema_commands.DropSchema(
         shown["schema"], shown.get("cascade", False), shown.get("ifExists", False)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from compaction.catalogs.codec.codec import decode, encode
-from compaction.catalogs.commands.command import Command
+from compaction.catalogs.commands.command import CatalogCommand
 from compaction.catalogs.errors import CatalogError, CatalogHistoryError, CatalogValidationError
 from compaction.catalogs.log.port import LogEvent, Recovered, Renewal, SnapshotOutcome
 from compaction.catalogs.model.descriptors import LOGICAL_BITS, MAXIMUM, MINIMUM
@@ -23,7 +23,7 @@ from compaction.catalogs.replay.parsing import command_of
 
 _GZIP: Final = b"\x1f\x8b"
 _MOST: Final = 2**31 - 1
-Commands = tuple[Command, ...] | CatalogValidationError
+Commands = tuple[CatalogCommand, ...] | CatalogValidationError
 """A batch; or why the parameters of one of its commands are refused."""
 
 
@@ -81,7 +81,7 @@ Operation = Configure | Execute | Interleave | Compact | Restart | ActiveAt | Ad
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class RecordedTransaction:
     """A write of the log. `timestamp`: hybrid."""
 
     succeeded: bool
@@ -98,7 +98,7 @@ class Step:
     line: int
     name: str
     operation: Operation
-    transactions: tuple[Transaction, ...]
+    transactions: tuple[RecordedTransaction, ...]
     expected: Mapping[str, Any]
 
 
@@ -149,9 +149,9 @@ def _step(line: int, record: Any) -> Step:
     return Step(line, name, operation, transactions, expected)
 
 
-def _transaction(shown: Mapping[str, Any]) -> Transaction:
+def _transaction(shown: Mapping[str, Any]) -> RecordedTransaction:
     puts = [(str(key), bytes.fromhex(data)) for key, data in shown["puts"]]
-    return Transaction(
+    return RecordedTransaction(
         bool(shown["succeeded"]),
         _integer(shown["revision"], 0, MAXIMUM),
         _integer(shown["timestamp"], MINIMUM, MAXIMUM),
@@ -212,12 +212,12 @@ class ReplayLog:
     writer = "a history"
 
     def __init__(self) -> None:
-        self.written: list[Transaction] = []
+        self.written: list[RecordedTransaction] = []
         self.events: list[Event] = []
         """What this step put, in order, and as the history has it where that is equal."""
         self.before_append: Callable[[], None] | None = None
         """Runs once, before the next append."""
-        self._expected: tuple[Transaction, ...] = ()
+        self._expected: tuple[RecordedTransaction, ...] = ()
         self._keys: dict[str, tuple[bytes, int, int]] = {}
         self._updates: dict[int, LogEvent] = {}
         self._version = 0
@@ -227,7 +227,7 @@ class ReplayLog:
         self._timestamp = 0
         self._watches: list[ReplayWatch] = []
 
-    def begin(self, expected: tuple[Transaction, ...]) -> None:
+    def begin(self, expected: tuple[RecordedTransaction, ...]) -> None:
         """The next step, with the writes that the history has for it."""
         self._expected = expected
         self.written = []
@@ -305,7 +305,7 @@ class ReplayLog:
         # A history whose time stands still or steps back is wrong: ours goes on, and differs.
         self._timestamp = max(given, self._timestamp + 1)
         self.written.append(
-            Transaction(succeeded, self._revision, self._timestamp, tuple(sorted(puts)), tuple(removes))
+            RecordedTransaction(succeeded, self._revision, self._timestamp, tuple(sorted(puts)), tuple(removes))
         )
         for key in removes:
             self._keys.pop(key, None)

@@ -31,18 +31,18 @@ _LONGEST: Final = 160
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingValue:
     """In place of a value that is not there."""
 
     def __str__(self) -> str:
         return "nothing"
 
 
-MISSING: Final = Missing()
+MISSING: Final = MissingValue()
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ReplayDifference:
     """`path`: keys and positions with points between them, from the name of a field on."""
 
     path: str
@@ -53,16 +53,16 @@ class Difference:
         return f"{self.path}: the history has {_text(self.expected)}, this catalog {_text(self.found)}"
 
 
-def differences(path: str, expected: Any, found: Any) -> list[Difference]:
+def differences(path: str, expected: Any, found: Any) -> list[ReplayDifference]:
     """The innermost values that differ, MOST of them; the last counts the others."""
     every = list(_differences(path, expected, found))
     if len(every) <= MOST:
         return every
     rest = len(every) - MOST
-    return [*every[:MOST], Difference(f"{path} and {rest} more", every[MOST].expected, every[MOST].found)]
+    return [*every[:MOST], ReplayDifference(f"{path} and {rest} more", every[MOST].expected, every[MOST].found)]
 
 
-def _differences(path: str, expected: Any, found: Any) -> Iterator[Difference]:
+def _differences(path: str, expected: Any, found: Any) -> Iterator[ReplayDifference]:
     if isinstance(expected, dict) and isinstance(found, dict):
         for key in sorted({*expected, *found}):
             yield from _differences(f"{path}.{key}", expected.get(key, MISSING), found.get(key, MISSING))
@@ -72,11 +72,11 @@ def _differences(path: str, expected: Any, found: Any) -> Iterator[Difference]:
             other = found[at] if at < len(found) else MISSING
             yield from _differences(f"{path}.{at}", one, other)
     elif type(expected) is not type(found) or expected != found:
-        yield Difference(path, expected, found)
+        yield ReplayDifference(path, expected, found)
 
 
 def _text(value: object) -> str:
-    shown = str(value) if isinstance(value, Missing) else json.dumps(value, sort_keys=True)
+    shown = str(value) if isinstance(value, MissingValue) else json.dumps(value, sort_keys=True)
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
 
 
@@ -153,7 +153,7 @@ class StepReport:
 
     line: int
     name: str
-    differences: tuple[Difference, ...]
+    differences: tuple[ReplayDifference, ...]
 
 
 def replay(path: Path) -> Iterator[StepReport]:
@@ -196,7 +196,7 @@ class _Replay:
         self._latest = 0
         self._first: Any = None
 
-    def differences(self, step: recorded.Step) -> Iterator[Difference]:
+    def differences(self, step: recorded.Step) -> Iterator[ReplayDifference]:
         self._log.begin(step.transactions)
         self._events.clear()
         self._first = None
@@ -305,7 +305,7 @@ class _Replay:
         return [[one.version, one.activation_time, canonical.fingerprint(one)] for one in self._manager.history]
 
 
-def _transaction(one: recorded.Transaction) -> dict[str, Any]:
+def _transaction(one: recorded.RecordedTransaction) -> dict[str, Any]:
     return {
         "succeeded": one.succeeded,
         "revision": one.revision,

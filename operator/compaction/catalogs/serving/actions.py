@@ -22,7 +22,7 @@ class Nothing(Wire):
     """An action without arguments: {}."""
 
 
-class Reader(Wire):
+class ReadOnlyTransaction(Wire):
     """A read-only transaction."""
 
     timestamp: Time
@@ -158,7 +158,7 @@ ACTIONS: Final = (
     Action(
         ActionName.BEGIN_READ,
         "Begin a read-only transaction, which holds the low watermark.",
-        Reader,
+        ReadOnlyTransaction,
         lambda one, it: one.begin_read(it.timestamp),
     ),
     Action(ActionName.FINISH, "End a transaction of either sort.", Begun, lambda one, it: one.finish(it.timestamp)),

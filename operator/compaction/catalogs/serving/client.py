@@ -21,7 +21,7 @@ from yarl import URL
 
 from compaction.api.catalog.reasons import Reason
 from compaction.api.text.printing import cut, printable
-from compaction.catalogs.compaction.round import Answer, Unanswered
+from compaction.catalogs.compaction.round import ParticipantAnswer, Unanswered
 from compaction.catalogs.errors import ParticipantConfigError, ParticipantError, ParticipantFailure
 from compaction.catalogs.model.descriptors import physical
 from compaction.catalogs.participants.reference import system_clock
@@ -191,7 +191,7 @@ class Skew:
     uncertainty: int
 
 
-def skew_of(answer: Answer) -> Skew:
+def skew_of(answer: ParticipantAnswer) -> Skew:
     """The clock of the report against the middle between question and receipt."""
     asked, received = physical(answer.asked_at), physical(answer.received_at)
     return Skew(physical(answer.report.clock) - (asked + received) // 2, -(-(received - asked) // 2))
@@ -231,7 +231,7 @@ class ParticipantClient:
             await self._session.close()
             self._session = None
 
-    async def ask(self, address: ParticipantAddress) -> Answer:
+    async def ask(self, address: ParticipantAddress) -> ParticipantAnswer:
         """The report of the participant, dated. Raises ParticipantError, ParticipantConfigError."""
         asked_at = self.clock()
         body = await self._exchange(address, "GET", REPORT_PATH, None)
@@ -240,7 +240,7 @@ class ParticipantClient:
             report = _believed(address, body)
         else:
             report = await asyncio.to_thread(_believed, address, body)
-        return Answer(report, asked_at, received_at)
+        return ParticipantAnswer(report, asked_at, received_at)
 
     async def store(self, address: ParticipantAddress, timestamp: int, token: int) -> int:
         """Send the minimum of all participants; the number of partitions that it was stored in.
@@ -325,11 +325,11 @@ _REASONS: Final = {
 class ReportRound:
     """By name, in the order asked. Every participant is in one of the two."""
 
-    reports: Mapping[str, Answer]
+    reports: Mapping[str, ParticipantAnswer]
     failures: Mapping[str, ParticipantError]
 
     @property
-    def answers(self) -> tuple[Answer, ...]:
+    def answers(self) -> tuple[ParticipantAnswer, ...]:
         """As a decision reads them."""
         return tuple(self.reports.values())
 

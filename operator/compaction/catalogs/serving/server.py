@@ -31,7 +31,7 @@ from compaction.catalogs.serving.messages import (
     StoredMessage,
 )
 from compaction.serving.access import Gate, Principal
-from compaction.serving.openapi import ALWAYS, JSON, OF_BODIES, OPEN, Api, OpenName, Operation
+from compaction.serving.openapi import ALWAYS, JSON, OF_BODIES, OPEN, Api, EndpointOperation, OpenName
 from compaction.serving.refusals import Refusals
 from compaction.serving.service import Address, HttpService, KnownHandler, RequestLimits, RequestMetrics, answered
 from compaction.serving.service import serve as serve_until
@@ -75,12 +75,12 @@ def _problems(*statuses: HTTPStatus) -> dict[HTTPStatus, type[BaseModel] | str]:
     return dict.fromkeys((*ALWAYS, *statuses), ParticipantProblemMessage)
 
 
-_DOCUMENT: Final = Operation(
+_DOCUMENT: Final = EndpointOperation(
     OpenName.DOCUMENT, "GET", DOCUMENT_PATH, "This document.", {HTTPStatus.OK: JSON}, open=True
 )
 _OPEN: Final = (_DOCUMENT, *(one for one in OPEN if one.name is not OpenName.DOCUMENT))
 _OPERATIONS: Final = (
-    Operation(
+    EndpointOperation(
         ParticipantName.REPORT,
         "GET",
         REPORT_PATH,
@@ -88,7 +88,7 @@ _OPERATIONS: Final = (
         {HTTPStatus.OK: ReportMessage} | _problems(),
         "Everything in a report is of one instant. It is at most 4 MiB long, and not compressed.",
     ),
-    Operation(
+    EndpointOperation(
         ParticipantName.MINIMUM,
         "POST",
         MINIMUM_PATH,
@@ -101,7 +101,7 @@ _OPERATIONS: Final = (
     ),
 )
 _ADMIN: Final = tuple(
-    Operation(
+    EndpointOperation(
         action.name,
         "POST",
         action.path,

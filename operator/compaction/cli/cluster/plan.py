@@ -17,7 +17,7 @@ from compaction.api.text.quantities import format_timestamp
 from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options
 from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.cluster.status_view import is_current, job_data, show_jobs, sorted_jobs
-from compaction.cli.output import Column, OutputFormat, emit, optional, optional_bytes, output_option, print_table
+from compaction.cli.output import OutputColumn, OutputFormat, emit, optional, optional_bytes, output_option, print_table
 from compaction.core.explain.words import left_out_words
 from compaction.core.meaning import meaning_of
 from compaction.kube.client.api import COMPACTION_POLICIES
@@ -29,20 +29,20 @@ from compaction.registry import kind_of
 # Exit codes: 0 shown; 1 it could not be read; 2 wrong usage.
 
 _WORK: Final = (
-    Column("job", "Job"),
-    Column("target", "Target"),
-    Column("groups", "Groups"),
-    Column("obsolete", "Deletes"),
-    Column("costBytes", "Copies", optional_bytes),
-    Column("gainBytes", "Reclaims", optional_bytes),
+    OutputColumn("job", "Job"),
+    OutputColumn("target", "Target"),
+    OutputColumn("groups", "Groups"),
+    OutputColumn("obsolete", "Deletes"),
+    OutputColumn("costBytes", "Copies", optional_bytes),
+    OutputColumn("gainBytes", "Reclaims", optional_bytes),
 )
 _LEFT_OUT: Final = (
-    Column("reason", "Left out"),
-    Column("count", "Count"),
-    Column("example", "For example", optional),
-    Column("dueAt", "Due", optional),
-    Column("missing", "Missing", lambda count: str(count or "-")),
-    Column("meaning", "Why"),
+    OutputColumn("reason", "Left out"),
+    OutputColumn("count", "Count"),
+    OutputColumn("example", "For example", optional),
+    OutputColumn("dueAt", "Due", optional),
+    OutputColumn("missing", "Missing", lambda count: str(count or "-")),
+    OutputColumn("meaning", "Why"),
 )
 
 

@@ -17,7 +17,7 @@ from compaction.api.text.quantities import format_timestamp
 from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options, nothing_found
 from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.lazy import EXIT_DATA_ERROR, report
-from compaction.cli.output import Column, OutputFormat, emit, optional, output_option, print_table
+from compaction.cli.output import OutputColumn, OutputFormat, emit, optional, output_option, print_table
 from compaction.core.reconcile.jobs.ending import futile
 from compaction.kube.client.api import COMPACTION_JOBS, COMPACTION_POLICIES
 from compaction.kube.errors import ClusterCommandError
@@ -29,17 +29,17 @@ from compaction.registry import kind_of
 # Exit codes: 0 shown or requested; 1 not, and stderr says why; 2 wrong usage.
 
 RELEASE_ALL: Final = "all"
-_NAMESPACE: Final = Column("namespace", "Namespace")
+_NAMESPACE: Final = OutputColumn("namespace", "Namespace")
 _COLUMNS: Final = (
-    Column("policy", "Policy"),
-    Column("target", "Target"),
-    Column("source", "Source"),
-    Column("index", "Index", optional),
-    Column("offset", "Offset", optional),
-    Column("reason", "Reason"),
-    Column("seconds", "Age", format_age),
+    OutputColumn("policy", "Policy"),
+    OutputColumn("target", "Target"),
+    OutputColumn("source", "Source"),
+    OutputColumn("index", "Index", optional),
+    OutputColumn("offset", "Offset", optional),
+    OutputColumn("reason", "Reason"),
+    OutputColumn("seconds", "Age", format_age),
 )
-_MESSAGE: Final = Column("message", "Message")
+_MESSAGE: Final = OutputColumn("message", "Message")
 
 
 @click.group("quarantine")

@@ -34,7 +34,7 @@ from compaction.cli.cluster.status_view import (
     show_policy,
     sorted_jobs,
 )
-from compaction.cli.output import Column, OutputFormat, TableStream, emit, output_option, print_table
+from compaction.cli.output import OutputColumn, OutputFormat, TableStream, emit, output_option, print_table
 from compaction.core.explain.explanation import Coordination, coordination
 from compaction.errors import ApiUnavailableError, GoneError
 
@@ -181,7 +181,7 @@ async def _follow(
     watch: Callable[[], AsyncIterator[Watched]],
     data_of: Callable[[Watched], Data],
     row_of: Callable[[Data], Data],
-    columns: Sequence[Column],
+    columns: Sequence[OutputColumn],
     output: OutputFormat,
 ) -> None:
     """A row at each change; a watch that ends or breaks is restarted, which repeats no row."""

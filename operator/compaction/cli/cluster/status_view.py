@@ -15,7 +15,7 @@ from compaction.api.job.job import CompactionJob
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus
 from compaction.api.text.printing import format_age, format_bytes, plural
 from compaction.api.text.quantities import format_timestamp
-from compaction.cli.output import Column, optional, optional_bytes, print_pairs, print_table
+from compaction.cli.output import OutputColumn, optional, optional_bytes, print_pairs, print_table
 from compaction.core.explain.explanation import MISSING, UNKNOWN, Coordination, Leadership
 from compaction.core.explain.why_job import progress_percent
 from compaction.leases.record import Lease
@@ -24,7 +24,7 @@ from compaction.registry import kind_of
 # What views of all kinds have in common: ages, times, and whether a status is up to date.
 
 Data = dict[str, Any]
-NAMESPACE: Final = Column("namespace", "Namespace")
+NAMESPACE: Final = OutputColumn("namespace", "Namespace")
 
 
 def seconds_between(start: datetime | None, end: datetime | None) -> int | None:
@@ -160,41 +160,41 @@ def _next(data: Data) -> str:
 
 
 _FLEET = (
-    Column("name", "Name"),
-    Column("reason", "Reason", optional),
-    Column("debtBytes", "Debt", optional_bytes),
-    Column("oldestDebtSeconds", "Oldest", age_text),
-    Column("active", "Active"),
-    Column("queued", "Queued"),
-    Column("faulty", "Faulty"),
-    Column("waiting", "Waiting", _wait),
-    Column("etaSeconds", "ETA", age_text),
-    Column("costBytes", "Cost", optional_bytes),
-    Column("next", "Next"),
-    Column("lastSuccessSeconds", "Last success", age_text),
-    Column("bytesReclaimed", "Reclaimed", optional_bytes),
+    OutputColumn("name", "Name"),
+    OutputColumn("reason", "Reason", optional),
+    OutputColumn("debtBytes", "Debt", optional_bytes),
+    OutputColumn("oldestDebtSeconds", "Oldest", age_text),
+    OutputColumn("active", "Active"),
+    OutputColumn("queued", "Queued"),
+    OutputColumn("faulty", "Faulty"),
+    OutputColumn("waiting", "Waiting", _wait),
+    OutputColumn("etaSeconds", "ETA", age_text),
+    OutputColumn("costBytes", "Cost", optional_bytes),
+    OutputColumn("next", "Next"),
+    OutputColumn("lastSuccessSeconds", "Last success", age_text),
+    OutputColumn("bytesReclaimed", "Reclaimed", optional_bytes),
 )
 _WIDE = (
-    Column("workers", "Workers"),
-    Column("quarantined", "Quarantined"),
-    Column("store", "Store", optional),
-    Column("approval", "Approval", optional),
-    Column("message", "Message", optional),
+    OutputColumn("workers", "Workers"),
+    OutputColumn("quarantined", "Quarantined"),
+    OutputColumn("store", "Store", optional),
+    OutputColumn("approval", "Approval", optional),
+    OutputColumn("message", "Message", optional),
 )
 _JOBS = (
-    Column("name", "Job"),
-    Column("state", "State"),
-    Column("progress", "Progress", lambda percent: "-" if percent is None else f"{percent}%"),
-    Column("worker", "Worker", optional),
-    Column("token", "Token"),
-    Column("failures", "Failures"),
-    Column("estimatedBytes", "Copies", optional_bytes),
-    Column("bytesReclaimed", "Reclaimed", optional_bytes),
-    Column("target", "Target"),
-    Column("reason", "Reason", optional),
-    Column("startedSeconds", "Started", age_text),
-    Column("finishedSeconds", "Ended", age_text),
-    Column("ageSeconds", "Age", age_text),
+    OutputColumn("name", "Job"),
+    OutputColumn("state", "State"),
+    OutputColumn("progress", "Progress", lambda percent: "-" if percent is None else f"{percent}%"),
+    OutputColumn("worker", "Worker", optional),
+    OutputColumn("token", "Token"),
+    OutputColumn("failures", "Failures"),
+    OutputColumn("estimatedBytes", "Copies", optional_bytes),
+    OutputColumn("bytesReclaimed", "Reclaimed", optional_bytes),
+    OutputColumn("target", "Target"),
+    OutputColumn("reason", "Reason", optional),
+    OutputColumn("startedSeconds", "Started", age_text),
+    OutputColumn("finishedSeconds", "Ended", age_text),
+    OutputColumn("ageSeconds", "Age", age_text),
 )
 
 
@@ -203,7 +203,7 @@ def fleet_row(data: Data) -> Data:
     return data | {"next": _next(data)}
 
 
-def fleet_columns(*, namespaces: bool, wide: bool) -> tuple[Column, ...]:
+def fleet_columns(*, namespaces: bool, wide: bool) -> tuple[OutputColumn, ...]:
     """Columns of the table over all policies."""
     return ((NAMESPACE,) if namespaces else ()) + _FLEET + (_WIDE if wide else ())
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from compaction.cli.cluster.flags import kubeconfig_option
 from compaction.cli.lazy import end_interrupted
 from compaction.core.doors import Door
-from compaction.local.demo.stage import Show, Stage
+from compaction.local.demo.stage import DemoStage, Show
 from compaction.wings import SHIPPED
 
 PLAIN_WIDTH = 160
@@ -58,7 +58,7 @@ def command(directory: Path, keep: bool, down: bool, store: str, kubeconfig: Pat
     Exit codes: 0 every claim held, 1 one did not or it could not be carried through.
     """
     # The records of what was started must be found again from any directory.
-    stage = Stage(directory.absolute(), _console(), keep=keep, kubeconfig=kubeconfig)
+    stage = DemoStage(directory.absolute(), _console(), keep=keep, kubeconfig=kubeconfig)
     # A polite kill must clean up as Ctrl-C does.
     signal.signal(signal.SIGTERM, _interrupt)
     if down:

@@ -11,7 +11,7 @@ import click
 
 from compaction.api.enums import JobReason
 from compaction.api.policy.policy import CompactionPolicy
-from compaction.cli.output import Column, OutputFormat, emit, print_table
+from compaction.cli.output import OutputColumn, OutputFormat, emit, print_table
 from compaction.core.planning.debt import HeldJob, ScanResult, TargetProblem
 from compaction.core.planning.planner import LeftOut, Plan, PlannedJob
 from compaction.local.run.job import LocalJob, RunResult
@@ -30,11 +30,11 @@ Data = dict[str, Any]
 class RunTables(Protocol):
     """Data first, with exact values, then tables from the data."""
 
-    PLANNED: Sequence[Column]
+    PLANNED: Sequence[OutputColumn]
     """Columns of the jobs of a plan."""
-    RECEIPTS: Sequence[Column]
+    RECEIPTS: Sequence[OutputColumn]
     """Columns of what became of jobs."""
-    QUARANTINED: Sequence[Column]
+    QUARANTINED: Sequence[OutputColumn]
     """Columns of sources in quarantine."""
 
     def planned_job(self, job: PlannedJob) -> Data:
@@ -124,7 +124,11 @@ class NoOthers:
 # What `compactor run` shows: the plan of a dry run, the receipts of a real one. Data first, tables from the data;
 # what differs between kinds of stores is behind their door `tables`.
 
-_PROBLEMS: Final = (Column("target", "Target"), Column("reason", "Problem"), Column("message", "Message"))
+_PROBLEMS: Final = (
+    OutputColumn("target", "Target"),
+    OutputColumn("reason", "Problem"),
+    OutputColumn("message", "Message"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +233,7 @@ def result_data(policy: CompactionPolicy, result: RunResult) -> dict[str, Any]:
     }
 
 
-def _section(rows: list[dict[str, Any]], columns: Sequence[Column]) -> None:
+def _section(rows: list[dict[str, Any]], columns: Sequence[OutputColumn]) -> None:
     if rows:
         click.echo()
         print_table(rows, columns)

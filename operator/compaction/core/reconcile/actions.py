@@ -16,7 +16,7 @@ from compaction.api.job.job import CompactionJobSpec, CompactionJobStatus
 from compaction.api.job.job_status import AttemptStatus
 from compaction.api.policy.policy import CompactionPolicyStatus
 from compaction.core.planning.debt import HeldJob
-from compaction.core.reconcile.observations import NO_DEMAND, Identity, LimitDemand, Memory, frozen
+from compaction.core.reconcile.observations import NO_DEMAND, LimitDemand, Memory, OperatorIdentity, frozen
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Premise:
     """
 
     absent: tuple[str, ...] = ()
-    unchanged: tuple[Identity, ...] = ()
+    unchanged: tuple[OperatorIdentity, ...] = ()
 
 
 NO_PREMISE: Final = Premise()
@@ -40,9 +40,9 @@ class EndAttempt:
     fence of its `target`, too.
     """
 
-    job: Identity
+    job: OperatorIdentity
     status: CompactionJobStatus | None
-    lease: Identity | None = None
+    lease: OperatorIdentity | None = None
     premise: Premise = NO_PREMISE
     target: str = ""
     retire: bool = False
@@ -57,12 +57,12 @@ class AssignJob:
     one exists; `bytes_per_second` the job's share of the policy's limit, if it has one.
     """
 
-    job: Identity
+    job: OperatorIdentity
     worker: str
     spec: CompactionJobSpec
     status: CompactionJobStatus
     generation: int
-    lease: Identity | None
+    lease: OperatorIdentity | None
     lease_token: int
     duration: int
     premise: Premise = NO_PREMISE
@@ -73,7 +73,7 @@ class AssignJob:
 class RaiseShare:
     """Let a running attempt read and write more: its worker finds the share on the job's Lease at its next renewal."""
 
-    lease: Identity
+    lease: OperatorIdentity
     bytes_per_second: int
 
 
@@ -92,17 +92,17 @@ class CreateJob:
 class DeleteJob:
     """Fence the job off in its target (no attempt of it commits any more), then delete it and its Lease."""
 
-    job: Identity
+    job: OperatorIdentity
     target: str
     reason: str
-    lease: Identity | None = None
+    lease: OperatorIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteLease:
     """Delete a Lease: of a worker that must stop, or of no job."""
 
-    lease: Identity
+    lease: OperatorIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class StopWorker:
     """Make a worker end: its Lease goes first, so that it gets no more jobs and aborts by itself."""
 
     name: str
-    lease: Identity | None
+    lease: OperatorIdentity | None
     grace: float
     reason: str
 
@@ -164,14 +164,14 @@ class Announce:
     reason: str
     message: str
     warning: bool = False
-    job: Identity | None = None
+    job: OperatorIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WritePolicyStatus:
     """Write the policy's status, and when that is done announce what it says for the first time."""
 
-    policy: Identity
+    policy: OperatorIdentity
     status: CompactionPolicyStatus
     events: tuple[Announce, ...] = ()
 

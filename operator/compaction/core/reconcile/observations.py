@@ -227,10 +227,10 @@ NO_ALLOWANCE = Allowance()
 # (docs/design/leases-and-tokens.md#expiry).
 
 __all__ = [
-    "Identity",
     "JobLease",
     "JobView",
     "Moment",
+    "OperatorIdentity",
     "PolicySnapshot",
     "ScanResult",
     "TargetProblem",
@@ -253,7 +253,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class OperatorIdentity:
     """Which version of which object was seen: the precondition of every write about it."""
 
     name: str
@@ -268,7 +268,7 @@ class JobLease:
     `report` is the worker's last word, if any; `report_error` says why an unreadable one is.
     """
 
-    identity: Identity
+    identity: OperatorIdentity
     holder: str
     token: int
     duration: float
@@ -297,10 +297,10 @@ class JobView:
         return self.job.metadata.name
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> OperatorIdentity:
         """The version of the job that was seen."""
         meta = self.job.metadata
-        return Identity(meta.name, meta.uid, meta.resource_version)
+        return OperatorIdentity(meta.name, meta.uid, meta.resource_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +309,7 @@ class WorkerLease:
     says, if it does.
     """
 
-    identity: Identity
+    identity: OperatorIdentity
     slots: int
     duration: float
     silence: float

@@ -26,10 +26,10 @@ from compaction.core.reconcile.actions import (
     WritePolicyStatus,
 )
 from compaction.core.reconcile.jobs import counting, ending
-from compaction.core.reconcile.jobs.ending import Refusals, futile, orphaned, tear_down, with_waits
+from compaction.core.reconcile.jobs.ending import RefusedJobs, futile, orphaned, tear_down, with_waits
 from compaction.core.reconcile.jobs.job import is_finished, token_of
 from compaction.core.reconcile.jobs.steps import JobStep, StepRules, take_step
-from compaction.core.reconcile.observations import Identity, Memory, PolicySnapshot, frozen
+from compaction.core.reconcile.observations import Memory, OperatorIdentity, PolicySnapshot, frozen
 from compaction.core.reconcile.planning import approval, replan
 from compaction.core.reconcile.planning.approval import Release, is_pending
 from compaction.core.reconcile.status import announcing, summary
@@ -136,7 +136,7 @@ class _Reconcile:
         self.memory = noted(policy, memory, self.clock, self.now)
         self.kind = kind_of(policy.spec.store)
         self.release = Release(pending_release(policy), alone=self.kind.immutable_sources)
-        self.refusals = Refusals(self.snapshot, policy)
+        self.refusals = RefusedJobs(self.snapshot, policy)
 
     def decide(self) -> Decision:
         """The whole decision."""
@@ -382,7 +382,7 @@ class _Reconcile:
         self.memory = replace(self.memory, status_written_at=self.now.monotonic)
         meta = self.policy.metadata
         events = tuple(announcing.of_policy(self.policy.status, after))
-        return WritePolicyStatus(Identity(meta.name, meta.uid, meta.resource_version), after, events), None
+        return WritePolicyStatus(OperatorIdentity(meta.name, meta.uid, meta.resource_version), after, events), None
 
 
 def _next_expiry(steps: Iterable[JobStep]) -> float | None:

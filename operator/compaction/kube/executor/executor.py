@@ -36,8 +36,8 @@ from compaction.core.reconcile.actions import (
     StopWorker,
     WritePolicyStatus,
 )
-from compaction.core.reconcile.jobs.job import Refused, assigned, learned, token_of
-from compaction.core.reconcile.observations import Identity, Memory, Moment
+from compaction.core.reconcile.jobs.job import ClaimRefused, assigned, learned, token_of
+from compaction.core.reconcile.observations import Memory, Moment, OperatorIdentity
 from compaction.core.reconcile.workers.fleet import launch_failed
 from compaction.errors import ApiError, ClaimRefusal, ClaimRefusedError, CompactionError, StaleTokenError
 from compaction.kube.errors import LaunchError, LaunchUncertainError
@@ -59,7 +59,7 @@ class ExecutionResult:
     stale: bool = False
     plan_failed: bool = False
     status_failed: bool = False
-    claims: dict[str, Refused] = field(default_factory=dict)
+    claims: dict[str, ClaimRefused] = field(default_factory=dict)
     claimed: set[str] = field(default_factory=set)
     launch_errors: list[str] = field(default_factory=list)
     not_launched: set[str] = field(default_factory=set)
@@ -100,7 +100,7 @@ class PolicyObjects(Protocol):
         """Whether a fresh read finds no such policy."""
         ...
 
-    async def holds(self, premise: Premise, job: Identity) -> bool:
+    async def holds(self, premise: Premise, job: OperatorIdentity) -> bool:
         """Whether fresh reads confirm what a decision about a job depends on."""
         ...
 
@@ -112,7 +112,7 @@ class PolicyObjects(Protocol):
         """Create a job; one of that name stays as it is. False: the object was refused, and would be again."""
         ...
 
-    async def put_lease(self, action: AssignJob, token: int, now: Moment) -> bool | Refused:
+    async def put_lease(self, action: AssignJob, token: int, now: Moment) -> bool | ClaimRefused:
         """Create the job's Lease, or take over the one that the decision knows. False: it is another one by now."""
         ...
 
@@ -120,19 +120,19 @@ class PolicyObjects(Protocol):
         """Write the share of a running attempt on its Lease. False: the Lease has another version, or is gone."""
         ...
 
-    async def write_job_status(self, job: Identity, status: CompactionJobStatus) -> bool:
+    async def write_job_status(self, job: OperatorIdentity, status: CompactionJobStatus) -> bool:
         """False: the job has another version, or is gone."""
         ...
 
-    async def write_policy_status(self, policy: Identity, status: CompactionPolicyStatus) -> bool:
+    async def write_policy_status(self, policy: OperatorIdentity, status: CompactionPolicyStatus) -> bool:
         """False: the policy has another version, or is gone."""
         ...
 
-    async def delete_job(self, job: Identity) -> None:
+    async def delete_job(self, job: OperatorIdentity) -> None:
         """Delete a job of that version."""
         ...
 
-    async def delete_lease(self, lease: Identity, *, any_version: bool = False) -> None:
+    async def delete_lease(self, lease: OperatorIdentity, *, any_version: bool = False) -> None:
         """Delete the Lease of a job or a worker, if it is still that one."""
         ...
 
@@ -230,7 +230,7 @@ class AssignmentSteps:
         if store is None:
             return None
         answer = await self._in_thread(claim, store, action)
-        if isinstance(answer, Refused):
+        if isinstance(answer, ClaimRefused):
             self._outcome.claims[name] = answer
             return None
         if answer is None:
@@ -241,14 +241,14 @@ class AssignmentSteps:
 
     async def _put_lease(self, action: AssignJob, token: int) -> bool:
         answer = await self._objects.put_lease(action, token, self._now)
-        if isinstance(answer, Refused):
+        if isinstance(answer, ClaimRefused):
             self._outcome.claimed.discard(action.job.name)
             self._outcome.claims[action.job.name] = answer
             return False
         return answer
 
 
-def claim(store: StoreAdapter, action: AssignJob) -> int | Refused | None:
+def claim(store: StoreAdapter, action: AssignJob) -> int | ClaimRefused | None:
     """The new token, accepted by the store; why the store refused; or None when another replica claimed in between.
     Blocks.
     """
@@ -261,9 +261,9 @@ def claim(store: StoreAdapter, action: AssignJob) -> int | Refused | None:
         return None
     except ClaimRefusedError as error:
         gone = error.refusal is ClaimRefusal.GONE
-        return Refused(error.wait or _WAITS[error.refusal], error.message, terminal=gone)
+        return ClaimRefused(error.wait or _WAITS[error.refusal], error.message, terminal=gone)
     except CompactionError as error:
-        return Refused(WaitReason.STORE_ERROR, str(error))
+        return ClaimRefused(WaitReason.STORE_ERROR, str(error))
     return token
 
 

@@ -30,12 +30,12 @@ from compaction.core.reconcile.actions import (
     RaiseShare,
     StopWorker,
 )
-from compaction.core.reconcile.jobs.job import Refused
-from compaction.core.reconcile.observations import Identity, Moment
+from compaction.core.reconcile.jobs.job import ClaimRefused
+from compaction.core.reconcile.observations import Moment, OperatorIdentity
 from compaction.errors import AlreadyExistsError, ApiUnavailableError, ConflictError, InvalidObjectError, NotFoundError
 from compaction.kube.client.transport import COMPACTION_JOBS, COMPACTION_POLICIES, LEASES, Obj, Resource
 from compaction.kube.executor.events import EventType
-from compaction.kube.informer.cache import Delta, ObjectKey, policy_of_lease
+from compaction.kube.informer.cache import CacheKey, Delta, policy_of_lease
 from compaction.kube.launchers.base import PodRequest, PolicyKey, WorkerRef, WorkerRequest
 from compaction.kube.replica.runtime import Runtime
 from compaction.leases.record import Lease, LeaseRecord
@@ -55,7 +55,7 @@ class ApiObjects:
     """
 
     def __init__(
-        self, runtime: Runtime, key: ObjectKey, policy: Obj | None, *, observed: Callable[[Resource, Delta], None]
+        self, runtime: Runtime, key: CacheKey, policy: Obj | None, *, observed: Callable[[Resource, Delta], None]
     ) -> None:
         self._rt = runtime
         self._client = runtime.client
@@ -71,7 +71,7 @@ class ApiObjects:
         """See `ports.Objects`."""
         return await self._refresh(COMPACTION_POLICIES, self._key.name) is None
 
-    async def holds(self, premise: Premise, job: Identity) -> bool:
+    async def holds(self, premise: Premise, job: OperatorIdentity) -> bool:
         """See `ports.Objects`."""
         for seen in premise.unchanged:
             found = await self._refresh(LEASES, seen.name)
@@ -106,7 +106,7 @@ class ApiObjects:
         cached = self._rt.cache.leases.get(self._namespace, lease["metadata"]["name"])
         return cached is not None and self._key in policy_of_lease(cached)
 
-    def _owners(self, job: Identity) -> tuple[str, ...]:
+    def _owners(self, job: OperatorIdentity) -> tuple[str, ...]:
         """The uids of which a job's Lease and its worker's Lease may be."""
         return (job.uid,) if self._policy is None else (job.uid, self._policy["metadata"]["uid"])
 
@@ -115,7 +115,7 @@ class ApiObjects:
         metadata = lease["metadata"]
         if not any(one.get("uid") in owners for one in metadata.get("ownerReferences") or ()):
             return False
-        about = Identity(metadata["name"], metadata["uid"], metadata["resourceVersion"])
+        about = OperatorIdentity(metadata["name"], metadata["uid"], metadata["resourceVersion"])
         await self.delete_lease(about, any_version=True)
         return True
 
@@ -145,7 +145,7 @@ class ApiObjects:
         self._take(COMPACTION_JOBS, answer)
         return True
 
-    async def put_lease(self, action: AssignJob, token: int, now: Moment) -> bool | Refused:
+    async def put_lease(self, action: AssignJob, token: int, now: Moment) -> bool | ClaimRefused:
         """See `ports.Objects`."""
         known = action.lease
         body = self._lease_of(action, token, now).body()
@@ -179,7 +179,7 @@ class ApiObjects:
             owner_references=(_owner(JOB_KIND, action.job.name, action.job.uid),),
         )
 
-    async def _name_taken(self, action: AssignJob) -> bool | Refused:
+    async def _name_taken(self, action: AssignJob) -> bool | ClaimRefused:
         """A Lease of the job's name that the snapshot did not have: the job's own, or another owner's for good."""
         name = action.job.name
         found = await self._refresh(LEASES, name)
@@ -189,7 +189,7 @@ class ApiObjects:
             self.stale = True
         else:
             message = f"Lease {name} belongs to something else: delete it, or make the job under another name"
-            return Refused(WaitReason.LEASE_NAME_TAKEN, message)
+            return ClaimRefused(WaitReason.LEASE_NAME_TAKEN, message)
         return False
 
     async def raise_share(self, action: RaiseShare) -> bool:
@@ -208,15 +208,15 @@ class ApiObjects:
         self._take(LEASES, answer)
         return True
 
-    async def write_job_status(self, job: Identity, status: CompactionJobStatus) -> bool:
+    async def write_job_status(self, job: OperatorIdentity, status: CompactionJobStatus) -> bool:
         """See `ports.Objects`."""
         return await self._write_status(COMPACTION_JOBS, job, status.to_object())
 
-    async def write_policy_status(self, policy: Identity, status: CompactionPolicyStatus) -> bool:
+    async def write_policy_status(self, policy: OperatorIdentity, status: CompactionPolicyStatus) -> bool:
         """See `ports.Objects`."""
         return await self._write_status(COMPACTION_POLICIES, policy, status.to_object())
 
-    async def _write_status(self, resource: Resource, about: Identity, status: Obj) -> bool:
+    async def _write_status(self, resource: Resource, about: OperatorIdentity, status: Obj) -> bool:
         cached = self._rt.cache.store(resource).get(self._namespace, about.name)
         if cached is None or cached["metadata"]["resourceVersion"] != about.resource_version:
             self.stale = True
@@ -229,15 +229,15 @@ class ApiObjects:
         self._take(resource, answer)
         return True
 
-    async def delete_job(self, job: Identity) -> None:
+    async def delete_job(self, job: OperatorIdentity) -> None:
         """See `ports.Objects`."""
         await self._delete(COMPACTION_JOBS, job, any_version=False)
 
-    async def delete_lease(self, lease: Identity, *, any_version: bool = False) -> None:
+    async def delete_lease(self, lease: OperatorIdentity, *, any_version: bool = False) -> None:
         """See `ports.Objects`."""
         await self._delete(LEASES, lease, any_version=any_version)
 
-    async def _delete(self, resource: Resource, about: Identity, *, any_version: bool) -> None:
+    async def _delete(self, resource: Resource, about: OperatorIdentity, *, any_version: bool) -> None:
         version = None if any_version else about.resource_version
         try:
             await self._client.delete(
@@ -316,7 +316,7 @@ class LaunchedWorkers:
     def __init__(
         self,
         runtime: Runtime,
-        key: ObjectKey,
+        key: CacheKey,
         policy: CompactionPolicy | None,
         *,
         in_background: Callable[[Awaitable[None]], None],

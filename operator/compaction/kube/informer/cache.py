@@ -31,7 +31,7 @@ _LONGEST_SHARED: Final = 64
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
-class ObjectKey(NamedTuple):
+class CacheKey(NamedTuple):
     """Namespace and name."""
 
     namespace: str
@@ -41,7 +41,7 @@ class ObjectKey(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
-class CatalogKey(ObjectKey):
+class CatalogKey(CacheKey):
     """Namespace and name of a catalog: another key of the queue than that of a policy of the same name."""
 
     __slots__ = ()
@@ -72,7 +72,7 @@ class Delta:
     """One change, with the object before and after; `old` is None for Added, `new` for Deleted."""
 
     change: CacheChange
-    key: ObjectKey
+    key: CacheKey
     old: Obj | None
     new: Obj | None
 
@@ -84,10 +84,10 @@ class Delta:
         return body
 
 
-def key_of(body: Obj) -> ObjectKey:
+def key_of(body: Obj) -> CacheKey:
     """The key of an object."""
     metadata = body["metadata"]
-    return ObjectKey(metadata.get("namespace", ""), metadata["name"])
+    return CacheKey(metadata.get("namespace", ""), metadata["name"])
 
 
 def version_order(version: str) -> tuple[int, str]:
@@ -115,7 +115,7 @@ def _shared(value: Any) -> Any:
     return sys.intern(value) if type(value) is str and len(value) <= _LONGEST_SHARED else value
 
 
-Indexer = Callable[[Obj], Iterable[ObjectKey]]
+Indexer = Callable[[Obj], Iterable[CacheKey]]
 
 
 class KindStore:
@@ -123,9 +123,9 @@ class KindStore:
 
     def __init__(self, resource: Resource, *, indexers: Mapping[str, Indexer] | None = None) -> None:
         self.resource = resource
-        self._objects: dict[ObjectKey, Obj] = {}
+        self._objects: dict[CacheKey, Obj] = {}
         self._indexers = dict(indexers or {})
-        self._indexes: dict[str, dict[ObjectKey, set[ObjectKey]]] = {name: {} for name in self._indexers}
+        self._indexes: dict[str, dict[CacheKey, set[CacheKey]]] = {name: {} for name in self._indexers}
         # uid -> nothing, oldest first: UIDs are never reused, so membership is all there is to know.
         self._deleted: OrderedDict[str, None] = OrderedDict()
 
@@ -135,15 +135,15 @@ class KindStore:
     def __iter__(self) -> Iterator[Obj]:
         return iter(tuple(self._objects.values()))
 
-    def keys(self) -> tuple[ObjectKey, ...]:
+    def keys(self) -> tuple[CacheKey, ...]:
         """The keys of all objects."""
         return tuple(self._objects)
 
     def get(self, namespace: str, name: str) -> Obj | None:
         """One object, or None."""
-        return self._objects.get(ObjectKey(namespace, name))
+        return self._objects.get(CacheKey(namespace, name))
 
-    def indexed(self, index: str, key: ObjectKey) -> list[Obj]:
+    def indexed(self, index: str, key: CacheKey) -> list[Obj]:
         """The objects that an index holds under a key, by name."""
         return [self._objects[found] for found in sorted(self._indexes[index].get(key, ()))]
 
@@ -205,12 +205,12 @@ class KindStore:
         while len(self._deleted) > _REMEMBERED_DELETIONS:
             self._deleted.popitem(last=False)
 
-    def _index(self, key: ObjectKey, body: Obj) -> None:
+    def _index(self, key: CacheKey, body: Obj) -> None:
         for name, indexer in self._indexers.items():
             for value in indexer(body):
                 self._indexes[name].setdefault(value, set()).add(key)
 
-    def _unindex(self, key: ObjectKey, body: Obj) -> None:
+    def _unindex(self, key: CacheKey, body: Obj) -> None:
         for name, indexer in self._indexers.items():
             index = self._indexes[name]
             for value in indexer(body):
@@ -221,16 +221,16 @@ class KindStore:
                         del index[value]
 
 
-def policy_of_job(body: Obj) -> tuple[ObjectKey, ...]:
+def policy_of_job(body: Obj) -> tuple[CacheKey, ...]:
     """The policy a job names in spec.policyRef (jobs made by hand included)."""
     name = ((body.get("spec") or {}).get("policyRef") or {}).get("name")
-    return (ObjectKey(body["metadata"].get("namespace", ""), name),) if name else ()
+    return (CacheKey(body["metadata"].get("namespace", ""), name),) if name else ()
 
 
-def policy_of_lease(body: Obj) -> tuple[ObjectKey, ...]:
+def policy_of_lease(body: Obj) -> tuple[CacheKey, ...]:
     """The policy a worker's or a job's Lease is labelled with."""
     name = (body["metadata"].get("labels") or {}).get(LABEL_POLICY)
-    return (ObjectKey(body["metadata"].get("namespace", ""), name),) if name else ()
+    return (CacheKey(body["metadata"].get("namespace", ""), name),) if name else ()
 
 
 class ObjectCache:
@@ -260,15 +260,15 @@ class ObjectCache:
         others = (self.catalogs,) if self._with_catalogs else ()
         return self.policies, self.jobs, self.leases, *others
 
-    def jobs_of(self, policy: ObjectKey) -> list[Obj]:
+    def jobs_of(self, policy: CacheKey) -> list[Obj]:
         """The jobs of a policy, by name."""
         return self.jobs.indexed("policy", policy)
 
-    def leases_of(self, policy: ObjectKey) -> list[Obj]:
+    def leases_of(self, policy: CacheKey) -> list[Obj]:
         """The worker and job Leases of a policy, by name."""
         return self.leases.indexed("policy", policy)
 
-    def policies_of(self, resource: Resource, body: Obj) -> tuple[ObjectKey, ...]:
+    def policies_of(self, resource: Resource, body: Obj) -> tuple[CacheKey, ...]:
         """Which policies or catalogs are reconciled again when this object changed; nothing for objects of none."""
         if resource == CATALOG_COMPACTIONS:
             return (CatalogKey(*key_of(body)),)

@@ -15,7 +15,7 @@ from compaction.kube.client.api import ApiClient, Obj
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.transport import LEASES, Resource
 from compaction.kube.errors import ConnectionConfigError
-from compaction.kube.informer.cache import CacheChange, Delta, ObjectCache, ObjectKey
+from compaction.kube.informer.cache import CacheChange, CacheKey, Delta, ObjectCache
 from compaction.kube.informer.queue import WorkQueue
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica.runtime import Controller
@@ -31,7 +31,7 @@ class Feed:
     """Takes what a watch, a relist or an own write learned; keeps cache, controller and queue in step."""
 
     def __init__(
-        self, cache: ObjectCache, queue: WorkQueue[ObjectKey], controller: Controller, metrics: Metrics
+        self, cache: ObjectCache, queue: WorkQueue[CacheKey], controller: Controller, metrics: Metrics
     ) -> None:
         self._cache = cache
         self._queue = queue

@@ -29,7 +29,7 @@ from compaction.kube.launchers.pods import (
     EXECUTOR_CONTAINER,
     QUEUE_LABEL,
     SPARK_VERSION,
-    Role,
+    PodRole,
     heap_and_overhead,
     image_of,
     pods_of,
@@ -75,15 +75,15 @@ def apache_application(request: WorkerRequest, *, default_image: str) -> Obj:
     image = image_of(workers, default_image)
     templates = pod_templates(request, image=image)
     if workers.queue_name:
-        templates[Role.DRIVER]["metadata"]["labels"][QUEUE_LABEL] = workers.queue_name
+        templates[PodRole.DRIVER]["metadata"]["labels"][QUEUE_LABEL] = workers.queue_name
     spec: Obj = {
         "runtimeVersions": {"sparkVersion": SPARK_VERSION},
         "deploymentMode": "ClusterMode",
         "pyFiles": MAIN_FILE,
         "driverArgs": main_arguments(request),
         "sparkConf": _conf(request, image=image),
-        "driverSpec": {"podTemplateSpec": templates[Role.DRIVER]},
-        "executorSpec": {"podTemplateSpec": templates[Role.EXECUTOR]},
+        "driverSpec": {"podTemplateSpec": templates[PodRole.DRIVER]},
+        "executorSpec": {"podTemplateSpec": templates[PodRole.EXECUTOR]},
         "applicationTolerations": {
             "restartConfig": {"restartPolicy": "Never"},
             # A pod that waits for room waits: whether that takes too long is ours to say.

@@ -22,7 +22,7 @@ from compaction.kube.launchers.pod_status import (
 from compaction.kube.launchers.pods import (
     DRIVER_CONTAINER,
     EXECUTOR_CONTAINER,
-    Role,
+    PodRole,
     has_executors,
     local_master,
     memory_annotations,
@@ -52,9 +52,9 @@ def application_metadata(request: WorkerRequest) -> Obj:
     }
 
 
-def pod_templates(request: WorkerRequest, *, image: str) -> dict[Role, Obj]:
+def pod_templates(request: WorkerRequest, *, image: str) -> dict[PodRole, Obj]:
     """The templates of driver and executor pods. Raises LaunchError when the user's cannot be merged."""
-    containers = {Role.DRIVER: DRIVER_CONTAINER, Role.EXECUTOR: EXECUTOR_CONTAINER}
+    containers = {PodRole.DRIVER: DRIVER_CONTAINER, PodRole.EXECUTOR: EXECUTOR_CONTAINER}
     return {
         role: {
             "metadata": metadata_of(request, role),

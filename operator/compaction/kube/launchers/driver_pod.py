@@ -20,7 +20,7 @@ from compaction.kube.launchers.pods import (
     QUEUE_LABEL,
     UI_PORT,
     WORKER_CONTAINER,
-    Role,
+    PodRole,
     has_executors,
     image_of,
     local_master,
@@ -55,8 +55,8 @@ def driver_pod(request: WorkerRequest, *, default_image: str) -> Obj:
         "env": [_from_pod("POD_NAME", "metadata.name"), _from_pod("POD_IP", "status.podIP")],
         "ports": _ports(distributed=distributed, ui=ui_enabled(conf)),
     }
-    spec = pod_spec(request, Role.DRIVER, image=image, container=WORKER_CONTAINER, extra=extra)
-    metadata = metadata_of(request, Role.DRIVER)
+    spec = pod_spec(request, PodRole.DRIVER, image=image, container=WORKER_CONTAINER, extra=extra)
+    metadata = metadata_of(request, PodRole.DRIVER)
     if workers.queue_name:
         metadata["labels"][QUEUE_LABEL] = workers.queue_name
     if distributed:
@@ -72,8 +72,8 @@ def executor_template(request: WorkerRequest, *, image: str) -> Obj:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": metadata_of(request, Role.EXECUTOR),
-        "spec": pod_spec(request, Role.EXECUTOR, image=image, container=EXECUTOR_CONTAINER),
+        "metadata": metadata_of(request, PodRole.EXECUTOR),
+        "spec": pod_spec(request, PodRole.EXECUTOR, image=image, container=EXECUTOR_CONTAINER),
     }
 
 

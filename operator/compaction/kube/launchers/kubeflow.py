@@ -30,7 +30,7 @@ from compaction.kube.launchers.pod_status import Sighting, ending_by_code
 from compaction.kube.launchers.pods import (
     QUEUE_LABEL,
     SPARK_VERSION,
-    Role,
+    PodRole,
     has_executors,
     heap_and_overhead,
     image_of,
@@ -101,8 +101,8 @@ def kubeflow_application(request: WorkerRequest, *, default_image: str) -> Obj:
         "sparkConf": {key: value for key, value in spark_conf(request, image=image).items() if key not in WRITTEN_CONF},
         "restartPolicy": {"type": "Never"},
         "timeToLiveSeconds": TTL_SECONDS,
-        "driver": _driver(request, templates[Role.DRIVER]),
-        "executor": _executor(request, templates[Role.EXECUTOR]),
+        "driver": _driver(request, templates[PodRole.DRIVER]),
+        "executor": _executor(request, templates[PodRole.EXECUTOR]),
     }
     if workers.image_pull_policy is not None:
         spec["imagePullPolicy"] = workers.image_pull_policy.value

@@ -118,7 +118,7 @@ QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 GRACE_SECONDS: Final = 30
 
 
-class Role(StrEnum):
+class PodRole(StrEnum):
     """The two kinds of pods of a worker."""
 
     DRIVER = "driver"
@@ -146,9 +146,9 @@ def image_of(workers: WorkersSpec, default: str) -> str:
     return image
 
 
-def labels_of(request: WorkerRequest, role: Role) -> dict[str, str]:
+def labels_of(request: WorkerRequest, role: PodRole) -> dict[str, str]:
     """Labels of a pod: the user's, and ours above them."""
-    component = COMPONENT_WORKER if role is Role.DRIVER else COMPONENT_EXECUTOR
+    component = COMPONENT_WORKER if role is PodRole.DRIVER else COMPONENT_EXECUTOR
     ours = pod_labels(policy=request.policy.name, worker=request.name, component=component, role=role.value)
     return {**pods_of(request).workers.pod_template.metadata.labels, **ours}
 
@@ -156,7 +156,7 @@ def labels_of(request: WorkerRequest, role: Role) -> dict[str, str]:
 def object_labels(request: WorkerRequest) -> dict[str, str]:
     """Labels of the one object that stands for the worker."""
     return pod_labels(
-        policy=request.policy.name, worker=request.name, component=COMPONENT_WORKER, role=Role.DRIVER.value
+        policy=request.policy.name, worker=request.name, component=COMPONENT_WORKER, role=PodRole.DRIVER.value
     )
 
 
@@ -173,24 +173,24 @@ def memory_annotations(request: WorkerRequest) -> dict[str, str]:
     return {ANNOTATION_DRIVER_MEMORY: str(pod.memory), **executors}
 
 
-def metadata_of(request: WorkerRequest, role: Role) -> Obj:
+def metadata_of(request: WorkerRequest, role: PodRole) -> Obj:
     """Labels and annotations of a pod, without its name."""
     pod = pods_of(request)
     annotations = dict(pod.workers.pod_template.metadata.annotations)
-    if role is Role.DRIVER:
+    if role is PodRole.DRIVER:
         annotations |= memory_annotations(request)
     metadata: Obj = {"labels": labels_of(request, role)}
     return metadata | {"annotations": annotations} if annotations else metadata
 
 
-def pod_spec(request: WorkerRequest, role: Role, *, image: str, container: str, extra: Obj | None = None) -> Obj:
+def pod_spec(request: WorkerRequest, role: PodRole, *, image: str, container: str, extra: Obj | None = None) -> Obj:
     """The pod's specification, the user's template merged in. `extra` are members of the container that runs Spark.
 
     Raises LaunchError when the user's template cannot be merged, and for what the installation does not allow.
     """
     pod = pods_of(request)
     workers = pod.workers
-    secrets = request.secrets.driver if role is Role.DRIVER else request.secrets.tasks
+    secrets = request.secrets.driver if role is PodRole.DRIVER else request.secrets.tasks
     volumes, mounts = _volumes(pod, secrets)
     worker: Obj = {
         "name": container,
@@ -203,7 +203,7 @@ def pod_spec(request: WorkerRequest, role: Role, *, image: str, container: str, 
     }
     if workers.env_from_secrets:
         worker["envFrom"] = [{"secretRef": {"name": one.name}} for one in workers.env_from_secrets]
-    is_driver = role is Role.DRIVER
+    is_driver = role is PodRole.DRIVER
     spec: Obj = {
         "restartPolicy": "Never",
         "serviceAccountName": workers.service_account_name if is_driver else EXECUTOR_SERVICE_ACCOUNT,

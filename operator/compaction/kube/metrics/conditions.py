@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from compaction.api.conditions import Condition, get_condition
 from compaction.api.enums import ConditionStatus, ConditionType
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 
 _STATUSES: Final = {
     ConditionType.READY: tuple(ConditionStatus),
@@ -39,10 +39,10 @@ class ConditionMetrics:
             ["namespace", noun, "reason"],
             registry=registry,
         )
-        self._set: dict[ObjectKey, tuple[Condition, ...]] = {}
-        self._reasons: dict[ObjectKey, set[str]] = {}
+        self._set: dict[CacheKey, tuple[Condition, ...]] = {}
+        self._reasons: dict[CacheKey, set[str]] = {}
 
-    def set(self, key: ObjectKey, conditions: Iterable[Condition]) -> None:
+    def set(self, key: CacheKey, conditions: Iterable[Condition]) -> None:
         """Show these conditions; the same ones again cost nothing."""
         shown = tuple(conditions)
         if self._set.get(key) == shown:
@@ -61,7 +61,7 @@ class ConditionMetrics:
         for reason in known:
             self.reason.labels(*key, reason).set(ready is not None and reason == ready.reason)
 
-    def forget(self, key: ObjectKey) -> None:
+    def forget(self, key: CacheKey) -> None:
         """Drop the series of a deleted object."""
         if self._set.pop(key, None) is None:
             return

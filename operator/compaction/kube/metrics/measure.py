@@ -12,7 +12,7 @@ from compaction.core.planning.debt import ScanResult, debt_of
 from compaction.core.reconcile.actions import Decision
 from compaction.core.reconcile.observations import PolicySnapshot
 from compaction.core.reconcile.workers.fleet import skewed
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 from compaction.kube.metrics.registry import Metrics
 
 SUPERSEDED: Final = "Superseded"
@@ -31,7 +31,7 @@ class CleanupState:
 
 def measure(
     metrics: Metrics,
-    key: ObjectKey,
+    key: CacheKey,
     snapshot: PolicySnapshot,
     decision: Decision,
     cleanup: CleanupState = CleanupState(),
@@ -74,7 +74,7 @@ def _by_state(snapshot: PolicySnapshot, policy: CompactionPolicy) -> dict[str, i
     return counts
 
 
-def _measure_store(metrics: Metrics, key: ObjectKey, reading: ScanResult, now: float) -> None:
+def _measure_store(metrics: Metrics, key: CacheKey, reading: ScanResult, now: float) -> None:
     """What the last scan found; one that failed leaves what is known. The measures of one kind of store are absent for
     the others.
     """
@@ -91,7 +91,7 @@ def _measure_store(metrics: Metrics, key: ObjectKey, reading: ScanResult, now: f
         metrics.measures[name].labels(*key).set(value)
 
 
-def _begin_counting(metrics: Metrics, key: ObjectKey) -> None:
+def _begin_counting(metrics: Metrics, key: CacheKey) -> None:
     """A counter that first appears with its first event has never grown for a query that computes a rate."""
     for outcome in AttemptOutcome:
         if outcome is not AttemptOutcome.RUNNING:
@@ -100,7 +100,7 @@ def _begin_counting(metrics: Metrics, key: ObjectKey) -> None:
         counter.labels(*key)
 
 
-def _count_endings(metrics: Metrics, key: ObjectKey, decision: Decision, snapshot: PolicySnapshot) -> None:
+def _count_endings(metrics: Metrics, key: CacheKey, decision: Decision, snapshot: PolicySnapshot) -> None:
     """Counters of attempts and bytes, from the writes this decision makes."""
     before = {view.name: view.job.status for view in snapshot.jobs}
     for action in decision.end_attempts:

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from compaction.catalogs.operator.metrics import CatalogMetrics
 from compaction.kube.client.transport import ApiCall
-from compaction.kube.informer.cache import ObjectKey
+from compaction.kube.informer.cache import CacheKey
 from compaction.kube.metrics.conditions import ConditionMetrics
 from compaction.registry import all_kinds
 
@@ -181,7 +181,7 @@ class Metrics:
             self.cleanup_problems,
             self.worker_share,
         )
-        self._labelled: tuple[tuple[Gauge, dict[ObjectKey, set[str]]], ...] = (
+        self._labelled: tuple[tuple[Gauge, dict[CacheKey, set[str]]], ...] = (
             (self.jobs, {}),
             (self.wait_age_seconds, {}),
             (self.waiting, {}),
@@ -227,39 +227,39 @@ class Metrics:
         moments = self._watch_ages.last.values()
         return self._clock() - max(moments) if moments else None
 
-    def set_jobs(self, policy: ObjectKey, by_state: Mapping[str, int]) -> None:
+    def set_jobs(self, policy: CacheKey, by_state: Mapping[str, int]) -> None:
         """Replace a policy's job counts; states no longer present go to zero."""
         self._replace(0, policy, {state: float(count) for state, count in by_state.items()})
 
-    def set_waits(self, policy: ObjectKey, by_reason: Mapping[str, float]) -> None:
+    def set_waits(self, policy: CacheKey, by_reason: Mapping[str, float]) -> None:
         """Replace a policy's wait ages (seconds); reasons no longer present go to zero."""
         self._replace(1, policy, by_reason)
 
-    def set_waiting(self, policy: ObjectKey, by_reason: Mapping[str, int]) -> None:
+    def set_waiting(self, policy: CacheKey, by_reason: Mapping[str, int]) -> None:
         """Replace a policy's counts of what waits; reasons no longer present go to zero."""
         self._replace(2, policy, {reason: float(count) for reason, count in by_reason.items()})
 
-    def set_level_debt(self, policy: ObjectKey, by_level: Mapping[str, int]) -> None:
+    def set_level_debt(self, policy: CacheKey, by_level: Mapping[str, int]) -> None:
         """Replace a policy's debt by level (bytes); levels no longer present go to zero."""
         self._replace(3, policy, {level: float(size) for level, size in by_level.items()})
 
-    def set_last_job(self, policy: ObjectKey, before: Mapping[str, float], after: Mapping[str, float]) -> None:
+    def set_last_job(self, policy: CacheKey, before: Mapping[str, float], after: Mapping[str, float]) -> None:
         """Replace what a policy's last job changed, by measure; measures no longer present go to zero."""
         self._replace(4, policy, before)
         self._replace(5, policy, after)
 
-    def set_pending_workers(self, policy: ObjectKey, by_reason: Mapping[str, int]) -> None:
+    def set_pending_workers(self, policy: CacheKey, by_reason: Mapping[str, int]) -> None:
         """Replace a policy's counts of workers that cannot begin yet; reasons no longer present go to zero."""
         self._replace(6, policy, {reason: float(count) for reason, count in by_reason.items()})
 
-    def _replace(self, which: int, policy: ObjectKey, values: Mapping[str, float]) -> None:
+    def _replace(self, which: int, policy: CacheKey, values: Mapping[str, float]) -> None:
         gauge, known = self._labelled[which]
         labels = known.setdefault(policy, set())
         labels.update(values)
         for label in labels:
             gauge.labels(policy.namespace, policy.name, label).set(values.get(label, 0.0))
 
-    def forget_policy(self, policy: ObjectKey) -> None:
+    def forget_policy(self, policy: CacheKey) -> None:
         """Drop the gauges of a deleted policy; counters stay, as rates need them."""
         self.conditions.forget(policy)
         for gauge in self._per_policy:
@@ -279,6 +279,6 @@ def _last_job_gauges(registry: CollectorRegistry) -> tuple[Gauge, Gauge]:
     )
 
 
-def _drop(gauge: Gauge, policy: ObjectKey, *more: str) -> None:
+def _drop(gauge: Gauge, policy: CacheKey, *more: str) -> None:
     gauge.labels(policy.namespace, policy.name, *more)  # `remove` insists that the series exists
     gauge.remove(policy.namespace, policy.name, *more)

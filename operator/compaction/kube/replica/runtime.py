@@ -19,7 +19,7 @@ from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import OWN_VERSION
 from compaction.kube.client.transport import Resource
 from compaction.kube.executor.events import EventRecorder
-from compaction.kube.informer.cache import Delta, ObjectCache, ObjectKey
+from compaction.kube.informer.cache import CacheKey, Delta, ObjectCache
 from compaction.kube.informer.queue import WorkQueue
 from compaction.kube.launchers.base import Launcher
 from compaction.kube.metrics.registry import Metrics
@@ -43,7 +43,7 @@ class Runtime:
 
     client: ApiClient
     cache: ObjectCache
-    queue: WorkQueue[ObjectKey]
+    queue: WorkQueue[CacheKey]
     launcher: Launcher
     events: EventRecorder
     metrics: Metrics
@@ -68,7 +68,7 @@ class Controller(Protocol):
         """The cache accepted a change; the moment of this call is the local time of observation. Must not block."""
         ...
 
-    async def reconcile(self, key: ObjectKey) -> float | None:
+    async def reconcile(self, key: CacheKey) -> float | None:
         """Bring one policy and everything of it forward; returns seconds after which to look again, or None."""
         ...
 

@@ -23,7 +23,7 @@ from compaction.errors import ApiUnavailableError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.executor.events import EventRecorder
-from compaction.kube.informer.cache import CatalogKey, ObjectCache, ObjectKey
+from compaction.kube.informer.cache import CacheKey, CatalogKey, ObjectCache
 from compaction.kube.informer.handlers import Feed, Relist, build_registry, build_settings
 from compaction.kube.informer.queue import WorkQueue
 from compaction.kube.launchers.base import Launcher
@@ -206,7 +206,7 @@ class Term:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
-    async def _reconcile(self, key: ObjectKey) -> float | None:
+    async def _reconcile(self, key: CacheKey) -> float | None:
         if not self._elector.is_leader():
             return None
         is_catalog = isinstance(key, CatalogKey)

@@ -119,7 +119,7 @@ TIMEOUT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AdminAnswer:
     """An HTTP answer: `status` code and the raw `text`."""
 
     status: int
@@ -150,7 +150,7 @@ class AdminClient:
         *,
         content_type: str = "application/json",
         timeout: float = TIMEOUT_SECONDS,
-    ) -> Answer:
+    ) -> AdminAnswer:
         """Send one request. Raises OSError (refused, reset, timeout) when there is no answer at all."""
         connection = _connection(self, timeout)
         headers = {"Accept": "application/json"}
@@ -159,7 +159,7 @@ class AdminClient:
         try:
             connection.request(method, path, body=None if body is None else json.dumps(body), headers=headers)
             answer = connection.getresponse()
-            return Answer(status=answer.status, text=answer.read().decode())
+            return AdminAnswer(status=answer.status, text=answer.read().decode())
         except http.client.HTTPException as error:
             connection.close()
             raise ConnectionError(f"{self.url}: {error!r}") from error

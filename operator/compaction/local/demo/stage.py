@@ -130,13 +130,13 @@ LOG_LINES: Final = 25
 class Show(Protocol):
     """The door `Doors.demo` of a kind."""
 
-    def __call__(self, stage: Stage) -> bool:
+    def __call__(self, stage: DemoStage) -> bool:
         """Show everything on this stage; True when every claim held."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class DemoStage:
     """One run in `directory`. `kubeconfig`: a cluster of the user's instead of a control plane of our own."""
 
     directory: Path

@@ -21,11 +21,11 @@ from compaction.api.text.quantities import to_timestamp
 from compaction.core.planning.debt import ScanResult
 from compaction.core.reconcile.actions import Announce, AssignJob, CreateJob, Premise, RaiseShare
 from compaction.core.reconcile.observations import (
-    Identity,
     JobLease,
     JobView,
     Memory,
     Moment,
+    OperatorIdentity,
     PolicySnapshot,
     WorkerLease,
     WorkerProcess,
@@ -77,7 +77,7 @@ class LocalObjects:
         """See `Objects`."""
         return False
 
-    async def holds(self, premise: Premise, job: Identity) -> bool:
+    async def holds(self, premise: Premise, job: OperatorIdentity) -> bool:
         """See `Objects`."""
         return True
 
@@ -108,7 +108,7 @@ class LocalObjects:
         """See `Objects`. The Lease is never silent: the worker is this process."""
         name, version = action.job.name, self._version()
         self.leases[name] = JobLease(
-            identity=Identity(name, f"lease-{version}", version),
+            identity=OperatorIdentity(name, f"lease-{version}", version),
             holder=action.worker,
             token=token,
             duration=float(action.duration),
@@ -123,24 +123,24 @@ class LocalObjects:
         self.leases[name] = replace(self.leases[name], bytes_per_second=action.bytes_per_second)
         return True
 
-    async def write_job_status(self, job: Identity, status: CompactionJobStatus) -> bool:
+    async def write_job_status(self, job: OperatorIdentity, status: CompactionJobStatus) -> bool:
         """See `Objects`."""
         before = self.jobs[job.name]
         meta = before.metadata.model_copy(update={"resource_version": self._version()})
         self.jobs[job.name] = before.model_copy(update={"status": status, "metadata": meta})
         return True
 
-    async def write_policy_status(self, policy: Identity, status: CompactionPolicyStatus) -> bool:
+    async def write_policy_status(self, policy: OperatorIdentity, status: CompactionPolicyStatus) -> bool:
         """See `Objects`."""
         meta = self.policy.metadata.model_copy(update={"resource_version": self._version()})
         self.policy = self.policy.model_copy(update={"status": status, "metadata": meta})
         return True
 
-    async def delete_job(self, job: Identity) -> None:
+    async def delete_job(self, job: OperatorIdentity) -> None:
         """See `Objects`."""
         del self.jobs[job.name]
 
-    async def delete_lease(self, lease: Identity, *, any_version: bool = False) -> None:
+    async def delete_lease(self, lease: OperatorIdentity, *, any_version: bool = False) -> None:
         """See `Objects`. A worker has no Lease here that could be deleted: it is stopped, or has ended."""
         self.leases.pop(lease.name, None)
 
@@ -182,7 +182,7 @@ class LocalObjects:
         if worker is None or worker.ended:
             return ()
         duration = float(self.policy.spec.lease.duration_seconds)
-        return (WorkerLease(Identity(worker.name, worker.name, "1"), worker.slots, duration, 0.0, OWNER),)
+        return (WorkerLease(OperatorIdentity(worker.name, worker.name, "1"), worker.slots, duration, 0.0, OWNER),)
 
     def _version(self) -> str:
         return str(next(self._versions))

@@ -10,7 +10,15 @@ from enum import StrEnum
 import numpy as np
 
 from compaction.segments.checking import checks
-from compaction.segments.checking.facts import CHECKLIST, LogFacts, Problem, Rule, Seen, SystemFacts, Window
+from compaction.segments.checking.facts import (
+    CHECKLIST,
+    CheckProblem,
+    LogFacts,
+    OwnerRule,
+    ReadWindow,
+    SeenFacts,
+    SystemFacts,
+)
 from compaction.segments.commit.fence import FENCE_FILE
 from compaction.segments.directory.fs import fault_of
 from compaction.segments.directory.owner import Marker
@@ -25,7 +33,7 @@ OnBytes = Callable[[int], None]
 _ROUNDS = 20
 
 
-def damaged(log: LogFacts, on_bytes: OnBytes) -> Iterator[Problem]:
+def damaged(log: LogFacts, on_bytes: OnBytes) -> Iterator[CheckProblem]:
     """All records of all segments, dead ones too. `on_bytes`: gets how many bytes of payload were read, each time.
 
     LogChangedError when files are replaced at each of many rounds. OSError passes through.
@@ -50,7 +58,7 @@ def damaged(log: LogFacts, on_bytes: OnBytes) -> Iterator[Problem]:
     raise LogChangedError(str(log.directory))
 
 
-def _damaged(log: LogFacts, segment: SegmentIndex, on_bytes: OnBytes) -> Iterator[Problem]:
+def _damaged(log: LogFacts, segment: SegmentIndex, on_bytes: OnBytes) -> Iterator[CheckProblem]:
     errors: list[CorruptEntryError] = []
     torn = torn_from(segment)
     rows = np.flatnonzero(segment.inside[: segment.count if torn is None else torn])
@@ -64,14 +72,14 @@ def _damaged(log: LogFacts, segment: SegmentIndex, on_bytes: OnBytes) -> Iterato
         yield _problem(log, segment, error)
 
 
-def _problem(log: LogFacts, segment: SegmentIndex, error: CorruptEntryError) -> Problem:
+def _problem(log: LogFacts, segment: SegmentIndex, error: CorruptEntryError) -> CheckProblem:
     remedy = "restore the segment from a copy or from another member"
     if not log.row.needs(error.index):
         remedy = "the entry is dead, so no reader needs it; check the disk"
     # Ours never copies what does not match; Ra's copies do.
     linked = any(target.endswith(segment.name) for target in (log.links or {}).values())
-    window = Window.W6 if linked and FENCE_FILE not in log.names else None
-    return Problem(Rule.PAYLOAD_CHECKSUMS, error.file, str(error), remedy, window)
+    window = ReadWindow.W6 if linked and FENCE_FILE not in log.names else None
+    return CheckProblem(OwnerRule.PAYLOAD_CHECKSUMS, error.file, str(error), remedy, window)
 
 
 # All checks of one reading, and of several some time apart: problems one by one, and a verdict on each rule.
@@ -94,7 +102,7 @@ _LOG_CHECKS = (
 _SYSTEM_CHECKS = (checks.wal_files, checks.wal_records, checks.writers, checks.marker)
 
 
-class Outcome(StrEnum):
+class RuleOutcome(StrEnum):
     """Of one rule in a directory."""
 
     PASS = "pass"
@@ -109,28 +117,30 @@ class Outcome(StrEnum):
 class Verdict:
     """`problems`: violations, and notes of what does no harm."""
 
-    rule: Rule
-    outcome: Outcome
-    problems: tuple[Problem, ...] = ()
+    rule: OwnerRule
+    outcome: RuleOutcome
+    problems: tuple[CheckProblem, ...] = ()
 
 
-def system_problems(system: SystemFacts) -> Iterator[Problem]:
+def system_problems(system: SystemFacts) -> Iterator[CheckProblem]:
     """Of the write-ahead log."""
     for check in _SYSTEM_CHECKS:
         yield from check(system)
 
 
-def log_problems(log: LogFacts, on_bytes: OnBytes = lambda _size: None) -> Iterator[Problem]:
+def log_problems(log: LogFacts, on_bytes: OnBytes = lambda _size: None) -> Iterator[CheckProblem]:
     """Of one log; reads every payload. What a check raises is a problem of the log, and the others go on."""
     for check in (*_LOG_CHECKS, lambda log: damaged(log, on_bytes)):
         try:
             yield from check(log)
         except Exception as error:  # noqa: BLE001 - at one log, whatever it is: see `fault_of`
             fault = fault_of(error, log.directory)
-            yield Problem(Rule.SEGMENT_RECORDS, str(log.directory), str(fault), "what it checks is unknown: run again")
+            yield CheckProblem(
+                OwnerRule.SEGMENT_RECORDS, str(log.directory), str(fault), "what it checks is unknown: run again"
+            )
 
 
-def problems_of(system: SystemFacts, on_bytes: OnBytes = lambda _size: None) -> Iterator[Problem]:
+def problems_of(system: SystemFacts, on_bytes: OnBytes = lambda _size: None) -> Iterator[CheckProblem]:
     """Of everything that one reading shows."""
     yield from system_problems(system)
     for log in system.logs:
@@ -143,49 +153,49 @@ def payload_bytes(log: LogFacts) -> int:
     return sum(segment.data_bytes for segment in log.state.segments)
 
 
-def verdicts(readings: Sequence[SystemFacts], problems: Iterable[Problem]) -> Iterator[Verdict]:
+def verdicts(readings: Sequence[SystemFacts], problems: Iterable[CheckProblem]) -> Iterator[Verdict]:
     """One for each rule, in order. `problems`: of all readings, each alone and each two in a row."""
-    found: dict[Rule, dict[Problem, None]] = {rule: {} for rule in CHECKLIST}
+    found: dict[OwnerRule, dict[CheckProblem, None]] = {rule: {} for rule in CHECKLIST}
     for problem in problems:
         found[problem.rule][problem] = None
     for rule, text in CHECKLIST.items():
         own = tuple(found[rule])
         hard = [problem for problem in own if not problem.note]
         if hard:
-            outcome = Outcome.KNOWN if all(problem.window for problem in hard) else Outcome.FAIL
+            outcome = RuleOutcome.KNOWN if all(problem.window for problem in hard) else RuleOutcome.FAIL
         elif own:
-            outcome = Outcome.PASS
-        elif text.seen is Seen.TEST or (text.seen is Seen.WHILE and len(readings) < 2):
-            outcome = Outcome.NOT_SEEN
+            outcome = RuleOutcome.PASS
+        elif text.seen is SeenFacts.TEST or (text.seen is SeenFacts.WHILE and len(readings) < 2):
+            outcome = RuleOutcome.NOT_SEEN
         else:
-            outcome = Outcome.PASS if any(_shows(rule, reading) for reading in readings) else Outcome.NOT_SEEN
+            outcome = RuleOutcome.PASS if any(_shows(rule, reading) for reading in readings) else RuleOutcome.NOT_SEEN
         yield Verdict(rule, outcome, own)
 
 
-def _shows(rule: Rule, system: SystemFacts) -> bool:
+def _shows(rule: OwnerRule, system: SystemFacts) -> bool:
     """Whether a reading has anything that the rule is about."""
     match rule:
-        case Rule.WAL_FILES | Rule.WAL_GROWS:
+        case OwnerRule.WAL_FILES | OwnerRule.WAL_GROWS:
             return bool(system.wal)
-        case Rule.WAL_RECORDS | Rule.WAL_WRITERS:
+        case OwnerRule.WAL_RECORDS | OwnerRule.WAL_WRITERS:
             return any(wal.records for wal in system.wal)
-        case Rule.SNAPSHOT_FILES | Rule.LIVE_INDEXES | Rule.SNAPSHOTS_ADVANCE:
+        case OwnerRule.SNAPSHOT_FILES | OwnerRule.LIVE_INDEXES | OwnerRule.SNAPSHOTS_ADVANCE:
             return any(log.snapshots or log.rejected for log in system.logs)
-        case Rule.LIVE_ONLY_SHRINKS:
+        case OwnerRule.LIVE_ONLY_SHRINKS:
             return any(len(log.snapshots) > 1 for log in system.logs)
-        case Rule.LIVE_ENTRIES:
+        case OwnerRule.LIVE_ENTRIES:
             return any(log.demanded for log in system.logs)
-        case Rule.LINKS:
+        case OwnerRule.LINKS:
             return any(log.links for log in system.logs)
-        case Rule.SAME_ENTRY:
+        case OwnerRule.SAME_ENTRY:
             return any(log.waiting for log in system.logs)
-        case Rule.COMPACTOR_FILES:
+        case OwnerRule.COMPACTOR_FILES:
             return any(name.startswith("compaction.") for log in system.logs for name in log.names)
-        case Rule.LOG_CUT:
+        case OwnerRule.LOG_CUT:
             return any(log.cut for log in system.logs)
-        case Rule.OWNER_MARKER:
+        case OwnerRule.OWNER_MARKER:
             return system.marker is Marker.FOLLOWS
-        case Rule.HALF_DONE | Rule.ENTRIES_ABOVE | Rule.NOTHING_VANISHES:
+        case OwnerRule.HALF_DONE | OwnerRule.ENTRIES_ABOVE | OwnerRule.NOTHING_VANISHES:
             return bool(system.logs)
         case _:
             return any(log.state.segments for log in system.logs)

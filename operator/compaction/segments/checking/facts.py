@@ -166,7 +166,7 @@ class SystemFacts:
 # What an owner of segment logs keeps to, in any language: the checklist of docs/segment-logs.md, as data.
 
 
-class Rule(StrEnum):
+class OwnerRule(StrEnum):
     """Names of the rules; `CHECKLIST` has their sentences, in order."""
 
     SEGMENT_NAMES = "segment-names"
@@ -199,7 +199,7 @@ class Rule(StrEnum):
     RECEIPTS_READ = "receipts-read"
 
 
-class Seen(StrEnum):
+class SeenFacts(StrEnum):
     """What it takes to see whether a rule is kept."""
 
     ONCE = "one scan of a directory"
@@ -207,7 +207,7 @@ class Seen(StrEnum):
     TEST = "a test of the owner"
 
 
-class Window(StrEnum):
+class ReadWindow(StrEnum):
     """Windows of Ra 3.1.10 that a directory can show (docs/design/segment-commit.md#windows-of-the-reference)."""
 
     W1 = "W1"
@@ -229,63 +229,67 @@ class RuleText:
     """One line of the checklist. `test`: where this project's own owner is tested for a rule that no scan shows."""
 
     sentence: str
-    seen: Seen = Seen.ONCE
+    seen: SeenFacts = SeenFacts.ONCE
     test: str = ""
 
 
-CHECKLIST: Final[dict[Rule, RuleText]] = {
-    Rule.SEGMENT_NAMES: RuleText("a segment is a file named with 16 digits and .segment"),
-    Rule.SEGMENT_HEADERS: RuleText("a segment begins with a header; only the newest may still have 0 bytes"),
-    Rule.SEGMENT_RECORDS: RuleText("payloads follow each other without a gap; none is empty, all lie in the file"),
-    Rule.PAYLOAD_CHECKSUMS: RuleText("the CRC-32 in a record is that of its payload, or 0"),
-    Rule.LINKS: RuleText("a link is the old name of a segment: it leads to a lower number in the same directory"),
-    Rule.SNAPSHOT_FILES: RuleText(
+CHECKLIST: Final[dict[OwnerRule, RuleText]] = {
+    OwnerRule.SEGMENT_NAMES: RuleText("a segment is a file named with 16 digits and .segment"),
+    OwnerRule.SEGMENT_HEADERS: RuleText("a segment begins with a header; only the newest may still have 0 bytes"),
+    OwnerRule.SEGMENT_RECORDS: RuleText("payloads follow each other without a gap; none is empty, all lie in the file"),
+    OwnerRule.PAYLOAD_CHECKSUMS: RuleText("the CRC-32 in a record is that of its payload, or 0"),
+    OwnerRule.LINKS: RuleText("a link is the old name of a segment: it leads to a lower number in the same directory"),
+    OwnerRule.SNAPSHOT_FILES: RuleText(
         "a snapshot is whole, as its name and checksum say; in a Ra system it is of its server's cluster"
     ),
-    Rule.LIVE_INDEXES: RuleText("a snapshot says what is live, also if nothing is; nothing above its index"),
-    Rule.LIVE_ONLY_SHRINKS: RuleText("what was dead below a snapshot stays dead"),
-    Rule.LIVE_ENTRIES: RuleText("each live entry is in a segment or in the write-ahead log"),
-    Rule.ENTRIES_ABOVE: RuleText("above the snapshot no segment is missing"),
-    Rule.WAL_FILES: RuleText("write-ahead log files have 16 digits, numbers without a gap, and a header each"),
-    Rule.WAL_RECORDS: RuleText(
+    OwnerRule.LIVE_INDEXES: RuleText("a snapshot says what is live, also if nothing is; nothing above its index"),
+    OwnerRule.LIVE_ONLY_SHRINKS: RuleText("what was dead below a snapshot stays dead"),
+    OwnerRule.LIVE_ENTRIES: RuleText("each live entry is in a segment or in the write-ahead log"),
+    OwnerRule.ENTRIES_ABOVE: RuleText("above the snapshot no segment is missing"),
+    OwnerRule.WAL_FILES: RuleText("write-ahead log files have 16 digits, numbers without a gap, and a header each"),
+    OwnerRule.WAL_RECORDS: RuleText(
         "only the last record of a write-ahead log file may be torn, and after a clean stop none"
     ),
-    Rule.WAL_WRITERS: RuleText("a writer's id is the name of its log's directory"),
-    Rule.SAME_ENTRY: RuleText("an index of a term has one payload; an overwrite has a higher term"),
-    Rule.HALF_DONE: RuleText("a compaction that died is settled before the owner starts"),
-    Rule.COMPACTOR_FILES: RuleText("the compactor's files are left as they are"),
-    Rule.LOG_CUT: RuleText("log.cut, where it is there, says which entries of an installation do not count"),
-    Rule.OWNER_MARKER: RuleText("compaction.owner, where it is there, names rules that the compactor knows"),
-    Rule.SEGMENTS_GROW: RuleText("the newest segment is appended to, and records of no segment change", Seen.WHILE),
-    Rule.NUMBERS_ASCEND: RuleText("a new segment has a higher number than all before, links included", Seen.WHILE),
-    Rule.NOTHING_VANISHES: RuleText(
-        "no entry goes that is live, or above the snapshot and not overwritten", Seen.WHILE
+    OwnerRule.WAL_WRITERS: RuleText("a writer's id is the name of its log's directory"),
+    OwnerRule.SAME_ENTRY: RuleText("an index of a term has one payload; an overwrite has a higher term"),
+    OwnerRule.HALF_DONE: RuleText("a compaction that died is settled before the owner starts"),
+    OwnerRule.COMPACTOR_FILES: RuleText("the compactor's files are left as they are"),
+    OwnerRule.LOG_CUT: RuleText("log.cut, where it is there, says which entries of an installation do not count"),
+    OwnerRule.OWNER_MARKER: RuleText("compaction.owner, where it is there, names rules that the compactor knows"),
+    OwnerRule.SEGMENTS_GROW: RuleText(
+        "the newest segment is appended to, and records of no segment change", SeenFacts.WHILE
     ),
-    Rule.WAL_GROWS: RuleText("only the newest write-ahead log file grows; the oldest goes first", Seen.WHILE),
-    Rule.SNAPSHOTS_ADVANCE: RuleText("a newer snapshot has a higher index and no lower term", Seen.WHILE),
-    Rule.DURABLE_FIRST: RuleText(
+    OwnerRule.NUMBERS_ASCEND: RuleText(
+        "a new segment has a higher number than all before, links included", SeenFacts.WHILE
+    ),
+    OwnerRule.NOTHING_VANISHES: RuleText(
+        "no entry goes that is live, or above the snapshot and not overwritten", SeenFacts.WHILE
+    ),
+    OwnerRule.WAL_GROWS: RuleText("only the newest write-ahead log file grows; the oldest goes first", SeenFacts.WHILE),
+    OwnerRule.SNAPSHOTS_ADVANCE: RuleText("a newer snapshot has a higher index and no lower term", SeenFacts.WHILE),
+    OwnerRule.DURABLE_FIRST: RuleText(
         "acknowledge an entry when it is synced; drop a write-ahead log file when segments have it, synced",
-        Seen.TEST,
+        SeenFacts.TEST,
         "tests/crash/test_log_system_power.py",
     ),
-    Rule.SNAPSHOT_WHOLE: RuleText(
+    OwnerRule.SNAPSHOT_WHOLE: RuleText(
         "sync a snapshot and its indexes before the rename that shows them, and the rename before any use",
-        Seen.TEST,
+        SeenFacts.TEST,
         "tests/crash/test_log_system_power.py",
     ),
-    Rule.GAPS_REFUSED: RuleText(
+    OwnerRule.GAPS_REFUSED: RuleText(
         "a write carries the previous index; after a gap nothing is written until it is filled",
-        Seen.TEST,
+        SeenFacts.TEST,
         "tests/stores/segments/wal/test_acceptance.py",
     ),
-    Rule.ONE_WRITER: RuleText(
+    OwnerRule.ONE_WRITER: RuleText(
         "one process at a time writes a system, and holds its lock",
-        Seen.TEST,
+        SeenFacts.TEST,
         "tests/stores/segments/system/test_system.py",
     ),
-    Rule.RECEIPTS_READ: RuleText(
+    OwnerRule.RECEIPTS_READ: RuleText(
         "an owner reads the newest receipts of the compactor before it deletes a segment",
-        Seen.TEST,
+        SeenFacts.TEST,
         "tests/crash/test_segment_foreign.py",
     ),
 }
@@ -295,17 +299,17 @@ NUMBERS: Final = {rule: number for number, rule in enumerate(CHECKLIST, 1)}
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class CheckProblem:
     """A rule that is not kept: by which object, what is wrong, and what to do. `sentence` is all of it.
 
     `window`: the deviation is one that Ra 3.1.10 makes. `note`: it does no harm as it is.
     """
 
-    rule: Rule
+    rule: OwnerRule
     path: str
     what: str
     remedy: str
-    window: Window | None = None
+    window: ReadWindow | None = None
     note: bool = False
 
     @property

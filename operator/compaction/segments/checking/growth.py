@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from compaction.segments.checking import checks
-from compaction.segments.checking.facts import Content, LogFacts, Problem, Rule, SystemFacts
+from compaction.segments.checking.facts import CheckProblem, Content, LogFacts, OwnerRule, SystemFacts
 from compaction.segments.model import SegmentIndex, segment_number, torn_from
 from compaction.segments.system.rules import LogRow
 from compaction.segments.wal.files import wal_number
 
 
-def violations(before: SystemFacts, after: SystemFacts) -> Iterator[Problem]:
+def violations(before: SystemFacts, after: SystemFacts) -> Iterator[CheckProblem]:
     """Of all rules that two readings can show. A log whose directory is gone was deleted."""
     old = {log.name: log for log in before.logs}
     for log in after.logs:
@@ -25,7 +25,7 @@ def violations(before: SystemFacts, after: SystemFacts) -> Iterator[Problem]:
     yield from wal_grows(before, after)
 
 
-def segments_grow(before: LogFacts, after: LogFacts) -> Iterator[Problem]:
+def segments_grow(before: LogFacts, after: LogFacts) -> Iterator[CheckProblem]:
     """A file keeps its records; only the newest gets more. Another file under the name is a compacted one."""
     old = {segment.name: segment for segment in before.state.segments}
     last = before.state.newest if before.state.segments else ""
@@ -34,15 +34,17 @@ def segments_grow(before: LogFacts, after: LogFacts) -> Iterator[Problem]:
         if known is None or known.identity == segment.identity or known.identity.inode != segment.identity.inode:
             continue
         if not _continues(known, segment):
-            yield Problem(
-                Rule.SEGMENTS_GROW,
+            yield CheckProblem(
+                OwnerRule.SEGMENTS_GROW,
                 str(segment.path),
                 "records that it held are others now",
                 "fix the owner: append only",
             )
         elif segment.count > known.count and segment.name != last:
             what = f"it was appended to, while {last} was the newest segment"
-            yield Problem(Rule.SEGMENTS_GROW, str(segment.path), what, "fix the owner: append to the newest segment")
+            yield CheckProblem(
+                OwnerRule.SEGMENTS_GROW, str(segment.path), what, "fix the owner: append to the newest segment"
+            )
 
 
 def _continues(old: SegmentIndex, new: SegmentIndex) -> bool:
@@ -53,7 +55,7 @@ def _continues(old: SegmentIndex, new: SegmentIndex) -> bool:
     return new.count >= size and all(np.array_equal(mine, theirs[:size]) for mine, theirs in columns)
 
 
-def numbers_ascend(before: LogFacts, after: LogFacts) -> Iterator[Problem]:
+def numbers_ascend(before: LogFacts, after: LogFacts) -> Iterator[CheckProblem]:
     """A name that was not there has a higher number than all that were."""
     old = {*(segment.name for segment in before.state.segments), *(before.links or {})}
     highest = max((segment_number(name) for name in old), default=0)
@@ -61,10 +63,10 @@ def numbers_ascend(before: LogFacts, after: LogFacts) -> Iterator[Problem]:
         if segment.name not in old and segment_number(segment.name) <= highest:
             what = f"it is a new segment, though number {highest} was taken before"
             remedy = "fix the owner: the next segment has the highest number of all names, links included, plus one"
-            yield Problem(Rule.NUMBERS_ASCEND, str(segment.path), what, remedy)
+            yield CheckProblem(OwnerRule.NUMBERS_ASCEND, str(segment.path), what, remedy)
 
 
-def nothing_vanishes(before: LogFacts, after: LogFacts) -> Iterator[Problem]:
+def nothing_vanishes(before: LogFacts, after: LogFacts) -> Iterator[CheckProblem]:
     """What is needed stays, as it was. What was overwritten above the snapshot of before, and all behind it, may go."""
     row, now = after.row, after.content()
     kept: dict[int, Content] = {index: one for index, one in before.content().items() if row.needs(index)}
@@ -80,7 +82,7 @@ def nothing_vanishes(before: LogFacts, after: LogFacts) -> Iterator[Problem]:
         else:
             continue
         remedy = "restore it from a copy or from another member, and fix the owner, or the compactor that deleted it"
-        yield Problem(Rule.NOTHING_VANISHES, str(after.directory), what, remedy)
+        yield CheckProblem(OwnerRule.NOTHING_VANISHES, str(after.directory), what, remedy)
         return
 
 
@@ -107,7 +109,7 @@ def _differs(one: Content, other: Content) -> bool:
     return one[:2] != other[:2] or bool(one.crc and other.crc and one.crc != other.crc)
 
 
-def snapshots_advance(before: LogFacts, after: LogFacts) -> Iterator[Problem]:
+def snapshots_advance(before: LogFacts, after: LogFacts) -> Iterator[CheckProblem]:
     """Index and term of the newest snapshot never go back, and dead entries stay dead."""
     if not before.snapshots:
         return
@@ -116,15 +118,15 @@ def snapshots_advance(before: LogFacts, after: LogFacts) -> Iterator[Problem]:
     if new is None or new.index < old.index or new.term < old.term:
         now = "there is none" if new is None else f"the newest is of index {new.index}, term {new.term}"
         what = f"its snapshot was of index {old.index}, term {old.term}, and now {now}"
-        yield Problem(
-            Rule.SNAPSHOTS_ADVANCE, str(after.directory), what, "fix the owner: a snapshot replaces older ones"
+        yield CheckProblem(
+            OwnerRule.SNAPSHOTS_ADVANCE, str(after.directory), what, "fix the owner: a snapshot replaces older ones"
         )
         return
     if new.path != old.path:
         yield from checks.revived(old, new)
 
 
-def wal_grows(before: SystemFacts, after: SystemFacts) -> Iterator[Problem]:
+def wal_grows(before: SystemFacts, after: SystemFacts) -> Iterator[CheckProblem]:
     """Whole records stay as they were; only the newest file gets more; the oldest goes first. Not so files that hold
     records of logs that their owner could not open: those are replaced, and stay.
     """
@@ -135,16 +137,20 @@ def wal_grows(before: SystemFacts, after: SystemFacts) -> Iterator[Problem]:
         if known is None:
             if newest and wal_number(wal.path.name) <= wal_number(newest):
                 what = f"it is a new file, though {newest} was there before"
-                yield Problem(Rule.WAL_GROWS, str(wal.path), what, "fix the owner: the next file has the next number")
+                yield CheckProblem(
+                    OwnerRule.WAL_GROWS, str(wal.path), what, "fix the owner: the next file has the next number"
+                )
         elif wal.kept is False and not wal.is_held:
             what = f"its first {known.whole} bytes, which were whole records, are others now"
-            yield Problem(Rule.WAL_GROWS, str(wal.path), what, "fix the owner: append only")
+            yield CheckProblem(OwnerRule.WAL_GROWS, str(wal.path), what, "fix the owner: append only")
         elif wal.records > known.records and wal.path.name != newest:
             what = f"it was appended to, while {newest} was the newest file"
-            yield Problem(Rule.WAL_GROWS, str(wal.path), what, "fix the owner: append to the newest file")
+            yield CheckProblem(OwnerRule.WAL_GROWS, str(wal.path), what, "fix the owner: append to the newest file")
     left = {wal.path.name for wal in after.wal}
     gone = [name for name in old if name not in left]
     if gone and any(wal.path.name < max(gone) for wal in after.wal if not wal.is_held):
         path = str(old[max(gone)].path)
         what = "it is gone, while an older file is still there"
-        yield Problem(Rule.WAL_GROWS, path, what, "fix the owner: files go oldest first, or older entries come back")
+        yield CheckProblem(
+            OwnerRule.WAL_GROWS, path, what, "fix the owner: files go oldest first, or older entries come back"
+        )

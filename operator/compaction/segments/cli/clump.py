@@ -14,7 +14,7 @@ import click
 
 from compaction.api.text.printing import format_bytes, plural
 from compaction.cli.lazy import describe
-from compaction.cli.output import Column, OutputFormat, emit, output_option, print_pairs, print_table
+from compaction.cli.output import OutputColumn, OutputFormat, emit, output_option, print_pairs, print_table
 from compaction.segments.cli.options import (
     max_bytes_option,
     max_bytes_per_second_option,
@@ -41,20 +41,20 @@ from compaction.segments.reading.view import open_log
 
 HOLDER = "cli"
 LEFT_OUT_COLUMNS = (
-    Column("reason", "left out"),
-    Column("runs", "runs", right=True),
-    Column("entries", "entries", right=True),
-    Column("bytes", "bytes", format_bytes, right=True),
-    Column("first", "first index", right=True),
-    Column("detail", "detail"),
+    OutputColumn("reason", "left out"),
+    OutputColumn("runs", "runs", right=True),
+    OutputColumn("entries", "entries", right=True),
+    OutputColumn("bytes", "bytes", format_bytes, right=True),
+    OutputColumn("first", "first index", right=True),
+    OutputColumn("detail", "detail"),
 )
 RECEIPT_COLUMNS = (
-    Column("output", "segment"),
-    Column("first", "first", right=True),
-    Column("last", "last", right=True),
-    Column("entries", "entries", right=True),
-    Column("payloadBytes", "bytes", format_bytes, right=True),
-    Column("map", "map for the owner"),
+    OutputColumn("output", "segment"),
+    OutputColumn("first", "first", right=True),
+    OutputColumn("last", "last", right=True),
+    OutputColumn("entries", "entries", right=True),
+    OutputColumn("payloadBytes", "bytes", format_bytes, right=True),
+    OutputColumn("map", "map for the owner"),
 )
 
 

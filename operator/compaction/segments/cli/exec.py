@@ -103,7 +103,7 @@ class LogFields(histories.Fields):
 
 
 @dataclass(slots=True)
-class Session:
+class LogSession:
     """A history that runs. Closes the system when the history ends, unless an operation has."""
 
     directory: Path
@@ -163,10 +163,10 @@ _HEAD: Final = struct.Struct(">QQ")
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class LogOperation:
     """What carries an operation out, and the fields that it takes beside `op`."""
 
-    run: Callable[[Session, LogFields], Result | Later]
+    run: Callable[[LogSession, LogFields], Result | Later]
     fields: tuple[str, ...] = ()
 
 
@@ -184,34 +184,34 @@ def name_of(given: Mapping[str, Any]) -> str:
     return name
 
 
-def carry_out(session: Session, name: str, given: Mapping[str, Any]) -> Result | Later:
+def carry_out(session: LogSession, name: str, given: Mapping[str, Any]) -> Result | Later:
     """Carry one operation out. RecordTextError: its fields are wrong, nothing was done; and all that logs raise."""
     operation, fields = OPERATIONS[name], LogFields(given, f"operation {name}")
     fields.check(("op", *operation.fields))
     return operation.run(session, fields)
 
 
-def open_(session: Session, fields: LogFields) -> Result:
+def open_(session: LogSession, fields: LogFields) -> Result:
     """Open a log, or create it."""
     name = fields.text("log")
     live = fields.indexes("live") if fields.has("live") else None
     return _state_of(session.open(name, live=None if live is None else lambda: live))
 
 
-def append(session: Session, fields: LogFields) -> Later:
+def append(session: LogSession, fields: LogFields) -> Later:
     """Write entries; the result comes when they are durable."""
     name, entries = fields.text("log"), fields.entries()
     return Later(session.log(name).append(entries, timeout=PATIENCE), _position)
 
 
-def write_sparse(session: Session, fields: LogFields) -> Later:
+def write_sparse(session: LogSession, fields: LogFields) -> Later:
     """Write one entry that may leave a gap; the result comes when it is durable."""
     name, entry = fields.text("log"), fields.entry()
     previous = fields.index("previous") if fields.has("previous") else None
     return Later(session.log(name).write_sparse(entry, previous, timeout=PATIENCE), _position)
 
 
-def truncate(session: Session, fields: LogFields) -> Result:
+def truncate(session: LogSession, fields: LogFields) -> Result:
     """Drop the entries from an index on."""
     name, index = fields.text("log"), fields.index("from")
     log = session.log(name)
@@ -219,7 +219,7 @@ def truncate(session: Session, fields: LogFields) -> Result:
     return {"last": _place(log.last)}
 
 
-def read(session: Session, fields: LogFields) -> Result:
+def read(session: LogSession, fields: LogFields) -> Result:
     """Up to `amount` entries of a range, or of indexes, ascending; `more` if there are more."""
     name, amount = fields.text("log"), fields.number("amount", MOST_READ, least=1, most=MOST_READ)
     given = fields.indexes("indexes") if fields.has("indexes") else None
@@ -232,21 +232,21 @@ def read(session: Session, fields: LogFields) -> Result:
     return {"entries": [_shown(entry) for entry in log.read(wanted[:amount])], "more": len(wanted) > amount}
 
 
-def indexes(session: Session, fields: LogFields) -> Result:
+def indexes(session: LogSession, fields: LogFields) -> Result:
     """Which entries the log holds and needs."""
     name, low, high = fields.text("log"), fields.index("from", 0), fields.index("to", MAX_INDEX)
     found = session.log(name).indexes(low, high)
     return {"indexes": str(found.as_set()), "count": len(found)}
 
 
-def fold(session: Session, fields: LogFields) -> Result:
+def fold(session: LogSession, fields: LogFields) -> Result:
     """Count, bytes and checksum of all entries from an index on: CRC-32 over index, term and payload of each."""
     name, first = fields.text("log"), fields.index("from", 0)
     count, size, crc = session.log(name).fold(_added, (0, 0, 0), first=first)
     return {"count": count, "bytes": size, "crc32": f"{crc:08x}"}
 
 
-def snapshot(session: Session, fields: LogFields) -> Later:
+def snapshot(session: LogSession, fields: LogFields) -> Later:
     """Write a snapshot; the result comes when it is durable and in force."""
     name, index, term = fields.text("log"), fields.index("index"), fields.index("term")
     state, live = fields.data("state", b""), fields.indexes("live")
@@ -256,14 +256,14 @@ def snapshot(session: Session, fields: LogFields) -> Later:
     )
 
 
-def compact(session: Session, fields: LogFields) -> Later:
+def compact(session: LogSession, fields: LogFields) -> Later:
     """Compact a log, as its owner: dead segments go, sparse ones become fewer."""
     name = fields.text("log")
     session.log(name)
     return Later(session.system.compact(name), _compacted)
 
 
-def install(session: Session, fields: LogFields) -> Result:
+def install(session: LogSession, fields: LogFields) -> Result:
     """Install the snapshot of one log in another, with its live entries, as between two members."""
     name, source, term = fields.text("log"), fields.text("from"), fields.index("term")
     applied = fields.index("applied") if fields.has("applied") else None
@@ -272,18 +272,18 @@ def install(session: Session, fields: LogFields) -> Result:
     return {"installed": made is not None, "last": _place(target.last)}
 
 
-def roll(session: Session, _fields: LogFields) -> Later:
+def roll(session: LogSession, _fields: LogFields) -> Later:
     """Go on in a new file of the write-ahead log."""
     return Later(session.system.roll(), lambda number: {"wal": wal_name(number)})
 
 
-def drain(session: Session, fields: LogFields) -> Result:
+def drain(session: LogSession, fields: LogFields) -> Result:
     """Wait until all rolled files are in segments."""
     seconds = fields.seconds("timeout", PATIENCE)
     return {"drained": session.system.drain(seconds)}
 
 
-def state(session: Session, fields: LogFields) -> Result:
+def state(session: LogSession, fields: LogFields) -> Result:
     """A log at this moment; without `log` the system."""
     if fields.has("log"):
         return _state_of(session.log(fields.text("log")))
@@ -297,7 +297,7 @@ def state(session: Session, fields: LogFields) -> Result:
     }
 
 
-def close(session: Session, fields: LogFields) -> Result:
+def close(session: LogSession, fields: LogFields) -> Result:
     """Close a log, which takes no more writes; without `log` the system."""
     if fields.has("log"):
         session.log(fields.text("log")).close()
@@ -306,29 +306,29 @@ def close(session: Session, fields: LogFields) -> Result:
     return {}
 
 
-def reopen(session: Session, _fields: LogFields) -> Result:
+def reopen(session: LogSession, _fields: LogFields) -> Result:
     """Close the system, if it is open, and open it again, as a restart of its owner does."""
     session.close()
     session.start()
     return {"logs": session.system.uids}
 
 
-OPERATIONS: Final[Mapping[str, Operation]] = {
-    "open": Operation(open_, ("log", "live")),
-    "append": Operation(append, ("log", "index", "term", "payload", "repeat", "entries")),
-    "write_sparse": Operation(write_sparse, ("log", "index", "term", "payload", "previous")),
-    "truncate": Operation(truncate, ("log", "from")),
-    "read": Operation(read, ("log", "from", "to", "indexes", "amount")),
-    "indexes": Operation(indexes, ("log", "from", "to")),
-    "fold": Operation(fold, ("log", "from")),
-    "snapshot": Operation(snapshot, ("log", "index", "term", "live", "state", "cluster", "machine_version")),
-    "compact": Operation(compact, ("log",)),
-    "install": Operation(install, ("log", "from", "term", "applied")),
-    "roll": Operation(roll),
-    "drain": Operation(drain, ("timeout",)),
-    "state": Operation(state, ("log",)),
-    "close": Operation(close, ("log",)),
-    "reopen": Operation(reopen),
+OPERATIONS: Final[Mapping[str, LogOperation]] = {
+    "open": LogOperation(open_, ("log", "live")),
+    "append": LogOperation(append, ("log", "index", "term", "payload", "repeat", "entries")),
+    "write_sparse": LogOperation(write_sparse, ("log", "index", "term", "payload", "previous")),
+    "truncate": LogOperation(truncate, ("log", "from")),
+    "read": LogOperation(read, ("log", "from", "to", "indexes", "amount")),
+    "indexes": LogOperation(indexes, ("log", "from", "to")),
+    "fold": LogOperation(fold, ("log", "from")),
+    "snapshot": LogOperation(snapshot, ("log", "index", "term", "live", "state", "cluster", "machine_version")),
+    "compact": LogOperation(compact, ("log",)),
+    "install": LogOperation(install, ("log", "from", "term", "applied")),
+    "roll": LogOperation(roll),
+    "drain": LogOperation(drain, ("timeout",)),
+    "state": LogOperation(state, ("log",)),
+    "close": LogOperation(close, ("log",)),
+    "reopen": LogOperation(reopen),
 }
 
 
@@ -451,7 +451,7 @@ def exec_command(
         segments=NewSegments(max_count=max_entries, max_size=max_bytes),
         snapshot_grace=snapshot_grace,
     )
-    session = Session(directory, limits, lock_timeout)
+    session = LogSession(directory, limits, lock_timeout)
     history = History(name_of, lambda name, given: carry_out(session, name, given), _UNUSABLE, MAX_LINE_BYTES, FLOWING)
     with click.open_file(str(file), "rb") as lines:
         session.start()

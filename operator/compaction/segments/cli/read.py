@@ -13,7 +13,7 @@ import numpy as np
 from compaction.api.text.printing import format_bytes, plural
 from compaction.cli.lazy import EXIT_DATA_ERROR, describe, report
 from compaction.cli.output import (
-    Column,
+    OutputColumn,
     OutputFormat,
     emit,
     optional,
@@ -44,19 +44,19 @@ def _span(bounds: list[int] | None) -> str:
 
 
 SEGMENT_COLUMNS = (
-    Column("name", "segment"),
-    Column("state", "state"),
-    Column("version", "version", optional, right=True),
-    Column("maxCount", "maxcount", optional, right=True),
-    Column("entries", "entries", optional, right=True),
-    Column("range", "range", _span),
-    Column("readable", "readable", _span),
-    Column("liveEntries", "live", optional, right=True),
-    Column("liveBytes", "live bytes", optional_bytes, right=True),
-    Column("dataBytes", "data bytes", optional_bytes, right=True),
-    Column("linkTarget", "link target", optional),
+    OutputColumn("name", "segment"),
+    OutputColumn("state", "state"),
+    OutputColumn("version", "version", optional, right=True),
+    OutputColumn("maxCount", "maxcount", optional, right=True),
+    OutputColumn("entries", "entries", optional, right=True),
+    OutputColumn("range", "range", _span),
+    OutputColumn("readable", "readable", _span),
+    OutputColumn("liveEntries", "live", optional, right=True),
+    OutputColumn("liveBytes", "live bytes", optional_bytes, right=True),
+    OutputColumn("dataBytes", "data bytes", optional_bytes, right=True),
+    OutputColumn("linkTarget", "link target", optional),
 )
-ENTRY_COLUMNS = tuple(Column(key, key) for key in ("index", "term", "length", "crc32", "sha256", "file"))
+ENTRY_COLUMNS = tuple(OutputColumn(key, key) for key in ("index", "term", "length", "crc32", "sha256", "file"))
 _MAX_RANGES_SHOWN = 20
 
 

@@ -9,41 +9,41 @@ from typing import Any, Final
 import click
 
 from compaction.api.text.printing import format_bytes, plural
-from compaction.cli.output import Column, optional, optional_bytes, print_table
+from compaction.cli.output import OutputColumn, optional, optional_bytes, print_table
 from compaction.core.planning.debt import ScanResult, total_debt
 from compaction.core.planning.planner import LeftOut, Plan, PlannedJob
 from compaction.local.run.job import LocalJob, RunResult
 from compaction.segments.kind import SEGMENTS
 
 PLANNED: Final = (
-    Column("name", "Job"),
-    Column("target", "Log"),
-    Column("group", "Segments"),
-    Column("costBytes", "Copies", optional_bytes, right=True),
-    Column("gainBytes", "Reclaims", optional_bytes, right=True),
+    OutputColumn("name", "Job"),
+    OutputColumn("target", "Log"),
+    OutputColumn("group", "Segments"),
+    OutputColumn("costBytes", "Copies", optional_bytes, right=True),
+    OutputColumn("gainBytes", "Reclaims", optional_bytes, right=True),
 )
 RECEIPTS: Final = (
-    Column("job", "Job"),
-    Column("target", "Log"),
-    Column("state", "State"),
-    Column("done", "Groups"),
-    Column("records", "Entries", right=True),
-    Column("bytesBefore", "Before", optional_bytes, right=True),
-    Column("bytesAfter", "After", optional_bytes, right=True),
-    Column("bytesReclaimed", "Reclaimed", optional_bytes, right=True),
-    Column("verified", "Verified"),
+    OutputColumn("job", "Job"),
+    OutputColumn("target", "Log"),
+    OutputColumn("state", "State"),
+    OutputColumn("done", "Groups"),
+    OutputColumn("records", "Entries", right=True),
+    OutputColumn("bytesBefore", "Before", optional_bytes, right=True),
+    OutputColumn("bytesAfter", "After", optional_bytes, right=True),
+    OutputColumn("bytesReclaimed", "Reclaimed", optional_bytes, right=True),
+    OutputColumn("verified", "Verified"),
 )
 QUARANTINED: Final = (
-    Column("target", "Log"),
-    Column("source", "Quarantined"),
-    Column("index", "Index", optional, right=True),
-    Column("offset", "Offset", optional, right=True),
-    Column("reason", "Reason"),
+    OutputColumn("target", "Log"),
+    OutputColumn("source", "Quarantined"),
+    OutputColumn("index", "Index", optional, right=True),
+    OutputColumn("offset", "Offset", optional, right=True),
+    OutputColumn("reason", "Reason"),
 )
 _LEFT_OUT: Final = (
-    Column("reason", "Left out"),
-    Column("count", "Count", right=True),
-    Column("example", "For example"),
+    OutputColumn("reason", "Left out"),
+    OutputColumn("count", "Count", right=True),
+    OutputColumn("example", "For example"),
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from compaction.api.text.printing import format_bytes
 from compaction.cli.lazy import describe
-from compaction.cli.output import Column, optional, optional_bytes
+from compaction.cli.output import OutputColumn, optional, optional_bytes
 from compaction.segments import sweep
 from compaction.segments.commit import recovery
 from compaction.segments.commit.evidence import Stays
@@ -17,27 +17,27 @@ from compaction.segments.reading.view import LogState
 from compaction.segments.rewriting.compact import LogCompaction
 
 PLAN_COLUMNS = (
-    Column("segment", "segment"),
-    Column("action", "action"),
-    Column("into", "into", optional),
-    Column("reason", "reason", optional),
-    Column("detail", "detail", optional),
+    OutputColumn("segment", "segment"),
+    OutputColumn("action", "action"),
+    OutputColumn("into", "into", optional),
+    OutputColumn("reason", "reason", optional),
+    OutputColumn("detail", "detail", optional),
 )
 RECEIPT_COLUMNS = (
-    Column("output", "output"),
-    Column("replaced", "replaced", lambda names: str(len(names)), right=True),
-    Column("entries", "entries", right=True),
-    Column("bytesBefore", "before", optional_bytes, right=True),
-    Column("bytesAfter", "after", optional_bytes, right=True),
-    Column("bytesReclaimed", "reclaimed", optional_bytes, right=True),
-    Column("fingerprintBefore", "content before", lambda text: text[:12]),
-    Column("fingerprintAfter", "content after", lambda text: text[:12]),
-    Column("seconds", "seconds", lambda seconds: f"{seconds:.3f}", right=True),
+    OutputColumn("output", "output"),
+    OutputColumn("replaced", "replaced", lambda names: str(len(names)), right=True),
+    OutputColumn("entries", "entries", right=True),
+    OutputColumn("bytesBefore", "before", optional_bytes, right=True),
+    OutputColumn("bytesAfter", "after", optional_bytes, right=True),
+    OutputColumn("bytesReclaimed", "reclaimed", optional_bytes, right=True),
+    OutputColumn("fingerprintBefore", "content before", lambda text: text[:12]),
+    OutputColumn("fingerprintAfter", "content after", lambda text: text[:12]),
+    OutputColumn("seconds", "seconds", lambda seconds: f"{seconds:.3f}", right=True),
 )
 NAME_COLUMNS = (
-    Column("segment", "segment"),
-    Column("bytes", "bytes", optional_bytes, right=True),
-    Column("reason", "reason"),
+    OutputColumn("segment", "segment"),
+    OutputColumn("bytes", "bytes", optional_bytes, right=True),
+    OutputColumn("reason", "reason"),
 )
 
 _STAYS = {

@@ -17,7 +17,7 @@ from compaction.api.text.printing import plural, printable
 from compaction.api.text.quantities import Duration
 from compaction.cli.lazy import EXIT_DATA_ERROR, report_all, warn
 from compaction.cli.output import (
-    Column,
+    OutputColumn,
     OutputFormat,
     ProgressBar,
     emit,
@@ -28,7 +28,7 @@ from compaction.cli.output import (
 )
 from compaction.cli.values import DurationParameter
 from compaction.segments.checking.all_checks import (
-    Outcome,
+    RuleOutcome,
     Verdict,
     log_problems,
     payload_bytes,
@@ -36,7 +36,15 @@ from compaction.segments.checking.all_checks import (
     system_problems,
     verdicts,
 )
-from compaction.segments.checking.facts import CHECKLIST, NUMBERS, LogFacts, Problem, Rule, Seen, SystemFacts
+from compaction.segments.checking.facts import (
+    CHECKLIST,
+    NUMBERS,
+    CheckProblem,
+    LogFacts,
+    OwnerRule,
+    SeenFacts,
+    SystemFacts,
+)
 from compaction.segments.checking.growth import violations
 from compaction.segments.checking.reading import read_facts
 from compaction.segments.cli.options import described_snapshot, log_options
@@ -46,15 +54,15 @@ from compaction.segments.snapshot.live_indexes import LiveSet
 # `compactor segments verify`: everything that a log, or a system of logs, holds is read and compared.
 
 _LOGS: Final = (
-    Column("log", "log"),
-    Column("verified", "verified"),
-    Column("segments", "segments", right=True),
-    Column("entries", "entries", right=True),
-    Column("payloadBytes", "payload", optional_bytes, right=True),
-    Column("waiting", "in wal", right=True),
-    Column("snapshotIndex", "snapshot", optional, right=True),
-    Column("liveEntries", "live", optional, right=True),
-    Column("problems", "problems", right=True),
+    OutputColumn("log", "log"),
+    OutputColumn("verified", "verified"),
+    OutputColumn("segments", "segments", right=True),
+    OutputColumn("entries", "entries", right=True),
+    OutputColumn("payloadBytes", "payload", optional_bytes, right=True),
+    OutputColumn("waiting", "in wal", right=True),
+    OutputColumn("snapshotIndex", "snapshot", optional, right=True),
+    OutputColumn("liveEntries", "live", optional, right=True),
+    OutputColumn("problems", "problems", right=True),
 )
 
 
@@ -100,7 +108,7 @@ def verify(
         context.exit(EXIT_DATA_ERROR)
 
 
-def _verified(facts: SystemFacts, bar: ProgressBar) -> tuple[list[dict[str, Any]], list[Problem]]:
+def _verified(facts: SystemFacts, bar: ProgressBar) -> tuple[list[dict[str, Any]], list[CheckProblem]]:
     """A row for each log, and all problems; progress is shown by the bytes of payload."""
     rows, problems = [], list(system_problems(facts))
     for log in facts.logs:
@@ -113,7 +121,7 @@ def _verified(facts: SystemFacts, bar: ProgressBar) -> tuple[list[dict[str, Any]
     return rows, problems
 
 
-def _noted(log: LogFacts, bar: ProgressBar) -> Iterator[Problem]:
+def _noted(log: LogFacts, bar: ProgressBar) -> Iterator[CheckProblem]:
     size, read = payload_bytes(log), 0
 
     def on_bytes(count: int) -> None:
@@ -125,7 +133,7 @@ def _noted(log: LogFacts, bar: ProgressBar) -> Iterator[Problem]:
     bar.note(log.name, size, 100)
 
 
-def _row(log: LogFacts, problems: list[Problem]) -> dict[str, Any]:
+def _row(log: LogFacts, problems: list[CheckProblem]) -> dict[str, Any]:
     count = sum(not problem.note for problem in problems)
     row = log.row
     return {
@@ -141,7 +149,7 @@ def _row(log: LogFacts, problems: list[Problem]) -> dict[str, Any]:
     }
 
 
-def _object(facts: SystemFacts, rows: list[dict[str, Any]], problems: list[Problem]) -> dict[str, Any]:
+def _object(facts: SystemFacts, rows: list[dict[str, Any]], problems: list[CheckProblem]) -> dict[str, Any]:
     return {
         "directory": str(facts.directory),
         "logs": rows,
@@ -151,7 +159,7 @@ def _object(facts: SystemFacts, rows: list[dict[str, Any]], problems: list[Probl
     }
 
 
-def problem_object(problem: Problem) -> dict[str, Any]:
+def problem_object(problem: CheckProblem) -> dict[str, Any]:
     """A problem with its rule, for machines."""
     return {
         "rule": str(problem.rule),
@@ -163,7 +171,7 @@ def problem_object(problem: Problem) -> dict[str, Any]:
 
 # `compactor segments conformance`: which rules an owner in any language keeps, by what a directory shows.
 
-_WIDEST: Final = max(len(rule) for rule in Rule)
+_WIDEST: Final = max(len(rule) for rule in OwnerRule)
 
 
 @click.command("conformance")
@@ -212,18 +220,18 @@ def conformance_command(
             for line in _lines(one, len(readings)):
                 click.echo(printable(line))
     counts = Counter(one.outcome for one in results)
-    seen = len(results) - counts[Outcome.NOT_SEEN]
-    click.echo(f"{counts[Outcome.PASS]} of {seen} rules that were seen hold", err=True)
-    if counts[Outcome.FAIL] + counts[Outcome.KNOWN]:
+    seen = len(results) - counts[RuleOutcome.NOT_SEEN]
+    click.echo(f"{counts[RuleOutcome.PASS]} of {seen} rules that were seen hold", err=True)
+    if counts[RuleOutcome.FAIL] + counts[RuleOutcome.KNOWN]:
         context.exit(EXIT_DATA_ERROR)
 
 
 def _watched(
     read: Callable[[SystemFacts | None], SystemFacts], duration: Duration | None, every: Duration
-) -> tuple[list[SystemFacts], list[Problem]]:
+) -> tuple[list[SystemFacts], list[CheckProblem]]:
     """The first and the last reading, and the problems of all: payloads are read in the last one."""
     first = last = read(None)
-    problems: list[Problem] = []
+    problems: list[CheckProblem] = []
     end = time.monotonic() + float(duration or 0)
     count = 1
     while duration is not None and (count < 2 or time.monotonic() < end):
@@ -246,11 +254,11 @@ def _lines(verdict: Verdict, readings: int) -> Iterator[str]:
 
 def _detail(verdict: Verdict, readings: int) -> str:
     text = CHECKLIST[verdict.rule]
-    if verdict.outcome is not Outcome.NOT_SEEN:
+    if verdict.outcome is not RuleOutcome.NOT_SEEN:
         return text.sentence
-    if text.seen is Seen.TEST:
+    if text.seen is SeenFacts.TEST:
         return f"{text.sentence} (a test of the owner shows it; here {text.test})"
-    if text.seen is Seen.WHILE and readings < 2:
+    if text.seen is SeenFacts.WHILE and readings < 2:
         return f"{text.sentence} (--while shows it)"
     return f"{text.sentence} (nothing of the kind is here)"
 

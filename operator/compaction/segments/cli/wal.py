@@ -16,7 +16,7 @@ from compaction.api.text.printing import plural
 from compaction.api.text.quantities import Duration
 from compaction.cli.lazy import EXIT_DATA_ERROR, describe, report, warn
 from compaction.cli.output import (
-    Column,
+    OutputColumn,
     OutputFormat,
     TableStream,
     emit,
@@ -31,7 +31,7 @@ from compaction.segments.checking.facts import WalFacts, WriterFacts
 from compaction.segments.checking.reading import read_wal_files
 from compaction.segments.directory.fs import storage_errors
 from compaction.segments.errors import InvalidStopError, NotALogDirectoryError, SegmentLogError
-from compaction.segments.following.changes import Change, ChangeKind
+from compaction.segments.following.changes import ChangeKind, LogChange
 from compaction.segments.following.follower import Follower
 from compaction.segments.model import segment_name
 from compaction.segments.wal.codec import WalRecord, WriterState
@@ -41,27 +41,29 @@ from compaction.segments.wal.wal_reader import read_wal
 # `compactor segments wal`: what the write-ahead log of a system holds, per file and writer, or record by record.
 
 _FILES: Final = (
-    Column("file", "file"),
-    Column("bytes", "bytes", optional_bytes, right=True),
-    Column("records", "records", right=True),
-    Column("writers", "writers", right=True),
-    Column("state", "state"),
-    Column("offset", "offset", optional, right=True),
-    Column("reason", "reason", optional),
+    OutputColumn("file", "file"),
+    OutputColumn("bytes", "bytes", optional_bytes, right=True),
+    OutputColumn("records", "records", right=True),
+    OutputColumn("writers", "writers", right=True),
+    OutputColumn("state", "state"),
+    OutputColumn("offset", "offset", optional, right=True),
+    OutputColumn("reason", "reason", optional),
 )
 _WRITERS: Final = (
-    Column("log", "log"),
-    Column("records", "records", right=True),
-    Column("first", "first", right=True),
-    Column("last", "last", right=True),
-    Column("term", "term", right=True),
-    Column("payloadBytes", "payload", optional_bytes, right=True),
-    Column("truncations", "truncations", right=True),
-    Column("files", "files", right=True),
-    Column("atRoll", "at roll", optional),
-    Column("directory", "directory"),
+    OutputColumn("log", "log"),
+    OutputColumn("records", "records", right=True),
+    OutputColumn("first", "first", right=True),
+    OutputColumn("last", "last", right=True),
+    OutputColumn("term", "term", right=True),
+    OutputColumn("payloadBytes", "payload", optional_bytes, right=True),
+    OutputColumn("truncations", "truncations", right=True),
+    OutputColumn("files", "files", right=True),
+    OutputColumn("atRoll", "at roll", optional),
+    OutputColumn("directory", "directory"),
 )
-_RECORDS: Final = tuple(Column(key, key) for key in ("file", "offset", "log", "index", "term", "length", "truncate"))
+_RECORDS: Final = tuple(
+    OutputColumn(key, key) for key in ("file", "offset", "log", "index", "term", "length", "truncate")
+)
 
 
 @click.command("wal")
@@ -205,11 +207,11 @@ _KIND_WIDTH: Final = max(len(kind) for kind in ChangeKind)
 _NAME_WIDTH: Final = len(segment_name(0))
 """From the first line on: a table that is read as it comes does not widen."""
 _COLUMNS: Final = (
-    Column("time", "time", lambda text: text[11:23]),
-    Column("log", "log", lambda name: name or "-"),
-    Column("change", "change", lambda kind: kind.ljust(_KIND_WIDTH)),
-    Column("file", "file", lambda name: (name or "-").ljust(_NAME_WIDTH)),
-    Column("detail", "detail"),
+    OutputColumn("time", "time", lambda text: text[11:23]),
+    OutputColumn("log", "log", lambda name: name or "-"),
+    OutputColumn("change", "change", lambda kind: kind.ljust(_KIND_WIDTH)),
+    OutputColumn("file", "file", lambda name: (name or "-").ljust(_NAME_WIDTH)),
+    OutputColumn("detail", "detail"),
 )
 
 
@@ -257,7 +259,7 @@ def follow(
         time.sleep(float(every) if end is None else max(0.0, min(float(every), end - time.monotonic())))
 
 
-def _print(moment: str, change: Change, output: OutputFormat, table: TableStream) -> None:
+def _print(moment: str, change: LogChange, output: OutputFormat, table: TableStream) -> None:
     row = {"time": moment, "log": change.log, "change": str(change.kind), "file": change.file, "detail": change.detail}
     if output is OutputFormat.JSONL:
         click.echo(json.dumps(row))

@@ -44,7 +44,7 @@ class ChangeKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LogChange:
     """One line. `log` empty: of the system; `file`: a base name, or empty; `detail`: in words."""
 
     kind: ChangeKind
@@ -71,39 +71,39 @@ class SystemListing:
     wal: tuple[str, ...] = ()
 
 
-def changes(before: SystemListing, after: SystemListing) -> Iterator[Change]:
+def changes(before: SystemListing, after: SystemListing) -> Iterator[LogChange]:
     """Of the files of the write-ahead log, then log by log, in name order."""
     for name in after.wal:
         if name not in before.wal:
-            yield Change(ChangeKind.ROLLED, "", name, "entries go to this file")
+            yield LogChange(ChangeKind.ROLLED, "", name, "entries go to this file")
     for name in before.wal:
         if name not in after.wal:
-            yield Change(ChangeKind.EMPTIED, "", name, "all that is needed of it is in segments")
+            yield LogChange(ChangeKind.EMPTIED, "", name, "all that is needed of it is in segments")
     for name in sorted(before.logs.keys() | after.logs.keys()):
         old, new = before.logs.get(name), after.logs.get(name)
         if new is None:
-            yield Change(ChangeKind.LOG_DELETED, name, "", "its directory is gone")
+            yield LogChange(ChangeKind.LOG_DELETED, name, "", "its directory is gone")
             continue
         if old is None:
-            yield Change(ChangeKind.LOG_CREATED, name, "", "its directory is there")
+            yield LogChange(ChangeKind.LOG_CREATED, name, "", "its directory is there")
         yield from _of_log(name, old or LogListing(), new)
 
 
-def _of_log(log: str, old: LogListing, new: LogListing) -> Iterator[Change]:
+def _of_log(log: str, old: LogListing, new: LogListing) -> Iterator[LogChange]:
     yield from _snapshots(log, old.snapshot, new.snapshot)
     for name in sorted(old.segments.keys() | old.links.keys() | new.segments.keys() | new.links.keys()):
         yield from _of_name(log, name, old, new)
     for text in sorted(new.errors - old.errors):
-        yield Change(ChangeKind.UNREADABLE, log, "", text)
+        yield LogChange(ChangeKind.UNREADABLE, log, "", text)
 
 
-def _snapshots(log: str, old: LogSnapshot | None, new: LogSnapshot | None) -> Iterator[Change]:
+def _snapshots(log: str, old: LogSnapshot | None, new: LogSnapshot | None) -> Iterator[LogChange]:
     if new is None:
         if old is not None:
-            yield Change(ChangeKind.SNAPSHOT, log, "", "no snapshot is there any more")
+            yield LogChange(ChangeKind.SNAPSHOT, log, "", "no snapshot is there any more")
         return
     if old is None or (old.index, old.term) != (new.index, new.term):
-        yield Change(ChangeKind.SNAPSHOT, log, "", f"index {new.index}, term {new.term}")
+        yield LogChange(ChangeKind.SNAPSHOT, log, "", f"index {new.index}, term {new.term}")
     elif old.live == new.live:
         return
     if new.live is None:
@@ -114,28 +114,28 @@ def _snapshots(log: str, old: LogSnapshot | None, new: LogSnapshot | None) -> It
         parts = str(new.live).split(",")
         shown = ",".join(parts[:_SHOWN_RANGES]) + (",..." if len(parts) > _SHOWN_RANGES else "")
         detail = f"{plural(len(new.live), 'entry', 'entries')} at {shown}"
-    yield Change(ChangeKind.LIVE, log, "", detail)
+    yield LogChange(ChangeKind.LIVE, log, "", detail)
 
 
-def _of_name(log: str, name: str, old: LogListing, new: LogListing) -> Iterator[Change]:
+def _of_name(log: str, name: str, old: LogListing, new: LogListing) -> Iterator[LogChange]:
     was, now = old.segments.get(name), new.segments.get(name)
     if name in new.links:
         if new.links[name] != old.links.get(name):
-            yield Change(ChangeKind.LINKED, log, name, f"now a link to {new.links[name]}")
+            yield LogChange(ChangeKind.LINKED, log, name, f"now a link to {new.links[name]}")
     elif now is None:
         what = "a link" if name in old.links else "a segment" + (f" with {_entries(was.count)}" if was else "")
-        yield Change(ChangeKind.DELETED, log, name, what)
+        yield LogChange(ChangeKind.DELETED, log, name, what)
     elif was is not None and was.identity.inode != now.identity.inode:
         size = format_bytes(was.identity.size), format_bytes(now.identity.size)
         detail = f"{was.count} -> {_entries(now.count)}, {size[0]} -> {size[1]}"
-        yield Change(ChangeKind.COMPACTED, log, name, detail)
+        yield LogChange(ChangeKind.COMPACTED, log, name, detail)
     elif now.count > (was.count if was else 0):
         first = int(now.idx[was.count if was else 0])
         added = now.count - (was.count if was else 0)
-        yield Change(ChangeKind.FLUSHED, log, name, f"{_range(first, now.last)}, {_entries(added)}")
+        yield LogChange(ChangeKind.FLUSHED, log, name, f"{_range(first, now.last)}, {_entries(added)}")
 
 
-def written(file: str, records: Iterable[WalRecord], lasts: dict[bytes, int]) -> Iterator[Change]:
+def written(file: str, records: Iterable[WalRecord], lasts: dict[bytes, int]) -> Iterator[LogChange]:
     """A line for each stretch of ascending indexes of each log. `lasts`: the last index of each; updated."""
     stretches: dict[bytes, list[WalRecord]] = {}
     for record in records:
@@ -148,7 +148,7 @@ def written(file: str, records: Iterable[WalRecord], lasts: dict[bytes, int]) ->
         yield _stretch(file, stretch, lasts)
 
 
-def _stretch(file: str, records: list[WalRecord], lasts: dict[bytes, int]) -> Change:
+def _stretch(file: str, records: list[WalRecord], lasts: dict[bytes, int]) -> LogChange:
     first, last = records[0], records[-1]
     kind = ChangeKind.OVERWRITTEN if first.index <= lasts.get(first.writer, -1) else ChangeKind.WRITTEN
     lasts[first.writer] = last.index
@@ -156,7 +156,7 @@ def _stretch(file: str, records: list[WalRecord], lasts: dict[bytes, int]) -> Ch
     detail = f"{_range(first.index, last.index)}, term {last.term}, {_entries(len(records))}, {format_bytes(size)}"
     if first.truncate:
         detail += "; lower indexes are dead"
-    return Change(kind, first.writer.decode(errors="backslashreplace"), file, detail)
+    return LogChange(kind, first.writer.decode(errors="backslashreplace"), file, detail)
 
 
 def _range(first: int, last: int) -> str:

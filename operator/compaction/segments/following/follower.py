@@ -11,8 +11,8 @@ from compaction.segments.directory.fs import storage_errors
 from compaction.segments.directory.owner import system_of
 from compaction.segments.errors import InvalidWalFormatError, LogChangedError, NotALogDirectoryError, SegmentLogError
 from compaction.segments.following.changes import (
-    Change,
     ChangeKind,
+    LogChange,
     LogListing,
     SystemListing,
     changes,
@@ -88,7 +88,7 @@ class Follower:
         self._lasts: dict[bytes, int] = {}
         self._stopped: set[str] = set()
 
-    def poll(self) -> list[Change]:
+    def poll(self) -> list[LogChange]:
         """Writes first: of each entry the write-ahead log holds it before a segment does.
 
         LogNotReadableError, StoreIOError: the directory cannot be read.
@@ -100,7 +100,7 @@ class Follower:
         self._listing = listing
         return found
 
-    def _written(self) -> Iterator[Change]:
+    def _written(self) -> Iterator[LogChange]:
         paths = wal_files(self._system)
         for path in paths:
             file = self._files.setdefault(path.name, GrowingFile(path))
@@ -114,7 +114,7 @@ class Follower:
             if file.stopped and path != paths[-1] and path.name not in self._stopped:
                 self._stopped.add(path.name)
                 detail = f"nothing is read from offset {file.offset} on: {file.stopped}"
-                yield Change(ChangeKind.UNREADABLE, "", path.name, detail)
+                yield LogChange(ChangeKind.UNREADABLE, "", path.name, detail)
         names = {path.name for path in paths}
         self._files = {name: file for name, file in self._files.items() if name in names}
 

@@ -207,7 +207,7 @@ class SnapshotSender:
             return sending.Unreadable(str(error))
         self._source.close()
         self._source = source
-        return sending.Replaced(source.plan)
+        return sending.SenderReplaced(source.plan)
 
 
 def in_messages(entries: list[SentEntry], *, limit: int = MAX_MESSAGE_BYTES) -> Iterator[tuple[SentEntry, ...]]:
@@ -265,7 +265,7 @@ class SnapshotReceiver:
         if not isinstance(message, Offer | Entries | Chunk | Cancel):
             return []
         if applied is not None:
-            self._run(receiving.Applied(applied))
+            self._run(receiving.InstallApplied(applied))
         return self._run(message)
 
     def learn_term(self, term: int) -> list[bytes]:
@@ -315,7 +315,7 @@ class SnapshotReceiver:
     def _do(self, action: receiving.ReceiverAction) -> receiving.ReceiverEvent | None:
         if isinstance(action, receiving.Begin):
             self._install = self._begin(action.offer)
-            return receiving.Begun(action.offer.transfer, self._install.base)
+            return receiving.InstallBegun(action.offer.transfer, self._install.base)
         if self._install is None:
             raise WriteRefusedError(str(self._log.directory), "no snapshot is being installed")
         match action:
@@ -327,7 +327,7 @@ class SnapshotReceiver:
             case receiving.Finish(transfer):
                 self.installed = self._install.finish().result()
                 self._install = None
-                return receiving.Finished(transfer)
+                return receiving.InstallFinished(transfer)
         return None
 
     def _begin(self, offer: Offer) -> Install:

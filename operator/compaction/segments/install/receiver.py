@@ -55,7 +55,7 @@ class Receiver:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class InstallBegun:
     """The log has begun; it ends at `base` (None: it is empty), and larger live indexes are needed."""
 
     transfer: int
@@ -63,7 +63,7 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class InstallFinished:
     """The snapshot is installed and durable."""
 
     transfer: int
@@ -86,7 +86,7 @@ class TermKnown:
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class InstallApplied:
     """The owner's machine has applied everything up to this index."""
 
     index: int
@@ -94,7 +94,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Begin to install; answered by `Begun` or `ActionFailed`."""
+    """Begin to install; answered by `InstallBegun` or `ActionFailed`."""
 
     offer: Offer
 
@@ -117,7 +117,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Publish the snapshot; answered by `Finished` or `ActionFailed`."""
+    """Publish the snapshot; answered by `InstallFinished` or `ActionFailed`."""
 
     transfer: int
 
@@ -136,7 +136,7 @@ class AdoptTerm:
     term: int
 
 
-ReceiverEvent = FromSender | Begun | Finished | ActionFailed | TermKnown | Applied
+ReceiverEvent = FromSender | InstallBegun | InstallFinished | ActionFailed | TermKnown | InstallApplied
 ReceiverAction = Begin | Write | Append | Finish | Drop | AdoptTerm
 ReceiverOutput = FromReceiver | ReceiverAction
 ReceiverStep = tuple[Receiver, tuple[ReceiverOutput, ...]]
@@ -148,9 +148,9 @@ def step(state: Receiver, event: ReceiverEvent) -> ReceiverStep:
         case TermKnown(term):
             state, outputs = _adopt(state, term)
             return state, tuple(output for output in outputs if not isinstance(output, AdoptTerm))
-        case Applied(index):
+        case InstallApplied(index):
             return replace(state, applied=index if state.applied is None else max(index, state.applied)), ()
-        case Begun() | Finished() | ActionFailed():
+        case InstallBegun() | InstallFinished() | ActionFailed():
             return _answered(state, event)
         case Offer() | Entries() | Chunk() | Cancel():
             if event.term < state.term:
@@ -239,16 +239,16 @@ def _chunk(state: Receiver, offer: Offer, chunk: Chunk) -> ReceiverStep:
     return replace(state, stage=ReceiverStage.FINISHING), (append, Finish(offer.transfer))
 
 
-def _answered(state: Receiver, event: Begun | Finished | ActionFailed) -> ReceiverStep:
+def _answered(state: Receiver, event: InstallBegun | InstallFinished | ActionFailed) -> ReceiverStep:
     """What became of an action; of a transfer that was dropped meanwhile it does not count."""
     offer = state.offer
     if offer is None or offer.transfer != event.transfer:
         return state, ()
     match event:
-        case Begun(base=base):
+        case InstallBegun(base=base):
             state = replace(state, stage=ReceiverStage.RECEIVING, index=base)
             return state, _progress(state)
-        case Finished(transfer):
+        case InstallFinished(transfer):
             applied = max(offer.index, -1 if state.applied is None else state.applied)
             state = Receiver(state.term, applied, newest=state.newest, installed=transfer)
             return state, (Installed(state.term, transfer, applied),)

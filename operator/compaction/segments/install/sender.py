@@ -135,7 +135,7 @@ class Resend:
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
+class SenderReplaced:
     """The sender's log has a newer snapshot, and entries of the older one may be gone."""
 
     plan: SendPlan
@@ -178,7 +178,7 @@ class ReadChunk:
     size: int
 
 
-SenderEvent = Start | Resend | Replaced | Unreadable | NewTerm | Stop | FromReceiver
+SenderEvent = Start | Resend | SenderReplaced | Unreadable | NewTerm | Stop | FromReceiver
 SenderOutput = Offer | Cancel | ReadEntries | ReadChunk
 SenderStep = tuple[Sender, tuple[SenderOutput, ...]]
 
@@ -192,7 +192,7 @@ def step(state: Sender, event: SenderEvent) -> SenderStep:
             return state, (_offer(state),)
         case Resend():
             return _send_again(state)
-        case Replaced(plan):
+        case SenderReplaced(plan):
             # The chunks are read from files that stay open: the older snapshot is as good as ever.
             return (state, ()) if state.phase is SenderPhase.CHUNKS else _restart(replace(state, plan=plan))
         case Unreadable(detail):

@@ -30,7 +30,7 @@ from compaction.segments.planning.unreferenced import (
     known_live,
     torn_newest,
 )
-from compaction.segments.reading.view import LogState, Missing, SegmentRef
+from compaction.segments.reading.view import LogState, MissingEntries, SegmentRef
 from compaction.segments.snapshot.live_indexes import LiveSet
 
 IndexRange = tuple[int, int]
@@ -237,7 +237,7 @@ def _why_left_alone(
     """The reason for a segment that is not dead; None when it is to be rewritten."""
     segment = log.segment(name)
     if log.snapshot_index is not None and log.missing:
-        return LeftAloneSegment(name, LeftAloneReason.LIVE_ENTRIES_MISSING, str(Missing.of(log.missing)))
+        return LeftAloneSegment(name, LeftAloneReason.LIVE_ENTRIES_MISSING, str(MissingEntries.of(log.missing)))
     if segment.damage and name < log.newest:
         return LeftAloneSegment(name, LeftAloneReason.DAMAGED, segment.damage)
     if name in stranded:

@@ -267,7 +267,7 @@ _FINGERPRINT_RECORD: Final = np.dtype([("idx", ">u8"), ("term", ">u8"), ("length
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ReadEntry:
     """One readable entry. `crc32` is computed from the payload, also when the file stores none."""
 
     index: int
@@ -463,14 +463,16 @@ def read_batches(
         following, looks = ref.last + 1, 0
 
 
-def iter_entries(log: LogState, *, live_only: bool = False, on_corrupt: CorruptSink | None = None) -> Iterator[Entry]:
+def iter_entries(
+    log: LogState, *, live_only: bool = False, on_corrupt: CorruptSink | None = None
+) -> Iterator[ReadEntry]:
     """Every readable entry in index order; errors as `read_batches`."""
     for batch in read_batches(log, live_only=live_only, on_corrupt=on_corrupt):
         name = batch.segment.name
         indexes = batch.segment.idx[batch.rows].tolist()
         terms = batch.segment.term[batch.rows].tolist()
         for index, term, crc, payload in zip(indexes, terms, batch.crcs.tolist(), batch.payloads(), strict=True):
-            yield Entry(index=index, term=term, length=len(payload), crc32=crc, payload=bytes(payload), file=name)
+            yield ReadEntry(index=index, term=term, length=len(payload), crc32=crc, payload=bytes(payload), file=name)
 
 
 class EntryFingerprint:
@@ -504,7 +506,7 @@ class EntryFingerprint:
         return self._digest.hexdigest()
 
 
-def fingerprint(entries: Iterable[Entry]) -> str:
+def fingerprint(entries: Iterable[ReadEntry]) -> str:
     """The fingerprint of entries in index order, in hexadecimal."""
     result = EntryFingerprint()
     for entry in entries:

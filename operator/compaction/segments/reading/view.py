@@ -146,14 +146,14 @@ def _target(path: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingEntries:
     """How many live indexes are nowhere, and the first of them (0 without any)."""
 
     entries: int = 0
     first: int = 0
 
     @classmethod
-    def of(cls, indexes: LiveSet) -> Missing:
+    def of(cls, indexes: LiveSet) -> MissingEntries:
         return cls(len(indexes), indexes.smallest) if indexes else NOTHING_MISSING
 
     def __bool__(self) -> bool:
@@ -165,7 +165,7 @@ class Missing:
         return f"{what} (first index {self.first}) {verb} in no segment that can be read"
 
 
-NOTHING_MISSING: Final = Missing()
+NOTHING_MISSING: Final = MissingEntries()
 
 
 def in_no_segment(segments: Iterable[SegmentIndex], live: LiveSet) -> LiveSet:
@@ -211,7 +211,10 @@ def missing_error(directory: Path, missing: LiveSet, wal_directory: Path | None)
         where = f"and no write-ahead log lies beside {system / META_FILE}: it is lost, or elsewhere (--wal-dir)"
     else:
         where = f"and no write-ahead log lies {'beside the log' if wal_directory is None else f'in {system}'}"
-    reason = f"{Missing.of(missing)}, {where}. Nothing of the log is deleted: restore it from a copy or another member"
+    reason = (
+        f"{MissingEntries.of(missing)}, {where}. "
+        "Nothing of the log is deleted: restore it from a copy or another member"
+    )
     return LiveEntriesMissingError(str(directory), reason)
 
 

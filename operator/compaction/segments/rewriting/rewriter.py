@@ -44,7 +44,7 @@ from compaction.segments.scan.sense import SenseSettings
 from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.store import PreparedJob, SegmentLogStore
 from compaction.storage.secrets import Secrets
-from compaction.worker.ports import Assignment, Engine, HeldLease, JobRunner, Progress
+from compaction.worker.ports import Assignment, Engine, HeldLease, JobProgress, JobRunner
 from compaction.worker.tasks import Shares, run_tasks
 
 # Runs one SegmentRewrite job with a clump request: sparse live entries re-written at the head of one log.
@@ -103,13 +103,13 @@ class ClumpAttempt(SegmentLogAttempt):
                 f"{prepared.plan.snapshot_index}"
             )
         if prepared.plan.rounds:
-            progress = Progress(2 * prepared.plan.bytes, self.lease.set_progress)
+            progress = JobProgress(2 * prepared.plan.bytes, self.lease.set_progress)
             copies = self._copy(prepared, progress)
             if copies:
                 self._commit(copies)
             progress.add(prepared.plan.bytes)
 
-    def _copy(self, prepared: PreparedClump, progress: Progress) -> Sequence[CopiedClump]:
+    def _copy(self, prepared: PreparedClump, progress: JobProgress) -> Sequence[CopiedClump]:
         """The outputs of the one task; a failure in it is noted, and there are none."""
         size = prepared.plan.bytes
         with Shares(self.engine.address, [size], progress.add) as shares:
@@ -281,7 +281,7 @@ class SegmentAttempt(SegmentLogAttempt):
         if self.committed:
             log.info("groups committed by an earlier attempt are skipped", groups=len(self.committed))
         todo = [sources for sources in self.job.groups if group_key(sources) not in self.committed]
-        progress = Progress(sum(map(self._size, todo)), self.lease.set_progress)
+        progress = JobProgress(sum(map(self._size, todo)), self.lease.set_progress)
         if todo:
             prepared = self.store.prepare(
                 directory, job=self.job.name, groups=todo, snapshot_index=self.job.snapshot_index
@@ -298,7 +298,7 @@ class SegmentAttempt(SegmentLogAttempt):
                 total += (self.job.directory / name).lstat().st_size
         return total
 
-    def _tasks(self, prepared: PreparedJob, progress: Progress) -> list[tuple[int, GroupTask]]:
+    def _tasks(self, prepared: PreparedJob, progress: JobProgress) -> list[tuple[int, GroupTask]]:
         """(bytes of the sources, task) for every group that may still be rewritten; the others fail here."""
         tasks: list[tuple[int, GroupTask]] = []
         for group in prepared.groups:
@@ -322,7 +322,7 @@ class SegmentAttempt(SegmentLogAttempt):
             limits=self.job.limits,
         )
 
-    def _rewrite(self, tasks: Sequence[tuple[int, GroupTask]], progress: Progress) -> None:
+    def _rewrite(self, tasks: Sequence[tuple[int, GroupTask]], progress: JobProgress) -> None:
         """Run the tasks, a few at a time, and commit what has arrived whenever something has."""
         if self._must_end:
             return

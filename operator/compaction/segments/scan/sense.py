@@ -25,7 +25,7 @@ from compaction.segments.format import names
 from compaction.segments.model import SEGMENT_NAME
 from compaction.segments.planning.plan import LogPlan, plan_log
 from compaction.segments.planning.unreferenced import IndexesMissing, SegmentLimits, damage_of
-from compaction.segments.reading.view import NOTHING_MISSING, LogState, Missing, open_log
+from compaction.segments.reading.view import NOTHING_MISSING, LogState, MissingEntries, open_log
 from compaction.segments.scan.find import VERIFY_LOOKS, FoundLog, LogError, LogFinder, State, Trust, log_error, state_of
 from compaction.segments.snapshot.directories import DATA_FILE, INDEXES_FILE, SNAPSHOTS
 
@@ -65,7 +65,7 @@ class LogDebt:
     needs_recovery: bool = False
     snapshot: Path | None = None
     is_whole: bool = False
-    missing: Missing = NOTHING_MISSING
+    missing: MissingEntries = NOTHING_MISSING
     damage: tuple[LogError, ...] = ()
 
     @property
@@ -271,7 +271,7 @@ def sense_log(path: Path, settings: SenseSettings, *, quarantined: frozenset[str
         partials=partials,
         snapshot=log.snapshot.path if log.snapshot is not None else None,
         is_whole=_is_whole(log),
-        missing=Missing.of(log.missing),
+        missing=MissingEntries.of(log.missing),
         damage=tuple(log_error(path, error) for error in (*missing, *damage_of(log))),
     )
 

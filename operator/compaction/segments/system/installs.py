@@ -36,7 +36,7 @@ from compaction.segments.snapshot.directories import (
 from compaction.segments.snapshot.live_indexes import LiveSet, decode_indexes
 from compaction.segments.system.content import INSTALL_PARTIAL, LogCut, publish, remove_tree
 from compaction.segments.system.rules import InstallRequest, LogRow
-from compaction.segments.wal.wal_log import WalQueue, Written
+from compaction.segments.wal.wal_log import WalQueue, WrittenBatch
 
 if TYPE_CHECKING:
     from compaction.segments.system.log import Log
@@ -66,7 +66,7 @@ class Pending:
         self._waiting.setdefault(table, deque()).append((position, future))
         return future
 
-    def take(self, marks: Sequence[Written]) -> list[tuple[LogPosition, Acknowledgement]]:
+    def take(self, marks: Sequence[WrittenBatch]) -> list[tuple[LogPosition, Acknowledgement]]:
         """What the marks complete; the caller completes it, without the lock."""
         done = []
         for table, index in ((mark.table, mark.index) for mark in marks):

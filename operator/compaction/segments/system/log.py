@@ -30,7 +30,7 @@ from compaction.segments.system.content import (
 from compaction.segments.system.installs import Acknowledgement, Install, LogServices, Pending, complete, fail
 from compaction.segments.system.rules import LogRow
 from compaction.segments.system.segment_changes import OnChange
-from compaction.segments.wal.wal_log import WalQueue, WalWrite, Written
+from compaction.segments.wal.wal_log import WalQueue, WalWrite, WrittenBatch
 
 
 class Log(LogContent):
@@ -198,7 +198,7 @@ class Log(LogContent):
 
     # --- what the write-ahead log, the segment writer and the snapshots say ---------------------------------------
 
-    def written(self, marks: Sequence[Written]) -> None:
+    def written(self, marks: Sequence[WrittenBatch]) -> None:
         """See `WalClient`."""
         with self._lock:
             for mark in marks:

@@ -47,7 +47,7 @@ class RecoveringLog(WalClient, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveredTables:
     """`files`: for the segment writer, oldest first. `number`: the last file's; 0 without any. `writers`: the ids of
     all logs that have records, needed or not.
 
@@ -62,7 +62,7 @@ class Recovered:
     failed: dict[bytes, Exception]
 
 
-def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> Recovered:
+def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> RecoveredTables:
     """Read every file, oldest first. Of a log that is not in `logs` only the id is noted: it was deleted, or could not
     be opened.
 
@@ -95,7 +95,7 @@ def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> Recovered:
         )
         if reader.tail is not None:
             tails[path] = reader.tail
-    return Recovered(tuple(files), number, frozenset().union(*(one.writers for one in files)), tails, failed)
+    return RecoveredTables(tuple(files), number, frozenset().union(*(one.writers for one in files)), tails, failed)
 
 
 def _put(log: RecoveringLog, run: WalRun, pieces: dict[MemTable, Seq], number: int) -> None:
@@ -140,7 +140,7 @@ class LogOpening:
         """The ids of the broken logs."""
         return frozenset(name.encode() for name in self.broken)
 
-    def recover(self, *, timeout: float) -> Recovered:
+    def recover(self, *, timeout: float) -> RecoveredTables:
         """Read all logs and the write-ahead log. `timeout`: seconds to wait for the lock of a log.
 
         InvalidWalFormatError, DamagedWalError: of the write-ahead log; nothing was changed. OSError passes through.
@@ -180,7 +180,7 @@ class LogOpening:
         row = LogRow.of(search.newest)
         return Log(name, path, row=row, snapshot=search.newest, cut=read_cut(path), on_change=self._on_change)
 
-    def _require_directories(self, recovered: Recovered) -> None:
+    def _require_directories(self, recovered: RecoveredTables) -> None:
         """A log with records and without a directory was deleted, if nothing else has its name."""
         for uid in recovered.writers - self.logs.keys():
             name = uid.decode("ascii", errors="replace")
@@ -195,7 +195,7 @@ class LogOpening:
             with self.alone(uid.decode()):
                 raise error
 
-    def _settle(self, log: Log, recovered: Recovered, *, timeout: float) -> None:
+    def _settle(self, log: Log, recovered: RecoveredTables, *, timeout: float) -> None:
         """What a crash has left of the log. First what can fail without a change: a damaged log stays as it is."""
         covered = log.uid in recovered.writers
         _check_segments(log.directory, torn_newest=covered)

@@ -165,7 +165,7 @@ class Standing(StrEnum):
     OUT_OF_SEQUENCE = "out_of_seq"
 
 
-class Verdict(StrEnum):
+class WriteVerdict(StrEnum):
     """What becomes of a write."""
 
     WRITE = "Write"
@@ -188,21 +188,21 @@ class WriterState(NamedTuple):
 
 def judge(
     writer: WriterState | None, *, index: int, previous: int | None, smallest_live: int
-) -> tuple[Verdict, WriterState | None]:
+) -> tuple[WriteVerdict, WriterState | None]:
     """What becomes of a write of `index`, and the writer's state after it.
 
     `previous`: the index before it in its log, contiguous or sparse; None when the log holds none.
     `writer` None: the log has not written anything yet that is known here, so every index may be its first.
     """
     if index < smallest_live:
-        return Verdict.BELOW_LIVE, WriterState(smallest_live - 1)
+        return WriteVerdict.BELOW_LIVE, WriterState(smallest_live - 1)
     if writer is None:
-        return Verdict.WRITE, WriterState(index)
+        return WriteVerdict.WRITE, WriterState(index)
     if index == smallest_live and index > writer.last:
         # Nothing between the last index and this one is alive any more.
-        return Verdict.WRITE_TRUNCATING, WriterState(index)
+        return WriteVerdict.WRITE_TRUNCATING, WriterState(index)
     if previous is None or previous <= writer.last:
-        return Verdict.WRITE, WriterState(index)
+        return WriteVerdict.WRITE, WriterState(index)
     if writer.standing is Standing.IN_SEQUENCE:
-        return Verdict.REQUEST_RESEND, WriterState(writer.last, Standing.OUT_OF_SEQUENCE)
-    return Verdict.REFUSE, writer
+        return WriteVerdict.REQUEST_RESEND, WriterState(writer.last, Standing.OUT_OF_SEQUENCE)
+    return WriteVerdict.REFUSE, writer

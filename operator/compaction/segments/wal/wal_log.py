@@ -17,13 +17,13 @@ from compaction.segments.directory import fs
 from compaction.segments.errors import LogBusyError, LogClosedError, SegmentLogError, WalFailedError
 from compaction.segments.memtable import LogEntry, MemTable, Seq
 from compaction.segments.system.rules import LogRow
-from compaction.segments.wal.codec import HEAD, HEADER, RecordEncoder, Verdict, WriterState, judge
+from compaction.segments.wal.codec import HEAD, HEADER, RecordEncoder, WriterState, WriteVerdict, judge
 from compaction.segments.wal.files import WalEnd, create_wal, remove_stop, wal_name, write_writers
 
 # What logs hand to the write-ahead log, and what it hands on: plain data, and the log as both of them see it.
 
 
-class Written(NamedTuple):
+class WrittenBatch(NamedTuple):
     """All entries of a table up to `index` are synced, or lie below the smallest live index."""
 
     table: MemTable
@@ -45,7 +45,7 @@ class WalClient(Protocol):
     def row(self) -> LogRow:
         """What is known of its snapshot now."""
 
-    def written(self, marks: Sequence[Written]) -> None:
+    def written(self, marks: Sequence[WrittenBatch]) -> None:
         """A batch is durable; marks in the order of the writes."""
 
     def resend(self, after: int) -> None:
@@ -449,18 +449,18 @@ class WriteAheadLog:
             index = first + position
             state = self._writers.get(client.uid)
             verdict, after = judge(state, index=index, previous=previous, smallest_live=smallest_live)
-            if verdict is Verdict.WRITE or verdict is Verdict.WRITE_TRUNCATING:
-                self._write(write, position, truncate=verdict is Verdict.WRITE_TRUNCATING)
+            if verdict is WriteVerdict.WRITE or verdict is WriteVerdict.WRITE_TRUNCATING:
+                self._write(write, position, truncate=verdict is WriteVerdict.WRITE_TRUNCATING)
                 return
             if after is not None:
                 self._writers[client.uid] = after
-            if verdict is Verdict.REQUEST_RESEND and state is not None:
+            if verdict is WriteVerdict.REQUEST_RESEND and state is not None:
                 self._resends[client] = state.last
             if index >= smallest_live:
                 return
             position = min(smallest_live - first, len(entries))
             previous = first + position - 1
-            if verdict is Verdict.BELOW_LIVE:
+            if verdict is WriteVerdict.BELOW_LIVE:
                 self._mark(write, previous)
 
     def _write(self, write: WalWrite, position: int, *, truncate: bool) -> None:
@@ -488,7 +488,7 @@ class WriteAheadLog:
         done, self._done = self._done, {}
         resends, self._resends = self._resends, {}
         for client, marks in done.items():
-            client.written([Written(table, index) for table, index in marks.items()])
+            client.written([WrittenBatch(table, index) for table, index in marks.items()])
         for client, after in resends.items():
             client.resend(after)
 

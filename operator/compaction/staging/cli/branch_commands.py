@@ -15,14 +15,14 @@ import click
 
 from compaction.api.text.printing import plural
 from compaction.cli.histories import STDIN, STDIN_NAME
-from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
+from compaction.cli.output import OutputColumn, OutputFormat, emit, output_option, print_table
 from compaction.staging.cli.objects import KeyParameter
 from compaction.staging.cli.options import PairParameter, StagingPlace, committer_option, staging_options
 from compaction.staging.cli.tables import read_lines
 from compaction.staging.cli.values import instant_text
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.branching import Brancher
-from compaction.staging.flows.committing import Committer, Draft, Importer, Merger
+from compaction.staging.flows.committing import CommitDraft, Committer, Importer, Merger
 from compaction.staging.format.columns import RecordColumns
 from compaction.staging.format.messages import CommitData
 from compaction.staging.format.table_reader import FileSource, TableReader
@@ -34,12 +34,12 @@ from compaction.staging.tree.diffing import MergeStrategy
 SHORT: Final = 16
 """Digits of an id in a table; a reference may have fewer."""
 BRANCH_COLUMNS: Final = (
-    Column("name", "Branch"),
-    Column("commit", "Commit", lambda text: text[:SHORT]),
-    Column("sealedTokens", "Sealed tokens", right=True),
-    Column("compactedBase", "Compacted base", lambda text: text[:SHORT] if text else "-"),
+    OutputColumn("name", "Branch"),
+    OutputColumn("commit", "Commit", lambda text: text[:SHORT]),
+    OutputColumn("sealedTokens", "Sealed tokens", right=True),
+    OutputColumn("compactedBase", "Compacted base", lambda text: text[:SHORT] if text else "-"),
 )
-TAG_COLUMNS: Final = (Column("name", "Tag"), Column("commit", "Commit", lambda text: text[:SHORT]))
+TAG_COLUMNS: Final = (OutputColumn("name", "Tag"), OutputColumn("commit", "Commit", lambda text: text[:SHORT]))
 
 
 @click.group("branch")
@@ -168,10 +168,10 @@ def branch_object(branch: Branch) -> dict[str, Any]:
 # `compactor staging commit` and `log`.
 
 LOG_COLUMNS: Final = (
-    Column("id", "Commit", lambda text: text[:SHORT]),
-    Column("creationDate", "Date", str),
-    Column("committer", "Committer"),
-    Column("message", "Message", lambda text: text.partition("\n")[0]),
+    OutputColumn("id", "Commit", lambda text: text[:SHORT]),
+    OutputColumn("creationDate", "Date", str),
+    OutputColumn("committer", "Committer"),
+    OutputColumn("message", "Message", lambda text: text.partition("\n")[0]),
 )
 metadata_option = click.option(
     "--metadata", type=PairParameter(), metavar="NAME=VALUE", multiple=True, help="Metadata of the commit."
@@ -202,7 +202,7 @@ def commit(
 
     Example: compactor staging commit main -m "data of November" --metadata source=etl --repo logs
     """
-    draft = Draft(committer, message, dict(metadata))
+    draft = CommitDraft(committer, message, dict(metadata))
     with place.area() as area:
         made = Committer(area).commit(branch, draft, allow_empty=allow_empty, tree=metarange)
     show_commit(made, f"branch {branch}", output)
@@ -289,7 +289,7 @@ def merge(
 
     Example: compactor staging merge etl main --strategy source-wins --repo logs
     """
-    draft = Draft(committer, message_of_merge(source, into) if message is None else message, dict(metadata))
+    draft = CommitDraft(committer, message_of_merge(source, into) if message is None else message, dict(metadata))
     with place.area() as area:
         made = merger_of(area).merge(source, into, draft, STRATEGIES[strategy])
     show_commit(made, f"branch {into}", output)
@@ -321,7 +321,7 @@ def revert(
 
     Example: compactor staging revert main main~1 --repo logs
     """
-    draft = Draft(committer, message_of_revert(reference) if message is None else message, dict(metadata))
+    draft = CommitDraft(committer, message_of_revert(reference) if message is None else message, dict(metadata))
     with place.area() as area:
         made = merger_of(area).revert(branch, reference, draft, parent=parent or 0, allow_empty=allow_empty)
     show_commit(made, f"branch {branch}", output)
@@ -355,7 +355,7 @@ def cherry_pick(
     """
     if message is None and metadata:
         raise click.UsageError("--metadata is of a commit of its own: give -m too")
-    draft = None if message is None else Draft(committer, message, dict(metadata))
+    draft = None if message is None else CommitDraft(committer, message, dict(metadata))
     with place.area() as area:
         made = merger_of(area).cherry_pick(branch, reference, draft, parent=parent or 0)
     show_commit(made, f"branch {branch}", output)
@@ -412,7 +412,7 @@ def import_command(
         raise click.UsageError("a range is read from a file, not from standard input")
     name = STDIN_NAME if str(file) == STDIN else str(file)
     said = f"Import {Path(name).name}" if message is None else message
-    draft = Draft(committer, said, dict(metadata))
+    draft = CommitDraft(committer, said, dict(metadata))
     with _again(file) as path, place.area() as area:
 
         def records() -> Iterator[RecordColumns]:

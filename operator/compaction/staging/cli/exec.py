@@ -18,9 +18,9 @@ from compaction.staging import verifying
 from compaction.staging.cli.branch_commands import STRATEGIES, message_of_merge, message_of_revert
 from compaction.staging.cli.exec_session import (
     COMMITTER,
-    Fields,
     OpenArea,
-    Session,
+    RecordFields,
+    RepositorySession,
     SteppingClock,
     commit_result,
     diff_result,
@@ -33,9 +33,9 @@ from compaction.staging.cli.tables import MAX_LINE_BYTES
 from compaction.staging.cli.values import bytes_of_hex, raw_identity
 from compaction.staging.flows.branching import Brancher
 from compaction.staging.flows.branching import seal as seal_branch
-from compaction.staging.flows.committing import Draft
+from compaction.staging.flows.committing import CommitDraft
 from compaction.staging.flows.reading import MOST_LISTED
-from compaction.staging.flows.writing import Condition
+from compaction.staging.flows.writing import WriteCondition
 from compaction.staging.format.columns import EMPTY_COLUMNS, RecordColumns
 from compaction.staging.staged.counters import Counts
 from compaction.storage.errors import StorageError
@@ -47,24 +47,24 @@ DEFAULT_LOG: Final = 100
 DEFAULT_GRACE: Final = 3600.0
 
 
-def create_branch(opened: OpenArea, fields: Fields) -> Result:
+def create_branch(opened: OpenArea, fields: RecordFields) -> Result:
     """A branch on the commit of a reference."""
     branch = Brancher(opened.area).create(fields.text("branch"), fields.text("source"))
     return {"commit": branch.record.commit_id}
 
 
-def delete_branch(opened: OpenArea, fields: Fields) -> Result:
+def delete_branch(opened: OpenArea, fields: RecordFields) -> Result:
     """Delete a branch and what is uncommitted on it."""
     Brancher(opened.area).delete(fields.text("branch"))
     return {}
 
 
-def list_branches(opened: OpenArea, _fields: Fields) -> Result:
+def list_branches(opened: OpenArea, _fields: RecordFields) -> Result:
     """All branches with their commits."""
     return {"branches": [{"branch": one.name, "commit": one.record.commit_id} for one in opened.area.branches.every()]}
 
 
-def create_tag(opened: OpenArea, fields: Fields) -> Result:
+def create_tag(opened: OpenArea, fields: RecordFields) -> Result:
     """Name the commit of a reference."""
     tag, reference = fields.text("tag"), fields.text("ref")
     opened.area.repository.check_writable()
@@ -73,7 +73,7 @@ def create_tag(opened: OpenArea, fields: Fields) -> Result:
     return {"commit": commit.id}
 
 
-def delete_tag(opened: OpenArea, fields: Fields) -> Result:
+def delete_tag(opened: OpenArea, fields: RecordFields) -> Result:
     """Delete a tag."""
     tag = fields.text("tag")
     opened.area.repository.check_writable()
@@ -81,19 +81,19 @@ def delete_tag(opened: OpenArea, fields: Fields) -> Result:
     return {}
 
 
-def list_tags(opened: OpenArea, _fields: Fields) -> Result:
+def list_tags(opened: OpenArea, _fields: RecordFields) -> Result:
     """All tags with their commits."""
     return {"tags": [{"tag": one.id, "commit": one.commit_id} for one in opened.area.commits.tags()]}
 
 
-def commit(opened: OpenArea, fields: Fields) -> Result:
+def commit(opened: OpenArea, fields: RecordFields) -> Result:
     """Commit what is staged."""
     branch, draft = fields.text("branch"), _draft(fields, "commit")
     tree = fields.text("metarange") if fields.has("metarange") else None
     return commit_result(opened.committer.commit(branch, draft, allow_empty=fields.flag("allow_empty"), tree=tree))
 
 
-def log(opened: OpenArea, fields: Fields) -> Result:
+def log(opened: OpenArea, fields: RecordFields) -> Result:
     """The commits that a reference comes from."""
     reference, amount = fields.text("ref"), fields.number("amount", DEFAULT_LOG, least=1)
     start = opened.area.references.commit(reference)
@@ -105,7 +105,7 @@ def log(opened: OpenArea, fields: Fields) -> Result:
     }
 
 
-def merge(opened: OpenArea, fields: Fields) -> Result:
+def merge(opened: OpenArea, fields: RecordFields) -> Result:
     """Merge a reference into a branch."""
     source, into = fields.text("source"), fields.text("into")
     strategy = fields.text("strategy", "none")
@@ -115,7 +115,7 @@ def merge(opened: OpenArea, fields: Fields) -> Result:
     return commit_result(opened.merger.merge(source, into, draft, STRATEGIES[strategy]))
 
 
-def revert(opened: OpenArea, fields: Fields) -> Result:
+def revert(opened: OpenArea, fields: RecordFields) -> Result:
     """Take back what a commit changed."""
     branch, reference = fields.text("branch"), fields.text("ref")
     draft, parent = _draft(fields, message_of_revert(reference)), fields.number("parent", 0)
@@ -123,14 +123,14 @@ def revert(opened: OpenArea, fields: Fields) -> Result:
     return commit_result(opened.merger.revert(branch, reference, draft, parent=parent, allow_empty=allow_empty))
 
 
-def cherry_pick(opened: OpenArea, fields: Fields) -> Result:
+def cherry_pick(opened: OpenArea, fields: RecordFields) -> Result:
     """Make the changes of another commit."""
     branch, reference, parent = fields.text("branch"), fields.text("ref"), fields.number("parent", 0)
     draft = _draft(fields, "") if fields.has("message") else None
     return commit_result(opened.merger.cherry_pick(branch, reference, draft, parent=parent))
 
 
-def import_(opened: OpenArea, fields: Fields) -> Result:
+def import_(opened: OpenArea, fields: RecordFields) -> Result:
     """Commit records in place of what is below prefixes; they may come in any order, the last of equal keys counts."""
     branch, records, prefixes = fields.text("branch"), dict(fields.records()), fields.many("prefixes")
     draft = _draft(fields, "import")
@@ -138,37 +138,37 @@ def import_(opened: OpenArea, fields: Fields) -> Result:
     return commit_result(opened.importer.import_records(branch, lambda: [columns], draft, prefixes=prefixes))
 
 
-def reset(opened: OpenArea, fields: Fields) -> Result:
+def reset(opened: OpenArea, fields: RecordFields) -> Result:
     """Discard all uncommitted changes."""
     opened.resetter.reset(fields.text("branch"))
     return {}
 
 
-def reset_key(opened: OpenArea, fields: Fields) -> Result:
+def reset_key(opened: OpenArea, fields: RecordFields) -> Result:
     """Discard the changes of a key."""
     opened.resetter.reset_key(fields.text("branch"), fields.data("key"))
     return {}
 
 
-def reset_prefix(opened: OpenArea, fields: Fields) -> Result:
+def reset_prefix(opened: OpenArea, fields: RecordFields) -> Result:
     """Discard the changes below a prefix; of an empty one all."""
     opened.resetter.reset_prefix(fields.text("branch"), fields.data("prefix"))
     return {}
 
 
-def hard_reset(opened: OpenArea, fields: Fields) -> Result:
+def hard_reset(opened: OpenArea, fields: RecordFields) -> Result:
     """Put a branch onto another commit."""
     return commit_result(opened.merger.hard_reset(fields.text("branch"), fields.text("ref")))
 
 
-def seal(opened: OpenArea, fields: Fields) -> Result:
+def seal(opened: OpenArea, fields: RecordFields) -> Result:
     """Seal the staging token, if anything is in it."""
     branch = fields.text("branch")
     opened.area.repository.check_writable()
     return {"sealed_tokens": len(seal_branch(opened.area, branch).record.sealed_tokens)}
 
 
-def compact(opened: OpenArea, fields: Fields) -> Result:
+def compact(opened: OpenArea, fields: RecordFields) -> Result:
     """Compact all that is staged."""
     done = compact_branch(opened.area, fields.text("branch"), take_over=fields.flag("take_over"))
     if done is None:
@@ -184,7 +184,7 @@ def compact(opened: OpenArea, fields: Fields) -> Result:
     }
 
 
-def sweep(opened: OpenArea, fields: Fields) -> Result:
+def sweep(opened: OpenArea, fields: RecordFields) -> Result:
     """Delete tokens and objects that nothing leads to."""
     grace = fields.seconds("grace", DEFAULT_GRACE)
     opened.area.repository.check_writable()
@@ -192,7 +192,7 @@ def sweep(opened: OpenArea, fields: Fields) -> Result:
     return {"tokens": tokens.tokens, "rows": tokens.rows, "objects": objects.objects}
 
 
-def inspect(opened: OpenArea, fields: Fields) -> Result:
+def inspect(opened: OpenArea, fields: RecordFields) -> Result:
     """What a branch has staged, by the counters."""
     area = opened.area
     record = area.branches.get(fields.text("branch")).record
@@ -210,7 +210,7 @@ def inspect(opened: OpenArea, fields: Fields) -> Result:
     }
 
 
-def verify(opened: OpenArea, fields: Fields) -> Result:
+def verify(opened: OpenArea, fields: RecordFields) -> Result:
     """Read everything again."""
     found = verifying.verify(opened.area, fields.text("ref") if fields.has("ref") else None)
     return {
@@ -222,8 +222,8 @@ def verify(opened: OpenArea, fields: Fields) -> Result:
     }
 
 
-def _draft(fields: Fields, message: str) -> Draft:
-    return Draft(fields.text("committer", COMMITTER), fields.text("message", message), fields.texts("metadata"))
+def _draft(fields: RecordFields, message: str) -> CommitDraft:
+    return CommitDraft(fields.text("committer", COMMITTER), fields.text("message", message), fields.texts("metadata"))
 
 
 # Operations on records: set, delete, get, list, diff.
@@ -232,54 +232,54 @@ VALUE_FIELDS: Final = ("value", "entry", "identity")
 PAGE_FIELDS: Final = ("prefix", "after", "amount")
 
 
-def set_(opened: OpenArea, fields: Fields) -> Result:
+def set_(opened: OpenArea, fields: RecordFields) -> Result:
     """Write a record."""
     opened.writer.set(fields.text("branch"), fields.data("key"), fields.value())
     return {}
 
 
-def set_if(opened: OpenArea, fields: Fields) -> Result:
+def set_if(opened: OpenArea, fields: RecordFields) -> Result:
     """Write a record if the branch shows what is expected."""
     branch, key, value = fields.text("branch"), fields.data("key"), fields.value()
     opened.writer.set_if(branch, key, value, _condition(fields))
     return {}
 
 
-def set_many(opened: OpenArea, fields: Fields) -> Result:
+def set_many(opened: OpenArea, fields: RecordFields) -> Result:
     """Write many records in one batch."""
     branch, records = fields.text("branch"), fields.records()
     opened.writer.set_many(branch, records)
     return {"records": len(records)}
 
 
-def delete(opened: OpenArea, fields: Fields) -> Result:
+def delete(opened: OpenArea, fields: RecordFields) -> Result:
     """Delete a record."""
     opened.writer.delete(fields.text("branch"), fields.data("key"))
     return {}
 
 
-def delete_many(opened: OpenArea, fields: Fields) -> Result:
+def delete_many(opened: OpenArea, fields: RecordFields) -> Result:
     """Delete up to 1,000 records in one batch."""
     branch, keys = fields.text("branch"), fields.many("keys")
     opened.writer.delete_many(branch, keys)
     return {"keys": len(keys)}
 
 
-def get(opened: OpenArea, fields: Fields) -> Result:
+def get(opened: OpenArea, fields: RecordFields) -> Result:
     """Read a record."""
     reference, key = fields.text("ref"), fields.data("key")
     value = opened.reader.get(reference, key, stage_only=fields.flag("stage_only"))
     return {"found": False} if value is None else {"found": True, **value_fields(value)}
 
 
-def list_(opened: OpenArea, fields: Fields) -> Result:
+def list_(opened: OpenArea, fields: RecordFields) -> Result:
     """Read a page of a listing."""
     reference, delimiter = fields.text("ref"), fields.data("delimiter", b"")
     prefix, after, amount = _page(fields)
     return page_result(opened.reader.list(reference, prefix=prefix, after=after, delimiter=delimiter, amount=amount))
 
 
-def diff_uncommitted(opened: OpenArea, fields: Fields) -> Result:
+def diff_uncommitted(opened: OpenArea, fields: RecordFields) -> Result:
     """Read a page of what is uncommitted."""
     branch = fields.text("branch")
     prefix, after, amount = _page(fields)
@@ -287,26 +287,26 @@ def diff_uncommitted(opened: OpenArea, fields: Fields) -> Result:
     return diff_result(opened.reader.uncommitted(branch, prefix=prefix, after=after, amount=amount))
 
 
-def diff(opened: OpenArea, fields: Fields) -> Result:
+def diff(opened: OpenArea, fields: RecordFields) -> Result:
     """Read a page of how a reference differs from the commit of another."""
     left, right = fields.text("left"), fields.text("right")
     prefix, after, amount = _page(fields)
     return diff_result(opened.reader.diff(left, right, prefix=prefix, after=after, amount=amount))
 
 
-def _page(fields: Fields) -> tuple[bytes, bytes, int]:
+def _page(fields: RecordFields) -> tuple[bytes, bytes, int]:
     return fields.data("prefix", b""), fields.data("after", b""), fields.number("amount", MOST_LISTED, least=1)
 
 
-def _condition(fields: Fields) -> Condition:
+def _condition(fields: RecordFields) -> WriteCondition:
     given = [name for name in ("if_absent", "if_identity", "if_value", "if_value_base64") if fields.has(name)]
     if len(given) != 1 or (given == ["if_absent"] and not fields.flag("if_absent")):
         raise RecordTextError(f'{fields.what} needs one of "if_absent": true, "if_identity", "if_value"')
     if given == ["if_absent"]:
-        return Condition(None)
+        return WriteCondition(None)
     if given == ["if_identity"]:
-        return Condition(bytes_of_hex(fields.given["if_identity"], "if_identity"))
-    return Condition(raw_identity(fields.data("if_value")))
+        return WriteCondition(bytes_of_hex(fields.given["if_identity"], "if_identity"))
+    return WriteCondition(raw_identity(fields.data("if_value")))
 
 
 # All operations of a history, by their names: what each takes, and what carries it out (docs/staging-exec.md).
@@ -316,44 +316,44 @@ _ALWAYS: Final = ("op", "repo")
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class RepositoryOperation:
     """What carries an operation out, and the fields that it takes beside `op` and `repo`."""
 
-    run: Callable[[OpenArea, Fields], Result]
+    run: Callable[[OpenArea, RecordFields], Result]
     fields: tuple[str, ...] = ()
 
 
-OPERATIONS: Final[Mapping[str, Operation]] = {
-    "create_branch": Operation(create_branch, ("branch", "source")),
-    "delete_branch": Operation(delete_branch, ("branch",)),
-    "list_branches": Operation(list_branches),
-    "create_tag": Operation(create_tag, ("tag", "ref")),
-    "delete_tag": Operation(delete_tag, ("tag",)),
-    "list_tags": Operation(list_tags),
-    "set": Operation(set_, ("branch", "key", *VALUE_FIELDS)),
-    "set_if": Operation(set_if, ("branch", "key", *VALUE_FIELDS, "if_absent", "if_identity", "if_value")),
-    "set_many": Operation(set_many, ("branch", "values", "records")),
-    "delete": Operation(delete, ("branch", "key")),
-    "delete_many": Operation(delete_many, ("branch", "keys")),
-    "get": Operation(get, ("ref", "key", "stage_only")),
-    "list": Operation(list_, ("ref", "delimiter", *PAGE_FIELDS)),
-    "diff_uncommitted": Operation(diff_uncommitted, ("branch", *PAGE_FIELDS)),
-    "diff": Operation(diff, ("left", "right", *PAGE_FIELDS)),
-    "commit": Operation(commit, ("branch", *DRAFT_FIELDS, "allow_empty", "metarange")),
-    "log": Operation(log, ("ref", "amount")),
-    "merge": Operation(merge, ("source", "into", "strategy", *DRAFT_FIELDS)),
-    "revert": Operation(revert, ("branch", "ref", "parent", "allow_empty", *DRAFT_FIELDS)),
-    "cherry_pick": Operation(cherry_pick, ("branch", "ref", "parent", *DRAFT_FIELDS)),
-    "import": Operation(import_, ("branch", "values", "records", "prefixes", *DRAFT_FIELDS)),
-    "reset": Operation(reset, ("branch",)),
-    "reset_key": Operation(reset_key, ("branch", "key")),
-    "reset_prefix": Operation(reset_prefix, ("branch", "prefix")),
-    "hard_reset": Operation(hard_reset, ("branch", "ref")),
-    "seal": Operation(seal, ("branch",)),
-    "compact": Operation(compact, ("branch", "take_over")),
-    "sweep": Operation(sweep, ("grace",)),
-    "inspect": Operation(inspect, ("branch",)),
-    "verify": Operation(verify, ("ref",)),
+OPERATIONS: Final[Mapping[str, RepositoryOperation]] = {
+    "create_branch": RepositoryOperation(create_branch, ("branch", "source")),
+    "delete_branch": RepositoryOperation(delete_branch, ("branch",)),
+    "list_branches": RepositoryOperation(list_branches),
+    "create_tag": RepositoryOperation(create_tag, ("tag", "ref")),
+    "delete_tag": RepositoryOperation(delete_tag, ("tag",)),
+    "list_tags": RepositoryOperation(list_tags),
+    "set": RepositoryOperation(set_, ("branch", "key", *VALUE_FIELDS)),
+    "set_if": RepositoryOperation(set_if, ("branch", "key", *VALUE_FIELDS, "if_absent", "if_identity", "if_value")),
+    "set_many": RepositoryOperation(set_many, ("branch", "values", "records")),
+    "delete": RepositoryOperation(delete, ("branch", "key")),
+    "delete_many": RepositoryOperation(delete_many, ("branch", "keys")),
+    "get": RepositoryOperation(get, ("ref", "key", "stage_only")),
+    "list": RepositoryOperation(list_, ("ref", "delimiter", *PAGE_FIELDS)),
+    "diff_uncommitted": RepositoryOperation(diff_uncommitted, ("branch", *PAGE_FIELDS)),
+    "diff": RepositoryOperation(diff, ("left", "right", *PAGE_FIELDS)),
+    "commit": RepositoryOperation(commit, ("branch", *DRAFT_FIELDS, "allow_empty", "metarange")),
+    "log": RepositoryOperation(log, ("ref", "amount")),
+    "merge": RepositoryOperation(merge, ("source", "into", "strategy", *DRAFT_FIELDS)),
+    "revert": RepositoryOperation(revert, ("branch", "ref", "parent", "allow_empty", *DRAFT_FIELDS)),
+    "cherry_pick": RepositoryOperation(cherry_pick, ("branch", "ref", "parent", *DRAFT_FIELDS)),
+    "import": RepositoryOperation(import_, ("branch", "values", "records", "prefixes", *DRAFT_FIELDS)),
+    "reset": RepositoryOperation(reset, ("branch",)),
+    "reset_key": RepositoryOperation(reset_key, ("branch", "key")),
+    "reset_prefix": RepositoryOperation(reset_prefix, ("branch", "prefix")),
+    "hard_reset": RepositoryOperation(hard_reset, ("branch", "ref")),
+    "seal": RepositoryOperation(seal, ("branch",)),
+    "compact": RepositoryOperation(compact, ("branch", "take_over")),
+    "sweep": RepositoryOperation(sweep, ("grace",)),
+    "inspect": RepositoryOperation(inspect, ("branch",)),
+    "verify": RepositoryOperation(verify, ("ref",)),
 }
 
 
@@ -366,9 +366,9 @@ def name_of(given: Mapping[str, Any]) -> str:
     return str(name)
 
 
-def carry_out(session: Session, name: str, given: Mapping[str, Any]) -> Result:
+def carry_out(session: RepositorySession, name: str, given: Mapping[str, Any]) -> Result:
     """Carry one operation out. RecordTextError: its fields are wrong, nothing was done; and all that flows raise."""
-    fields = Fields(given, f"operation {name}")
+    fields = RecordFields(given, f"operation {name}")
     repository = fields.text("repo", "")
     if name == CREATE_REPO:
         return _create(session, fields, repository)
@@ -377,7 +377,7 @@ def carry_out(session: Session, name: str, given: Mapping[str, Any]) -> Result:
     return operation.run(session.open(repository), fields)
 
 
-def _create(session: Session, fields: Fields, repository: str) -> Result:
+def _create(session: RepositorySession, fields: RecordFields, repository: str) -> Result:
     fields.check((*_ALWAYS, "namespace", "default_branch", "committer"))
     namespace = fields.text("namespace")
     url = namespace if urllib.parse.urlsplit(namespace).scheme else Path(namespace).absolute().as_uri()
@@ -424,7 +424,7 @@ def exec_command(
     name = STDIN_NAME if str(file) == STDIN else str(file)
     clock = None if start is None else SteppingClock(start)
     with click.open_file(str(file), "rb") as lines, place.open_unchecked(clock) as store:
-        session = Session(place, store, place.repository)
+        session = RepositorySession(place, store, place.repository)
 
         def carry_out_next(name: str, given: Mapping[str, Any]) -> Result:
             if clock is not None:

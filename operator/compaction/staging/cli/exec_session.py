@@ -21,7 +21,7 @@ from compaction.staging.cli.values import (
 )
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.committing import Committer, Importer, Merger
-from compaction.staging.flows.reading import DiffPage, Page, Reader
+from compaction.staging.flows.reading import DiffPage, Reader, RecordPage
 from compaction.staging.flows.writing import Resetter, Writer
 from compaction.staging.format.messages import CommitData
 from compaction.staging.store import StagingStore
@@ -33,7 +33,7 @@ _RECORD: Final = frozenset({"key", "key" + BASE64, *_VALUE})
 
 
 @dataclass(frozen=True, slots=True)
-class Fields(histories.Fields):
+class RecordFields(histories.Fields):
     """The fields of one operation, or of one record of it (`what`). Every method raises RecordTextError."""
 
     of_bytes: ClassVar = frozenset({"key", "keys", "value", "prefix", "prefixes", "after", "delimiter", "if_value"})
@@ -53,9 +53,9 @@ class Fields(histories.Fields):
             if "records" in self.given:
                 raise RecordTextError(f'{self.what} has "values" or "records", not both')
             pairs = self.texts("values").items()
-            one = [Fields({"key": key, "value": value}, self.what) for key, value in pairs]
+            one = [RecordFields({"key": key, "value": value}, self.what) for key, value in pairs]
         else:
-            one = [Fields(record, "a record") for record in self.objects("records")]
+            one = [RecordFields(record, "a record") for record in self.objects("records")]
         for record in one:
             record.check(_RECORD)
         return [(record.data("key"), record.value()) for record in one]
@@ -77,7 +77,7 @@ def value_fields(value: bytes) -> dict[str, Any]:
     return {"identity": identity.hex(), **shown}
 
 
-def page_result(page: Page) -> Result:
+def page_result(page: RecordPage) -> Result:
     """A page of a listing: records, and common prefixes."""
     entries = [
         key_fields(one.key, "prefix") if one.value is None else {**key_fields(one.key), **value_fields(one.value)}
@@ -146,7 +146,7 @@ class OpenArea:
 
 
 @dataclass(slots=True)
-class Session:
+class RepositorySession:
     """A history that runs. `repository`: the one of operations that name none, "" when they have to."""
 
     place: StagingPlace

@@ -14,7 +14,7 @@ import click
 from compaction.api.text.printing import plural, printable
 from compaction.cli.histories import text_fields
 from compaction.cli.output import (
-    Column,
+    OutputColumn,
     OutputFormat,
     emit,
     optional,
@@ -35,8 +35,8 @@ from compaction.staging.cli.values import (
 )
 from compaction.staging.errors import UnknownRefError
 from compaction.staging.flows.area import Area
-from compaction.staging.flows.reading import MOST_LISTED, Difference, Listed, Reader
-from compaction.staging.flows.writing import MOST_DELETED, Condition, Writer
+from compaction.staging.flows.reading import MOST_LISTED, Listed, Reader, RecordDifference
+from compaction.staging.flows.writing import MOST_DELETED, WriteCondition, Writer
 from compaction.staging.format.identity import MAX_PART_BYTES
 
 # `compactor staging put`, `get` and `rm`: single records of a branch.
@@ -94,7 +94,7 @@ def put(
         raise click.UsageError("give FILE or --text, not both")
     content = file if text is None else text.encode(errors="surrogateescape")
     value = _raw(content, entry) if entry["address"] is None else _entry(content, entry)
-    condition = Condition(None if if_identity is None else bytes_of_hex(if_identity, "--if-identity"))
+    condition = WriteCondition(None if if_identity is None else bytes_of_hex(if_identity, "--if-identity"))
     with place.area() as area:
         if if_absent or if_identity is not None:
             Writer(area).set_if(branch, key, value, condition)
@@ -233,15 +233,15 @@ def _below(area: Area, branch: str, prefix: bytes) -> Iterator[list[bytes]]:
 
 DEFAULT_AMOUNT: Final = 1000
 LIST_COLUMNS: Final = (
-    Column("key", "Key"),
-    Column("identity", "Identity", lambda text: text[:16] if text else "-"),
-    Column("size", "Size", optional_bytes, right=True),
-    Column("contentType", "Type", optional),
+    OutputColumn("key", "Key"),
+    OutputColumn("identity", "Identity", lambda text: text[:16] if text else "-"),
+    OutputColumn("size", "Size", optional_bytes, right=True),
+    OutputColumn("contentType", "Type", optional),
 )
-DIFF_COLUMNS: Final = (Column("kind", "Change"), Column("key", "Key"))
+DIFF_COLUMNS: Final = (OutputColumn("kind", "Change"), OutputColumn("key", "Key"))
 
 
-class Entries(Protocol):
+class EntryListing(Protocol):
     """A page of entries; each has a key."""
 
     @property
@@ -251,7 +251,7 @@ class Entries(Protocol):
     def more(self) -> bool: ...
 
 
-P = TypeVar("P", bound=Entries)
+P = TypeVar("P", bound=EntryListing)
 
 _prefix = click.option("--prefix", type=KeyParameter(), default=b"", help="Only keys that begin with this.")
 _after = click.option("--after", type=KeyParameter(), default=b"", help="Only keys greater than this.")
@@ -346,7 +346,7 @@ def diff(
 class Pages:
     """The entries of all pages of `read(after, amount)`, up to `most`; `more`: there are more behind `last`."""
 
-    def __init__(self, read: Callable[[bytes, int], Entries], after: bytes, most: int | None) -> None:
+    def __init__(self, read: Callable[[bytes, int], EntryListing], after: bytes, most: int | None) -> None:
         self._read = read
         self._most = most
         self.last = after
@@ -372,7 +372,7 @@ def listed_object(one: Listed) -> dict[str, Any]:
     return {**text_fields("key", one.key), **value_object(one.value)}
 
 
-def difference_object(one: Difference) -> dict[str, Any]:
+def difference_object(one: RecordDifference) -> dict[str, Any]:
     """A difference with exact values; a side without a value is None."""
     left, right = (None if value is None else value_object(value) for value in (one.left, one.right))
     return {**text_fields("key", one.key), "kind": one.kind.name.lower(), "left": left, "right": right}
@@ -389,7 +389,7 @@ def _table_row(one: Listed) -> dict[str, Any]:
     return row | {"identity": shown["identity"], "size": size, "contentType": kind}
 
 
-def _show(rows: list[dict[str, Any]], columns: Sequence[Column], words: str, pages: Pages) -> None:
+def _show(rows: list[dict[str, Any]], columns: Sequence[OutputColumn], words: str, pages: Pages) -> None:
     if rows:
         print_table(rows, columns)
     click.echo(f"{words}, more with --after {shown_key(pages.last)!r} or --all" if pages.more else words)

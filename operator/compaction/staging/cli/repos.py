@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from compaction.api.text.printing import plural
-from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
+from compaction.cli.output import OutputColumn, OutputFormat, emit, output_option, print_table
 from compaction.staging.cli.branch_commands import SHORT, merger_of
 from compaction.staging.cli.objects import KeyParameter
 from compaction.staging.cli.options import StagingPlace, committer_option, staging_options
@@ -21,10 +21,10 @@ from compaction.staging.refs.branches import Repository
 # `compactor staging repo`: repositories of a key-value store.
 
 COLUMNS: Final = (
-    Column("name", "Repository"),
-    Column("namespace", "Namespace"),
-    Column("defaultBranch", "Default branch"),
-    Column("readOnly", "Read-only", lambda value: "yes" if value else "no"),
+    OutputColumn("name", "Repository"),
+    OutputColumn("namespace", "Namespace"),
+    OutputColumn("defaultBranch", "Default branch"),
+    OutputColumn("readOnly", "Read-only", lambda value: "yes" if value else "no"),
 )
 
 

@@ -9,35 +9,39 @@ import click
 
 from compaction.api.enums import JobState
 from compaction.api.text.printing import format_bytes, plural
-from compaction.cli.output import Column, optional, optional_bytes, print_table
+from compaction.cli.output import OutputColumn, optional, optional_bytes, print_table
 from compaction.core.planning.debt import ScanResult, total_debt
 from compaction.core.planning.planner import LeftOut, Plan, PlannedJob
 from compaction.local.run.job import LocalJob, RunResult
 from compaction.staging.kind import STAGING, branch_of_target
 
 PLANNED: Final = (
-    Column("name", "Job"),
-    Column("branch", "Branch"),
-    Column("sources", "Tokens", lambda names: str(len(names)), right=True),
-    Column("bytes", "Staged", optional_bytes, right=True),
+    OutputColumn("name", "Job"),
+    OutputColumn("branch", "Branch"),
+    OutputColumn("sources", "Tokens", lambda names: str(len(names)), right=True),
+    OutputColumn("bytes", "Staged", optional_bytes, right=True),
 )
 RECEIPTS: Final = (
-    Column("job", "Job"),
-    Column("branch", "Branch"),
-    Column("state", "State"),
-    Column("tokens", "Tokens", right=True),
-    Column("ranges", "Ranges", right=True),
-    Column("records", "Records", right=True),
-    Column("bytesBefore", "Read", optional_bytes, right=True),
-    Column("bytesAfter", "Written", optional_bytes, right=True),
-    Column("verified", "Verified", optional),
-    Column("failure", "Reason", optional),
+    OutputColumn("job", "Job"),
+    OutputColumn("branch", "Branch"),
+    OutputColumn("state", "State"),
+    OutputColumn("tokens", "Tokens", right=True),
+    OutputColumn("ranges", "Ranges", right=True),
+    OutputColumn("records", "Records", right=True),
+    OutputColumn("bytesBefore", "Read", optional_bytes, right=True),
+    OutputColumn("bytesAfter", "Written", optional_bytes, right=True),
+    OutputColumn("verified", "Verified", optional),
+    OutputColumn("failure", "Reason", optional),
 )
-QUARANTINED: Final = (Column("source", "Quarantined"), Column("reason", "Reason"), Column("message", "Message"))
+QUARANTINED: Final = (
+    OutputColumn("source", "Quarantined"),
+    OutputColumn("reason", "Reason"),
+    OutputColumn("message", "Message"),
+)
 _LEFT_OUT: Final = (
-    Column("reason", "Left out"),
-    Column("count", "Branches", right=True),
-    Column("example", "For example"),
+    OutputColumn("reason", "Left out"),
+    OutputColumn("count", "Branches", right=True),
+    OutputColumn("example", "For example"),
 )
 
 

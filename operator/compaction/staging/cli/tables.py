@@ -16,7 +16,7 @@ import click
 
 from compaction.api.text.printing import format_bytes, plural
 from compaction.cli.histories import STDIN, STDIN_NAME, bytes_of_base64, object_of, quoted, text_fields
-from compaction.cli.output import Column, OutputFormat, emit, optional, output_option, print_pairs, stream
+from compaction.cli.output import OutputColumn, OutputFormat, emit, optional, output_option, print_pairs, stream
 from compaction.errors import RecordLineError, RecordTextError, shown_bytes
 from compaction.staging.cli.values import entry_from, entry_object, entry_of, entry_value
 from compaction.staging.errors import CorruptMessageError
@@ -154,9 +154,9 @@ def _text(data: bytes) -> str:
 # `compactor staging sst read` and `write`: any range or metarange, without a store.
 
 COLUMNS: Final = (
-    Column("key", "Key"),
-    Column("identity", "Identity", optional),
-    Column("data", "Data", optional),
+    OutputColumn("key", "Key"),
+    OutputColumn("identity", "Identity", optional),
+    OutputColumn("data", "Data", optional),
 )
 
 

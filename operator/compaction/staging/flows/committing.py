@@ -28,7 +28,7 @@ from compaction.staging.tree.diffing import MergeStrategy, diff, merge
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class CommitDraft:
     """What a commit will say."""
 
     committer: str
@@ -41,7 +41,7 @@ class Proposal:
     """What a hook is asked about: `tree` is the metarange that the branch would have."""
 
     branch: str
-    draft: Draft
+    draft: CommitDraft
     tree: str
 
 
@@ -59,7 +59,9 @@ class Committer:
         self._hooks = hooks
         self._protected = protected
 
-    def commit(self, name: str, draft: Draft, *, allow_empty: bool = False, tree: str | None = None) -> CommitData:
+    def commit(
+        self, name: str, draft: CommitDraft, *, allow_empty: bool = False, tree: str | None = None
+    ) -> CommitData:
         """Commit what is staged; what is written meanwhile stays staged.
 
         `tree`: the metarange to commit instead, on a branch without uncommitted changes; its objects must be there.
@@ -79,7 +81,7 @@ class Committer:
             self._area.ranges.check(tree)
             return self._commit(name, draft, allow_empty, tree)
 
-    def _commit(self, name: str, draft: Draft, allow_empty: bool, tree: str | None) -> CommitData:
+    def _commit(self, name: str, draft: CommitDraft, allow_empty: bool, tree: str | None) -> CommitData:
         seal(self._area, name)
         made: list[CommitData] = []
 
@@ -102,7 +104,7 @@ class Committer:
         for hook in self._hooks:
             hook(proposal)
 
-    def add(self, draft: Draft, tree: str, *parents: CommitData) -> CommitData:
+    def add(self, draft: CommitDraft, tree: str, *parents: CommitData) -> CommitData:
         """Write a commit that no branch has yet."""
         return self._area.commits.add(
             metarange_id=tree,
@@ -141,7 +143,9 @@ class Merger:
         self._area = area
         self._committer = committer
 
-    def merge(self, source: str, into: str, draft: Draft, strategy: MergeStrategy = MergeStrategy.NONE) -> CommitData:
+    def merge(
+        self, source: str, into: str, draft: CommitDraft, strategy: MergeStrategy = MergeStrategy.NONE
+    ) -> CommitData:
         """Merge the commit of a reference into a branch."""
         commits = self._area.commits
         other = self._area.references.commit(source)
@@ -156,7 +160,7 @@ class Merger:
         return self._replace(into, "merge", draft, trees)
 
     def revert(
-        self, branch: str, reference: str, draft: Draft, *, parent: int = 0, allow_empty: bool = False
+        self, branch: str, reference: str, draft: CommitDraft, *, parent: int = 0, allow_empty: bool = False
     ) -> CommitData:
         """Take back what a commit changed. `parent`: 1 or 2 for one that has several."""
         commit = self._area.references.commit(reference)
@@ -167,11 +171,13 @@ class Merger:
 
         return self._replace(branch, "revert", draft, trees)
 
-    def cherry_pick(self, branch: str, reference: str, draft: Draft | None = None, *, parent: int = 0) -> CommitData:
+    def cherry_pick(
+        self, branch: str, reference: str, draft: CommitDraft | None = None, *, parent: int = 0
+    ) -> CommitData:
         """Make the changes of another commit. Without a draft the new commit says what that one does."""
         commit = self._area.references.commit(reference)
         before = self._parent(commit, parent)
-        said = draft or Draft(commit.committer, commit.message, commit.metadata)
+        said = draft or CommitDraft(commit.committer, commit.message, commit.metadata)
         metadata = {**said.metadata, "cherry-pick-commit": commit.id}
 
         def trees(head: CommitData) -> tuple[str, tuple[CommitData, ...]]:
@@ -185,7 +191,7 @@ class Merger:
         self._swap(branch, "reset", lambda _: commit)
         return commit
 
-    def replace_tree(self, branch: str, draft: Draft, tree: Callable[[str], str], doing: str) -> CommitData:
+    def replace_tree(self, branch: str, draft: CommitDraft, tree: Callable[[str], str], doing: str) -> CommitData:
         """Commit what `tree` makes of the branch's own tree."""
 
         def trees(head: CommitData) -> tuple[str, tuple[CommitData, ...]]:
@@ -193,7 +199,7 @@ class Merger:
 
         return self._replace(branch, doing, draft, trees)
 
-    def _replace(self, name: str, doing: str, draft: Draft, trees: Trees) -> CommitData:
+    def _replace(self, name: str, doing: str, draft: CommitDraft, trees: Trees) -> CommitData:
         def next_commit(head: CommitData) -> CommitData:
             tree, parents = trees(head)
             self._committer.ask(Proposal(name, draft, tree))
@@ -259,7 +265,7 @@ class Importer:
         self,
         branch: str,
         records: Callable[[], Iterable[RecordColumns]],
-        draft: Draft,
+        draft: CommitDraft,
         *,
         prefixes: Sequence[bytes] = (),
     ) -> CommitData:

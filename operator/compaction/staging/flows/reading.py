@@ -26,7 +26,7 @@ _PAUSE: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RecordView:
     """`tokens` over `metarange_id` ("" is the empty tree); `head_id` is the metarange of the commit."""
 
     metarange_id: str
@@ -38,23 +38,23 @@ class View:
         return self.metarange_id != self.head_id
 
 
-def view_of(area: Area, branch: Branch, *, sealed_only: bool = False) -> View:
+def view_of(area: Area, branch: Branch, *, sealed_only: bool = False) -> RecordView:
     """What a branch shows; `sealed_only`: without its staging token."""
     record = branch.record
     head = area.commits.get(record.commit_id).meta_range_id
-    return View(record.compacted_base or head, head, record.sealed_tokens if sealed_only else record.tokens)
+    return RecordView(record.compacted_base or head, head, record.sealed_tokens if sealed_only else record.tokens)
 
 
-def resolve_view(area: Area, reference: str) -> tuple[View, Branch | None]:
+def resolve_view(area: Area, reference: str) -> tuple[RecordView, Branch | None]:
     """What a reference shows, and the branch if it is one."""
     resolved = area.references.resolve(reference)
     if resolved.branch is not None:
         return view_of(area, resolved.branch), resolved.branch
     tree = resolved.commit.meta_range_id
-    return View(tree, tree), None
+    return RecordView(tree, tree), None
 
 
-def read_consistently(area: Area, reference: str, read: Callable[[View], T]) -> T:
+def read_consistently(area: Area, reference: str, read: Callable[[RecordView], T]) -> T:
     """What `read` makes of the view of a reference; it runs again when the branch has lost a part of that view.
 
     Raises:
@@ -77,7 +77,7 @@ def still_holds(before: BranchRecord, now: BranchRecord) -> bool:
     return same_tokens and (now.commit_id, now.compacted_base) == (before.commit_id, before.compacted_base)
 
 
-def effective(area: Area, view: View, start: bytes = b"", stop: bytes | None = None) -> Iterator[RecordColumns]:
+def effective(area: Area, view: RecordView, start: bytes = b"", stop: bytes | None = None) -> Iterator[RecordColumns]:
     """The records that a view shows, in order; no batch is empty."""
     layers = [area.tokens.changes(token, start, stop) for token in view.tokens]
     for batch in layered([*layers, area.ranges.records(view.metarange_id, start, stop)]):
@@ -87,7 +87,7 @@ def effective(area: Area, view: View, start: bytes = b"", stop: bytes | None = N
 
 
 def changes_since(
-    area: Area, metarange_id: str, view: View, start: bytes = b"", stop: bytes | None = None
+    area: Area, metarange_id: str, view: RecordView, start: bytes = b"", stop: bytes | None = None
 ) -> Iterator[RecordColumns]:
     """Changes, tombstones among them, that make what the view shows of what a metarange holds.
 
@@ -114,7 +114,7 @@ def first_at(keys: Any, key: bytes, begin: int = 0) -> int:
 
 
 def diff_since(
-    area: Area, metarange_id: str, view: View, start: bytes = b"", stop: bytes | None = None
+    area: Area, metarange_id: str, view: RecordView, start: bytes = b"", stop: bytes | None = None
 ) -> Iterator[DiffColumns]:
     """How a view differs from a metarange, by identity; no batch is empty."""
     changes = changes_since(area, metarange_id, view, start, stop)
@@ -123,7 +123,7 @@ def diff_since(
             yield batch
 
 
-def is_clean(area: Area, view: View) -> bool:
+def is_clean(area: Area, view: RecordView) -> bool:
     """Whether a view shows nothing that its commit does not."""
     return next(diff_since(area, view.head_id, view), None) is None
 
@@ -144,7 +144,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class RecordPage:
     """Of a listing. `more`: continue after the last key."""
 
     entries: tuple[Listed, ...]
@@ -152,7 +152,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RecordDifference:
     """A key that differs. A value that is not there is None."""
 
     key: bytes
@@ -165,7 +165,7 @@ class Difference:
 class DiffPage:
     """Of differences. `more`: continue after the last key."""
 
-    entries: tuple[Difference, ...]
+    entries: tuple[RecordDifference, ...]
     more: bool
 
 
@@ -182,7 +182,7 @@ class Reader:
         Raises UnknownRefError, StagingNameError, TooManyTriesError, CorruptRangeError, CorruptMessageError.
         """
 
-        def read(view: View) -> bytes | None:
+        def read(view: RecordView) -> bytes | None:
             value = self.shown(view, key)
             if not stage_only or value is None:
                 return value
@@ -192,7 +192,7 @@ class Reader:
 
         return read_consistently(self._area, reference, read)
 
-    def shown(self, view: View, key: bytes) -> bytes | None:
+    def shown(self, view: RecordView, key: bytes) -> bytes | None:
         """What a view shows of a key, None when it does not show it."""
         for token in view.tokens:
             value = self._area.tokens.get(token, key)
@@ -202,7 +202,7 @@ class Reader:
 
     def list(
         self, reference: str, *, prefix: bytes = b"", after: bytes = b"", delimiter: bytes = b"", amount: int = 1000
-    ) -> Page:
+    ) -> RecordPage:
         """Records whose key begins with `prefix` and is greater than `after`, in order, at most `amount` (1 to 1,000).
 
         With a delimiter, keys that have it behind the prefix are listed once, as their common prefix; an `after` that
@@ -212,15 +212,15 @@ class Reader:
         stop = after_prefix(prefix)
         start = max(prefix, _behind(after, prefix, delimiter))
 
-        def read(view: View) -> Page:
+        def read(view: RecordView) -> RecordPage:
             if stop is not None and start >= stop:
-                return Page((), False)
+                return RecordPage((), False)
             found: list[Listed] = []
             for one in self._listed(view, start, stop, prefix, delimiter):
                 if len(found) == amount:
-                    return Page(tuple(found), True)
+                    return RecordPage(tuple(found), True)
                 found.append(one)
-            return Page(tuple(found), False)
+            return RecordPage(tuple(found), False)
 
         return read_consistently(self._area, reference, read)
 
@@ -237,12 +237,12 @@ class Reader:
         amount = max(1, min(amount, MOST_LISTED))
         start, stop = max(prefix, after + b"\0" if after else b""), after_prefix(prefix)
 
-        def read(view: View) -> DiffPage:
-            found: list[Difference] = []
+        def read(view: RecordView) -> DiffPage:
+            found: list[RecordDifference] = []
             for batch in diff_since(self._area, view.head_id if left is None else left, view, start, stop):
                 wanted = min(len(batch), amount + 1 - len(found))
                 found += [
-                    Difference(key, kind, old or None, new or None)
+                    RecordDifference(key, kind, old or None, new or None)
                     for key, kind, old, new in batch.slice(0, wanted).rows()
                 ]
                 if len(found) > amount:
@@ -252,7 +252,7 @@ class Reader:
         return read_consistently(self._area, reference, read)
 
     def _listed(
-        self, view: View, start: bytes, stop: bytes | None, prefix: bytes, delimiter: bytes
+        self, view: RecordView, start: bytes, stop: bytes | None, prefix: bytes, delimiter: bytes
     ) -> Iterator[Listed]:
         floor: bytes | None = start
         while floor is not None and (stop is None or floor < stop):

@@ -16,7 +16,7 @@ from compaction.staging.errors import (
 )
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.branching import fresh_token, journal, swapped, was_dropped
-from compaction.staging.flows.reading import View, diff_since, still_holds, view_of
+from compaction.staging.flows.reading import RecordView, diff_since, still_holds, view_of
 from compaction.staging.format.columns import TOMBSTONE, RecordColumns, tombstones
 from compaction.staging.format.identity import split_value
 from compaction.staging.kv.port import Presence
@@ -40,7 +40,7 @@ NOTHING: Final[tuple[bytes, Replaced]] = (b"", {})
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class WriteCondition:
     """What a conditional write expects: the identity that the branch shows for the key, None for a key that it does
     not show.
     """
@@ -81,7 +81,7 @@ class Writer:
 
         self._acknowledged(branch, "write", write)
 
-    def set_if(self, branch: str, key: bytes, value: bytes, condition: Condition) -> None:
+    def set_if(self, branch: str, key: bytes, value: bytes, condition: WriteCondition) -> None:
         """Write a record if the branch shows what is expected at that moment.
 
         Raises:
@@ -138,7 +138,7 @@ class Writer:
 
         self._acknowledged(branch, "reset", write)
 
-    def _need_tombstones(self, view: View, keys: list[bytes]) -> list[bytes]:
+    def _need_tombstones(self, view: RecordView, keys: list[bytes]) -> list[bytes]:
         """For which of the keys a deletion has to be written into the staging token.
 
         A tombstone in a sealed token is no reason to write none: it may have come too late for a reader that has
@@ -154,7 +154,9 @@ class Writer:
             left = [key for key in left if key not in chosen]
         return sorted(chosen | self._area.ranges.get_many(view.metarange_id, left).keys())
 
-    def _shown(self, view: View, key: bytes, *, but: tuple[bytes, Replaced] = NOTHING) -> tuple[bytes | None, str]:
+    def _shown(
+        self, view: RecordView, key: bytes, *, but: tuple[bytes, Replaced] = NOTHING
+    ) -> tuple[bytes | None, str]:
         """What a view shows of a key, and the token it is in ("" for the metarange). `but`: a row of ours, and the
         tokens in which what it has replaced counts instead.
         """
@@ -166,7 +168,7 @@ class Writer:
                 return (None if value == TOMBSTONE else value), token
         return self._area.ranges.get(view.metarange_id, key), ""
 
-    def _take_back(self, view: View, key: bytes, below: bytes | None, mine: bytes, own: Replaced) -> None:
+    def _take_back(self, view: RecordView, key: bytes, below: bytes | None, mine: bytes, own: Replaced) -> None:
         """Earlier tries of a conditional write came before another change: restore what they have replaced, or write
         what is below them.
         """

@@ -233,7 +233,7 @@ class EntryError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BlockEntry:
     """One entry of a small block."""
 
     key: bytes
@@ -302,10 +302,10 @@ def encode_small_block(entries: Iterable[tuple[bytes, bytes]], *, restart_interv
     return bytes(out) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
 
 
-def decode_small_block(block: bytes) -> list[Entry]:
+def decode_small_block(block: bytes) -> list[BlockEntry]:
     """All entries of a block, one after the other. Raises EntryError."""
     end = _entries_end(block)
-    entries: list[Entry] = []
+    entries: list[BlockEntry] = []
     at, before = 0, b""
     while at < end:
         try:
@@ -318,7 +318,7 @@ def decode_small_block(block: bytes) -> list[Entry]:
             raise EntryError(f"an entry claims {shared}, {unshared} and {length} bytes")
         key = before[:shared] + block[at : at + unshared]
         at += unshared
-        entries.append(Entry(key, block[at : at + length]))
+        entries.append(BlockEntry(key, block[at : at + length]))
         at += length
         before = key
     return entries

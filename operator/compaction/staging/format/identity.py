@@ -39,26 +39,26 @@ _SMALL: Final = 4096
 _DECIMALS: Final[Any] = pa.array([b"|%d" % number for number in range(_SMALL)], BINARY)
 
 
-class Identity:
+class ContentIdentity:
     """Items hashed one after the other, each behind a byte that says its type."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
-    def integer(self, value: int) -> Identity:
+    def integer(self, value: int) -> ContentIdentity:
         """A signed integer of 64 bits."""
         self._hash.update(bytes([_INT64, 8]) + value.to_bytes(8, "big", signed=True))
         return self
 
-    def string(self, value: str) -> Identity:
+    def string(self, value: str) -> ContentIdentity:
         """A string by its UTF-8 bytes."""
         return self._sized(_STRING, value.encode(errors="surrogateescape"))
 
-    def data(self, value: bytes) -> Identity:
+    def data(self, value: bytes) -> ContentIdentity:
         """Bytes."""
         return self._sized(_BYTES, value)
 
-    def strings(self, values: Iterable[str]) -> Identity:
+    def strings(self, values: Iterable[str]) -> ContentIdentity:
         """Several strings in their order."""
         every = list(values)
         self._hash.update(bytes([_STRINGS]))
@@ -67,7 +67,7 @@ class Identity:
             self.string(value)
         return self
 
-    def mapping(self, pairs: Mapping[str, str]) -> Identity:
+    def mapping(self, pairs: Mapping[str, str]) -> ContentIdentity:
         """A map of strings, in the order of its keys' bytes."""
         self._hash.update(bytes([_MAP]))
         self.integer(len(pairs))
@@ -75,12 +75,12 @@ class Identity:
             self.string(key).string(pairs[key])
         return self
 
-    def embedded(self, digest: bytes) -> Identity:
+    def embedded(self, digest: bytes) -> ContentIdentity:
         """The digest of other content."""
         self._hash.update(bytes([_EMBEDDED]))
         return self.data(digest)
 
-    def records(self, content: Any) -> Identity:
+    def records(self, content: Any) -> ContentIdentity:
         """Bytes as they are, without a type."""
         self._hash.update(content)
         return self
@@ -89,7 +89,7 @@ class Identity:
         """32 bytes."""
         return self._hash.digest()
 
-    def _sized(self, kind: int, value: bytes) -> Identity:
+    def _sized(self, kind: int, value: bytes) -> ContentIdentity:
         self._hash.update(bytes([kind]))
         self.integer(len(value))
         self._hash.update(value)
@@ -100,7 +100,7 @@ class RangeIdentity:
     """The id of a range or metarange, batch by batch."""
 
     def __init__(self) -> None:
-        self._identity = Identity()
+        self._identity = ContentIdentity()
         self._empty = True
 
     def add(self, records: RecordColumns) -> None:
@@ -135,7 +135,7 @@ def entry_identity(entry: CatalogEntry) -> bytes:
 
     Neither where the object lies nor when it was written is part of it.
     """
-    identity = Identity().integer(entry.size).string(entry.e_tag).mapping(entry.metadata)
+    identity = ContentIdentity().integer(entry.size).string(entry.e_tag).mapping(entry.metadata)
     if entry.content_type:
         identity.string(entry.content_type)
     return identity.digest()
@@ -143,8 +143,10 @@ def entry_identity(entry: CatalogEntry) -> bytes:
 
 def commit_id(commit: CommitData) -> str:
     """The id of a commit: 64 hexadecimal digits. Neither its generation nor its version is part of it."""
-    parents = Identity().strings(commit.parents).digest()
-    identity = Identity().string(_COMMIT).string(commit.committer).string(commit.message).string(commit.meta_range_id)
+    parents = ContentIdentity().strings(commit.parents).digest()
+    identity = (
+        ContentIdentity().string(_COMMIT).string(commit.committer).string(commit.message).string(commit.meta_range_id)
+    )
     identity.integer(commit.creation_date.seconds).mapping(commit.metadata)
     return identity.embedded(parents).digest().hex()
 

@@ -19,7 +19,7 @@ from compaction.staging.errors import CorruptRangeError, UnsupportedRangeError
 from compaction.staging.format.blocks import (
     TRAILER,
     TRAILER_BYTES,
-    Entry,
+    BlockEntry,
     EntryError,
     decode_small_block,
     greater,
@@ -215,7 +215,7 @@ class TableReader:
             raise UnsupportedRangeError(self._source.name, handle.offset, reason)
         return self._read(handle.offset, handle.size + SEAL_BYTES)
 
-    def _small(self, handle: BlockHandle, name: str) -> list[Entry]:
+    def _small(self, handle: BlockHandle, name: str) -> list[BlockEntry]:
         """All entries of a small block."""
         try:
             return decode_small_block(unsealed(self._block(handle, name), path=self._source.name, offset=handle.offset))

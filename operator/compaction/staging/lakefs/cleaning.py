@@ -13,8 +13,8 @@ from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.lakefs.control import DROPS_PER_SECOND, forget_partition, holder_of, stopped_because
 from compaction.staging.lakefs.journal import (
     MERGE_PARTITION,
-    JournalRow,
     MergeEntry,
+    MergeJournalRow,
     MergeState,
     entries,
     forget,
@@ -36,7 +36,7 @@ LATE: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered:
+class RecoveredMerge:
     """Merges whose result was discarded, those that another merger works on, and those that wait for their grace."""
 
     discarded: int = 0
@@ -56,7 +56,7 @@ class Dropped:
     next_in: float | None
 
 
-def discard(live: LiveRepository, row: JournalRow, *, late: float = 0.0) -> bool:
+def discard(live: LiveRepository, row: MergeJournalRow, *, late: float = 0.0) -> bool:
     """Delete the result of a merge that was not swapped in; False when it was.
 
     `late`: seconds for which the entry stays, because its merger may not know that it has lost. Raises DatabaseError:
@@ -78,7 +78,7 @@ def discard(live: LiveRepository, row: JournalRow, *, late: float = 0.0) -> bool
     return True
 
 
-def recover(live: LiveRepository, *, branch: str = "", late: float = LATE) -> Recovered:
+def recover(live: LiveRepository, *, branch: str = "", late: float = LATE) -> RecoveredMerge:
     """Discard what merges that ended in the middle have written; to be called at start, and safe at any time.
 
     A merge whose merger holds the lease of its branch is left alone. So is one that was swapped in: `drop_due` ends it.
@@ -94,7 +94,7 @@ def recover(live: LiveRepository, *, branch: str = "", late: float = LATE) -> Re
         else:
             # One that was discarded before stays for a while, and is dropped once more: it is not counted again.
             discarded += discard(live, row, late=late) and row.entry.state == MergeState.WRITING
-    return Recovered(discarded, running, waiting)
+    return RecoveredMerge(discarded, running, waiting)
 
 
 def drop_due(live: LiveRepository) -> Dropped:
@@ -183,7 +183,7 @@ def _is_due(live: LiveRepository, entry: MergeEntry) -> bool:
     return entry.state == MergeState.DROPPING or entry.due / 1000 <= live.clock()
 
 
-def _used(live: LiveRepository, row: JournalRow) -> list[str]:
+def _used(live: LiveRepository, row: MergeJournalRow) -> list[str]:
     """Tokens of the entry that must not go, because a branch names them."""
     entry = row.entry
     wanted = [entry.fresh] if entry.state == MergeState.DISCARDED else entry.old
@@ -191,7 +191,7 @@ def _used(live: LiveRepository, row: JournalRow) -> list[str]:
     return [token for token in wanted if token in used]
 
 
-def _drop(live: LiveRepository, row: JournalRow, *, keep: set[str]) -> tuple[int, int]:
+def _drop(live: LiveRepository, row: MergeJournalRow, *, keep: set[str]) -> tuple[int, int]:
     """Drop the tokens of an entry, then the entry. `keep`: tokens that stay for another merge, which drops them at the
     end of its own grace.
     """

@@ -54,7 +54,7 @@ def _silently(_step: MergeStep, _rows: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class MergeSettings:
+class TokenMergeSettings:
     """Times in seconds.
 
     quiet: from the last read of a branch until its tokens are scanned; longer than the longest request of a server, so
@@ -83,7 +83,7 @@ class MergeSettings:
         if self.lease <= 2 * self.quiet:
             raise ValueError("a lease that ends within twice the quiet period; make it longer")
 
-    def shown_by(self, progress: Callable[[MergeStep, int], None]) -> MergeSettings:
+    def shown_by(self, progress: Callable[[MergeStep, int], None]) -> TokenMergeSettings:
         """The same settings with a progress."""
         return replace(self, progress=progress)
 

@@ -60,38 +60,38 @@ class MergeEntry(StagingMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class JournalRow:
+class MergeJournalRow:
     """An entry as it was read, with the exact bytes of its row."""
 
     entry: MergeEntry
     raw: bytes
 
 
-def begin(live: LiveRepository, entry: MergeEntry) -> JournalRow:
+def begin(live: LiveRepository, entry: MergeEntry) -> MergeJournalRow:
     """Write an entry before the first row of its fresh token."""
     raw = entry.encode()
     live.kv.set_if(MERGE_PARTITION, entry.key, raw, Presence.ABSENT)
-    return JournalRow(entry, raw)
+    return MergeJournalRow(entry, raw)
 
 
-def moved(live: LiveRepository, row: JournalRow, state: MergeState, *, wait: float = 0.0) -> JournalRow:
+def moved(live: LiveRepository, row: MergeJournalRow, state: MergeState, *, wait: float = 0.0) -> MergeJournalRow:
     """The next step of a merge; its tokens are due in `wait` seconds. PredicateFailedError: another process decided."""
     entry = _stepped(live, row.entry, state, wait)
     raw = entry.encode()
     live.kv.set_if(MERGE_PARTITION, entry.key, raw, row.raw)
-    return JournalRow(entry, raw)
+    return MergeJournalRow(entry, raw)
 
 
 def swap(
     live: LiveRepository,
-    row: JournalRow,
+    row: MergeJournalRow,
     branch: BranchRow,
     *,
     fingerprints: tuple[str, ...],
     view: str,
     grace: float,
     also: Sequence[tuple[str, bytes, bytes, Expected]] = (),
-) -> JournalRow:
+) -> MergeJournalRow:
     """Swap the fresh token in for the old ones of the branch as it was read, and write that down: both, or none.
     `also`: rows (partition, key, value, expected) that change with it.
 
@@ -107,26 +107,26 @@ def swap(
             (live.partition, branch_key(branch.name), branch.with_merged(entry.old, entry.fresh), branch.raw),
         ]
     )
-    return JournalRow(entry, raw)
+    return MergeJournalRow(entry, raw)
 
 
-def entries(live: LiveRepository, branch: str = "") -> Iterator[JournalRow]:
+def entries(live: LiveRepository, branch: str = "") -> Iterator[MergeJournalRow]:
     """The merges of a repository or of one of its branches that are not at their end."""
     yield from _entries(live.kv, f"{_ENTRIES}{live.partition}/" + (f"{branch}/" if branch else ""))
 
 
-def readable_entries(kv: KeyValueStore) -> Iterator[JournalRow]:
+def readable_entries(kv: KeyValueStore) -> Iterator[MergeJournalRow]:
     """Those of all repositories of the store, deleted ones too. One that cannot be read is left to its own repository,
     which names it.
     """
     for name, raw in _rows(kv, _ENTRIES):
         with suppress(CorruptMessageError):
-            yield JournalRow(MergeEntry.decode(raw, name=name), raw)
+            yield MergeJournalRow(MergeEntry.decode(raw, name=name), raw)
 
 
-def _entries(kv: KeyValueStore, prefix: str) -> Iterator[JournalRow]:
+def _entries(kv: KeyValueStore, prefix: str) -> Iterator[MergeJournalRow]:
     for name, raw in _rows(kv, prefix):
-        yield JournalRow(MergeEntry.decode(raw, name=name), raw)
+        yield MergeJournalRow(MergeEntry.decode(raw, name=name), raw)
 
 
 def _rows(kv: KeyValueStore, prefix: str) -> Iterator[tuple[str, bytes]]:
@@ -136,10 +136,10 @@ def _rows(kv: KeyValueStore, prefix: str) -> Iterator[tuple[str, bytes]]:
             yield f"merge {key.decode(errors='replace')}", raw
 
 
-def read_entry(live: LiveRepository, entry: MergeEntry) -> JournalRow | None:
+def read_entry(live: LiveRepository, entry: MergeEntry) -> MergeJournalRow | None:
     """The entry as it is now; None when the merge is at its end."""
     raw = live.kv.get(MERGE_PARTITION, entry.key)
-    return None if raw is None else JournalRow(MergeEntry.decode(raw, name=f"merge {entry.fresh}"), raw)
+    return None if raw is None else MergeJournalRow(MergeEntry.decode(raw, name=f"merge {entry.fresh}"), raw)
 
 
 def forget(live: LiveRepository, entry: MergeEntry) -> None:

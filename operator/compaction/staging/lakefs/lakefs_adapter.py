@@ -26,7 +26,7 @@ from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.lakefs.cleaning import drop_deleted, drop_due, next_drop, recover
 from compaction.staging.lakefs.control import (
     LiveClaim,
-    MergeSettings,
+    TokenMergeSettings,
     claim_branch,
     claimed_branches,
     forget_claims,
@@ -124,7 +124,7 @@ class LiveSensor:
     def _sealed_until(self, live: LiveRepository, row: BranchRow) -> float:
         """From when on the staging token may be sealed again; a merge that names it before that is refused."""
         notes, _ = read_notes(live, row.name)
-        return notes.sealed / 1000 + MergeSettings().seal_every if notes.sealed else 0.0
+        return notes.sealed / 1000 + TokenMergeSettings().seal_every if notes.sealed else 0.0
 
     def _rests_until(self, live: LiveRepository, row: BranchRow, claim: LiveClaim) -> float:
         """When the branch will have been as it is for the idle time; it is never merged while another merger has it."""

@@ -15,16 +15,16 @@ from compaction.staging.errors import PredicateFailedError, TokenMergeProofError
 from compaction.staging.lakefs.cleaning import discard, recover
 from compaction.staging.lakefs.control import (
     MergeLease,
-    MergeSettings,
     MergeStep,
     MergeWarrant,
+    TokenMergeSettings,
     busy,
     held_because,
     note,
     seal,
     stopped_because,
 )
-from compaction.staging.lakefs.journal import JournalRow, MergeEntry, begin, swap
+from compaction.staging.lakefs.journal import MergeEntry, MergeJournalRow, begin, swap
 from compaction.staging.lakefs.planning import TokenScan, kept_rows, shown, too_few
 from compaction.staging.lakefs.repository import BranchRow, LiveRepository, read_branch_row
 from compaction.staging.staged.rows import new_token
@@ -43,7 +43,7 @@ class MergeEnd(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class MergeOutcome:
+class TokenMergeOutcome:
     """A merge at its end. `reason`: why there was none. The counts are 0 when it ended before they were known.
 
     row_bytes: of the branch's row; bytes: of the rows of its tokens. view: what old tokens and merged one show.
@@ -68,11 +68,11 @@ class MergeOutcome:
 def merge_branch(
     live: LiveRepository,
     branch: str,
-    settings: MergeSettings | None = None,
+    settings: TokenMergeSettings | None = None,
     *,
     warrant: MergeWarrant | None = None,
-    receipt: Callable[[MergeOutcome], str] = lambda _: "",
-) -> MergeOutcome:
+    receipt: Callable[[TokenMergeOutcome], str] = lambda _: "",
+) -> TokenMergeOutcome:
     """Merge the sealed tokens of a branch into one. `warrant`: the claim of a job, which merges the tokens that it
     names and ends its claim with the swap; `receipt`: what is kept with it.
 
@@ -83,11 +83,11 @@ def merge_branch(
         CorruptMessageError, CorruptRangeError, MissingRangeError, ObjectError
         DatabaseError: the branch may be merged; `recover` and `check_undo` know
     """
-    settings = settings or MergeSettings()
+    settings = settings or TokenMergeSettings()
     live.check()
     stopped = stopped_because(live.kv)
     if stopped:
-        return MergeOutcome(branch, MergeEnd.HELD, f"merging is stopped ({stopped})")
+        return TokenMergeOutcome(branch, MergeEnd.HELD, f"merging is stopped ({stopped})")
     lease = MergeLease.acquire(
         live,
         branch,
@@ -98,7 +98,7 @@ def merge_branch(
     )
     if lease is None:
         reason = held_because(live, branch) or "another merger had the lease of the branch a moment ago"
-        return MergeOutcome(branch, MergeEnd.HELD, reason)
+        return TokenMergeOutcome(branch, MergeEnd.HELD, reason)
     began = live.clock()
     try:
         recover(live, branch=branch)
@@ -117,19 +117,19 @@ class _Merge:
         self,
         live: LiveRepository,
         branch: str,
-        settings: MergeSettings,
+        settings: TokenMergeSettings,
         lease: MergeLease,
         warrant: MergeWarrant | None,
-        receipt: Callable[[MergeOutcome], str],
+        receipt: Callable[[TokenMergeOutcome], str],
     ) -> None:
         self._live, self._branch, self._settings, self._lease = live, branch, settings, lease
         self._warrant, self._receipt = warrant, receipt
 
-    def run(self) -> MergeOutcome:
+    def run(self) -> TokenMergeOutcome:
         try:
             row = self._settled()
         except TokenMergeStoppedError as error:
-            return MergeOutcome(self._branch, MergeEnd.SKIPPED, error.reason)
+            return TokenMergeOutcome(self._branch, MergeEnd.SKIPPED, error.reason)
         tree = self._live.head(row)
         entry = MergeEntry(
             fresh=new_token(self._live.name, self._branch),
@@ -145,7 +145,7 @@ class _Merge:
             return self._merged(row, tree, journal)
         except TokenMergeStoppedError as error:
             discard(self._live, journal)
-            return MergeOutcome(self._branch, MergeEnd.DISCARDED, error.reason, tokens=entry.old)
+            return TokenMergeOutcome(self._branch, MergeEnd.DISCARDED, error.reason, tokens=entry.old)
         except Exception:
             discard(self._live, journal)
             raise
@@ -195,7 +195,7 @@ class _Merge:
             reason = "another writer changed the branch before its staging token was sealed"
             raise TokenMergeStoppedError(self._branch, reason) from None
 
-    def _merged(self, row: BranchRow, tree: str, journal: JournalRow) -> MergeOutcome:
+    def _merged(self, row: BranchRow, tree: str, journal: MergeJournalRow) -> TokenMergeOutcome:
         first = TokenScan(self._live, journal.entry.old)
         written = idle = after = 0
         for batch in kept_rows(self._live.ranges, tree, first.merged()):
@@ -211,7 +211,7 @@ class _Merge:
         view = self._proved(row, tree, journal, first, written)
         self._settings.progress(MergeStep.SWAPPING, written)
         merged = row.with_merged(journal.entry.old, journal.entry.fresh)
-        outcome = MergeOutcome(
+        outcome = TokenMergeOutcome(
             self._branch,
             MergeEnd.MERGED,
             fresh=journal.entry.fresh,
@@ -229,7 +229,9 @@ class _Merge:
         note(self._live, read_branch_row(merged, name=self._branch, repository=self._live.name))
         return outcome
 
-    def _swap(self, row: BranchRow, journal: JournalRow, outcome: MergeOutcome, fingerprints: tuple[str, ...]) -> None:
+    def _swap(
+        self, row: BranchRow, journal: MergeJournalRow, outcome: TokenMergeOutcome, fingerprints: tuple[str, ...]
+    ) -> None:
         self._go_on(row)
         also = []
         if self._warrant is not None:
@@ -241,7 +243,7 @@ class _Merge:
             reason = "another writer changed the branch before the swap, or the merge was taken for dead"
             raise TokenMergeStoppedError(self._branch, reason) from None
 
-    def _proved(self, row: BranchRow, tree: str, journal: JournalRow, first: TokenScan, written: int) -> str:
+    def _proved(self, row: BranchRow, tree: str, journal: MergeJournalRow, first: TokenScan, written: int) -> str:
         """Read back the result, then all tokens again: the last thing before the swap, so that a late write that came
         in since the first scan ends the merge.
         """

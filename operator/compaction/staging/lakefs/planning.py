@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from compaction.staging.errors import StagingStoreError
 from compaction.staging.format.columns import RecordColumns, rows_where, tombstones
-from compaction.staging.lakefs.control import MergeSettings, busy, held_because, stopped_because, unchanged_seconds
+from compaction.staging.lakefs.control import TokenMergeSettings, busy, held_because, stopped_because, unchanged_seconds
 from compaction.staging.lakefs.repository import BranchRow, LiveRepository, read_branch_row
 from compaction.staging.staged.rows import decode_rows, layered, new_token
 from compaction.staging.tree.aligning import ContentFingerprint
@@ -184,7 +184,7 @@ def statements_per_get(sealed: int) -> int:
 
 
 def inspect_branches(
-    live: LiveRepository, *, limit: int = COUNTED, settings: MergeSettings | None = None
+    live: LiveRepository, *, limit: int = COUNTED, settings: TokenMergeSettings | None = None
 ) -> Iterator[BranchInspection]:
     """All branches by name; of each token at most `limit` rows are counted. A branch that cannot be read is one with a
     problem, and those beside it are reported. `settings`: by which a merge would begin or not.
@@ -195,12 +195,12 @@ def inspect_branches(
     for name, raw in live.branch_rows():
         try:
             row = read_branch_row(raw, name=name, repository=live.name)
-            yield _inspection(live, row, limit, settings or MergeSettings())
+            yield _inspection(live, row, limit, settings or TokenMergeSettings())
         except StagingStoreError as error:
             yield BranchInspection(name, problem=str(error))
 
 
-def _inspection(live: LiveRepository, row: BranchRow, limit: int, settings: MergeSettings) -> BranchInspection:
+def _inspection(live: LiveRepository, row: BranchRow, limit: int, settings: TokenMergeSettings) -> BranchInspection:
     seals = settings.seals and live.tokens.has_rows(row.data.staging_token)
     return BranchInspection(
         row.name,
@@ -226,7 +226,7 @@ def _counted(live: LiveRepository, token: str, limit: int) -> TokenInspection:
     return TokenInspection(token, rows, deleted, more=False)
 
 
-def plan_merge(live: LiveRepository, branch: str, settings: MergeSettings | None = None) -> MergePlan:
+def plan_merge(live: LiveRepository, branch: str, settings: TokenMergeSettings | None = None) -> MergePlan:
     """What `merge_branch` would do now: all tokens to merge are read, and of the commit's tree what tombstones touch.
     Where the settings seal, a staging token with rows is one of them.
 
@@ -234,7 +234,7 @@ def plan_merge(live: LiveRepository, branch: str, settings: MergeSettings | None
     CorruptRangeError, MissingRangeError, DatabaseError, ObjectError.
     """
     live.check()
-    settings = settings or MergeSettings()
+    settings = settings or TokenMergeSettings()
     row = live.branch(branch)
     seals = settings.seals and live.tokens.has_rows(row.data.staging_token)
     tokens = (row.data.staging_token, *row.sealed) if seals else row.sealed
@@ -266,7 +266,7 @@ def too_few(tokens: int, least: int) -> str:
     return "" if tokens >= least else f"it has {tokens} tokens to merge, {least} are the least"
 
 
-def _why_not(live: LiveRepository, row: BranchRow, tokens: int, settings: MergeSettings) -> str:
+def _why_not(live: LiveRepository, row: BranchRow, tokens: int, settings: TokenMergeSettings) -> str:
     stopped = stopped_because(live.kv)
     if stopped:
         return f"merging is stopped ({stopped})"

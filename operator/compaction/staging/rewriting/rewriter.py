@@ -23,8 +23,8 @@ from compaction.staging.errors import StagingStoreError, TooManyTriesError, Work
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.branching import receipt_of as kept_receipt_of
 from compaction.staging.kind import SEALED_TOKENS, STAGED_WRITES
-from compaction.staging.lakefs.control import MergeSettings, MergeStep, MergeWarrant, read_claim, record_of
-from compaction.staging.lakefs.merging import MergeEnd, MergeOutcome, merge_branch
+from compaction.staging.lakefs.control import MergeStep, MergeWarrant, TokenMergeSettings, read_claim, record_of
+from compaction.staging.lakefs.merging import MergeEnd, TokenMergeOutcome, merge_branch
 from compaction.staging.lakefs.repository import LiveRepository, open_live_repository
 from compaction.staging.reasons import StagingReason
 from compaction.staging.rewriting.report import (
@@ -195,10 +195,10 @@ _PROGRESS: Final = {MergeStep.WAITING: 5, MergeStep.WRITING: 20, MergeStep.PROVI
 """Percent at which each step begins."""
 
 
-def settings_of(lakefs: LakeFsMergeSpec) -> MergeSettings:
+def settings_of(lakefs: LakeFsMergeSpec) -> TokenMergeSettings:
     """How and when tokens are merged, by what a job says."""
     quiet = float(lakefs.quiet)
-    return MergeSettings(
+    return TokenMergeSettings(
         quiet=quiet,
         yields=float(lakefs.idle),
         grace=float(lakefs.grace),
@@ -238,12 +238,12 @@ class TokenMergeAttempt(BranchAttempt):
             raise WorkOutdatedError(f"{work.repository}/{work.branch}")
         self.failure = RewriteFailure(StagingReason.BRANCH_ACTIVE, f"{work.branch}: {outcome.reason}", passing=True)
 
-    def _kept(self, outcome: MergeOutcome) -> str:
+    def _kept(self, outcome: TokenMergeOutcome) -> str:
         """What the swap keeps. The lease is held at that moment."""
         self.lease.ensure_held()
         return self._receipt(outcome).model_dump_json(by_alias=True, exclude_defaults=True)
 
-    def _receipt(self, outcome: MergeOutcome) -> JobReceipt:
+    def _receipt(self, outcome: TokenMergeOutcome) -> JobReceipt:
         return JobReceipt(
             token=self.token,
             worker=self.worker,

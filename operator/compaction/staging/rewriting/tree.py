@@ -42,7 +42,7 @@ from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.errors import StorageError
 from compaction.storage.pace import SharedBucket, limited
 from compaction.unexpected import defect
-from compaction.worker.ports import Engine, HeldLease, Progress
+from compaction.worker.ports import Engine, HeldLease, JobProgress
 from compaction.worker.tasks import ObjectsPlace, Shares, Teller, run_tasks
 
 # One part of a branch: its ranges are written, read back, and compared with what the branch shows there.
@@ -196,7 +196,7 @@ class TreeWriter:
         """Each part's result, in order. Raises the error of the first that failed."""
         branch = f"{work.repository}/{work.branch}"
         total = sum(part.nbytes for part in parts)
-        progress = Progress(total * 100 // (100 - PLANNING_SHARE), self.lease.set_progress)
+        progress = JobProgress(total * 100 // (100 - PLANNING_SHARE), self.lease.set_progress)
         progress.add(total * PLANNING_SHARE / (100 - PLANNING_SHARE))
         done: dict[int, WrittenPart] = {}
         with Shares(self.engine.address, [part.nbytes for part in parts], progress.add) as shares:

@@ -12,9 +12,9 @@ from pydantic import ConfigDict, Field
 
 from compaction.serving.openapi import Wire
 from compaction.staging.flows.area import Area
-from compaction.staging.flows.committing import Committer, Draft
-from compaction.staging.flows.reading import MOST_LISTED, Difference, Listed, Reader
-from compaction.staging.flows.writing import Condition, Resetter, Writer
+from compaction.staging.flows.committing import CommitDraft, Committer
+from compaction.staging.flows.reading import MOST_LISTED, Listed, Reader, RecordDifference
+from compaction.staging.flows.writing import Resetter, WriteCondition, Writer
 from compaction.staging.kv.port import MAX_KEY_BYTES
 from compaction.staging.serving.wire import (
     LONGEST_BASE64,
@@ -169,7 +169,7 @@ def put(area: Area, branch: str, query: WriteQuery, framed: bytes) -> WrittenAns
     writer, key = Writer(area), query.key_bytes
     if query.if_absent or query.if_identity is not None:
         expected = None if query.if_identity is None else bytes.fromhex(query.if_identity)
-        writer.set_if(branch, key, framed, Condition(expected))
+        writer.set_if(branch, key, framed, WriteCondition(expected))
     else:
         writer.set(branch, key, framed)
     return WrittenAnswer(identity=identity_text(framed) or "")
@@ -198,7 +198,7 @@ def change(area: Area, branch: str, lines: Sequence[tuple[ChangeLine, bytes]]) -
 
 def commit(area: Area, branch: str, request: CommitRequest, *, caller: str) -> CommitAnswer:
     """Raises as `Committer.commit`."""
-    draft = Draft(request.committer or caller, request.message, request.metadata)
+    draft = CommitDraft(request.committer or caller, request.message, request.metadata)
     done = Committer(area).commit(branch, draft, allow_empty=request.allow_empty)
     return CommitAnswer(id=done.id, metarange=done.meta_range_id, parents=done.parents)
 
@@ -270,7 +270,7 @@ def _listed(one: Listed) -> ListedObject:
     return ListedObject(**key, **listed_value(one.value))
 
 
-def _difference(one: Difference) -> ObjectDifference:
+def _difference(one: RecordDifference) -> ObjectDifference:
     return ObjectDifference(
         **text_or_base64("key", one.key),
         kind=DifferenceKind[one.kind.name],

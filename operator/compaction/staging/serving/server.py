@@ -15,7 +15,7 @@ from prometheus_client import Counter
 from pydantic import BaseModel, ValidationError
 
 from compaction.serving.access import Gate, Principal
-from compaction.serving.openapi import ALWAYS, LINES, OF_BODIES, OPEN, Api, Operation, Wire
+from compaction.serving.openapi import ALWAYS, LINES, OF_BODIES, OPEN, Api, EndpointOperation, Wire
 from compaction.serving.refusals import Refusals
 from compaction.serving.service import HttpService, KnownHandler, RequestLimits, RequestMetrics, answered
 from compaction.staging.errors import (
@@ -165,7 +165,7 @@ _DURABLE: Final = (
 )
 
 _OPERATIONS: Final = (
-    Operation(
+    EndpointOperation(
         StagingName.PUT,
         "PUT",
         f"{_BRANCH}/object",
@@ -176,7 +176,7 @@ _OPERATIONS: Final = (
         query=WriteQuery,
         parts=_OF_BRANCH,
     ),
-    Operation(
+    EndpointOperation(
         StagingName.DELETE,
         "DELETE",
         f"{_BRANCH}/object",
@@ -186,7 +186,7 @@ _OPERATIONS: Final = (
         query=ObjectQuery,
         parts=_OF_BRANCH,
     ),
-    Operation(
+    EndpointOperation(
         StagingName.CHANGE,
         "POST",
         f"{_BRANCH}/changes",
@@ -197,7 +197,7 @@ _OPERATIONS: Final = (
         lines=ChangeLine,
         parts=_OF_BRANCH,
     ),
-    Operation(
+    EndpointOperation(
         StagingName.COMMIT,
         "POST",
         f"{_BRANCH}/commits",
@@ -208,7 +208,7 @@ _OPERATIONS: Final = (
         body=CommitRequest,
         parts=_OF_BRANCH,
     ),
-    Operation(
+    EndpointOperation(
         StagingName.RESET,
         "POST",
         f"{_BRANCH}/resets",
@@ -217,7 +217,7 @@ _OPERATIONS: Final = (
         body=ResetRequest,
         parts=_OF_BRANCH,
     ),
-    Operation(
+    EndpointOperation(
         StagingName.DIFF,
         "GET",
         f"{_BRANCH}/differences",
@@ -226,7 +226,7 @@ _OPERATIONS: Final = (
         query=DifferencesQuery,
         parts=_OF_BRANCH,
     ),
-    Operation(
+    EndpointOperation(
         StagingName.GET,
         "GET",
         f"{_REFERENCE}/object",
@@ -235,7 +235,7 @@ _OPERATIONS: Final = (
         query=ReadQuery,
         parts=_OF_REFERENCE,
     ),
-    Operation(
+    EndpointOperation(
         StagingName.LIST,
         "GET",
         f"{_REFERENCE}/objects",

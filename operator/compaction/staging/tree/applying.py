@@ -209,7 +209,7 @@ class ChangeCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedChanges:
     """A tree that was written. `written`: its ranges that are not the base's by reference, `reused`: how many are."""
 
     metarange_id: str
@@ -247,7 +247,7 @@ def apply(
     *,
     allow_empty: bool = False,
     keep_equal: bool = True,
-) -> Applied:
+) -> AppliedChanges:
     """Put changes over the tree `base_id` ("": without records), and write the tree of both.
 
     Changes come in batches, in strictly ascending order of their keys; memory is one batch of them and of the base,
@@ -261,7 +261,7 @@ def apply(
     tree = write_records(storage, _items(storage, base_id, Upcoming(changes), counter, keep_equal))
     if not counter.counts.total and not allow_empty:
         raise NoChangesError("nothing differs from the base: no tree was written; stage changes, or allow none")
-    return Applied(storage.write_metarange(tree.every), counter.counts, tree.written, tree.reused)
+    return AppliedChanges(storage.write_metarange(tree.every), counter.counts, tree.written, tree.reused)
 
 
 def write_part(

@@ -210,7 +210,7 @@ class MergeStrategy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedTree:
     """The tree of a merge. `written`: its ranges that neither side has, `reused`: how many ranges are a side's."""
 
     metarange_id: str
@@ -224,7 +224,7 @@ def merge(
     source_id: str,
     destination_id: str,
     strategy: MergeStrategy = MergeStrategy.NONE,
-) -> Merged:
+) -> MergedTree:
     """Bring what the source changed since the base to the destination.
 
     NoChangesError when the source is the base; MergeConflictError when both changed a key differently and there is no
@@ -233,11 +233,11 @@ def merge(
     if source_id == base_id:
         raise NoChangesError("the source has no changes since the base of the merge: nothing was written")
     if base_id == destination_id:
-        return Merged(source_id, (), sum(1 for _ in storage.ranges(source_id)))
+        return MergedTree(source_id, (), sum(1 for _ in storage.ranges(source_id)))
     if source_id == destination_id:
-        return Merged(destination_id, (), sum(1 for _ in storage.ranges(destination_id)))
+        return MergedTree(destination_id, (), sum(1 for _ in storage.ranges(destination_id)))
     tree = write_records(storage, _items(storage, _Trees(base_id, source_id, destination_id), strategy))
-    return Merged(storage.write_metarange(tree.every), tree.written, tree.reused)
+    return MergedTree(storage.write_metarange(tree.every), tree.written, tree.reused)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from compaction.catalogs.errors import (
     CatalogLogUnavailableError,
 )
 from compaction.catalogs.log.etcd import wire
-from compaction.catalogs.log.etcd.connections import Answer
-from compaction.catalogs.log.etcd.gateway import Fate, GatewayClient, refusal
+from compaction.catalogs.log.etcd.connections import EtcdAnswer
+from compaction.catalogs.log.etcd.gateway import GatewayClient, RefusalFate, refusal
 from compaction.catalogs.log.etcd.wire import (
     Compare,
     DeleteRange,
@@ -38,23 +38,23 @@ EMPTY = json.dumps({"header": {"revision": "7"}}).encode()
 URLS = "http://a:1,http://b:2,http://c:3"
 
 
-def refused(code: int, message: str, status: int = 400) -> Answer:
-    return Answer(status, json.dumps({"code": code, "message": message}).encode())
+def refused(code: int, message: str, status: int = 400) -> EtcdAnswer:
+    return EtcdAnswer(status, json.dumps({"code": code, "message": message}).encode())
 
 
 class Scripted(GatewayClient):
     """Each request gets the next answer; a clock that is a second later with each reading, pauses that are counted."""
 
-    def __init__(self, *script: Answer | Exception, urls: str = URLS, **more: object) -> None:
+    def __init__(self, *script: EtcdAnswer | Exception, urls: str = URLS, **more: object) -> None:
         self.pauses: list[float] = []
         ticks = map(float, count())
         super().__init__(EtcdSettings.of(urls, **more), clock=ticks.__next__, sleep=self.pauses.append)
-        self.script: Iterator[Answer | Exception] = iter(script)
+        self.script: Iterator[EtcdAnswer | Exception] = iter(script)
         self.asked: list[str] = []
 
-    def _post(self, endpoint: Endpoint, path: str, what: Document) -> Answer:
+    def _post(self, endpoint: Endpoint, path: str, what: Document) -> EtcdAnswer:
         self.asked.append(endpoint.host)
-        found = next(self.script, Answer(200, EMPTY))
+        found = next(self.script, EtcdAnswer(200, EMPTY))
         if isinstance(found, Exception):
             raise found
         return found
@@ -103,37 +103,45 @@ def test_a_refusal_that_stays_is_raised_at_once() -> None:
 
 def test_a_server_that_is_no_etcd_is_named() -> None:
     with pytest.raises(CatalogLogRefusedError, match="HTTP status 404, '<h1>Not found</h1>'"):
-        Scripted(Answer(404, b"<h1>Not  found</h1>\n")).range(Get(b"k"))
+        Scripted(EtcdAnswer(404, b"<h1>Not  found</h1>\n")).range(Get(b"k"))
     with pytest.raises(CatalogLogUnavailableError, match="not one of etcd's JSON gateway"):
-        Scripted(Answer(200, b"<h1>Hello</h1>")).range(Get(b"k"))
+        Scripted(EtcdAnswer(200, b"<h1>Hello</h1>")).range(Get(b"k"))
 
 
 @pytest.mark.parametrize(
     ("answer", "fate", "kind"),
     [
-        (refused(16, "etcdserver: invalid auth token", 401), Fate.RENEW_TOKEN, CatalogLogAccessError),
-        (refused(3, "etcdserver: revision of auth store is old"), Fate.RENEW_TOKEN, CatalogLogAccessError),
-        (refused(7, "etcdserver: permission denied", 403), Fate.GIVE_UP, CatalogLogAccessError),
-        (refused(3, "etcdserver: user name is empty"), Fate.GIVE_UP, CatalogLogAccessError),
-        (refused(11, "etcdserver: mvcc: required revision has been compacted"), Fate.GIVE_UP, CatalogLogCutError),
-        (refused(11, "etcdserver: mvcc: required revision is a future revision"), Fate.GIVE_UP, CatalogLogRefusedError),
-        (refused(8, "etcdserver: mvcc: database space exceeded", 429), Fate.GIVE_UP, CatalogLogFullError),
-        (refused(3, "etcdserver: request is too large"), Fate.GIVE_UP, CatalogLogSizeError),
-        (refused(8, "grpc: received message larger than max (3 vs. 2)", 429), Fate.GIVE_UP, CatalogLogSizeError),
-        (refused(8, "etcdserver: too many requests", 429), Fate.RETRY, CatalogLogRefusedError),
-        (refused(14, "etcdserver: leader changed", 503), Fate.RETRY, CatalogLogRefusedError),
-        (Answer(502, b"bad gateway"), Fate.RETRY, CatalogLogRefusedError),
+        (refused(16, "etcdserver: invalid auth token", 401), RefusalFate.RENEW_TOKEN, CatalogLogAccessError),
+        (refused(3, "etcdserver: revision of auth store is old"), RefusalFate.RENEW_TOKEN, CatalogLogAccessError),
+        (refused(7, "etcdserver: permission denied", 403), RefusalFate.GIVE_UP, CatalogLogAccessError),
+        (refused(3, "etcdserver: user name is empty"), RefusalFate.GIVE_UP, CatalogLogAccessError),
+        (
+            refused(11, "etcdserver: mvcc: required revision has been compacted"),
+            RefusalFate.GIVE_UP,
+            CatalogLogCutError,
+        ),
+        (
+            refused(11, "etcdserver: mvcc: required revision is a future revision"),
+            RefusalFate.GIVE_UP,
+            CatalogLogRefusedError,
+        ),
+        (refused(8, "etcdserver: mvcc: database space exceeded", 429), RefusalFate.GIVE_UP, CatalogLogFullError),
+        (refused(3, "etcdserver: request is too large"), RefusalFate.GIVE_UP, CatalogLogSizeError),
+        (refused(8, "grpc: received message larger than max (3 vs. 2)", 429), RefusalFate.GIVE_UP, CatalogLogSizeError),
+        (refused(8, "etcdserver: too many requests", 429), RefusalFate.RETRY, CatalogLogRefusedError),
+        (refused(14, "etcdserver: leader changed", 503), RefusalFate.RETRY, CatalogLogRefusedError),
+        (EtcdAnswer(502, b"bad gateway"), RefusalFate.RETRY, CatalogLogRefusedError),
     ],
 )
-def test_what_a_refusal_means(answer: Answer, fate: Fate, kind: type[CatalogLogError]) -> None:
+def test_what_a_refusal_means(answer: EtcdAnswer, fate: RefusalFate, kind: type[CatalogLogError]) -> None:
     found, error = refusal(answer, "etcd")
     assert (found, type(error)) == (fate, kind)
 
 
 @given(st.binary(max_size=50), st.integers(100, 599))
 def test_any_answer_has_a_meaning(body: bytes, status: int) -> None:
-    fate, error = refusal(Answer(status, body), "etcd")
-    assert isinstance(fate, Fate)
+    fate, error = refusal(EtcdAnswer(status, body), "etcd")
+    assert isinstance(fate, RefusalFate)
     assert len(str(error)) < 1_500
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from compaction.blocks.errors import BlockClaimError
 from compaction.blocks.index.claims import (
-    Claimed,
+    ClaimedJob,
     IndexRefusal,
     claim,
     forget_jobs,
@@ -26,7 +26,7 @@ from compaction.errors import StaleTokenError
 from support.stores.block_index import NOON, SECOND, a_block, block_id, blocks_of, check, tables
 
 
-def _claim(index: IndexDatabase, job: str, token: int, *numbers: int, level: int | None = None) -> Claimed:
+def _claim(index: IndexDatabase, job: str, token: int, *numbers: int, level: int | None = None) -> ClaimedJob:
     sources = [block_id(number) for number in numbers]
     return claim(index, job=job, token=token, sources=sources, now=NOON, output_level=level)
 
@@ -38,7 +38,7 @@ def _owners(index: IndexDatabase) -> dict[str, str | None]:
 def test_a_claim_tells_what_may_be_replaced(index: IndexDatabase) -> None:
     register(index, blocks_of(1, 2, 3, level=1), now=NOON)
     claimed = _claim(index, "job", 7, 3, 1)
-    assert claimed == Claimed("job", 7, (a_block(1, level=1), a_block(3, level=1)), 2)
+    assert claimed == ClaimedJob("job", 7, (a_block(1, level=1), a_block(3, level=1)), 2)
     assert high_water(index, "job") == 7
     assert high_water(index, "other") == 0
     assert _owners(index) == {block_id(1): "job", block_id(2): None, block_id(3): "job"}, "they keep their places"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.segments.checking.facts import CHECKLIST, Rule, Seen
+from compaction.segments.checking.facts import CHECKLIST, OwnerRule, SeenFacts
 from compaction.segments.checking.growth import violations
 from compaction.segments.checking.reading import read_facts
 from compaction.segments.directory.fs import regular_segments
@@ -35,7 +35,7 @@ def system(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(original, tmp_path / "system", symlinks=True))
 
 
-def found_after(system: Path, act: Callable[[Path], None]) -> set[Rule]:
+def found_after(system: Path, act: Callable[[Path], None]) -> set[OwnerRule]:
     before = read_facts(system)
     act(system)
     return {problem.rule for problem in violations(before, read_facts(system, before))}
@@ -169,19 +169,19 @@ def revive(system: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "violate"),
     [
-        (Rule.SEGMENTS_GROW, change_a_record),
-        (Rule.NUMBERS_ASCEND, number_of_before),
-        (Rule.NOTHING_VANISHES, lose_a_live_entry),
-        (Rule.NOTHING_VANISHES, lose_an_entry_above),
-        (Rule.NOTHING_VANISHES, lose_the_write_ahead_log),
-        (Rule.WAL_GROWS, change_the_write_ahead_log),
-        (Rule.WAL_GROWS, insert_an_older_file),
-        (Rule.SNAPSHOTS_ADVANCE, go_back_to_an_older_snapshot),
-        (Rule.LIVE_ONLY_SHRINKS, revive),
+        (OwnerRule.SEGMENTS_GROW, change_a_record),
+        (OwnerRule.NUMBERS_ASCEND, number_of_before),
+        (OwnerRule.NOTHING_VANISHES, lose_a_live_entry),
+        (OwnerRule.NOTHING_VANISHES, lose_an_entry_above),
+        (OwnerRule.NOTHING_VANISHES, lose_the_write_ahead_log),
+        (OwnerRule.WAL_GROWS, change_the_write_ahead_log),
+        (OwnerRule.WAL_GROWS, insert_an_older_file),
+        (OwnerRule.SNAPSHOTS_ADVANCE, go_back_to_an_older_snapshot),
+        (OwnerRule.LIVE_ONLY_SHRINKS, revive),
     ],
     ids=lambda one: getattr(one, "__name__", None),
 )
-def test_what_breaks_a_rule_is_found(system: Path, rule: Rule, violate: Callable[[Path], None]) -> None:
+def test_what_breaks_a_rule_is_found(system: Path, rule: OwnerRule, violate: Callable[[Path], None]) -> None:
     assert rule in found_after(system, violate)
 
 
@@ -195,7 +195,7 @@ def test_only_the_newest_files_are_appended_to(system: Path) -> None:
             writer.append(72, 2, b"more")
         (system / "away").rename(newest)
 
-    assert found_after(system, append_in_the_middle) == {Rule.SEGMENTS_GROW}
+    assert found_after(system, append_in_the_middle) == {OwnerRule.SEGMENTS_GROW}
     number = wal_number(wal_files(system)[-1].name)
     write_wal(system, number + 1, [])
 
@@ -204,11 +204,17 @@ def test_only_the_newest_files_are_appended_to(system: Path) -> None:
             source = write_wal(system.parent, 1, [(b"a", LogEntry(71, 2, b"more"))])
             file.write(source.read_bytes()[5:])
 
-    assert found_after(system, append_to_the_older) == {Rule.WAL_GROWS}
+    assert found_after(system, append_to_the_older) == {OwnerRule.WAL_GROWS}
     write_wal(system, number + 2, [])
-    assert found_after(system, lambda system: (system / wal_name(number + 1)).unlink()) == {Rule.WAL_GROWS}
+    assert found_after(system, lambda system: (system / wal_name(number + 1)).unlink()) == {OwnerRule.WAL_GROWS}
 
 
 def test_every_rule_of_two_readings_is_violated_here() -> None:
-    violated = {Rule.SEGMENTS_GROW, Rule.NUMBERS_ASCEND, Rule.NOTHING_VANISHES, Rule.WAL_GROWS, Rule.SNAPSHOTS_ADVANCE}
-    assert violated == {rule for rule, text in CHECKLIST.items() if text.seen is Seen.WHILE}
+    violated = {
+        OwnerRule.SEGMENTS_GROW,
+        OwnerRule.NUMBERS_ASCEND,
+        OwnerRule.NOTHING_VANISHES,
+        OwnerRule.WAL_GROWS,
+        OwnerRule.SNAPSHOTS_ADVANCE,
+    }
+    assert violated == {rule for rule, text in CHECKLIST.items() if text.seen is SeenFacts.WHILE}

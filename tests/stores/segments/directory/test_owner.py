@@ -30,7 +30,7 @@ from compaction.segments.memtable import LogEntry
 from compaction.segments.model import segment_name
 from compaction.segments.planning.plan import plan_log
 from compaction.segments.planning.unreferenced import SegmentLimits
-from compaction.segments.reading.view import Missing, open_log
+from compaction.segments.reading.view import MissingEntries, open_log
 from compaction.segments.rewriting import kernel
 from compaction.segments.scan.find import LogErrorReason
 from compaction.segments.scan.sense import SenseSettings, sense_root
@@ -248,12 +248,12 @@ def holey(tmp_path: Path) -> Path:
 
 
 def test_live_entries_in_no_segment_are_counted(holey: Path, log: Path) -> None:
-    found = Missing.of(open_log(holey).missing)
+    found = MissingEntries.of(open_log(holey).missing)
     assert (found.entries, found.first) == (3, 12)
     assert str(found) == "3 live entries (first index 12) are in no segment that can be read"
-    assert Missing.of(open_log(holey, snapshot_index=32, live=LiveSet.parse("9,14,30")).missing).entries == 1
-    assert not Missing.of(open_log(holey, snapshot_index=32, live=LiveSet.empty()).missing)
-    assert not Missing.of(open_log(log).missing)
+    assert MissingEntries.of(open_log(holey, snapshot_index=32, live=LiveSet.parse("9,14,30")).missing).entries == 1
+    assert not MissingEntries.of(open_log(holey, snapshot_index=32, live=LiveSet.empty()).missing)
+    assert not MissingEntries.of(open_log(log).missing)
 
 
 def test_missing_entries_are_an_error_where_no_write_ahead_log_holds_them(holey: Path) -> None:

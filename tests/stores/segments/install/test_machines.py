@@ -20,7 +20,7 @@ from compaction.segments.install.messages import (
     Refused,
     SentEntry,
 )
-from compaction.segments.install.receiver import Begun, Finished, Receiver, ReceiverStage
+from compaction.segments.install.receiver import InstallBegun, InstallFinished, Receiver, ReceiverStage
 from compaction.segments.install.sender import (
     NeededEntries,
     ReadChunk,
@@ -54,7 +54,7 @@ def receiver(base: int | None = 1100) -> Receiver:
     """In the middle of a transfer."""
     state, outputs = receiving.step(Receiver(2, base), OFFER)
     assert outputs == (receiving.Begin(OFFER),)
-    state, outputs = receiving.step(state, Begun(7, base))
+    state, outputs = receiving.step(state, InstallBegun(7, base))
     assert outputs == (Progress(2, 7, base, 0),)
     return state
 
@@ -178,12 +178,12 @@ def test_at_every_place_a_refusal_a_term_or_a_stop_ends_the_attempt(phase: Sende
 def test_a_newer_snapshot_replaces_the_one_whose_entries_are_being_read() -> None:
     newer = plan(LiveSet.from_indexes([100, 2000]), index=2500)
     state, _ = sending.step(sender(), Progress(2, 7, 5, 0))
-    after, outputs = sending.step(state, sending.Replaced(newer))
+    after, outputs = sending.step(state, sending.SenderReplaced(newer))
     assert (after.plan, after.transfer, after.phase) == (newer, 8, SenderPhase.OFFERING)
     assert outputs == (Offer(2, 8, 2500, 1, 4, 6),)
     # Its chunks come from a file that stays open.
     state, _ = sending.step(state, Progress(2, 7, 1777, 0))
-    assert sending.step(state, sending.Replaced(newer)) == (state, ())
+    assert sending.step(state, sending.SenderReplaced(newer)) == (state, ())
 
 
 # --- the receiver ---------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_chunks_are_taken_behind_the_last_byte_only() -> None:
         assert receiving.step(state, message) == (state, ())
     later, outputs = receiving.step(state, receiving.TermKnown(9))
     assert (later.stage, later.term, outputs) == (ReceiverStage.FINISHING, 9, ())
-    state, outputs = receiving.step(state, Finished(7))
+    state, outputs = receiving.step(state, InstallFinished(7))
     assert (state.applied, state.stage, outputs) == (1777, ReceiverStage.IDLE, (Installed(2, 7, 1777),))
     # The answer got lost.
     for message in (Chunk(2, 7, 6, b"ghij"), OFFER, replace(OFFER, transfer=9)):
@@ -252,7 +252,7 @@ def test_at_every_place_a_transfer_can_be_aborted_replaced_or_restarted(place: s
         assert outputs == (receiving.Drop(7), receiving.Begin(newer))
         # What the older one still sends does not count.
         assert receiving.step(after, Chunk(2, 7, 0, b"abc"))[1] == (Refused(2, 7, Refusal.UNKNOWN_TRANSFER),)
-        assert receiving.step(after, Begun(7, 5)) == (after, ())
+        assert receiving.step(after, InstallBegun(7, 5)) == (after, ())
         assert receiving.step(after, OFFER)[1] == (Refused(2, 7, Refusal.STALE_TRANSFER, at=newer.transfer),)
     leader = replace(OFFER, term=3, transfer=0)
     after, outputs = receiving.step(state, leader)
@@ -268,9 +268,9 @@ def test_at_every_place_a_transfer_can_be_aborted_replaced_or_restarted(place: s
 def test_an_offer_of_what_is_applied_is_answered_with_that() -> None:
     state = Receiver(2, 1777)
     assert receiving.step(state, OFFER) == (state, (Installed(2, 7, 1777),))
-    state, _ = receiving.step(Receiver(2, None), receiving.Applied(1800))
+    state, _ = receiving.step(Receiver(2, None), receiving.InstallApplied(1800))
     assert receiving.step(state, OFFER)[1] == (Installed(2, 7, 1800),)
-    assert receiving.step(state, receiving.Applied(5)) == (state, ())
+    assert receiving.step(state, receiving.InstallApplied(5)) == (state, ())
 
 
 def test_a_receiver_that_was_restarted_does_not_know_the_transfer() -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from compaction.segments import writer as segment_writer
 from compaction.segments.checking.all_checks import problems_of
-from compaction.segments.checking.facts import Rule
+from compaction.segments.checking.facts import OwnerRule
 from compaction.segments.checking.growth import violations
 from compaction.segments.checking.reading import read_facts
 from compaction.segments.commit.fence import FENCE_FILE
@@ -561,7 +561,7 @@ def test_rules_and_followers_know_files_that_wait_for_a_broken_log(world: World)
         found = [one for one in problems_of(after) if one not in known]
         left = wal_files(world.directory)
         assert {(Path(one.path).name, one.rule, one.note) for one in found} == {
-            (path.name, Rule.WAL_WRITERS, True) for path in left[:-1]
+            (path.name, OwnerRule.WAL_WRITERS, True) for path in left[:-1]
         }
         assert all("records of 'b' wait in it" in one.what for one in found)
         changes = [*follower.poll(), *follower.poll()]

@@ -18,7 +18,7 @@ from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.system.content import LogCut
 from compaction.segments.system.rules import LogRow
 from compaction.segments.wal.files import WalEnd
-from compaction.segments.wal.wal_log import RolledFile, Written
+from compaction.segments.wal.wal_log import RolledFile, WrittenBatch
 from compaction.segments.writer import NewSegments, SegmentWriter, flush, repair_last
 
 SMALL = NewSegments(max_count=4)
@@ -34,7 +34,7 @@ class Client:
         self.row = row or LogRow()
         self.reported: list[Seq] = []
 
-    def written(self, marks: Sequence[Written]) -> None:
+    def written(self, marks: Sequence[WrittenBatch]) -> None:
         raise AssertionError(marks)
 
     def resend(self, after: int) -> None:

@@ -9,7 +9,16 @@ from functools import partial
 import pytest
 
 from compaction.errors import StaleTokenError
-from compaction.staging.compaction import BranchWork, Claimed, claim, high_water_of, retire, rewrite, swap_base, work_on
+from compaction.staging.compaction import (
+    BranchWork,
+    ClaimedBranch,
+    claim,
+    high_water_of,
+    retire,
+    rewrite,
+    swap_base,
+    work_on,
+)
 from compaction.staging.errors import OutputSweptError, UnknownRefError, WorkOutdatedError
 from compaction.staging.flows.branching import keep_receipt, receipt_of, sweep_receipts
 from compaction.staging.refs.branches import ENDED_CLAIMS, BranchRecord
@@ -24,7 +33,7 @@ def work(repo: StagingRepo) -> BranchWork:
 
 def test_the_first_claim_seals_and_writes_down_when(repo: StagingRepo, work: BranchWork) -> None:
     before = repo.area.branches.get("main").record
-    assert claim(repo.area, work, job="j1", token=1) is Claimed.CLAIMED
+    assert claim(repo.area, work, job="j1", token=1) is ClaimedBranch.CLAIMED
     record = repo.area.branches.get("main").record
     assert record.sealed_tokens == work.tokens == before.tokens
     assert (record.claim_job, record.claim_token) == ("j1", 1)
@@ -63,7 +72,7 @@ def test_swapped_once(repo: StagingRepo, work: BranchWork) -> None:
     assert (branch.record.compacted_base, branch.record.sealed_tokens) == (tree, ())
     assert (repo.shown(), repo.uncommitted()) == (shown, {"b": "removed", "c": "added", "d": "added"})
     assert swap_base(repo.area, work, tree, job="j1", token=1).record == branch.record
-    assert claim(repo.area, work, job="j1", token=2) is Claimed.COMMITTED
+    assert claim(repo.area, work, job="j1", token=2) is ClaimedBranch.COMMITTED
     assert high_water_of(branch.record, "j1") == 1
 
 

@@ -22,7 +22,7 @@ from compaction.staging.errors import (
     WorkOutdatedError,
 )
 from compaction.staging.flows.committing import Committer, Proposal
-from compaction.staging.flows.writing import Condition
+from compaction.staging.flows.writing import WriteCondition
 from compaction.staging.sweep import sweep_tokens
 from support.depth import at_depth
 from support.stores.staging_repos import DRAFT, StagingRepo, framed
@@ -105,7 +105,7 @@ class Hammer:
 
     def _set_if_absent(self, key: str, text: str, mine: Acknowledged) -> None:
         try:
-            self.repo.writer.set_if("main", key.encode(), framed(text), Condition(None))
+            self.repo.writer.set_if("main", key.encode(), framed(text), WriteCondition(None))
         except ConditionFailedError:
             assert key in mine.shown, f"{key}: no other writer has it"
         else:

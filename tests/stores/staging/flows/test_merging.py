@@ -15,7 +15,7 @@ from compaction.staging.errors import (
     UncommittedChangesError,
     UnknownRefError,
 )
-from compaction.staging.flows.committing import Draft, disjoint
+from compaction.staging.flows.committing import CommitDraft, disjoint
 from compaction.staging.format.messages import CommitData
 from compaction.staging.refs.branches import Branch, Branches, BranchRecord
 from compaction.staging.tree.diffing import MergeStrategy
@@ -190,7 +190,7 @@ class TestRevert:
             repo.merger.revert("main", "0" * 64, DRAFT)
         with pytest.raises(NoChangesError):
             repo.merger.revert("main", "main~2", DRAFT)
-        assert repo.merger.revert("main", "main~2", Draft("me", "again"), allow_empty=True).message == "again"
+        assert repo.merger.revert("main", "main~2", CommitDraft("me", "again"), allow_empty=True).message == "again"
         assert repo.shown() == {"a": "1"}
 
     def test_a_merge_has_two_parents(self, forked: StagingRepo) -> None:
@@ -204,8 +204,8 @@ class TestRevert:
 
 
 class TestCherryPick:
-    @pytest.mark.parametrize("draft", [None, Draft("me", "picked", {"ticket": "7"})])
-    def test_makes_the_same_changes(self, forked: StagingRepo, draft: Draft | None) -> None:
+    @pytest.mark.parametrize("draft", [None, CommitDraft("me", "picked", {"ticket": "7"})])
+    def test_makes_the_same_changes(self, forked: StagingRepo, draft: CommitDraft | None) -> None:
         """R10 to R13."""
         origin = forked.area.branches.get("other").record.commit_id
         picked = forked.merger.cherry_pick("main", "other", draft)
@@ -221,7 +221,7 @@ class TestImport:
         commit(repo, "main", {"a/1": "1", "a/2": "2", "ab": "3", "b/1": "4"})
         records = changes_of({"a/2": "2", "a/3": "30", "x": "5"})
         done = repo.importer.import_records(
-            "main", lambda: [records], Draft("me", "import", {"from": "s3"}), prefixes=[b"a/", b"a/x"]
+            "main", lambda: [records], CommitDraft("me", "import", {"from": "s3"}), prefixes=[b"a/", b"a/x"]
         )
         assert repo.shown() == {"a/2": "2", "a/3": "30", "ab": "3", "b/1": "4", "x": "5"}
         assert done.metadata == {"from": "s3"}

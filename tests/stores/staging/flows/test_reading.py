@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from compaction.staging.errors import TooManyTriesError, UnknownRefError
-from compaction.staging.flows.reading import Reader, View
+from compaction.staging.flows.reading import Reader, RecordView
 from compaction.storage.errors import DatabaseUnavailableError
 from support.depth import at_depth
 from support.stores.staging_repos import DRAFT, Content, StagingRepo, framed, overlaid
@@ -210,7 +210,7 @@ class TestAgainstOthers:
         token = repo.area.branches.get("main").record.sealed_tokens[0]
         original = Reader.shown
 
-        def commit_first(self: Reader, view: View, key: bytes) -> bytes | None:
+        def commit_first(self: Reader, view: RecordView, key: bytes) -> bytes | None:
             if token in view.tokens:
                 repo.set("c", "3")
                 repo.committer.commit("main", DRAFT)
@@ -223,7 +223,7 @@ class TestAgainstOthers:
     def test_a_reader_is_not_kept_waiting_for_ever(self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch) -> None:
         original = Reader.shown
 
-        def swap_first(self: Reader, view: View, key: bytes) -> bytes | None:
+        def swap_first(self: Reader, view: RecordView, key: bytes) -> bytes | None:
             repo.resetter.reset("main")
             return original(self, view, key)
 
@@ -235,7 +235,7 @@ class TestAgainstOthers:
         original = Reader.shown
         calls = []
 
-        def seal_first(self: Reader, view: View, key: bytes) -> bytes | None:
+        def seal_first(self: Reader, view: RecordView, key: bytes) -> bytes | None:
             calls.append(view)
             branch = repo.area.branches.get("main")
             repo.area.branches.swap(branch, branch.record.sealed("a-fresh-token"))

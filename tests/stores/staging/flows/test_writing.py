@@ -15,17 +15,17 @@ from compaction.staging.errors import (
     TooManyTriesError,
     UnknownRefError,
 )
-from compaction.staging.flows.writing import Condition
+from compaction.staging.flows.writing import WriteCondition
 from compaction.staging.format.columns import TOMBSTONE
 from compaction.staging.format.identity import frame_value, split_value
 from compaction.staging.staged.rows import StagedTokens
 from support.stores.staging_repos import DRAFT, Content, StagingRepo, framed
 
-ABSENT = Condition(None)
+ABSENT = WriteCondition(None)
 
 
-def identity(text: str) -> Condition:
-    return Condition(split_value(framed(text))[0])
+def identity(text: str) -> WriteCondition:
+    return WriteCondition(split_value(framed(text))[0])
 
 
 def seal(repo: StagingRepo) -> str:
@@ -112,7 +112,7 @@ class TestConditions:
         ],
     )
     def test_over_each_layer(
-        self, repo: StagingRepo, head: Content, staging: Content, condition: Condition, passes: bool
+        self, repo: StagingRepo, head: Content, staging: Content, condition: WriteCondition, passes: bool
     ) -> None:
         """W7 to W14."""
         repo.put(head, staging=staging)
@@ -145,7 +145,7 @@ class TestConditions:
         ("staging", "condition"), [({}, ABSENT), ({"k": None}, ABSENT), ({"k": "1"}, identity("1"))]
     )
     def test_another_writer_comes_between_reading_and_writing(
-        self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch, staging: Content, condition: Condition
+        self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch, staging: Content, condition: WriteCondition
     ) -> None:
         """Whether the staging token has a row of the key or not, it is the one that was read that is swapped."""
         repo.put({}, staging=staging)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.staging.format.columns import RecordColumns
-from compaction.staging.format.identity import Identity, RangeIdentity, commit_id, entry_identity
+from compaction.staging.format.identity import ContentIdentity, RangeIdentity, commit_id, entry_identity
 from compaction.staging.format.messages import CatalogEntry, CommitData, ProtoTimestamp
 from support.stores.staging_tables import ANY_RECORDS, Record
 
@@ -61,5 +61,5 @@ def test_the_id_of_a_commit_covers_its_content(parents: tuple[str, ...]) -> None
 
 
 def test_items_are_told_apart_by_their_types() -> None:
-    assert Identity().string("a").digest() != Identity().data(b"a").digest()
-    assert Identity().strings(["a", "b"]).digest() != Identity().mapping({"a": "b"}).digest()
+    assert ContentIdentity().string("a").digest() != ContentIdentity().data(b"a").digest()
+    assert ContentIdentity().strings(["a", "b"]).digest() != ContentIdentity().mapping({"a": "b"}).digest()

@@ -11,7 +11,7 @@ import pytest
 from compaction.errors import CompactionError
 from compaction.staging.errors import NoChangesError
 from compaction.staging.lakefs.cleaning import LATE, Dropped, check_undo, drop_deleted, drop_due, recover
-from compaction.staging.lakefs.control import DROPS_PER_SECOND, GRACE, MergeLease, MergeSettings
+from compaction.staging.lakefs.control import DROPS_PER_SECOND, GRACE, MergeLease, TokenMergeSettings
 from compaction.staging.lakefs.journal import MERGE_PARTITION, MergeState, entries
 from compaction.staging.lakefs.merging import MergeEnd, merge_branch
 from compaction.staging.lakefs.repository import LiveRepository
@@ -99,9 +99,9 @@ def test_the_grace_of_a_second_merge_of_the_same_tokens_is_kept(
 ) -> None:
     """Merged, undone, and merged again with a longer grace: the older grace ends first."""
     old = server.put_sealed(*LAYERS)
-    assert merge_branch(live, "main", MergeSettings(grace=60.0)).end is MergeEnd.MERGED
+    assert merge_branch(live, "main", TokenMergeSettings(grace=60.0)).end is MergeEnd.MERGED
     assert undo(server, live)
-    assert merge_branch(live, "main", MergeSettings(grace=GRACE, yields=0.0)).end is MergeEnd.MERGED
+    assert merge_branch(live, "main", TokenMergeSettings(grace=GRACE, yields=0.0)).end is MergeEnd.MERGED
     clock.now += 120.0
     drop_due(live)
     assert list(server.rows_of(old).values()) == [3, 4, 6]
@@ -131,7 +131,7 @@ def test_nothing_is_dropped_before_its_grace_in_any_order(
             case "merge":
                 grace = chosen.choice([60.0, 3_600.0, GRACE])
                 before = server.branch().sealed_tokens
-                outcome = merge_branch(live, "main", MergeSettings(grace=grace, yields=0.0))
+                outcome = merge_branch(live, "main", TokenMergeSettings(grace=grace, yields=0.0))
                 if outcome.end is MergeEnd.MERGED:
                     for token in before:
                         count = server.rows_of([token])[token]
@@ -330,7 +330,7 @@ def _calls(live: LiveRepository, server: LakeFsServer) -> list[str]:
     server.put_sealed(*LAYERS)
     server.set("z", "staged")
     with Interrupted(live.kv.database) as counted:
-        merge_branch(live, "main", MergeSettings(seals=True))
+        merge_branch(live, "main", TokenMergeSettings(seals=True))
     return counted.calls
 
 
@@ -352,7 +352,7 @@ def test_a_merge_that_dies_at_any_statement(
         content = _readable(server)
         with Interrupted(live.kv.database, at=at, when=when, fault=fault):
             try:
-                assert merge_branch(live, "main", MergeSettings(seals=True)).end is MergeEnd.MERGED
+                assert merge_branch(live, "main", TokenMergeSettings(seals=True)).end is MergeEnd.MERGED
             except Death:
                 assert fault is Fault.DEATH
         _check_after_a_crash(live, server, clock, content)
@@ -369,10 +369,10 @@ def test_cleaning_that_dies_at_any_statement(
         if name == "recover":
             store.after["set_many"] = _die
             with pytest.raises(Death):
-                merge_branch(live, "main", MergeSettings(yields=0))
+                merge_branch(live, "main", TokenMergeSettings(yields=0))
             clock.now += 1000
         else:
-            assert merge_branch(live, "main", MergeSettings(yields=0)).end is MergeEnd.MERGED
+            assert merge_branch(live, "main", TokenMergeSettings(yields=0)).end is MergeEnd.MERGED
             clock.now += GRACE + 1
         return content
 

@@ -14,8 +14,8 @@ from sqlalchemy import event
 from compaction.staging.errors import NoChangesError, PredicateFailedError
 from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
 from compaction.staging.lakefs.cleaning import drop_due
-from compaction.staging.lakefs.control import MergeSettings
-from compaction.staging.lakefs.merging import MergeEnd, MergeOutcome, merge_branch
+from compaction.staging.lakefs.control import TokenMergeSettings
+from compaction.staging.lakefs.merging import MergeEnd, TokenMergeOutcome, merge_branch
 from compaction.staging.lakefs.planning import plan_merge
 from compaction.staging.lakefs.repository import LiveRepository, open_live_repository
 from compaction.staging.tree.storage import RangeStorage
@@ -23,7 +23,7 @@ from support.depth import at_depth
 from support.stores.lakefs_server import LakeFsServer, TooManyTriesOfServerError
 
 SECONDS = at_depth(short=5.0, deep=90.0)
-QUICK = MergeSettings(quiet=0.1, yields=0, seals=True, seal_every=0.4, grace=2.0, lease=60)
+QUICK = TokenMergeSettings(quiet=0.1, yields=0, seals=True, seal_every=0.4, grace=2.0, lease=60)
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Hammer:
     stop: threading.Event = field(default_factory=threading.Event)
     errors: list[BaseException] = field(default_factory=list)
     writes: int = 0
-    outcomes: list[MergeOutcome] = field(default_factory=list)
+    outcomes: list[TokenMergeOutcome] = field(default_factory=list)
 
     def run(self, *bodies: Callable[[], None], seconds: float) -> None:
         threads = [threading.Thread(target=self._guarded, args=(one,)) for one in bodies]

@@ -6,7 +6,7 @@ import pytest
 
 from compaction.staging.errors import CorruptMessageError, CorruptRangeError, MissingRangeError
 from compaction.staging.format.messages import bytes_field
-from compaction.staging.lakefs.control import MergeSettings, stop_merging
+from compaction.staging.lakefs.control import TokenMergeSettings, stop_merging
 from compaction.staging.lakefs.merging import merge_branch
 from compaction.staging.lakefs.planning import TokenInspection, inspect_branches, plan_merge
 from compaction.staging.lakefs.repository import LiveRepository
@@ -76,10 +76,10 @@ def test_a_plan_with_a_seal(live: LiveRepository, server: LakeFsServer) -> None:
     server.set("a", "2")
     assert plan_merge(live, "main").reason == "it has 1 tokens to merge, 2 are the least"
     row = server.row()
-    plan = plan_merge(live, "main", MergeSettings(seals=True))
+    plan = plan_merge(live, "main", TokenMergeSettings(seals=True))
     assert (server.row(), plan.reason) == (row, "")
     assert plan.tokens == (server.branch().staging_token, *server.branch().sealed_tokens)
-    outcome = merge_branch(live, "main", MergeSettings(seals=True))
+    outcome = merge_branch(live, "main", TokenMergeSettings(seals=True))
     assert (plan.tokens, plan.rows_after) == (outcome.tokens, outcome.rows_after) == (outcome.tokens, 1)
     server.refused_commit()
     assert plan_merge(live, "main").reason == "its sealed tokens grow (1 to 2 within 60 s)"

@@ -19,7 +19,7 @@ from compaction.staging.errors import (
 from compaction.staging.format.messages import BranchData, StagedEntryData, bytes_field
 from compaction.staging.lakefs import merging
 from compaction.staging.lakefs.cleaning import drop_due
-from compaction.staging.lakefs.control import MergeLease, MergeSettings, allow_merging, seal, stop_merging
+from compaction.staging.lakefs.control import MergeLease, TokenMergeSettings, allow_merging, seal, stop_merging
 from compaction.staging.lakefs.journal import MERGE_PARTITION, MergeState, entries
 from compaction.staging.lakefs.merging import MergeEnd, merge_branch
 from compaction.staging.lakefs.planning import KeptRows
@@ -98,7 +98,7 @@ def test_the_staging_token_is_neither_read_nor_changed(
 def test_a_seal_is_that_of_a_commit_and_at_most_one_a_minute(
     live: LiveRepository, server: LakeFsServer, clock: QuietClock
 ) -> None:
-    settings = MergeSettings(seals=True, yields=0)
+    settings = TokenMergeSettings(seals=True, yields=0)
     server.put_sealed(*LAYERS)
     tokens = []
     for number in range(8):
@@ -116,7 +116,7 @@ def test_a_lost_seal_is_not_repeated(live: LiveRepository, server: LakeFsServer,
     server.put_sealed(*LAYERS)
     server.set("k", "value")
     store.before["set_all_if"] = server.refused_commit
-    outcome = merge_branch(live, "main", MergeSettings(seals=True))
+    outcome = merge_branch(live, "main", TokenMergeSettings(seals=True))
     assert (outcome.end, journal(live)) == (MergeEnd.SKIPPED, [])
     assert len(server.branch().sealed_tokens) == 4
     row = live.branch("main")
@@ -127,7 +127,7 @@ def test_a_lost_seal_is_not_repeated(live: LiveRepository, server: LakeFsServer,
 
 def test_an_empty_staging_token_is_not_sealed(live: LiveRepository, server: LakeFsServer) -> None:
     server.put_sealed({"a": "1"})
-    assert merge_branch(live, "main", MergeSettings(seals=True)).end is MergeEnd.SKIPPED
+    assert merge_branch(live, "main", TokenMergeSettings(seals=True)).end is MergeEnd.SKIPPED
     assert len(server.branch().sealed_tokens) == 1
 
 
@@ -155,7 +155,7 @@ def test_a_deletion_that_races_with_our_seal_is_not_lost(
         clock.during.append(late)
     else:
         store.before["set_many"] = late
-    outcome = merge_branch(live, "main", MergeSettings(seals=True))
+    outcome = merge_branch(live, "main", TokenMergeSettings(seals=True))
     assert outcome.end is (MergeEnd.MERGED if when == "quiet period" else MergeEnd.DISCARDED)
     assert (server.get("k"), server.get("q")) == (None, "1")
 
@@ -168,7 +168,7 @@ def test_a_late_write_in_the_quiet_period_is_merged(
     server.set("k", "value")
     token = server.branch().staging_token
     clock.during.append(lambda: server.tokens.set_tombstone(token, b"k"))
-    assert merge_branch(live, "main", MergeSettings(seals=True)).end is MergeEnd.MERGED
+    assert merge_branch(live, "main", TokenMergeSettings(seals=True)).end is MergeEnd.MERGED
     assert token not in server.branch().sealed_tokens
     assert server.get("k") is None
 
@@ -431,14 +431,14 @@ def test_the_kill_switch(
 
 def test_a_process_that_ends_stops_its_merge(live: LiveRepository, server: LakeFsServer) -> None:
     old = server.put_sealed(*LAYERS)
-    outcome = merge_branch(live, "main", MergeSettings(stop=lambda: True))
+    outcome = merge_branch(live, "main", TokenMergeSettings(stop=lambda: True))
     assert (outcome.reason, server.branch().sealed_tokens) == ("merging is stopped (the process ends)", old)
 
 
 @pytest.mark.parametrize("change", [{"quiet": -1}, {"least_tokens": 0}, {"lease": 60.0}])
 def test_settings_that_make_no_sense(change: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"merge|longer"):
-        MergeSettings(**change)  # type: ignore[arg-type]
+        TokenMergeSettings(**change)  # type: ignore[arg-type]
 
 
 def test_rows_of_ours_are_in_a_partition_of_their_own(live: LiveRepository, server: LakeFsServer) -> None:

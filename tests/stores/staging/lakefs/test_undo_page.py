@@ -12,7 +12,7 @@ import pytest
 
 from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.lakefs.cleaning import check_undo
-from compaction.staging.lakefs.control import MergeSettings
+from compaction.staging.lakefs.control import TokenMergeSettings
 from compaction.staging.lakefs.merging import MergeEnd, merge_branch
 from compaction.staging.lakefs.repository import open_live_repository
 from compaction.staging.tree.storage import RangeStorage
@@ -33,7 +33,7 @@ def test_old_tokens_are_put_back(
     old = server.put_sealed({"a": "one"}, {"b": "two"}, {"a": None})
     before, clock = server.listed(), TestClock()
     live = open_live_repository(kv, server.name, ranges=ranges, clock=clock.time, sleep=clock.sleep)
-    assert merge_branch(live, "main", MergeSettings(quiet=0, yields=0)).end is MergeEnd.MERGED
+    assert merge_branch(live, "main", TokenMergeSettings(quiet=0, yields=0)).end is MergeEnd.MERGED
     (check,) = check_undo(live, "main")
     assert check.possible
     assert server.branch().sealed_tokens != list(old)

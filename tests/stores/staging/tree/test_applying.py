@@ -16,7 +16,7 @@ from compaction.staging.format.columns import RecordColumns
 from compaction.staging.format.ranges import BreakRule, RangeInfo, RangeWriter, write_ranges
 from compaction.staging.tree.aligning import fingerprint
 from compaction.staging.tree.applying import (
-    Applied,
+    AppliedChanges,
     ChangeCounts,
     Part,
     apply,
@@ -136,7 +136,7 @@ def test_what_changes_nothing(storage: RangeStorage, name: str) -> None:
 
 def test_the_tree_without_records_has_a_metarange(storage: RangeStorage) -> None:
     result = apply(storage, "", (), allow_empty=True)
-    assert result == Applied(storage.write_metarange(()), ChangeCounts(), (), 0)
+    assert result == AppliedChanges(storage.write_metarange(()), ChangeCounts(), (), 0)
     assert not content_of(storage, result.metarange_id)
     assert not list(storage.ranges(""))
 

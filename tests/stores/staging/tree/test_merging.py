@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from compaction.staging.errors import MergeConflictError, NoChangesError
 from compaction.staging.format.ranges import BreakRule
 from compaction.staging.tree.applying import apply
-from compaction.staging.tree.diffing import Merged, MergeStrategy, merge
+from compaction.staging.tree.diffing import MergedTree, MergeStrategy, merge
 from compaction.staging.tree.storage import RangeStorage
 from support.depth import examples
 from support.stores.staging_trees import (
@@ -141,9 +141,9 @@ def test_shortcuts(storage: RangeStorage) -> None:
     base, other = tree(storage, BASE), tree(storage, "a2")
     with pytest.raises(NoChangesError, match="the source has no changes"):
         merge(storage, base, base, other)
-    assert merge(storage, base, other, base) == Merged(other, (), 1)
-    assert merge(storage, base, other, other) == Merged(other, (), 1)
-    assert merge(storage, "", other, "") == Merged(other, (), 1)
+    assert merge(storage, base, other, base) == MergedTree(other, (), 1)
+    assert merge(storage, base, other, other) == MergedTree(other, (), 1)
+    assert merge(storage, "", other, "") == MergedTree(other, (), 1)
 
 
 def test_whole_ranges_are_reused_unread(storage: RangeStorage) -> None:

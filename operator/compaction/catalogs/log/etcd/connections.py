@@ -20,7 +20,7 @@ KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EtcdAnswer:
     """Status of HTTP and body. `date`: the server's clock, as its header says it, "" without one."""
 
     status: int
@@ -38,7 +38,7 @@ class Connections:
         self._lock = threading.Lock()
         self._closed = False
 
-    def post(self, endpoint: Endpoint, path: str, what: Document, token: str) -> Answer:
+    def post(self, endpoint: Endpoint, path: str, what: Document, token: str) -> EtcdAnswer:
         """One request. OSError and http.client.HTTPException when it fails on the way, in either direction."""
         with self._lock:
             idle = self._idle[endpoint]
@@ -49,7 +49,7 @@ class Connections:
         try:
             send(connection, path, what, token)
             response = connection.getresponse()
-            answer = Answer(response.status, response.read(), response.headers.get("Date", ""))
+            answer = EtcdAnswer(response.status, response.read(), response.headers.get("Date", ""))
             kept = not response.will_close
         finally:
             if not kept or not self._keep(endpoint, connection):

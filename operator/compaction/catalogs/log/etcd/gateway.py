@@ -23,15 +23,15 @@ from compaction.catalogs.errors import (
     CatalogLogUnavailableError,
 )
 from compaction.catalogs.log.etcd import wire
-from compaction.catalogs.log.etcd.connections import Answer, Connections, distrusts, send, shut
+from compaction.catalogs.log.etcd.connections import Connections, EtcdAnswer, distrusts, send, shut
 from compaction.catalogs.log.etcd.wire import (
     Changes,
     ClockHeard,
     Document,
     Endpoint,
+    EtcdPage,
     EtcdSettings,
     Get,
-    Page,
     Status,
     Stream,
     Transaction,
@@ -63,7 +63,7 @@ SENTENCE: Final = 300
 """Characters of a foreign message that are repeated."""
 
 
-class Fate(Enum):
+class RefusalFate(Enum):
     """What to do after a refusal."""
 
     RETRY = auto()
@@ -71,26 +71,26 @@ class Fate(Enum):
     GIVE_UP = auto()
 
 
-def refusal(answer: Answer, log: str) -> tuple[Fate, CatalogLogError]:
+def refusal(answer: EtcdAnswer, log: str) -> tuple[RefusalFate, CatalogLogError]:
     """The fate of a request that was answered with anything but 200, and the error if it is given up."""
     code, sentence = _content(answer)
     lowered = sentence.lower()
     if any(words in lowered for words in STALE_TOKEN):
-        return Fate.RENEW_TOKEN, CatalogLogAccessError(log, sentence)
+        return RefusalFate.RENEW_TOKEN, CatalogLogAccessError(log, sentence)
     if code in {DENIED, UNAUTHENTICATED} or any(words in lowered for words in NO_USER):
-        return Fate.GIVE_UP, CatalogLogAccessError(log, sentence)
+        return RefusalFate.GIVE_UP, CatalogLogAccessError(log, sentence)
     if COMPACTED in lowered:
-        return Fate.GIVE_UP, CatalogLogCutError(log, "the revision that was asked for is compacted")
+        return RefusalFate.GIVE_UP, CatalogLogCutError(log, "the revision that was asked for is compacted")
     if FULL in lowered:
-        return Fate.GIVE_UP, CatalogLogFullError(log, sentence)
+        return RefusalFate.GIVE_UP, CatalogLogFullError(log, sentence)
     if any(words in lowered for words in TOO_LARGE):
-        return Fate.GIVE_UP, CatalogLogSizeError(log, code, sentence)
+        return RefusalFate.GIVE_UP, CatalogLogSizeError(log, code, sentence)
     refused = CatalogLogRefusedError(log, code, sentence)
     transient = code in TRANSIENT or answer.status >= 500 or any(words in lowered for words in BUSY)
-    return (Fate.RETRY if transient else Fate.GIVE_UP), refused
+    return (RefusalFate.RETRY if transient else RefusalFate.GIVE_UP), refused
 
 
-def _content(answer: Answer) -> tuple[int, str]:
+def _content(answer: EtcdAnswer) -> tuple[int, str]:
     """Code and sentence; of an answer that is not in JSON, its status and its text."""
     try:
         found = document(answer.body)
@@ -124,12 +124,12 @@ class GatewayStream:
                 raise http.client.RemoteDisconnected("the watch ended before it was made")
             self._socket.settimeout(None)
 
-    def refused(self) -> Answer | None:
+    def refused(self) -> EtcdAnswer | None:
         """What a member answered that does not watch; the connection is closed then."""
         if self._status == http.client.OK:
             return None
         self.close()
-        return Answer(self._status, self._refusal)
+        return EtcdAnswer(self._status, self._refusal)
 
     def next(self) -> Changes:
         while True:
@@ -157,8 +157,8 @@ class GatewayStream:
         if "result" not in message:
             failed = message.get("error")
             body = json.dumps(failed if isinstance(failed, dict) else message).encode()
-            fate, refused = refusal(Answer(http.client.OK, body), self._log)
-            if fate is Fate.GIVE_UP:
+            fate, refused = refusal(EtcdAnswer(http.client.OK, body), self._log)
+            if fate is RefusalFate.GIVE_UP:
                 raise refused
             # A member that is asked to stop says so in the stream; another one, or a new token, goes on from here.
             raise CatalogLogUnavailableError(self._log, f"the watch was ended: {refused.reason}")
@@ -213,7 +213,7 @@ class GatewayClient:
     def name(self) -> str:
         return self._settings.name
 
-    def range(self, what: Get, revision: int = 0) -> Page:
+    def range(self, what: Get, revision: int = 0) -> EtcdPage:
         answer, _ = self._call(wire.RANGE, wire.range_request(what, revision))
         return wire.page(answer, wire.revision_of(answer))
 
@@ -290,7 +290,10 @@ class GatewayClient:
             raise CatalogLogUnavailableError(self.name, "the answer is not one of etcd's JSON gateway") from error
 
     def _over_endpoints(
-        self, request: Callable[[Endpoint], Sent], refused: Callable[[Sent], Answer | None], within: float | None = None
+        self,
+        request: Callable[[Endpoint], Sent],
+        refused: Callable[[Sent], EtcdAnswer | None],
+        within: float | None = None,
     ) -> tuple[Sent, int]:
         """Try members in turn until one does it, or the time of a call is over."""
         seconds = self._settings.call_seconds
@@ -307,10 +310,12 @@ class GatewayClient:
                 if answer is None:
                     return done, attempts
                 fate, error = refusal(answer, self.name)
-                if fate is Fate.GIVE_UP or (fate is Fate.RENEW_TOKEN and (renewed or not self._settings.user)):
+                if fate is RefusalFate.GIVE_UP or (
+                    fate is RefusalFate.RENEW_TOKEN and (renewed or not self._settings.user)
+                ):
                     raise error
                 last = f"{endpoint} refused: {error.reason}"
-                if fate is Fate.RENEW_TOKEN:
+                if fate is RefusalFate.RENEW_TOKEN:
                     renewed, self._token = True, ""
                     continue
             except (OSError, http.client.HTTPException) as error:
@@ -327,7 +332,7 @@ class GatewayClient:
                 pause = min(2 * pause, MOST_PAUSE_SECONDS)
         raise CatalogLogUnavailableError(self.name, "the client is closed")
 
-    def _post(self, endpoint: Endpoint, path: str, what: Document) -> Answer:
+    def _post(self, endpoint: Endpoint, path: str, what: Document) -> EtcdAnswer:
         sent = self._clock()
         answer = self._connections.post(endpoint, path, what, self._token)
         if answer.date:
@@ -346,7 +351,7 @@ class GatewayClient:
         answer = self._connections.post(endpoint, wire.AUTHENTICATE, credentials, "")
         if answer.status != http.client.OK:
             fate, error = refusal(answer, self.name)
-            if fate is Fate.RETRY:
+            if fate is RefusalFate.RETRY:
                 raise ConnectionError(error.reason)
             raise CatalogLogAccessError(self.name, f"user {self._settings.user}: {error.reason}") from None
         self._token = str(wire.document(answer.body).get("token", ""))

@@ -168,7 +168,7 @@ class KeyValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class EtcdPage:
     """What a range holds, ascending, at the store's `revision`; `more` when the limit left something out."""
 
     pairs: tuple[KeyValue, ...]
@@ -183,7 +183,7 @@ class TransactionAnswer:
     """
 
     succeeded: bool
-    found: tuple[Page, ...]
+    found: tuple[EtcdPage, ...]
     revision: int
     repeated: bool
 
@@ -253,7 +253,7 @@ class EtcdClient(Protocol):
         """The endpoints, for messages."""
         ...
 
-    def range(self, what: Get, revision: int = 0) -> Page:
+    def range(self, what: Get, revision: int = 0) -> EtcdPage:
         """Read at a revision, 0 for the newest (linearizable)."""
         ...
 
@@ -371,9 +371,9 @@ def _pair(pair: Document) -> KeyValue:
     return KeyValue(b64decode(pair["key"]), b64decode(pair.get("value", "")), int(pair["mod_revision"]))
 
 
-def page(answer: Document, revision: int) -> Page:
+def page(answer: Document, revision: int) -> EtcdPage:
     """What a range found; `revision` is the store's."""
-    return Page(tuple(map(_pair, answer.get("kvs", ()))), bool(answer.get("more", False)), revision)
+    return EtcdPage(tuple(map(_pair, answer.get("kvs", ()))), bool(answer.get("more", False)), revision)
 
 
 def transaction_answer(answer: Document, *, repeated: bool) -> TransactionAnswer:

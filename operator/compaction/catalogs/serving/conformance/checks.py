@@ -12,7 +12,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from compaction.catalogs.compaction.deciding import unanswered
-from compaction.catalogs.compaction.round import Answer, Round, Topology
+from compaction.catalogs.compaction.round import ParticipantAnswer, Round, Topology
 from compaction.catalogs.model.descriptors import MINIMUM, later
 from compaction.catalogs.participants.reference import system_clock
 from compaction.catalogs.participants.reports import Report, ReportRule, contradictions
@@ -96,7 +96,7 @@ class Probe:
         encoding = response.headers.get("Content-Encoding", "identity")
         return Reply(response.status, response.content_type, encoding, found)
 
-    async def report(self) -> Answer:
+    async def report(self) -> ParticipantAnswer:
         """A report of the form it should have. Raises BrokenRuleError."""
         asked_at = system_clock()
         reply = await self.call("GET", REPORT_PATH)
@@ -108,7 +108,7 @@ class Probe:
             message = ReportMessage.model_validate_json(reply.body, by_name=False, by_alias=True)
         except ValidationError as error:
             raise BrokenRuleError(client.garbage("", "", error, body=reply.body).detail) from None
-        return Answer(message.report(), asked_at, received_at)
+        return ParticipantAnswer(message.report(), asked_at, received_at)
 
     async def bare_report(self) -> Report:
         """The same, not dated."""
@@ -136,7 +136,7 @@ AHEAD: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ProtocolCheck:
     """One rule. `run` raises BrokenRuleError. `after`: the check without which this one says nothing."""
 
     name: str
@@ -193,7 +193,7 @@ async def _grows(probe: Probe) -> None:
     _later(before, after)
 
 
-def _later(before: Answer, after: Answer) -> None:
+def _later(before: ParticipantAnswer, after: ParticipantAnswer) -> None:
     """What may only grow. Raises BrokenRuleError."""
     one, two = before.report, after.report
     if two.name != one.name:
@@ -288,20 +288,32 @@ _RULES: Final = {
     ReportRule.TRANSACTIONS: "The minimum of transactions is not later than the clock and the oldest one.",
 }
 PROTOCOL_CHECKS: Final = (
-    Check("health-answers", "The process answers without a secret.", _health),
-    Check("document-is-served", "The OpenAPI document describes both paths.", _document),
-    Check("report-needs-the-secret", "Callers without the secret get 401.", _report_secret),
-    Check(_REPORT, "A report is JSON, of version 1, and has exactly the fields of the document.", _report),
-    *(Check(rule.value, sentence, _kept(rule), _REPORT) for rule, sentence in _RULES.items()),
-    Check("clock-fits", "Its clock differs from this machine's by the allowed skew at most.", _clock_fits, _REPORT),
-    Check("nothing-goes-back", "Name, clock, watermark and published minimums do not go back.", _grows, _REPORT),
-    Check("other-paths-are-refused", "404 for an unknown path, 405 for another method.", _other_paths),
-    Check("minimum-needs-the-secret", "Callers without the secret get 401, and store nothing.", _minimum_secret),
-    Check("minimum-form-is-checked", "400 for everything that has not the form of the document.", _minimum_form),
-    Check("minimum-size-is-bounded", "413 for a body that no minimum needs.", _minimum_size),
-    Check("minimum-type-is-checked", "415 for another content type.", _minimum_type),
-    Check(_STORED, "The minimum of its transactions is stored, and may be sent again.", _minimum_stored, _REPORT),
-    Check("older-minimum-is-harmless", "A smaller minimum changes nothing.", _minimum_older, _STORED),
-    Check("minimum-ahead-is-refused", "422 for a time that its transactions do not allow.", _minimum_ahead, _STORED),
-    Check("stale-token-is-refused", "409 for a token smaller than one it has seen.", _token, _STORED),
+    ProtocolCheck("health-answers", "The process answers without a secret.", _health),
+    ProtocolCheck("document-is-served", "The OpenAPI document describes both paths.", _document),
+    ProtocolCheck("report-needs-the-secret", "Callers without the secret get 401.", _report_secret),
+    ProtocolCheck(_REPORT, "A report is JSON, of version 1, and has exactly the fields of the document.", _report),
+    *(ProtocolCheck(rule.value, sentence, _kept(rule), _REPORT) for rule, sentence in _RULES.items()),
+    ProtocolCheck(
+        "clock-fits", "Its clock differs from this machine's by the allowed skew at most.", _clock_fits, _REPORT
+    ),
+    ProtocolCheck(
+        "nothing-goes-back", "Name, clock, watermark and published minimums do not go back.", _grows, _REPORT
+    ),
+    ProtocolCheck("other-paths-are-refused", "404 for an unknown path, 405 for another method.", _other_paths),
+    ProtocolCheck(
+        "minimum-needs-the-secret", "Callers without the secret get 401, and store nothing.", _minimum_secret
+    ),
+    ProtocolCheck(
+        "minimum-form-is-checked", "400 for everything that has not the form of the document.", _minimum_form
+    ),
+    ProtocolCheck("minimum-size-is-bounded", "413 for a body that no minimum needs.", _minimum_size),
+    ProtocolCheck("minimum-type-is-checked", "415 for another content type.", _minimum_type),
+    ProtocolCheck(
+        _STORED, "The minimum of its transactions is stored, and may be sent again.", _minimum_stored, _REPORT
+    ),
+    ProtocolCheck("older-minimum-is-harmless", "A smaller minimum changes nothing.", _minimum_older, _STORED),
+    ProtocolCheck(
+        "minimum-ahead-is-refused", "422 for a time that its transactions do not allow.", _minimum_ahead, _STORED
+    ),
+    ProtocolCheck("stale-token-is-refused", "409 for a token smaller than one it has seen.", _token, _STORED),
 )

@@ -14,7 +14,13 @@ from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.model.descriptors import MINIMUM, later
 from compaction.catalogs.participants.reports import Cause, Report
 from compaction.catalogs.serving.client import ParticipantAddress
-from compaction.catalogs.serving.conformance.checks import PROTOCOL_CHECKS, BrokenRuleError, Check, Probe, ProbeSettings
+from compaction.catalogs.serving.conformance.checks import (
+    PROTOCOL_CHECKS,
+    BrokenRuleError,
+    Probe,
+    ProbeSettings,
+    ProtocolCheck,
+)
 from compaction.storage.connector import ClosingConnector
 
 # What a participant does when things happen to it; for those that are driven by /v1/admin
@@ -158,27 +164,29 @@ async def _restart(probe: Probe) -> None:
 
 _UNDEFINED: Final = "partition-begins-undefined"
 BEHAVIOR_CHECKS: Final = (
-    Check(_UNDEFINED, "A partition that is added has no minimum, and nothing may be cut.", _with_partition(_undefined)),
-    Check(
+    ProtocolCheck(
+        _UNDEFINED, "A partition that is added has no minimum, and nothing may be cut.", _with_partition(_undefined)
+    ),
+    ProtocolCheck(
         "checkpoint-publishes", "A minimum counts once a checkpoint holds it.", _with_partition(_publishes), _UNDEFINED
     ),
-    Check(
+    ProtocolCheck(
         "earlier-checkpoint-does-not-publish",
         "A checkpoint that began before the minimum was stored does not publish it.",
         _with_partition(_begun_before),
         _UNDEFINED,
     ),
-    Check(
+    ProtocolCheck(
         "failed-checkpoint-does-not-publish",
         "A checkpoint that failed publishes nothing.",
         _with_partition(_failed),
         _UNDEFINED,
     ),
-    Check("transaction-is-reported", "A transaction holds the version that it began with.", _transaction),
-    Check("index-build-is-reported", "An index is in the report while it is being built.", _build),
-    Check("rebalance-lowers-the-minimum", "A zone that moves is part of the minimum.", _rebalance),
-    Check("reader-holds-the-watermark", "The watermark waits for readers that are older.", _reader),
-    Check(
+    ProtocolCheck("transaction-is-reported", "A transaction holds the version that it began with.", _transaction),
+    ProtocolCheck("index-build-is-reported", "An index is in the report while it is being built.", _build),
+    ProtocolCheck("rebalance-lowers-the-minimum", "A zone that moves is part of the minimum.", _rebalance),
+    ProtocolCheck("reader-holds-the-watermark", "The watermark waits for readers that are older.", _reader),
+    ProtocolCheck(
         "restart-forgets",
         "After a restart nothing is published, and no transaction is left.",
         _with_partition(_restart),

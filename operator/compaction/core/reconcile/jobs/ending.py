@@ -106,7 +106,7 @@ def _set_aside(view: JobView, snapshot: PolicySnapshot) -> EndAttempt | None:
 # Jobs that can never run: refused when made by hand, deleted when planned; and what waiting jobs say of it.
 
 
-class Refusals:
+class RefusedJobs:
     """Which jobs make no sense for this policy and its store, by the last scan. `reading` is that scan, if
     it was a good one with this spec.
     """

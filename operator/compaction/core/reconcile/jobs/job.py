@@ -122,7 +122,7 @@ LONGEST_CLAIM_PAUSE: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ClaimRefused:
     """Why a claim was refused, as what the job waits for. `terminal`: its sources are known to be gone."""
 
     reason: str
@@ -130,7 +130,7 @@ class Refused:
     terminal: bool = False
 
 
-def learned(memory: Memory, *, refused: Mapping[str, Refused], claimed: Set[str], now: float) -> Memory:
+def learned(memory: Memory, *, refused: Mapping[str, ClaimRefused], claimed: Set[str], now: float) -> Memory:
     """The memory after claims were tried. The pause grows with the age of the problem; `now` is monotonic."""
     claims = {name: problem for name, problem in memory.claims.items() if name not in claimed}
     for name, refusal in refused.items():

@@ -32,7 +32,7 @@ from compaction.core.reconcile.jobs.job import (
     token_of,
     with_progress,
 )
-from compaction.core.reconcile.observations import Identity, JobLease, JobView, Moment
+from compaction.core.reconcile.observations import JobLease, JobView, Moment, OperatorIdentity
 from compaction.registry import fate_of
 
 PROGRESS_STEP = 34
@@ -84,7 +84,7 @@ class JobStep:
     view: JobView
     status: CompactionJobStatus
     lease: JobLease | None = None
-    drop: Identity | None = None
+    drop: OperatorIdentity | None = None
     premise: Premise = NO_PREMISE
     events: tuple[Announce, ...] = ()
     skipped: tuple[SkippedSource, ...] = ()

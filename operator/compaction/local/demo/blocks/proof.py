@@ -21,7 +21,7 @@ from compaction.blocks.model import SECOND, Block, RowFingerprint, parse_block_p
 from compaction.blocks.reader import BlockReader, BlockSnapshot
 from compaction.blocks.store import BlockStore
 from compaction.errors import CompactionError
-from compaction.local.demo.blocks.writers import NOTHING, SPAN_HOURS, TOP_LEVEL, Entries, Ledger
+from compaction.local.demo.blocks.writers import NOTHING, SPAN_HOURS, TOP_LEVEL, Ledger, LedgerEntries
 from compaction.local.demo.cluster import Accident, DemoObservation
 from compaction.local.demo.proving import Check
 
@@ -107,7 +107,7 @@ class ProvedContent:
     content: Mapping[str, RowFingerprint]
     opened: Mapping[str, int]
     unreadable: frozenset[str]
-    expected: Entries
+    expected: LedgerEntries
     seconds: float
 
     @property
@@ -137,7 +137,7 @@ class ProvedContent:
 
 
 @dataclass
-class Prover:
+class BlockProver:
     """Reads and compares until `stopped`. `versions`: the states of the index that were seen; `last`: the
     newest reading.
     """
@@ -183,7 +183,7 @@ class Prover:
         return reading
 
 
-def read(snapshot: BlockSnapshot, expected: Entries) -> ProvedContent:
+def read(snapshot: BlockSnapshot, expected: LedgerEntries) -> ProvedContent:
     """Every row of every block of the snapshot. Raises SnapshotExpiredError, and errors of the store."""
     started = time.monotonic()
     content: dict[str, RowFingerprint] = {}
@@ -214,7 +214,7 @@ FEWER: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class BlockStory:
     """Everything that was seen, of which `checks` judges.
 
     `moments`: when blocks were registered (epoch seconds). `final`: the reader's last reading; `before`, `after`: the
@@ -224,8 +224,8 @@ class Story:
     """
 
     seen: DemoObservation
-    entries: Entries
-    prover: Prover
+    entries: LedgerEntries
+    prover: BlockProver
     final: ProvedContent | None
     before: StoreFacts
     after: StoreFacts
@@ -249,7 +249,7 @@ class Story:
         return sorted(one.committed_at for one in self.receipts.values() if one.committed_at is not None)
 
 
-def checks(story: Story) -> list[Check]:
+def checks(story: BlockStory) -> list[Check]:
     """Everything the demo claims."""
     return [
         *(_same_content(story, tenant) for tenant in story.entries.content),
@@ -272,7 +272,7 @@ def checks(story: Story) -> list[Check]:
     ]
 
 
-def _same_content(story: Story, tenant: str) -> Check:
+def _same_content(story: BlockStory, tenant: str) -> Check:
     wanted = story.entries.content[tenant]
     read = None if story.final is None else story.final.content.get(tenant)
     fact = f"{wanted.rows} rows, {wanted.digest:016x}"[: len(f"{wanted.rows} rows, ") + 12]
@@ -281,7 +281,7 @@ def _same_content(story: Story, tenant: str) -> Check:
     return Check(f"{tenant}: the rows read are those that were registered", read == wanted, fact)
 
 
-def _at_every_moment(prover: Prover) -> Check:
+def _at_every_moment(prover: BlockProver) -> Check:
     holds = len(prover.versions) > 1 <= prover.proven and not prover.different and prover.error is None
     again = f", {prover.expired} took longer than the grace" if prover.expired else ""
     fact = f"{prover.proven} instants, {len(prover.versions)} states of the index, {prover.rows} rows{again}"
@@ -290,7 +290,7 @@ def _at_every_moment(prover: Prover) -> Check:
     return Check("a reader saw exactly these rows at every instant, once each", holds, fact)
 
 
-def _written_meanwhile(story: Story) -> Check:
+def _written_meanwhile(story: BlockStory) -> Check:
     """In all of the pauses between commits together: a store that stands still would prove nothing."""
     commits = [moment.timestamp() for moment in story.commits]
     between = sum(commits[0] <= moment <= commits[-1] for moment in story.moments) if commits else 0
@@ -308,7 +308,7 @@ def read_amplification_of(seen: DemoObservation) -> float:
     return debt.measure(READS) if debt is not None else 0.0
 
 
-def _receipts_agree(story: Story) -> Check:
+def _receipts_agree(story: BlockStory) -> Check:
     equal = [one for one in story.receipts.values() if BLOCKS.proves_equal(one) and one.fingerprint_before]
     return Check(
         "every receipt shows equal fingerprints of its sources and outputs",
@@ -326,7 +326,7 @@ def _every_job_ended(seen: DemoObservation) -> Check:
     return Check("every job succeeded", bool(seen.jobs) and not others, "; ".join(others) or f"{len(seen.jobs)} jobs")
 
 
-def _few_blocks(story: Story) -> Check:
+def _few_blocks(story: BlockStory) -> Check:
     count, left = story.entries.count, len(story.after.live)
     now = read_amplification_of(story.seen)
     return Check(
@@ -336,14 +336,14 @@ def _few_blocks(story: Story) -> Check:
     )
 
 
-def _no_debt(story: Story) -> Check:
+def _no_debt(story: BlockStory) -> Check:
     policy = story.seen.policy
     debt = policy.status.debt if policy is not None else None
     holds = debt is not None and debt.sources == debt.bytes == 0 and story.after.mergeable == 0
     return Check("no debt is left", holds, "unknown" if debt is None else f"{debt.sources} blocks, {debt.bytes} bytes")
 
 
-def _damage_is_named(story: Story) -> Check:
+def _damage_is_named(story: BlockStory) -> Check:
     policy = story.seen.policy
     named = policy.status.quarantined if policy is not None else ()
     holds = [one.source for one in named] == [story.lost] and story.after.aside == {story.lost}
@@ -353,7 +353,7 @@ def _damage_is_named(story: Story) -> Check:
     return Check("the damaged block, and only it, is quarantined and named", holds, fact)
 
 
-def _accident_did_no_harm(story: Story) -> Check:
+def _accident_did_no_harm(story: BlockStory) -> Check:
     done = story.accident.survived(story.seen)
     return Check(
         "the jobs of a killed worker were done by the next, with larger tokens",
@@ -362,7 +362,7 @@ def _accident_did_no_harm(story: Story) -> Check:
     )
 
 
-def _nothing_waits(story: Story) -> Check:
+def _nothing_waits(story: BlockStory) -> Check:
     replaced = sum(len(one.sources) for one in story.receipts.values())
     return Check(
         "replaced blocks were deleted after their grace",
@@ -371,7 +371,7 @@ def _nothing_waits(story: Story) -> Check:
     )
 
 
-def _orphans(story: Story) -> Check:
+def _orphans(story: BlockStory) -> Check:
     fact = f"{len(story.found)} found and deleted; then {len(story.stray.objects)} more objects than blocks"
     if story.stray.blocks:
         fact += f", {len(story.stray.blocks)} blocks without an object: {story.stray.blocks[0]}"

@@ -22,7 +22,15 @@ from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep.orphan_collector import collect_orphans, find_orphans
 from compaction.local.demo import scenes
 from compaction.local.demo.blocks import writers
-from compaction.local.demo.blocks.proof import Prover, StoreFacts, Story, checks, compare, look, read_amplification_of
+from compaction.local.demo.blocks.proof import (
+    BlockProver,
+    BlockStory,
+    StoreFacts,
+    checks,
+    compare,
+    look,
+    read_amplification_of,
+)
 from compaction.local.demo.blocks.writers import (
     DAMAGED,
     DAMAGED_BLOCK,
@@ -31,15 +39,15 @@ from compaction.local.demo.blocks.writers import (
     TENANTS,
     TOP_LEVEL,
     WRITE_SECONDS,
-    Entries,
+    BlockWriter,
     Ledger,
-    Writer,
+    LedgerEntries,
     writing,
 )
 from compaction.local.demo.cluster import Accident, DemoCluster, DemoObservation, Replicas, damage, leftover_workers
 from compaction.local.demo.proving import proving
 from compaction.local.demo.scenes import MISSING, find_leaks, table_of
-from compaction.local.demo.stage import Servers, Stage, start_servers
+from compaction.local.demo.stage import DemoStage, Servers, start_servers
 from compaction.local.errors import DemoError
 
 # What one sees of a block store while it runs: its policy and newest jobs, blocks by tenant and level, the reader.
@@ -53,8 +61,8 @@ class BlockScene:
 
     seen: DemoObservation
     facts: StoreFacts
-    entries: Entries
-    prover: Prover
+    entries: LedgerEntries
+    prover: BlockProver
     job_columns: Sequence[str] = JOB_COLUMNS
 
     def job_cells(self, job: CompactionJob) -> tuple[str, ...]:
@@ -80,21 +88,21 @@ class BlockScene:
         return store_table(self.facts, self.entries)
 
 
-def reader_line(prover: Prover) -> str:
+def reader_line(prover: BlockProver) -> str:
     """How it goes for the reader."""
     wrong = f", {len(prover.different)} DIFFERENT" if prover.different else ""
     last = f", the last one of {prover.last.rows} rows in {prover.last.blocks} blocks" if prover.last else ""
     return f"reader: {prover.proven} instants equal{wrong}{last}"
 
 
-def store_line(facts: StoreFacts, entries: Entries) -> str:
+def store_line(facts: StoreFacts, entries: LedgerEntries) -> str:
     """The store in one line."""
     levels = Counter(block.level for block in facts.live)
     shown = " ".join(f"L{level} {levels[level]}" for level in range(TOP_LEVEL + 1))
     return f"{entries.count} blocks registered, {len(facts.live)} live ({shown}), {facts.tombstones} to delete"
 
 
-def store_table(facts: StoreFacts, entries: Entries) -> Table:
+def store_table(facts: StoreFacts, entries: LedgerEntries) -> Table:
     """By tenant: what was registered, and what a reader opens now."""
     levels = tuple(f"L{level}" for level in range(TOP_LEVEL + 1))
     table = table_of(("TENANT", "REGISTERED", "ROWS", *levels, "LIVE"))
@@ -126,7 +134,7 @@ def receipts_table(jobs: Sequence[CompactionJob], receipts: Mapping[str, JobRece
     return table
 
 
-def proof_table(entries: Entries, before: StoreFacts, after: StoreFacts, prover: Prover) -> Table:
+def proof_table(entries: LedgerEntries, before: StoreFacts, after: StoreFacts, prover: BlockProver) -> Table:
     """By tenant: rows as registered and as read, and how many blocks a query about it opens."""
     table = table_of(("TENANT", "ROWS", "CONTENT", "REGISTERED", "LIVE AT THE BEGINNING", "LIVE AT THE END"))
     for tenant, content in sorted(entries.content.items()):
@@ -158,7 +166,7 @@ BLOCKS_STATUS: Final = (
 )
 
 
-def show(stage: Stage) -> bool:
+def show(stage: DemoStage) -> bool:
     """Show it all; True when every claim held. For `Stage.perform`."""
     servers = start_servers(stage.servers, detached=stage.keep, report=stage.step)
     url = servers.url("blocks")
@@ -178,16 +186,16 @@ class Cast:
 
     store: BlockStore
     ledger: Ledger
-    writers: list[Writer]
-    prover: Prover
+    writers: list[BlockWriter]
+    prover: BlockProver
     lost: str = ""
     orphan: str = ""
 
     @classmethod
     def of(cls, store: BlockStore) -> Cast:
         ledger = Ledger()
-        writers = [Writer(store, ledger, tenant, seed=SEED + number) for number, tenant in enumerate(TENANTS)]
-        return cls(store, ledger, writers, Prover(BlockReader(store), ledger))
+        writers = [BlockWriter(store, ledger, tenant, seed=SEED + number) for number, tenant in enumerate(TENANTS)]
+        return cls(store, ledger, writers, BlockProver(BlockReader(store), ledger))
 
     def begin(self) -> None:
         """The backlog, of which one block is damaged, and a writer that dies before it registers what it uploaded.
@@ -221,7 +229,7 @@ class Cast:
 class _Play:
     """What happens once everything stands."""
 
-    stage: Stage
+    stage: DemoStage
     servers: Servers
     store: BlockStore
     cluster: DemoCluster
@@ -289,7 +297,7 @@ class _Play:
         stage.command(self.cluster, "get", "cpol,cjob,lease")
         stage.command(self.cluster, "get", "cpol", POLICY, "-o", f"jsonpath={BLOCKS_STATUS}")
         processes = (*replicas.alive, *leftover_workers(stage.operator))
-        story = Story(
+        story = BlockStory(
             seen=seen,
             entries=cast.ledger.entries(),
             prover=cast.prover,

@@ -101,7 +101,7 @@ NOTHING = RowFingerprint()
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class LedgerEntries:
     """All that was registered up to an instant, by tenant. `lost`: ids of blocks that cannot be read any more, on
     purpose; their rows are not in `content`.
     """
@@ -137,16 +137,16 @@ class Ledger:
             self._content[tenant] -= content
             self._lost.add(block)
 
-    def entries(self) -> Entries:
+    def entries(self) -> LedgerEntries:
         """All of this instant."""
         return self.instant(lambda: None)[1]
 
-    def instant(self, take: Callable[[], T]) -> tuple[T, Entries]:
+    def instant(self, take: Callable[[], T]) -> tuple[T, LedgerEntries]:
         """What `take` returns, and all that is registered while it runs: nothing begins or ends in between."""
         with self._lock:
             taken = take()
             content, blocks = MappingProxyType(dict(self._content)), MappingProxyType(dict(self._blocks))
-            return taken, Entries(content, blocks, frozenset(self._lost))
+            return taken, LedgerEntries(content, blocks, frozenset(self._lost))
 
 
 # Applications that write: each tenant's rows become small Parquet blocks, uploaded and registered, one after another.
@@ -159,7 +159,7 @@ JOIN_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenRows:
     """One block: its id and path, and the content as its writer knows it. `at`: epoch seconds."""
 
     id: str
@@ -169,7 +169,7 @@ class Written:
 
 
 @dataclass
-class Writer:
+class BlockWriter:
     """One tenant's application. `written` are its blocks in order; `error` is why it ended too early."""
 
     store: BlockStore
@@ -177,7 +177,7 @@ class Writer:
     tenant: Tenant
     seed: int
     stopped: threading.Event = field(default_factory=threading.Event)
-    written: list[Written] = field(default_factory=list)
+    written: list[WrittenRows] = field(default_factory=list)
     error: CompactionError | None = None
 
     def __post_init__(self) -> None:
@@ -200,13 +200,13 @@ class Writer:
         except CompactionError as error:
             self.error = error
 
-    def upload(self) -> Written:
+    def upload(self) -> WrittenRows:
         """One block that is not registered (yet)."""
         table = self._rows(time.time())
         block = str(ULID())
         path = block_path(self.tenant.name, SHARD, block)
         self.store.objects.put(path, _parquet(table))
-        return Written(block, path, fingerprint(table), time.time())
+        return WrittenRows(block, path, fingerprint(table), time.time())
 
     def _one(self) -> None:
         block = self.upload()
@@ -240,7 +240,7 @@ def _parquet(table: pa.Table) -> bytes:
 
 
 @contextmanager
-def writing(writers: list[Writer]) -> Iterator[None]:
+def writing(writers: list[BlockWriter]) -> Iterator[None]:
     """All of them write, each in a thread of its own, until the block is left."""
     threads = [threading.Thread(target=writer.run, name=writer.tenant.name, daemon=True) for writer in writers]
     for thread in threads:

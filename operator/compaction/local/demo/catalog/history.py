@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from compaction.catalogs.commands.command import Command
+from compaction.catalogs.commands.command import CatalogCommand
 from compaction.catalogs.commands.schema_commands import MakeIndexAvailable, StartBuildingIndex
 from compaction.catalogs.log.etcd.gateway import GatewayClient
 from compaction.catalogs.log.etcd.wire import EtcdSettings, Get
@@ -26,7 +26,7 @@ PROGRESS: Final = 250
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredVersions:
     """What etcd holds for the catalog: keys of versions, and bytes of all keys and values."""
 
     versions: int
@@ -47,7 +47,7 @@ def opened(settings: EtcdSettings) -> Iterator[CatalogManager]:
         log.close()
 
 
-def stored(settings: EtcdSettings) -> Stored:
+def stored(settings: EtcdSettings) -> StoredVersions:
     """Read from etcd itself. Raises CatalogLogError."""
     client = GatewayClient(settings)
     try:
@@ -55,7 +55,9 @@ def stored(settings: EtcdSettings) -> Stored:
     finally:
         client.close()
     first, end = Keys(PREFIX).updates
-    return Stored(sum(first <= one.key < end for one in pairs), sum(len(one.key) + len(one.value) for one in pairs))
+    return StoredVersions(
+        sum(first <= one.key < end for one in pairs), sum(len(one.key) + len(one.value) for one in pairs)
+    )
 
 
 @dataclass
@@ -118,7 +120,7 @@ class Author:
         elif version == nodes.SECOND_TRANSACTION_AT:
             self.second_transaction = self.nodes[1].act("begin")
 
-    def _run(self, commands: Sequence[Command]) -> Recorded:
+    def _run(self, commands: Sequence[CatalogCommand]) -> Recorded:
         done = self.manager.execute(commands).result()
         if done is None:
             raise DemoError(f"the catalog had nothing to do for {commands}")

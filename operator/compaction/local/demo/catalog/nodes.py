@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from compaction.api.names import API_VERSION, CATALOG_KIND
 from compaction.catalogs.codec import canonical
-from compaction.catalogs.commands.command import PUBLIC, ColumnSpec, Command
+from compaction.catalogs.commands.command import PUBLIC, CatalogCommand, ColumnSpec
 from compaction.catalogs.commands.schema_commands import CreateIndex, CreateSchema, DropSchema
 from compaction.catalogs.commands.table_commands import (
     AddColumns,
@@ -61,7 +61,7 @@ TABLES: Final = ("ORDERS", "CUSTOMERS", "ITEMS", "STOCK")
 SCHEMAS: Final = ("SALES", "STORE")
 
 
-def beginning() -> Iterator[Sequence[Command]]:
+def beginning() -> Iterator[Sequence[CatalogCommand]]:
     """A zone, tables and schemas, a version each: all participants hold all partitions of the tables."""
     yield [CreateZone(ZONE, ("default",), partitions=PARTITIONS, replicas=len(NODES))]
     for name in TABLES:
@@ -70,7 +70,7 @@ def beginning() -> Iterator[Sequence[Command]]:
         yield [CreateSchema(name)]
 
 
-def changes() -> Iterator[Sequence[Command]]:
+def changes() -> Iterator[Sequence[CatalogCommand]]:
     """DDL without an end, a version each: columns, schemas, zones and tables come and go, ten versions at a time. After
     the beginning and the index, the last version of a demo ends ten of them: no table is left that has no partitions.
     """

@@ -13,10 +13,10 @@ from typing import Final
 from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
 from compaction.api.catalog.reasons import PINS, Reason
 from compaction.catalogs.errors import CatalogNotFoundError
-from compaction.catalogs.manager.history import History
+from compaction.catalogs.manager.history import CatalogHistory
 from compaction.catalogs.model.catalog import Catalog
 from compaction.errors import CompactionError
-from compaction.local.demo.catalog.history import Stored
+from compaction.local.demo.catalog.history import StoredVersions
 from compaction.local.demo.catalog.nodes import Model, Node, Recorded, digest
 from compaction.local.demo.proving import Check
 
@@ -24,7 +24,7 @@ from compaction.local.demo.proving import Check
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class PinScene:
     """One pin. `first`: the version that history must begin with while it holds; `participant`: "" when none is to be
     named. `released`: what ends it, for a person; `release`: does that.
     """
@@ -47,7 +47,7 @@ class Shown:
     held and cut nothing more.
     """
 
-    scene: Scene
+    scene: PinScene
     status: CatalogCompactionStatus
     since: datetime | None
     needed: int
@@ -59,7 +59,7 @@ class Shown:
         return shows(self.status, self.scene) and self.rounds > 0 and self.needed >= self.scene.first
 
 
-def shows(status: CatalogCompactionStatus, scene: Scene) -> bool:
+def shows(status: CatalogCompactionStatus, scene: PinScene) -> bool:
     """Whether a status names the pin of a scene, and begins where it must."""
     ended = status.compaction
     return (
@@ -114,7 +114,7 @@ REMEMBERED: Final = 3
 
 
 @dataclass
-class Prover:
+class CatalogProver:
     """Reads and compares until `stopped`.
 
     `follow`: the history of the process that follows; `fresh`: that of one that starts now. `proven`: times at which
@@ -124,8 +124,8 @@ class Prover:
     """
 
     model: Model
-    follow: Callable[[], History]
-    fresh: Callable[[], History]
+    follow: Callable[[], CatalogHistory]
+    fresh: Callable[[], CatalogHistory]
     stopped: threading.Event = field(default_factory=threading.Event)
     proven: int = 0
     refused: int = 0
@@ -164,7 +164,7 @@ class Prover:
             else:
                 self._equal(history, one, end)
 
-    def _equal(self, history: History, one: Recorded, end: int) -> None:
+    def _equal(self, history: CatalogHistory, one: Recorded, end: int) -> None:
         for at in (one.activation, end):
             try:
                 found = history.active(at)
@@ -178,7 +178,7 @@ class Prover:
             else:
                 self.proven += 1
 
-    def _refuse(self, history: History, one: Recorded, end: int) -> None:
+    def _refuse(self, history: CatalogHistory, one: Recorded, end: int) -> None:
         reads: tuple[Callable[[], Catalog], ...] = (
             partial(history.active, one.activation),
             partial(history.active, end),
@@ -213,7 +213,7 @@ KEPT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class CatalogStory:
     """Everything that was seen, of which `checks` judges. `first`: the version that the history must begin with at the
     end; `leaks`: where the shared secret was found.
     """
@@ -221,9 +221,9 @@ class Story:
     shown: Sequence[Shown]
     status: CatalogCompactionStatus
     first: int
-    prover: Prover
-    before: Stored
-    after: Stored
+    prover: CatalogProver
+    before: StoredVersions
+    after: StoredVersions
     leaks: Sequence[str]
     replicas_alive: int
 
@@ -237,7 +237,7 @@ class Story:
         return found
 
 
-def checks(story: Story) -> list[Check]:
+def checks(story: CatalogStory) -> list[Check]:
     """Everything the demo claims."""
     return [
         *(_pin(one) for one in story.shown),
@@ -267,7 +267,7 @@ def _pin(one: Shown) -> Check:
     return Check(f"{one.scene.title} is named, and holds version {one.scene.first}", one.holds, fact)
 
 
-def _not_one_further(story: Story) -> Check:
+def _not_one_further(story: CatalogStory) -> Check:
     seen = story.prover.earliest
     return Check(
         "history begins where the rules say, and not one version further",
@@ -276,7 +276,7 @@ def _not_one_further(story: Story) -> Check:
     )
 
 
-def _short(story: Story) -> Check:
+def _short(story: CatalogStory) -> Check:
     status, left = story.status, story.after.versions
     holds = status.earliest_version == story.first and left == KEPT and status.versions_cut == story.first - 1
     return Check(
@@ -286,7 +286,7 @@ def _short(story: Story) -> Check:
     )
 
 
-def _equal(prover: Prover) -> Check:
+def _equal(prover: CatalogProver) -> Check:
     holds = prover.error is None and not prover.wrong and prover.proven > 0 and prover.started > 0
     fact = (
         f"{prover.proven} times equal, {prover.wrong} different; {prover.readings} readings, {prover.started} by new "
@@ -297,12 +297,12 @@ def _equal(prover: Prover) -> Check:
     return Check("active(t) is what was written, for every allowed t, all the time", holds, fact)
 
 
-def _refused(prover: Prover) -> Check:
+def _refused(prover: CatalogProver) -> Check:
     holds = prover.refused > 0 and prover.error is None and not prover.wrong
     return Check("versions that were cut are refused by name", holds, f"{prover.refused} times CatalogNotFoundError")
 
 
-def _bytes(story: Story) -> Check:
+def _bytes(story: CatalogStory) -> Check:
     before, after = story.before.bytes, story.after.bytes
     cut = story.status.bytes_cut
     return Check(

@@ -24,17 +24,17 @@ from compaction.api.catalog.reasons import Reason
 from compaction.api.text.printing import format_bytes
 from compaction.catalogs.log.etcd.gateway import GatewayClient
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
-from compaction.catalogs.manager.history import History, recovered
+from compaction.catalogs.manager.history import CatalogHistory, recovered
 from compaction.catalogs.manager.manager import CatalogManager
 from compaction.local.cluster.control_plane import LocalState, write_state
 from compaction.local.demo.catalog import nodes
-from compaction.local.demo.catalog.history import Author, Stored, opened, stored
+from compaction.local.demo.catalog.history import Author, StoredVersions, opened, stored
 from compaction.local.demo.catalog.nodes import NAME, NODES, PREFIX, Model, Node, checkpointing, start_node, wait_ready
 from compaction.local.demo.catalog.proof import (
-    Prover,
-    Scene,
+    CatalogProver,
+    CatalogStory,
+    PinScene,
     Shown,
-    Story,
     checks,
     needed_by,
     shows,
@@ -44,7 +44,7 @@ from compaction.local.demo.catalog.proof import (
 from compaction.local.demo.cluster import NAMESPACE, DemoCluster, Replicas
 from compaction.local.demo.proving import proving
 from compaction.local.demo.scenes import MISSING, find_leaks, table_of
-from compaction.local.demo.stage import Stage, ends_of
+from compaction.local.demo.stage import DemoStage, ends_of
 from compaction.local.errors import DemoError
 from compaction.local.programs.binaries import ensure_binaries
 from compaction.local.servers.etcd import LocalEtcd, serve_etcd
@@ -60,7 +60,7 @@ class Lines:
     """One line when the catalog's state has changed, and now and then one for the reader."""
 
     console: Console
-    prover: Prover
+    prover: CatalogProver
     began: float = field(default_factory=time.monotonic)
     _last: str = ""
     _said: float = 0.0
@@ -79,13 +79,13 @@ class Lines:
         self.console.print(f"{seconds:4d} s  {line}", highlight=False, markup=False, soft_wrap=True)
 
 
-def reader_line(prover: Prover) -> str:
+def reader_line(prover: CatalogProver) -> str:
     """How it goes for the reader."""
     wrong = f", {prover.wrong} DIFFERENT" if prover.wrong else ""
     return f"reader: {prover.proven} times equal{wrong}, {prover.refused} refused"
 
 
-def pins_table(story: Story) -> Table:
+def pins_table(story: CatalogStory) -> Table:
     """Each pin with its time, where history began, and what released it."""
     table = table_of(("PIN", "SUBJECT", "SINCE", "HISTORY BEGINS AT", "RELEASED BY"))
     for one in story.shown:
@@ -95,7 +95,7 @@ def pins_table(story: Story) -> Table:
     return table
 
 
-def receipt_table(story: Story) -> Table:
+def receipt_table(story: CatalogStory) -> Table:
     """What was there, what is left, and what was proven meanwhile."""
     prover, before, after = story.prover, story.before, story.after
     table = table_of(("RECEIPT", "BEFORE", "AFTER"))
@@ -126,9 +126,9 @@ HELD_ROUNDS: Final = 2
 TOKEN_BYTES: Final = 24
 
 
-def show(stage: Stage) -> bool:
+def show(stage: DemoStage) -> bool:
     """Show it all; True when every claim held. For `Stage.perform`."""
-    place = Servers(stage)
+    place = CatalogServers(stage)
     place.start_etcd()
     for name in NODES[:2]:
         place.start_node(name)
@@ -148,10 +148,10 @@ def show(stage: Stage) -> bool:
 
 
 @dataclass
-class Servers:
+class CatalogServers:
     """What the catalog's users run: etcd, and participants. All are recorded, so that the stage stops them."""
 
-    stage: Stage
+    stage: DemoStage
     nodes: list[Node] = field(default_factory=list)
     token: str = field(default_factory=lambda: secrets.token_hex(TOKEN_BYTES), repr=False)
     _etcd: LocalEtcd | None = None
@@ -198,18 +198,18 @@ class Servers:
 class _Play:
     """What happens once everything stands. `released`: from then on node-2 takes checkpoints."""
 
-    stage: Stage
-    servers: Servers
+    stage: DemoStage
+    servers: CatalogServers
     cluster: DemoCluster
     author: Author
     follower: CatalogManager
     released: Event
-    prover: Prover = field(init=False)
+    prover: CatalogProver = field(init=False)
     lines: Lines = field(init=False)
     replicas: Replicas = field(init=False)
 
     def __post_init__(self) -> None:
-        self.prover = Prover(self.author.model, lambda: self.follower.history, self._fresh)
+        self.prover = CatalogProver(self.author.model, lambda: self.follower.history, self._fresh)
         self.lines = Lines(self.stage.console, self.prover)
 
     def perform(self) -> bool:
@@ -240,7 +240,7 @@ class _Play:
             self._until(lambda _: self.prover.readings >= readings + 2 * len(NODES), "the reader reads on")
         return self._judge(shown, last, first, before)
 
-    def _scenes(self) -> list[Scene]:
+    def _scenes(self) -> list[PinScene]:
         """In the order in which the pins are released: each was the oldest one until then."""
         author, model = self.author, self.author.model
         nodes = self.servers.nodes
@@ -249,17 +249,19 @@ class _Play:
         second = model.first_kept(author.second_transaction)
         started = f"{NODES[2]} is started, and named in the spec"
         return [
-            Scene(Reason.MISSING_PARTICIPANT, NODES[2], 1, started, self._start_third),
-            Scene(Reason.REPLAY, NODES[1], replay, f"{NODES[1]} takes checkpoints again", self.released.set),
+            PinScene(Reason.MISSING_PARTICIPANT, NODES[2], 1, started, self._start_third),
+            PinScene(Reason.REPLAY, NODES[1], replay, f"{NODES[1]} takes checkpoints again", self.released.set),
             self._transaction(nodes[0], author.first_transaction, first),
             self._transaction(nodes[1], author.second_transaction, second),
             # An index under construction stops the whole cut: history stays where it was.
-            Scene(Reason.INDEX_CONSTRUCTION, NODES[0], second, "the index is built, and available", self._finish_index),
+            PinScene(
+                Reason.INDEX_CONSTRUCTION, NODES[0], second, "the index is built, and available", self._finish_index
+            ),
         ]
 
-    def _transaction(self, node: Node, begun: int, first: int) -> Scene:
+    def _transaction(self, node: Node, begun: int, first: int) -> PinScene:
         ended = f"the transaction of {node.name} ends"
-        return Scene(Reason.TRANSACTION, node.name, first, ended, lambda: node.act("finish", timestamp=str(begun)))
+        return PinScene(Reason.TRANSACTION, node.name, first, ended, lambda: node.act("finish", timestamp=str(begun)))
 
     def _start_third(self) -> None:
         node = self.servers.start_node(NODES[2])
@@ -275,7 +277,7 @@ class _Play:
     def _manifest(self) -> dict[str, object]:
         return nodes.compaction(self.servers.etcd.url, {node.name: node.url for node in self.servers.nodes})
 
-    def _hold(self, scene: Scene) -> Shown:
+    def _hold(self, scene: PinScene) -> Shown:
         """Wait until the pin is named, show it, and see it hold."""
         seen = self._until(lambda one: shows(one.status, scene), f"{scene.title} holds version {scene.first}")
         self.stage.command(self.cluster, "get", "ccat", NAME)
@@ -319,7 +321,7 @@ class _Play:
         self.stage.console.print(f"\n$ kubectl compaction why ccat/{NAME}", style="bold", highlight=False)
         self.stage.console.print(answer.stdout.rstrip(), highlight=False, markup=False, soft_wrap=True)
 
-    def _fresh(self) -> History:
+    def _fresh(self) -> CatalogHistory:
         """Of a process that starts now."""
         log = EtcdUpdateLog(GatewayClient(self.servers.etcd.settings), PREFIX)
         try:
@@ -327,12 +329,12 @@ class _Play:
         finally:
             log.close()
 
-    def _judge(self, shown: list[Shown], last: CatalogCompaction, first: int, before: Stored) -> bool:
+    def _judge(self, shown: list[Shown], last: CatalogCompaction, first: int, before: StoredVersions) -> bool:
         stage = self.stage
         stage.command(self.cluster, "get", "ccat,lease")
         stage.command(self.cluster, "get", "events", "--field-selector", f"involvedObject.name={NAME}")
         processes = (*self.replicas.alive, *(node.process for node in self.servers.nodes))
-        story = Story(
+        story = CatalogStory(
             shown=shown,
             status=last.status,
             first=first,

@@ -36,7 +36,7 @@ UNFINISHED: Final = frozenset({".link", ".compacting", ".partial"})
 
 
 @dataclass(frozen=True, slots=True)
-class LogFacts:
+class MeasuredLog:
     """One log at one moment.
 
     `fingerprint` is that of all readable live entries; `unreadable` are the indexes of live entries that fail their
@@ -53,7 +53,7 @@ class LogFacts:
     disk_bytes: int
 
 
-def measure(directory: Path) -> LogFacts:
+def measure(directory: Path) -> MeasuredLog:
     """Read the whole log, every payload checked against its CRC.
 
     Raises:
@@ -67,13 +67,13 @@ def measure(directory: Path) -> LogFacts:
     return _measure(directory)
 
 
-def _measure(directory: Path) -> LogFacts:
+def _measure(directory: Path) -> MeasuredLog:
     log = open_log(directory)
     corrupt: list[CorruptEntryError] = []
     content = EntryFingerprint()
     for batch in read_batches(log, live_only=True, on_corrupt=corrupt.append):
         content.update_batch(batch)
-    return LogFacts(
+    return MeasuredLog(
         path=directory,
         fingerprint=content.hexdigest(),
         entries=content.entries,
@@ -233,9 +233,9 @@ class LogStory:
 
     seen: DemoObservation
     archive: Archive
-    before: LogFacts
-    after: LogFacts
-    members: Mapping[str, tuple[Comparison, LogFacts]]
+    before: MeasuredLog
+    after: MeasuredLog
+    members: Mapping[str, tuple[Comparison, MeasuredLog]]
     moments: Sequence[float]
     changes: int
     reader: KeyReader

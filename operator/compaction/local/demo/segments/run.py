@@ -23,9 +23,9 @@ from compaction.local.demo.segments import owners
 from compaction.local.demo.segments.owners import LEADER, NAMES, POLICY, Archive, Owners, load_of, loading
 from compaction.local.demo.segments.proof import (
     KeyReader,
-    LogFacts,
     LogStory,
     Loss,
+    MeasuredLog,
     OwnerLosses,
     checks,
     commits_of,
@@ -33,7 +33,7 @@ from compaction.local.demo.segments.proof import (
     measure,
     waiting,
 )
-from compaction.local.demo.stage import Stage
+from compaction.local.demo.stage import DemoStage
 from compaction.local.errors import DemoError
 from replicated_kv.client import Client
 from replicated_kv.errors import KeyValueError
@@ -125,7 +125,7 @@ def proof_table(story: LogStory) -> Table:
     return table
 
 
-def _logs(story: LogStory) -> list[LogFacts]:
+def _logs(story: LogStory) -> list[MeasuredLog]:
     return [*(facts for _, facts in story.members.values()), story.after]
 
 
@@ -144,7 +144,7 @@ LONGEST_SECONDS: Final = 1200.0
 """After so long it does not come to an end any more. Not a measure of speed: a busy machine may take minutes."""
 
 
-def show(stage: Stage) -> bool:
+def show(stage: DemoStage) -> bool:
     """Show it all; True when every claim held. For `Stage.perform`."""
     owners = Owners(stage.servers, stage.data, detached=stage.keep)
     with ThreadPoolExecutor(max_workers=1) as pool:
@@ -156,7 +156,7 @@ def show(stage: Stage) -> bool:
         return _Play(stage, cluster, owners, *archive.result()).perform()
 
 
-def _create_and_measure(root: Path) -> tuple[Archive, LogFacts]:
+def _create_and_measure(root: Path) -> tuple[Archive, MeasuredLog]:
     archive = owners.create_archive(root)
     return archive, measure(archive.path)
 
@@ -165,11 +165,11 @@ def _create_and_measure(root: Path) -> tuple[Archive, LogFacts]:
 class _Play:
     """What happens once everything stands. `epoch`: what has to be added to monotonic seconds."""
 
-    stage: Stage
+    stage: DemoStage
     cluster: DemoCluster
     owners: Owners
     archive: Archive
-    before: LogFacts
+    before: MeasuredLog
     accident: Accident = field(init=False)
     workload: Workload = field(init=False)
     losses: OwnerLosses = field(init=False)

@@ -29,13 +29,13 @@ from compaction.local.demo.staging.writers import (
     BranchModel,
     BranchWriter,
     EntryColumns,
-    Moment,
+    WriteMoment,
     decode_entries,
     key_of,
 )
 from compaction.staging.errors import CorruptRangeError, TooManyTriesError
 from compaction.staging.flows.area import Area
-from compaction.staging.flows.reading import Reader, View, effective, read_consistently
+from compaction.staging.flows.reading import Reader, RecordView, effective, read_consistently
 from compaction.staging.format.columns import concatenated, tombstones
 from compaction.staging.kind import MOST_TOMBSTONES, STAGING
 from compaction.staging.staged.counters import Counts
@@ -75,7 +75,7 @@ def look(area: Area) -> dict[str, BranchFacts]:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class BranchListing:
     """A listing of the first thousand records below `logs/`. `stepped_over`: tombstones below that prefix."""
 
     seconds: float
@@ -83,7 +83,7 @@ class Listing:
     stepped_over: int
 
 
-def list_logs(area: Area, branch: str, *, times: int = 1) -> Listing:
+def list_logs(area: Area, branch: str, *, times: int = 1) -> BranchListing:
     """List and count; the fastest of so many times. Raises CompactionError."""
     reader, seconds, records = Reader(area), list[float](), 0
     for _ in range(times):
@@ -93,7 +93,7 @@ def list_logs(area: Area, branch: str, *, times: int = 1) -> Listing:
     stop = after_prefix(LOGS_PREFIX)
     tokens = area.branches.get(branch).record.tokens
     staged = layered([area.tokens.changes(token, LOGS_PREFIX, stop) for token in tokens])
-    return Listing(min(seconds), records, sum(int(np.count_nonzero(tombstones(batch))) for batch in staged))
+    return BranchListing(min(seconds), records, sum(int(np.count_nonzero(tombstones(batch))) for batch in staged))
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +210,10 @@ class StagingProver:
             self.different.append(proved.difference())
         return proved
 
-    def shows(self, reference: str, moment: Moment) -> bool:
+    def shows(self, reference: str, moment: WriteMoment) -> bool:
         """Whether a reference that no writer changes shows exactly the state of a moment. Raises CompactionError."""
         return not any(
-            len(Moment(first, moment.versions[first:last], 0).differences(self.read(reference, first, last), []))
+            len(WriteMoment(first, moment.versions[first:last], 0).differences(self.read(reference, first, last), []))
             for first, last in ((at, min(at + STRETCH, TOTAL)) for at in range(0, TOTAL, STRETCH))
         )
 
@@ -222,7 +222,7 @@ class StagingProver:
         stop = key_of(last) if last < TOTAL else None
         states: list[tuple[str, ...]] = []
 
-        def read(view: View) -> EntryColumns:
+        def read(view: RecordView) -> EntryColumns:
             states.append((reference, view.metarange_id, *view.tokens))
             return decode_entries(concatenated(list(effective(self.area, view, key_of(first), stop))))
 
@@ -253,7 +253,7 @@ class StagingStory:
     committed: bool
     before: Mapping[str, BranchFacts]
     after: Mapping[str, BranchFacts]
-    listed: tuple[Listing, Listing]
+    listed: tuple[BranchListing, BranchListing]
     accident: Accident
     succession: Succession
     damaged: str

@@ -32,12 +32,12 @@ from compaction.local.demo.cluster import (
 )
 from compaction.local.demo.proving import proving
 from compaction.local.demo.scenes import MISSING, find_leaks, table_of
-from compaction.local.demo.stage import Servers, Stage, start_servers
+from compaction.local.demo.stage import DemoStage, Servers, start_servers
 from compaction.local.demo.staging import writers
 from compaction.local.demo.staging.proof import (
     BranchFacts,
+    BranchListing,
     LeftOver,
-    Listing,
     StagingProver,
     StagingStory,
     branch_of,
@@ -71,7 +71,7 @@ from compaction.local.demo.staging.writers import (
 from compaction.local.errors import DemoError
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.branching import Brancher
-from compaction.staging.flows.committing import Committer, Draft
+from compaction.staging.flows.committing import CommitDraft, Committer
 from compaction.staging.format.columns import RecordColumns
 from compaction.staging.kind import MOST_TOMBSTONES, STAGING
 from compaction.staging.store import StagingConnection, StagingStore
@@ -182,7 +182,7 @@ class StagingCast:
         """The repository with its branches on a commit of all records. Raises CompactionError."""
         area = store.create(REPOSITORY, namespace, committer=COMMITTER, default_branch=COMMITTED.name)
         tree = apply(area.ranges, "", _base()).metarange_id
-        Committer(area).commit(COMMITTED.name, Draft(COMMITTER, "the base"), tree=tree)
+        Committer(area).commit(COMMITTED.name, CommitDraft(COMMITTER, "the base"), tree=tree)
         writers = {}
         for number, branch in enumerate(BRANCHES):
             if branch is not COMMITTED:
@@ -200,7 +200,7 @@ class StagingCast:
                 writer.purge(purged)
             else:
                 writer.write_sets(5)
-        Committer(self.area).commit(DAMAGED.name, Draft(COMMITTER, "ranges of its own"))
+        Committer(self.area).commit(DAMAGED.name, CommitDraft(COMMITTER, "ranges of its own"))
         self.damage()
 
     def damage(self) -> None:
@@ -251,7 +251,7 @@ DONE: Final = (JobState.SUCCEEDED, JobState.FAULTY)
 STAGING_STATUS: Final = r"{.status.debt.measures}{'\n'}{range .status.debt.behind[*]}{.target} {.measures}{'\n'}{end}"
 
 
-def show(stage: Stage) -> bool:
+def show(stage: DemoStage) -> bool:
     """Show it all; True when every claim held. For `Stage.perform`."""
     servers = start_servers(stage.servers, detached=stage.keep, report=stage.step)
     connection = StagingConnection(servers.database_url, options=servers.objects.options())
@@ -274,7 +274,7 @@ class _Play:
     `why` said when the million tombstones were there.
     """
 
-    stage: Stage
+    stage: DemoStage
     servers: Servers
     cluster: DemoCluster
     cast: StagingCast
@@ -399,7 +399,7 @@ class _Play:
         return left_over(self.cast.area, [token for receipt in receipts for token in receipt.sources])
 
     def _judge(
-        self, seen: DemoObservation, before: Mapping[str, BranchFacts], listed: Listing, replicas: Replicas
+        self, seen: DemoObservation, before: Mapping[str, BranchFacts], listed: BranchListing, replicas: Replicas
     ) -> bool:
         stage, cast = self.stage, self.cast
         committed = cast.writers[COMMITTED.name].committed

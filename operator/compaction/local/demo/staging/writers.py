@@ -20,8 +20,8 @@ from compaction.local.demo.cluster import NAMESPACE, secrets_yaml
 from compaction.local.errors import DemoError
 from compaction.staging.errors import NoChangesError, TooManyTriesError
 from compaction.staging.flows.area import Area
-from compaction.staging.flows.committing import Committer, Draft
-from compaction.staging.flows.writing import MOST_DELETED, Condition, Writer
+from compaction.staging.flows.committing import CommitDraft, Committer
+from compaction.staging.flows.writing import MOST_DELETED, WriteCondition, Writer
 from compaction.staging.format.columns import BINARY, RecordColumns, data_of, offsets_of
 from compaction.staging.format.identity import frame_value
 from compaction.staging.format.messages import CatalogEntry
@@ -209,7 +209,7 @@ def _rows(rows: npt.NDArray[np.uint8]) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class BranchChange:
     """Records that get a version; 0: they are deleted."""
 
     numbers: Numbers
@@ -217,14 +217,14 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class WriteMoment:
     """The acknowledged state of the records from number `first` on. `acknowledged`: how many changes that is."""
 
     first: int
     versions: Versions
     acknowledged: int
 
-    def differences(self, found: EntryColumns, since: list[Change]) -> Numbers:
+    def differences(self, found: EntryColumns, since: list[BranchChange]) -> Numbers:
         """Numbers whose record is neither as it was nor as a change since then makes it."""
         shown = np.zeros_like(self.versions)
         shown[found.numbers - self.first] = found.versions
@@ -243,7 +243,7 @@ class BranchModel:
     versions: Versions = field(default_factory=lambda: np.zeros(TOTAL, dtype=np.uint32))
     acknowledged: int = 0
     writes: int = 0
-    _begun: list[Change] = field(default_factory=list)
+    _begun: list[BranchChange] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
 
     @property
@@ -256,7 +256,7 @@ class BranchModel:
         """How many the branch shows."""
         return int(np.count_nonzero(self.versions))
 
-    def change(self, change: Change, write: Callable[[], None]) -> None:
+    def change(self, change: BranchChange, write: Callable[[], None]) -> None:
         """Carry a change out. It may be visible from now on, and is from when `write` returns; when that raises, it may
         be visible or not for ever.
         """
@@ -268,12 +268,12 @@ class BranchModel:
             self.acknowledged += 1
             self.writes += len(change.numbers)
 
-    def moment(self, first: int = 0, last: int = TOTAL) -> Moment:
+    def moment(self, first: int = 0, last: int = TOTAL) -> WriteMoment:
         """The state of the records `first` to `last` (not included)."""
         with self._lock:
-            return Moment(first, self.versions[first:last].copy(), self.acknowledged)
+            return WriteMoment(first, self.versions[first:last].copy(), self.acknowledged)
 
-    def since(self, moment: Moment) -> list[Change]:
+    def since(self, moment: WriteMoment) -> list[BranchChange]:
         """The changes that had begun by now and were not acknowledged at that moment."""
         with self._lock:
             return self._begun[moment.acknowledged :]
@@ -302,7 +302,7 @@ class BranchWriter:
     stopped: threading.Event = field(default_factory=threading.Event)
     moments: list[float] = field(default_factory=list)
     commits: int = 0
-    committed: Moment | None = None
+    committed: WriteMoment | None = None
     error: CompactionError | None = None
     _purged: int = 0
 
@@ -355,11 +355,11 @@ class BranchWriter:
     def _set(self, numbers: Numbers) -> None:
         version = self.model.next_version
         records = encode_entries(numbers, np.full(len(numbers), version, np.uint32)).pairs()
-        self._change(Change(numbers, version), lambda: self._writer.set_many(self.branch.name, records))
+        self._change(BranchChange(numbers, version), lambda: self._writer.set_many(self.branch.name, records))
 
     def _delete(self, numbers: Numbers) -> None:
         keys = [key_of(number) for number in numbers.tolist()]
-        self._change(Change(numbers, 0), lambda: self._writer.delete_many(self.branch.name, keys))
+        self._change(BranchChange(numbers, 0), lambda: self._writer.delete_many(self.branch.name, keys))
 
     def _set_if(self, number: int) -> None:
         """On the condition that the branch shows what this writer knows."""
@@ -370,20 +370,20 @@ class BranchWriter:
 
         def write() -> None:
             try:
-                self._writer.set_if(self.branch.name, key, value, Condition(shown))
+                self._writer.set_if(self.branch.name, key, value, WriteCondition(shown))
             except TooManyTriesError:
                 # One of the tries may have been written: the condition would find that now.
                 self._writer.set(self.branch.name, key, value)
 
-        self._change(Change(numbers, version), write)
+        self._change(BranchChange(numbers, version), write)
 
-    def _change(self, change: Change, write: Callable[[], None]) -> None:
+    def _change(self, change: BranchChange, write: Callable[[], None]) -> None:
         self.model.change(change, lambda: _until_acknowledged(write))
         self.moments.append(time.time())
 
     def commit(self) -> None:
         """Commit what is staged; without changes the last commit has all of it. Raises CompactionError."""
-        draft = Draft(COMMITTER, f"after {len(self.moments)} changes")
+        draft = CommitDraft(COMMITTER, f"after {len(self.moments)} changes")
         try:
             _until_acknowledged(lambda: self._committer.commit(self.branch.name, draft))
             self.commits += 1

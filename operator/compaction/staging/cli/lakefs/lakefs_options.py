@@ -14,13 +14,13 @@ from compaction.api.text.quantities import Duration
 from compaction.cli.values import DurationParameter
 from compaction.staging.cli.options import StagingPlace, staging_options
 from compaction.staging.kv.sql import SqlKeyValueStore
-from compaction.staging.lakefs.control import MergeSettings
+from compaction.staging.lakefs.control import TokenMergeSettings
 from compaction.staging.lakefs.repository import LiveRepository, open_live_repository
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.objects.store import open_objects
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-_DEFAULTS: Final = MergeSettings()
+_DEFAULTS: Final = TokenMergeSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def merge_options(command: Command) -> Command:
         grace: Duration,
         **rest: Any,
     ) -> Any:
-        settings = MergeSettings(
+        settings = TokenMergeSettings(
             quiet=quiet,
             yields=busy,
             grace=grace,

@@ -15,12 +15,18 @@ from rich.console import Console
 
 from compaction.api.text.printing import format_age, plural
 from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
-from compaction.cli.output import Column, OutputFormat, emit, output_option, print_table
+from compaction.cli.output import OutputColumn, OutputFormat, emit, output_option, print_table
 from compaction.staging.cli.lakefs.lakefs_options import LivePlace, live_options, merge_options
 from compaction.staging.errors import StagingStoreError
 from compaction.staging.lakefs.cleaning import check_undo, drop_deleted, drop_due, recover
-from compaction.staging.lakefs.control import MergeSettings, MergeStep, allow_merging, stop_merging, stopped_because
-from compaction.staging.lakefs.merging import MergeEnd, MergeOutcome, merge_branch
+from compaction.staging.lakefs.control import (
+    MergeStep,
+    TokenMergeSettings,
+    allow_merging,
+    stop_merging,
+    stopped_because,
+)
+from compaction.staging.lakefs.merging import MergeEnd, TokenMergeOutcome, merge_branch
 from compaction.staging.lakefs.planning import MergePlan, plan_merge
 from compaction.staging.lakefs.repository import LiveRepository, check_layout
 from compaction.storage.errors import StorageError
@@ -31,22 +37,22 @@ from compaction.unexpected import defect
 AT_ONCE: Final = 8
 """Branches that are merged at a time; each has a connection of its own."""
 _PLANNED: Final = (
-    Column("branch", "Branch"),
-    Column("tokens", "Tokens", right=True),
-    Column("rowsBefore", "Rows", right=True),
-    Column("rowsAfter", "After", right=True),
-    Column("statementsBefore", "Statements", right=True),
-    Column("statementsAfter", "After", right=True),
-    Column("whyNot", "Why not", lambda value: value or "-"),
+    OutputColumn("branch", "Branch"),
+    OutputColumn("tokens", "Tokens", right=True),
+    OutputColumn("rowsBefore", "Rows", right=True),
+    OutputColumn("rowsAfter", "After", right=True),
+    OutputColumn("statementsBefore", "Statements", right=True),
+    OutputColumn("statementsAfter", "After", right=True),
+    OutputColumn("whyNot", "Why not", lambda value: value or "-"),
 )
 _MERGED: Final = (
-    Column("branch", "Branch"),
-    Column("end", "End"),
-    Column("tokens", "Tokens", right=True),
-    Column("rowsBefore", "Rows", right=True),
-    Column("rowsAfter", "After", right=True),
-    Column("seconds", "Seconds", lambda value: f"{value:.1f}", right=True),
-    Column("reason", "Reason", lambda value: value or "-"),
+    OutputColumn("branch", "Branch"),
+    OutputColumn("end", "End"),
+    OutputColumn("tokens", "Tokens", right=True),
+    OutputColumn("rowsBefore", "Rows", right=True),
+    OutputColumn("rowsAfter", "After", right=True),
+    OutputColumn("seconds", "Seconds", lambda value: f"{value:.1f}", right=True),
+    OutputColumn("reason", "Reason", lambda value: value or "-"),
 )
 
 
@@ -62,7 +68,7 @@ def plan(
     *,
     branches: tuple[str, ...],
     place: LivePlace,
-    settings: MergeSettings,
+    settings: TokenMergeSettings,
     output: OutputFormat,
 ) -> None:
     """What a merge would change: rows and the statements of one read, before and after, and why it would not begin.
@@ -87,7 +93,7 @@ def merge(
     *,
     branches: tuple[str, ...],
     place: LivePlace,
-    settings: MergeSettings,
+    settings: TokenMergeSettings,
     applying: bool,
     output: OutputFormat,
 ) -> None:
@@ -119,7 +125,7 @@ def merge(
 
 
 def _plans(
-    live: LiveRepository, branches: tuple[str, ...], settings: MergeSettings
+    live: LiveRepository, branches: tuple[str, ...], settings: TokenMergeSettings
 ) -> tuple[list[dict[str, Any]], list[str]]:
     items, problems = [], []
     for name in branches or _every(live):
@@ -131,7 +137,7 @@ def _plans(
 
 
 def _merges(
-    live: LiveRepository, branches: tuple[str, ...], settings: MergeSettings
+    live: LiveRepository, branches: tuple[str, ...], settings: TokenMergeSettings
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Several at a time: most of a merge is its quiet period."""
     items, problems = [], []
@@ -161,12 +167,12 @@ def _every(live: LiveRepository) -> tuple[str, ...]:
 
 
 @contextmanager
-def _progress(branches: int, settings: MergeSettings) -> Iterator[Callable[[str], MergeSettings]]:
+def _progress(branches: int, settings: TokenMergeSettings) -> Iterator[Callable[[str], TokenMergeSettings]]:
     """The settings of a branch with a progress that is shown on standard error, when that is a terminal."""
     console = Console(stderr=True)
     with console.status(f"merging {plural(branches, 'branch', 'branches')}") as status:
 
-        def of(branch: str) -> MergeSettings:
+        def of(branch: str) -> TokenMergeSettings:
             def show(step: MergeStep, rows: int) -> None:
                 status.update(f"{branch}: {step.value}" + (f" ({plural(rows, 'row')})" if rows else ""))
 
@@ -195,7 +201,7 @@ def plan_object(one: MergePlan) -> dict[str, Any]:
     }
 
 
-def outcome_object(one: MergeOutcome) -> dict[str, Any]:
+def outcome_object(one: TokenMergeOutcome) -> dict[str, Any]:
     """A merge at its end as `-o json` has it."""
     return {
         "branch": one.branch,
@@ -236,12 +242,12 @@ def _end(context: click.Context, problems: list[str]) -> None:
 # `compactor staging lakefs undo-check`, `clean`, `stop` and `allow`: the ends of merges, and the kill switch.
 
 _CHECKED: Final = (
-    Column("branch", "Branch"),
-    Column("possible", "Possible", lambda value: "yes" if value else "no"),
-    Column("tokens", "Tokens", right=True),
-    Column("dueIn", "Due in", lambda value: format_age(max(0.0, value)), right=True),
-    Column("problems", "Problems", lambda value: "; ".join(value) or "-"),
-    Column("fresh", "Merged token"),
+    OutputColumn("branch", "Branch"),
+    OutputColumn("possible", "Possible", lambda value: "yes" if value else "no"),
+    OutputColumn("tokens", "Tokens", right=True),
+    OutputColumn("dueIn", "Due in", lambda value: format_age(max(0.0, value)), right=True),
+    OutputColumn("problems", "Problems", lambda value: "; ".join(value) or "-"),
+    OutputColumn("fresh", "Merged token"),
 )
 
 

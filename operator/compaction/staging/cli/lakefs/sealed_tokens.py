@@ -9,31 +9,33 @@ import click
 
 from compaction.api.text.printing import format_age, plural
 from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
-from compaction.cli.output import Column, OutputFormat, emit, optional, output_option, print_table
+from compaction.cli.output import OutputColumn, OutputFormat, emit, optional, output_option, print_table
 from compaction.staging.cli.lakefs.lakefs_options import LivePlace, live_options, merge_options
 from compaction.staging.errors import StagingStoreError
 from compaction.staging.kv.sql import SqlKeyValueStore
-from compaction.staging.lakefs.control import MergeSettings, stopped_because
+from compaction.staging.lakefs.control import TokenMergeSettings, stopped_because
 from compaction.staging.lakefs.planning import COUNTED, BranchInspection, TokenInspection, inspect_branches
 from compaction.staging.lakefs.repository import live_repositories
 
 _COLUMNS: Final = (
-    Column("repository", "Repository"),
-    Column("branch", "Branch"),
-    Column("sealedTokens", "Sealed", right=True),
-    Column("sealedRows", "Rows", right=True),
-    Column("tombstones", "Tombstones", right=True),
-    Column("stagingRows", "Staging", right=True),
-    Column("statements", "Statements", right=True),
-    Column("unchangedSeconds", "Unchanged", lambda value: "-" if value is None else format_age(value), right=True),
-    Column("whyNot", "Why not", lambda value: value or "-"),
+    OutputColumn("repository", "Repository"),
+    OutputColumn("branch", "Branch"),
+    OutputColumn("sealedTokens", "Sealed", right=True),
+    OutputColumn("sealedRows", "Rows", right=True),
+    OutputColumn("tombstones", "Tombstones", right=True),
+    OutputColumn("stagingRows", "Staging", right=True),
+    OutputColumn("statements", "Statements", right=True),
+    OutputColumn(
+        "unchangedSeconds", "Unchanged", lambda value: "-" if value is None else format_age(value), right=True
+    ),
+    OutputColumn("whyNot", "Why not", lambda value: value or "-"),
 )
 _TOKEN_COLUMNS: Final = (
-    Column("branch", "Branch"),
-    Column("kind", "Kind"),
-    Column("rows", "Rows", right=True),
-    Column("tombstones", "Tombstones", right=True),
-    Column("token", "Token", optional),
+    OutputColumn("branch", "Branch"),
+    OutputColumn("kind", "Kind"),
+    OutputColumn("rows", "Rows", right=True),
+    OutputColumn("tombstones", "Tombstones", right=True),
+    OutputColumn("token", "Token", optional),
 )
 
 
@@ -56,7 +58,7 @@ def inspect(
     *,
     repository: str | None,
     place: LivePlace,
-    settings: MergeSettings,
+    settings: TokenMergeSettings,
     limit: int,
     output: OutputFormat,
 ) -> None:
@@ -84,7 +86,7 @@ def _branches(
     place: LivePlace,
     kv: SqlKeyValueStore,
     wanted: str | None,
-    settings: MergeSettings,
+    settings: TokenMergeSettings,
     limit: int,
     problems: list[str],
 ) -> Iterator[dict[str, Any]]:

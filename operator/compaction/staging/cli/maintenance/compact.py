@@ -14,7 +14,7 @@ import click
 from compaction.api.text.printing import format_age, format_bytes, plural
 from compaction.api.text.quantities import Duration
 from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
-from compaction.cli.output import Column, OutputFormat, emit, optional_bytes, output_option, print_table
+from compaction.cli.output import OutputColumn, OutputFormat, emit, optional_bytes, output_option, print_table
 from compaction.cli.values import DurationParameter
 from compaction.errors import CompactionError
 from compaction.staging import verifying
@@ -164,11 +164,11 @@ def verify(context: click.Context, /, *, reference: str | None, place: StagingPl
 # `compactor staging sweep`: tokens and objects that nothing leads to, and deleting them after the grace.
 
 COLUMNS: Final = (
-    Column("kind", "What"),
-    Column("name", "Name"),
-    Column("bytes", "Bytes", optional_bytes, right=True),
-    Column("seconds", "Unused for", lambda seconds: "-" if seconds is None else format_age(seconds), right=True),
-    Column("due", "Due", lambda due: "yes" if due else "no"),
+    OutputColumn("kind", "What"),
+    OutputColumn("name", "Name"),
+    OutputColumn("bytes", "Bytes", optional_bytes, right=True),
+    OutputColumn("seconds", "Unused for", lambda seconds: "-" if seconds is None else format_age(seconds), right=True),
+    OutputColumn("due", "Due", lambda due: "yes" if due else "no"),
 )
 
 

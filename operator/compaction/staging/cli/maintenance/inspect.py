@@ -14,7 +14,7 @@ from compaction.api.policy.store import StoreSpec
 from compaction.api.text.printing import format_age, format_bytes, plural
 from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import (
-    Column,
+    OutputColumn,
     OutputFormat,
     emit,
     optional,
@@ -137,22 +137,22 @@ def _spec(area: Area, thresholds: StagingThresholds, branch: str | None) -> Stag
 # `compactor staging inspect`: what branches have uncommitted, from the counters.
 
 BRANCH_COLUMNS: Final = (
-    Column("name", "Branch"),
-    Column("commit", "Commit", lambda text: text[:SHORT]),
-    Column("sealedTokens", "Sealed tokens", right=True),
-    Column("writes", "Writes", right=True),
-    Column("tombstones", "Tombstones", right=True),
-    Column("bytes", "Bytes", optional_bytes, right=True),
-    Column("compactedBase", "Compacted base", lambda text: text[:SHORT] if text else "-"),
-    Column("claim", "Claimed by", lambda claim: claim["job"] if claim else "-"),
-    Column("age", "Age", format_age, right=True),
+    OutputColumn("name", "Branch"),
+    OutputColumn("commit", "Commit", lambda text: text[:SHORT]),
+    OutputColumn("sealedTokens", "Sealed tokens", right=True),
+    OutputColumn("writes", "Writes", right=True),
+    OutputColumn("tombstones", "Tombstones", right=True),
+    OutputColumn("bytes", "Bytes", optional_bytes, right=True),
+    OutputColumn("compactedBase", "Compacted base", lambda text: text[:SHORT] if text else "-"),
+    OutputColumn("claim", "Claimed by", lambda claim: claim["job"] if claim else "-"),
+    OutputColumn("age", "Age", format_age, right=True),
 )
 TOKEN_COLUMNS: Final = (
-    Column("token", "Token"),
-    Column("state", "State"),
-    Column("writes", "Writes", right=True),
-    Column("tombstones", "Tombstones", right=True),
-    Column("bytes", "Bytes", optional_bytes, right=True),
+    OutputColumn("token", "Token"),
+    OutputColumn("state", "State"),
+    OutputColumn("writes", "Writes", right=True),
+    OutputColumn("tombstones", "Tombstones", right=True),
+    OutputColumn("bytes", "Bytes", optional_bytes, right=True),
 )
 
 
@@ -235,14 +235,14 @@ def _show_one(found: dict[str, Any], output: OutputFormat) -> None:
 
 _DEFAULTS: Final = StagingThresholds()
 COLUMNS: Final = (
-    Column("branch", "Branch"),
-    Column("due", "Due", lambda why: why or "no"),
-    Column("tombstones", "Tombstones", right=True),
-    Column("sealedTokens", "Sealed tokens", right=True),
-    Column("writes", "Writes", right=True),
-    Column("changes", "Changes", optional, right=True),
-    Column("touched", "Touched ranges", optional, right=True),
-    Column("touchedBytes", "Bytes", optional_bytes, right=True),
+    OutputColumn("branch", "Branch"),
+    OutputColumn("due", "Due", lambda why: why or "no"),
+    OutputColumn("tombstones", "Tombstones", right=True),
+    OutputColumn("sealedTokens", "Sealed tokens", right=True),
+    OutputColumn("writes", "Writes", right=True),
+    OutputColumn("changes", "Changes", optional, right=True),
+    OutputColumn("touched", "Touched ranges", optional, right=True),
+    OutputColumn("touchedBytes", "Bytes", optional_bytes, right=True),
 )
 
 
