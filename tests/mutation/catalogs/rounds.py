@@ -194,11 +194,11 @@ ROUND_DEFECTS: Final = (
         name="catalog order: versions are deleted before their snapshot is saved",
         promise=_TRANSACTIONS,
         file=_LOG,
-        old="        answer = self._send(snapshot.version, requests.snapshot(",
+        old="        answer = self._send(snapshot.version, layout.snapshot(",
         new=(
-            "        swept = requests.sweep(self._keys, 0, snapshot.version)\n"
+            "        swept = layout.sweep(self._keys, 0, snapshot.version)\n"
             "        self._client.transaction(type(swept)((), swept.success))\n"
-            "        answer = self._send(snapshot.version, requests.snapshot("
+            "        answer = self._send(snapshot.version, layout.snapshot("
         ),
         killers=_STALE,
     ),
@@ -206,8 +206,8 @@ ROUND_DEFECTS: Final = (
         name="catalog order: a sweep deletes what no snapshot has replaced",
         promise=_TRANSACTIONS,
         file=_LOG,
-        old="            page = self._client.range(requests.oldest_garbage(self._keys, found.snapshot))\n",
-        new="            page = self._client.range(requests.oldest_garbage(self._keys, found.snapshot + 1))\n",
+        old="            page = self._client.range(layout.oldest_garbage(self._keys, found.snapshot))\n",
+        new="            page = self._client.range(layout.oldest_garbage(self._keys, found.snapshot + 1))\n",
         killers=("catalogs/log/test_update_log.py::test_a_snapshot_of_the_last_version",),
     ),
     Defect(
@@ -302,7 +302,7 @@ ROUND_DEFECTS: Final = (
         name="catalog tokens: a replica that lost its Lease writes",
         promise=_FENCING,
         file="catalogs/operator/working.py",
-        old="                    return Broken(Work.SAVE, Reason.FENCED, _NOT_LEADING)\n",
+        old="                    return Broken(RoundWork.SAVE, Reason.FENCED, _NOT_LEADING)\n",
         new="                    pass\n",
         killers=("kube/catalogs/test_working.py::test_a_replica_that_does_not_lead_writes_nothing",),
     ),
@@ -334,8 +334,8 @@ ROUND_DEFECTS: Final = (
         name="catalog rounds: a log that does not answer ends the propagation",
         promise=_DECISION,
         file="catalogs/compaction/steps.py",
-        old="    process = Process.PROPAGATION if broken.work is Work.SEND else Process.COMPACTION\n",
-        new="    process = Process.COMPACTION if broken.work is Work.SEND else Process.PROPAGATION\n",
+        old="    process = Process.PROPAGATION if broken.work is RoundWork.SEND else Process.COMPACTION\n",
+        new="    process = Process.COMPACTION if broken.work is RoundWork.SEND else Process.PROPAGATION\n",
         killers=_TEST_ROUNDS,
     ),
     Defect(

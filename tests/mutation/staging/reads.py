@@ -59,8 +59,8 @@ READ_DEFECTS: Final = (
         name="reading: a key that only the commit has shows through a compacted base",
         promise=f"{_PAGE}#views",
         file="staging/flows/reading.py",
-        old="    return View(record.compacted_base or head, head,",
-        new="    return View(head, head,",
+        old="    return RecordView(record.compacted_base or head, head,",
+        new="    return RecordView(head, head,",
         killers=_READING,
     ),
     Defect(
