@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from compaction.cli.histories import object_of
 from compaction.cli.lazy import describe
 from compaction.errors import CompactionError, RecordLineError, RecordTextError
+from compaction.serving.refusals import malformed
 from compaction.staging.cli.exec import CREATE_REPO, carry_out, name_of
 from compaction.staging.cli.exec_session import RepositorySession
 from compaction.staging.cli.options import StagingPlace
@@ -138,7 +139,7 @@ def _body(data: bytes, _: Path) -> None:
 
 def _refused(error: ValidationError) -> None:
     """The answer says what is wrong, in few words."""
-    body = STAGING_REFUSALS.malformed(error).body
+    body = STAGING_REFUSALS.of_error(malformed(error), operation="fuzz").body
     assert isinstance(body, bytes)
     answer = json.loads(body)
     check_error(Exception(answer["message"]), names="")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from compaction.blocks.index.tombstones import forget_blocks
 from compaction.blocks.serving.messages import Problem, RegistrationOutcome
-from compaction.blocks.serving.server import IngestServer, document
+from compaction.blocks.serving.server import API, IngestServer
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.serving.errors import TokenReviewUnavailableError
 from compaction.serving.service import RequestLimits
@@ -48,7 +48,7 @@ def endpoint(store: BlockStore, tmp_path: Path) -> Iterator[Endpoint]:
 
 
 def test_routes_are_those_of_the_document(store: BlockStore, tmp_path: Path) -> None:
-    check_routes(IngestServer(store, gate(tmp_path)), document("1"))
+    check_routes(IngestServer(store, gate(tmp_path)), API.document("1"))
 
 
 def test_the_document_is_whole(endpoint: Endpoint) -> None:

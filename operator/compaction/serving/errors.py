@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Any
+
 from compaction.errors import CompactionError
 
 
@@ -23,3 +27,13 @@ class OwnTokenError(CompactionError):
 
 class TokenReviewUnavailableError(CompactionError):
     """The API server could not be asked whose token it is: neither known nor unknown, try again."""
+
+
+class RequestRefusedError(CompactionError):
+    """A request that is answered with `status`, the word `code`, a sentence, and further fields of the endpoint's model
+    of refusals.
+    """
+
+    def __init__(self, status: HTTPStatus, code: StrEnum, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.details = status, code, message, details

@@ -4,9 +4,8 @@ models.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import models_json_schema
 
 from compaction.api.base import Documented
+from compaction.serving.access import Principal
 
 # What every model that goes over the wire is.
 #
@@ -39,47 +39,78 @@ class Wire(Documented):
         return self.model_dump_json(exclude_none=True).encode()
 
 
-# What an endpoint offers, once: its routes are made from its operations, and the OpenAPI document too.
+# The operations of an endpoint, once: routes, authentication, decoding and the OpenAPI document follow from them.
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain"
+LINES: Final = "application/x-ndjson"
 _REFERENCE: Final = "#/components/schemas/{model}"
 _BEARER: Final = "bearer"
+_ALWAYS: Final = (
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.UNAUTHORIZED,
+    HTTPStatus.FORBIDDEN,
+    HTTPStatus.INTERNAL_SERVER_ERROR,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+)
+"""Refusals of every operation that is not open."""
+_OF_BODIES: Final = (
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+)
+"""Refusals of every operation with a body."""
 
 
-class OpenName(StrEnum):
-    """The operations that every endpoint has, for every caller."""
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that was admitted and decoded. `parts`: of its path; `query`, `body`: of the models of its operation,
+    and for a body of lines the bytes.
+    """
 
-    DOCUMENT = "openapi"
-    HEALTH = "healthz"
-    READY = "readyz"
-    METRICS = "metrics"
+    principal: Principal
+    parts: Mapping[str, str]
+    query: Any = None
+    body: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointOperation:
-    """One route. `answers`: by status a model, or a media type; `open`: without authentication. `parts`: the parameters
-    in the path, and what they are. `lines`: a body of JSON lines, each of this model.
+    """One row of an endpoint's table: a route, who may use it, what it takes and answers, and what carries it out.
+
+    answer: the model of a 200, or its media type. problems: statuses of refusals beside those that every operation has.
+    run: gets the service and the call; an answer in bytes is JSON already. None is an open operation of `HttpService`.
+    scope: what a caller must be allowed, with parts of the path in braces; empty: `run` checks it. lines: a body of
+    JSON lines, each of this model. parts: the parameters in the path, and what they are.
     """
 
-    name: StrEnum
+    name: str
     method: str
     path: str
     summary: str
-    answers: Mapping[HTTPStatus, type[BaseModel] | str]
+    answer: type[BaseModel] | str
+    run: Callable[[Any, Call], Awaitable[Wire | bytes]] | None = None
     description: str = ""
-    open: bool = False
+    problems: tuple[HTTPStatus, ...] = ()
+    scope: str = ""
     body: type[BaseModel] | None = None
     query: type[BaseModel] | None = None
     parts: Mapping[str, str] = field(default_factory=dict)
     lines: type[BaseModel] | None = None
 
-    def document(self) -> dict[str, Any]:
-        """As OpenAPI has it."""
-        found: dict[str, Any] = {"operationId": self.name.value, "summary": self.summary}
+    def answers(self, problem: type[BaseModel]) -> dict[HTTPStatus, type[BaseModel] | str]:
+        """By status a model, or a media type. `problem`: the model of refusals."""
+        if self.run is None:
+            return dict.fromkeys((HTTPStatus.OK, *self.problems), self.answer)
+        bodies = _OF_BODIES if self.body is not None or self.lines is not None else ()
+        return {HTTPStatus.OK: self.answer} | dict.fromkeys((*_ALWAYS, *bodies, *self.problems), problem)
+
+    def document(self, problem: type[BaseModel]) -> dict[str, Any]:
+        """The operation in OpenAPI. `problem`: the model of refusals."""
+        found: dict[str, Any] = {"operationId": self.name, "summary": self.summary}
         if self.description:
             found["description"] = self.description
-        if self.open:
+        if self.run is None:
             found["security"] = []
         parameters = [_part(name, what) for name, what in self.parts.items()]
         if self.query is not None:
@@ -97,63 +128,53 @@ class EndpointOperation:
         found["responses"] = {
             str(status.value): {"description": status.phrase, "content": _content(answer)}
             | ({} if isinstance(answer, str) else _headers(status))
-            for status, answer in self.answers.items()
+            for status, answer in self.answers(problem).items()
         }
         return found
 
 
-LINES: Final = "application/x-ndjson"
-ALWAYS: Final = (
-    HTTPStatus.BAD_REQUEST,
-    HTTPStatus.UNAUTHORIZED,
-    HTTPStatus.FORBIDDEN,
-    HTTPStatus.INTERNAL_SERVER_ERROR,
-    HTTPStatus.SERVICE_UNAVAILABLE,
-)
-"""Refusals of every operation that is not open."""
-OF_BODIES: Final = (
-    HTTPStatus.REQUEST_TIMEOUT,
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-)
-"""Refusals of every operation with a body."""
-OPEN: Final = (
-    EndpointOperation(OpenName.DOCUMENT, "GET", "/openapi.json", "This document.", {HTTPStatus.OK: JSON}, open=True),
-    EndpointOperation(
-        OpenName.HEALTH, "GET", "/healthz", "Whether the process answers.", {HTTPStatus.OK: TEXT}, open=True
-    ),
-    EndpointOperation(
-        OpenName.READY,
-        "GET",
-        "/readyz",
-        "Whether requests are taken.",
-        {HTTPStatus.OK: TEXT, HTTPStatus.SERVICE_UNAVAILABLE: TEXT},
-        open=True,
-    ),
-    EndpointOperation(OpenName.METRICS, "GET", "/metrics", "Metrics for Prometheus.", {HTTPStatus.OK: TEXT}, open=True),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Api:
-    """An endpoint as its document describes it; `operations` with those that every endpoint has."""
+    """An endpoint as its document describes it. `own`: the operations that other endpoints do not have; `problem`: the
+    model of refusals; `document_path`: where the document is.
+    """
 
     title: str
     description: str
-    operations: tuple[EndpointOperation, ...]
+    own: tuple[EndpointOperation, ...]
+    problem: type[BaseModel]
+    document_path: str = "/openapi.json"
+
+    @property
+    def operations(self) -> tuple[EndpointOperation, ...]:
+        """All of them: the own ones, and those that every endpoint has for every caller."""
+        return (
+            *self.own,
+            EndpointOperation("openapi", "GET", self.document_path, "This document.", JSON),
+            EndpointOperation("healthz", "GET", "/healthz", "Whether the process answers.", TEXT),
+            EndpointOperation(
+                "readyz",
+                "GET",
+                "/readyz",
+                "Whether requests are taken.",
+                TEXT,
+                problems=(HTTPStatus.SERVICE_UNAVAILABLE,),
+            ),
+            EndpointOperation("metrics", "GET", "/metrics", "Metrics for Prometheus.", TEXT),
+        )
 
     def document(self, version: str) -> dict[str, Any]:
         """The OpenAPI document. `version`: of the program."""
         paths: dict[str, dict[str, Any]] = {}
         for operation in self.operations:
-            paths.setdefault(operation.path, {})[operation.method.lower()] = operation.document()
+            paths.setdefault(operation.path, {})[operation.method.lower()] = operation.document(self.problem)
         return {
             "openapi": "3.1.0",
             "info": {"title": self.title, "version": version, "description": self.description},
             "security": [{_BEARER: []}],
             "paths": paths,
             "components": {
-                "schemas": _schemas(self.operations),
+                "schemas": self._schemas(),
                 "securitySchemes": {
                     _BEARER: {
                         "type": "http",
@@ -165,15 +186,16 @@ class Api:
             },
         }
 
-
-def _schemas(operations: Iterable[EndpointOperation]) -> dict[str, Any]:
-    """The models of all operations, which name each other."""
-    every = list(operations)
-    models = {model for one in every for model in (one.body, one.lines) if model is not None}
-    models |= {answer for one in every for answer in one.answers.values() if not isinstance(answer, str)}
-    ordered = sorted(models, key=lambda model: model.__name__)
-    _, found = models_json_schema([(model, "validation") for model in ordered], ref_template=_REFERENCE)
-    return dict(found["$defs"])
+    def _schemas(self) -> dict[str, Any]:
+        """The models of all operations, which name each other."""
+        models = {self.problem}
+        for operation in self.own:
+            models |= {model for model in (operation.body, operation.lines) if model is not None}
+            if not isinstance(operation.answer, str):
+                models.add(operation.answer)
+        ordered = sorted(models, key=lambda model: model.__name__)
+        _, found = models_json_schema([(model, "validation") for model in ordered], ref_template=_REFERENCE)
+        return dict(found["$defs"])
 
 
 def _content(answer: type[BaseModel] | str) -> dict[str, Any]:

@@ -18,7 +18,12 @@ from pydantic import ValidationError
 
 from compaction.api.text.printing import cut, printable
 from compaction.errors import CompactionError
-from compaction.serving.errors import NotAllowedError, NotAuthenticatedError, TokenReviewUnavailableError
+from compaction.serving.errors import (
+    NotAllowedError,
+    NotAuthenticatedError,
+    RequestRefusedError,
+    TokenReviewUnavailableError,
+)
 from compaction.serving.openapi import JSON, Wire
 from compaction.storage.errors import (
     DatabaseSchemaError,
@@ -61,7 +66,13 @@ _THEIRS: Final[Theirs] = {
     NotAuthenticatedError: (HTTPStatus.UNAUTHORIZED, RefusedRequest.UNAUTHENTICATED),
     NotAllowedError: (HTTPStatus.FORBIDDEN, RefusedRequest.FORBIDDEN),
 }
-_HANDLED: Final = (NotAuthenticatedError, NotAllowedError, TokenReviewUnavailableError, StorageError)
+_HANDLED: Final = (
+    RequestRefusedError,
+    NotAuthenticatedError,
+    NotAllowedError,
+    TokenReviewUnavailableError,
+    StorageError,
+)
 _FAILED_HERE: Final = "it failed here: the log of the service says why"
 _HTTP: Final[Mapping[int, RefusedRequest]] = {
     HTTPStatus.BAD_REQUEST: RefusedRequest.BAD_REQUEST,
@@ -103,6 +114,8 @@ class Refusals:
 
     def of_error(self, error: CompactionError, *, operation: str) -> web.Response:
         """The answer for one of `handled`."""
+        if isinstance(error, RequestRefusedError):
+            return self.refusal(error.status, error.code, error.message, **error.details)
         if found := (_THEIRS.get(type(error)) or self.theirs.get(type(error))):
             return self.refusal(*found, printable(cut(str(error), 1000)))
         if isinstance(error, (*PASSING, *self.passing)):
@@ -118,18 +131,26 @@ class Refusals:
     def of_http(self, error: web.HTTPException) -> web.Response:
         """The answer for what aiohttp itself refuses."""
         status = HTTPStatus(error.status)
-        answer = self.refusal(status, _HTTP.get(status, RefusedRequest.FAILED), f"{status.phrase}: see {self.document}")
+        where = f"{status.phrase}: see {self.document}"
+        answer = self.refusal(status, _HTTP.get(status, RefusedRequest.FAILED), where)
         if "Allow" in error.headers:
             answer.headers["Allow"] = error.headers["Allow"]
         return answer
 
-    def malformed(self, error: ValidationError, *, where: str = "") -> web.Response:
-        """What is wrong with a request, without what was sent."""
-        return self.bad(where + _wrong(error))
 
-    def bad(self, message: str) -> web.Response:
-        """A request that makes no sense."""
-        return self.refusal(HTTPStatus.BAD_REQUEST, RefusedRequest.BAD_REQUEST, message)
+def failed_here() -> RequestRefusedError:
+    """A defect; what it is says the log alone."""
+    return RequestRefusedError(HTTPStatus.INTERNAL_SERVER_ERROR, RefusedRequest.FAILED, _FAILED_HERE)
+
+
+def malformed(error: ValidationError, *, where: str = "") -> RequestRefusedError:
+    """What is wrong with a request, without what was sent."""
+    return bad_request(where + _wrong(error))
+
+
+def bad_request(message: str) -> RequestRefusedError:
+    """A request that makes no sense."""
+    return RequestRefusedError(HTTPStatus.BAD_REQUEST, RefusedRequest.BAD_REQUEST, message)
 
 
 def _wrong(error: ValidationError) -> str:

@@ -9,10 +9,9 @@ import json
 import os
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
@@ -24,13 +23,13 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from compaction.api.text.printing import cut, printable
-from compaction.serving.access import Gate, Principal
-from compaction.serving.errors import IngestConfigError
-from compaction.serving.openapi import JSON, Api, OpenName, Wire
-from compaction.serving.refusals import Refusals, RefusedRequest
+from compaction.serving.access import Gate
+from compaction.serving.errors import IngestConfigError, RequestRefusedError
+from compaction.serving.openapi import JSON, LINES, Api, Call, EndpointOperation
+from compaction.serving.refusals import Refusals, RefusedRequest, bad_request, malformed
 
 # What every endpoint counts. Labels are of small, fixed sets: no tenant, no principal, no path.
 
@@ -61,13 +60,11 @@ class RequestMetrics:
 
 # An endpoint as an aiohttp application: routes, limits, and one form of every refusal.
 #
-# Order of a request: a place among those under way, who is asking, the body (bounded in bytes and seconds), then the
-# store in a thread. Before the caller is authenticated, neither the body nor the store is read.
+# Order of a request: a place among those under way, who is asking and for what, the query, the body (bounded in bytes
+# and seconds), then the store in a thread. Before the caller is authenticated, neither the body nor the store is read.
 
 T = TypeVar("T")
-Query = TypeVar("Query", bound=Wire)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-KnownHandler = Callable[[web.Request, Principal], Awaitable[web.StreamResponse]]
 log = structlog.get_logger(__name__)
 
 
@@ -96,22 +93,18 @@ class HttpService:
         self._document = json.dumps(api.document(version("compaction-operator"))).encode()
         self.ready = False
 
-    def known_handlers(self) -> Mapping[StrEnum, KnownHandler]:
-        """What answers the operations that are not open."""
-        return {}
-
     def application(self) -> web.Application:
-        """What to serve."""
+        """The application: a route for each row of the table."""
         app = web.Application(client_max_size=self.limits.body_bytes, middlewares=[self._answered])
-        handlers: dict[StrEnum, Handler] = {
-            OpenName.DOCUMENT: self._openapi,
-            OpenName.HEALTH: self._health,
-            OpenName.READY: self._readiness,
-            OpenName.METRICS: self._exposed,
+        open_to_all: dict[str, Handler] = {
+            "openapi": self._openapi,
+            "healthz": self._health,
+            "readyz": self._readiness,
+            "metrics": self._exposed,
         }
-        handlers |= {name: partial(self._known, found) for name, found in self.known_handlers().items()}
         for operation in self._api.operations:
-            app.router.add_route(operation.method, operation.path, handlers[operation.name], name=operation.name.value)
+            handler = open_to_all.get(operation.name) or partial(self._known, operation)
+            app.router.add_route(operation.method, operation.path, handler, name=operation.name)
         app.on_response_prepare.append(_anonymous)
         return app
 
@@ -140,44 +133,44 @@ class HttpService:
         self._metrics.seconds.labels(name).observe(time.perf_counter() - began)
         return answer
 
-    async def _known(self, handler: KnownHandler, request: web.Request) -> web.StreamResponse:
+    async def _known(self, operation: EndpointOperation, request: web.Request) -> web.StreamResponse:
+        if operation.run is None:
+            raise web.HTTPNotFound
         if self._under_way >= self.limits.in_flight:
             message = "too many requests are under way: try again"
-            return self.refusals.refusal(HTTPStatus.SERVICE_UNAVAILABLE, RefusedRequest.BUSY, message)
+            raise RequestRefusedError(HTTPStatus.SERVICE_UNAVAILABLE, RefusedRequest.BUSY, message)
         self._under_way += 1
         try:
-            return await handler(request, await self._gate.enter(request.headers.get("Authorization")))
+            principal = await self._gate.enter(request.headers.get("Authorization"))
+            if operation.scope:
+                principal.check(operation.scope.format_map(request.match_info))
+            query = None if operation.query is None else _query_of(request, operation.query)
+            body = await self._body_of(request, operation)
+            answer = await operation.run(self, Call(principal, request.match_info, query, body))
         finally:
             self._under_way -= 1
+        return web.Response(body=answer if isinstance(answer, bytes) else answer.to_json(), content_type=JSON)
 
-    # -- what handlers use --------------------------------------------------------------------------------------------
-
-    async def body_of(self, request: web.Request, *, kind: str = JSON) -> bytes | web.Response:
-        """The body, or the answer that refuses it."""
+    async def _body_of(self, request: web.Request, operation: EndpointOperation) -> BaseModel | bytes | None:
+        """The body by its model, or the bytes of lines. Raises RequestRefusedError."""
+        if operation.body is None and operation.lines is None:
+            return None
+        kind = JSON if operation.body is not None else LINES
         if request.content_type != kind or request.headers.get("Content-Encoding", "identity") != "identity":
             why = f"the body is {kind}, not compressed, and Content-Type says so"
-            return self.refusals.refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, RefusedRequest.UNSUPPORTED_MEDIA_TYPE, why)
+            raise RequestRefusedError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, RefusedRequest.UNSUPPORTED_MEDIA_TYPE, why)
         try:
             async with asyncio.timeout(self.limits.body_seconds):
-                return await request.read()
+                body = await request.read()
         except TimeoutError:
             message = "the body did not arrive in time"
-            return self.refusals.refusal(HTTPStatus.REQUEST_TIMEOUT, RefusedRequest.TOO_SLOW, message)
-
-    def query_of(self, request: web.Request, model: type[Query]) -> Query | web.Response:
-        """The query, or the answer that refuses it."""
+            raise RequestRefusedError(HTTPStatus.REQUEST_TIMEOUT, RefusedRequest.TOO_SLOW, message) from None
+        if operation.body is None:
+            return body
         try:
-            unquote_to_bytes(request.rel_url.raw_query_string).decode()
-        except UnicodeDecodeError:
-            # What cannot be decoded would be taken for the text of its escapes.
-            return self.refusals.bad("the query is not UTF-8")
-        given = request.query
-        if twice := next((name for name in given if len(given.getall(name)) > 1), None):
-            return self.refusals.bad(f"{printable(cut(twice, 100))} is given twice")
-        try:
-            return model.model_validate(dict(given), by_name=False, by_alias=True)
+            return operation.body.model_validate_json(body, by_name=False, by_alias=True)
         except ValidationError as error:
-            return self.refusals.malformed(error)
+            raise malformed(error) from None
 
     async def in_thread(self, call: Callable[[], T]) -> T:
         """Work in the store."""
@@ -201,9 +194,20 @@ class HttpService:
         return web.Response(body=encode(self._metrics.registry), headers={"Content-Type": content_type})
 
 
-def answered(body: Wire, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
-    """An answer that says yes."""
-    return web.Response(status=status, body=body.to_json(), content_type=JSON)
+def _query_of(request: web.Request, model: type[BaseModel]) -> BaseModel:
+    """The query by its model. Raises RequestRefusedError."""
+    try:
+        unquote_to_bytes(request.rel_url.raw_query_string).decode()
+    except UnicodeDecodeError:
+        # What cannot be decoded would be taken for the text of its escapes.
+        raise bad_request("the query is not UTF-8") from None
+    given = request.query
+    if twice := next((name for name in given if len(given.getall(name)) > 1), None):
+        raise bad_request(f"{printable(cut(twice, 100))} is given twice")
+    try:
+        return model.model_validate(dict(given), by_name=False, by_alias=True)
+    except ValidationError as error:
+        raise malformed(error) from None
 
 
 def _operation(request: web.Request) -> str:

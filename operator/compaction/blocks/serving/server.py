@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 import structlog
-from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter
-from pydantic import BaseModel, ValidationError
 
 from compaction.api.text.printing import cut, printable
 from compaction.blocks.errors import (
@@ -45,10 +43,10 @@ from compaction.blocks.serving.messages import (
 from compaction.blocks.store import BlockStore
 from compaction.errors import CompactionError
 from compaction.serving.access import Gate, Principal
-from compaction.serving.errors import NotAllowedError
-from compaction.serving.openapi import ALWAYS, OF_BODIES, OPEN, Api, EndpointOperation
-from compaction.serving.refusals import Refusals
-from compaction.serving.service import HttpService, KnownHandler, RequestLimits, RequestMetrics, answered
+from compaction.serving.errors import NotAllowedError, RequestRefusedError
+from compaction.serving.openapi import Api, Call, EndpointOperation
+from compaction.serving.refusals import Refusals, bad_request
+from compaction.serving.service import HttpService, RequestLimits, RequestMetrics
 from compaction.storage.errors import ObjectChangedError, ObjectMissingError, ObjectPathError, ObjectTruncatedError
 from compaction.unexpected import defect, lack_of
 
@@ -86,57 +84,6 @@ REFUSALS: Final = Refusals(
     {SnapshotExpiredError: (HTTPStatus.GONE, Problem.SNAPSHOT_EXPIRED)},
     "the store, its index or the API server did not answer: send the same request again",
 )
-
-
-# What the endpoint of blocks offers, once: the routes are made from these operations, and the OpenAPI document too.
-
-
-class Name(StrEnum):
-    """The operations that are not open."""
-
-    REGISTER = "registerBlocks"
-    LIST = "listBlocks"
-
-
-def _problems(*statuses: HTTPStatus) -> dict[HTTPStatus, type[BaseModel] | str]:
-    return dict.fromkeys(statuses, ProblemAnswer)
-
-
-_OF_REGISTRATIONS: Final = (HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY)
-_OPERATIONS: Final = (
-    EndpointOperation(
-        Name.REGISTER,
-        "POST",
-        "/v1/blocks",
-        "Register blocks that were uploaded: all of them, or none.",
-        {HTTPStatus.OK: RegisterAnswer} | _problems(*ALWAYS, *OF_BODIES, *_OF_REGISTRATIONS),
-        "From a 200 on readers see the blocks, and they wait for compaction. Repeating is harmless: a block that is "
-        "registered already is Known. 409: an id or path is that of another content. 422: an object is missing, "
-        "damaged or not the block it should be. After 503, or no answer, send the same request again.",
-        body=RegisterRequest,
-    ),
-    EndpointOperation(
-        Name.LIST,
-        "GET",
-        "/v1/blocks",
-        "List live blocks, all of one instant.",
-        {HTTPStatus.OK: ListingAnswer} | _problems(*ALWAYS, HTTPStatus.GONE),
-        "By id, in pages. For the next one give the `version` of the first and the last id as `after`: whatever "
-        "happens in between, all pages show the same instant. The objects stay readable for the store's grace after "
-        "it. 410: the instant is too long ago.",
-        query=ListingQuery,
-    ),
-)
-API: Final = Api(
-    "Block ingest",
-    "Writers register the Parquet blocks that they have uploaded; readers list the live ones.",
-    (*_OPERATIONS, *OPEN),
-)
-
-
-def document(version: str) -> dict[str, Any]:
-    """The OpenAPI document. `version`: of the program."""
-    return API.document(version)
 
 
 # Registration as the endpoint offers it: all blocks of a request or none, and a word about each of them.
@@ -261,51 +208,77 @@ class IngestServer(HttpService):
         super().__init__(gate, API, REFUSALS, limits=limits, metrics=self.metrics)
         self._footers = ThreadPoolExecutor(limits.threads, thread_name_prefix="footers")
 
-    def known_handlers(self) -> Mapping[StrEnum, KnownHandler]:
-        return {Name.REGISTER: self._register, Name.LIST: self._list}
-
     def close(self) -> None:
         super().close()
         self._footers.shutdown()
 
-    async def _register(self, request: web.Request, principal: Principal) -> web.StreamResponse:
-        body = await self.body_of(request)
-        if isinstance(body, web.Response):
-            return body
-        try:
-            wanted = RegisterRequest.model_validate_json(body, by_name=False, by_alias=True).blocks
-        except ValidationError as error:
-            return self.refusals.malformed(error)
-        done = await self.in_thread(partial(register, self._store, wanted, principal, pool=self._footers))
+    async def register(self, call: Call) -> RegisterAnswer:
+        """All blocks of a request, or none."""
+        wanted = call.body.blocks
+        done = await self.in_thread(partial(register, self._store, wanted, call.principal, pool=self._footers))
         self.metrics.count(done.results)
-        outcomes = [one.outcome for one in done.results]
+        outcomes = [result.outcome for result in done.results]
         log.info(
             "blocks registered" if done.status == HTTPStatus.OK else "blocks refused",
-            principal=principal.name,
+            principal=call.principal.name,
             new=outcomes.count(RegistrationOutcome.REGISTERED),
             known=outcomes.count(RegistrationOutcome.KNOWN),
             refused=outcomes.count(RegistrationOutcome.REFUSED),
         )
         if done.status == HTTPStatus.OK:
-            return answered(RegisterAnswer(blocks=done.results))
+            return RegisterAnswer(blocks=done.results)
         count = outcomes.count(RegistrationOutcome.REFUSED)
         message = f"{count} of {len(outcomes)} blocks were refused, and none was registered"
-        return self.refusals.refusal(done.status, Problem.BLOCKS_REFUSED, message, blocks=done.results)
+        raise RequestRefusedError(done.status, Problem.BLOCKS_REFUSED, message, blocks=done.results)
 
-    async def _list(self, request: web.Request, principal: Principal) -> web.StreamResponse:
-        query = self.query_of(request, ListingQuery)
-        if isinstance(query, web.Response):
-            return query
+    async def list(self, call: Call) -> ListingAnswer:
+        """A page of live blocks, of the tenants that the caller may see."""
+        query, principal = call.query, call.principal
         if query.tenant is not None:
             principal.check(query.tenant)
         elif principal.allowed is not None:
             raise NotAllowedError(f"{principal.name} may not list all tenants: name one of its own")
         if query.after and query.version is None:
-            return self.refusals.bad("`after` goes with the `version` of the page before")
+            raise bad_request("`after` goes with the `version` of the page before")
         found = await self.in_thread(partial(self._page, query))
-        blocks = tuple(LiveBlock.of(block) for block in found.blocks)
-        return answered(ListingAnswer(version=found.version, blocks=blocks, more=found.more))
+        return ListingAnswer(version=found.version, blocks=tuple(map(LiveBlock.of, found.blocks)), more=found.more)
 
     def _page(self, query: ListingQuery) -> BlockPage:
         which = BlockFilter(query.tenant, query.shard, query.level, query.start, query.end)
         return page(self._store.index, which, version=query.version, after=query.after, limit=query.limit)
+
+
+API: Final = Api(
+    "Block ingest",
+    "Writers register the Parquet blocks that they have uploaded; readers list the live ones.",
+    (
+        EndpointOperation(
+            "registerBlocks",
+            "POST",
+            "/v1/blocks",
+            "Register blocks that were uploaded: all of them, or none.",
+            RegisterAnswer,
+            IngestServer.register,
+            "From a 200 on readers see the blocks, and they wait for compaction. Repeating is harmless: a block that "
+            "is registered already is Known. 409: an id or path is that of another content. 422: an object is missing, "
+            "damaged or not the block it should be. After 503, or no answer, send the same request again.",
+            problems=(HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY),
+            body=RegisterRequest,
+        ),
+        EndpointOperation(
+            "listBlocks",
+            "GET",
+            "/v1/blocks",
+            "List live blocks, all of one instant.",
+            ListingAnswer,
+            IngestServer.list,
+            "By id, in pages. For the next one give the `version` of the first and the last id as `after`: whatever "
+            "happens in between, all pages show the same instant. The objects stay readable for the store's grace "
+            "after it. 410: the instant is too long ago.",
+            problems=(HTTPStatus.GONE,),
+            query=ListingQuery,
+        ),
+    ),
+    ProblemAnswer,
+)
+"""The table of the endpoint: its routes and its document are made from these rows."""

@@ -147,9 +147,8 @@ class Action:
     def path(self) -> str:
         return f"/v1/admin/{self.name.value}"
 
-    def on(self, participant: ReferenceParticipant, body: bytes) -> DoneMessage:
-        """Carry it out. Raises pydantic's ValidationError, and the errors of the participant."""
-        request = self.body.model_validate_json(body, by_name=False, by_alias=True)
+    def on(self, participant: ReferenceParticipant, request: Wire) -> DoneMessage:
+        """Carry it out. Raises the errors of the participant."""
         return DoneMessage.model_construct(timestamp=self.run(participant, request) or UNDEFINED)
 
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
@@ -16,7 +17,6 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
-from pydantic import BaseModel, ValidationError
 
 from compaction.catalogs.errors import CatalogError, MinimumAheadError, ParticipantStateError, StaleCoordinatorError
 from compaction.catalogs.participants.reference import Participant, ReferenceParticipant
@@ -30,11 +30,16 @@ from compaction.catalogs.serving.messages import (
     ReportMessage,
     StoredMessage,
 )
-from compaction.serving.access import Gate, Principal
-from compaction.serving.openapi import ALWAYS, JSON, OF_BODIES, OPEN, Api, EndpointOperation, OpenName
-from compaction.serving.refusals import Refusals
-from compaction.serving.service import Address, HttpService, KnownHandler, RequestLimits, RequestMetrics, answered
+from compaction.serving.access import Gate
+from compaction.serving.openapi import Api, Call, EndpointOperation
+from compaction.serving.refusals import Refusals, failed_here
+from compaction.serving.service import Address, HttpService, RequestLimits, RequestMetrics
 from compaction.serving.service import serve as serve_until
+
+DOCUMENT_PATH: Final = "/v1/openapi.json"
+REPORT_PATH: Final = "/v1/report"
+MINIMUM_PATH: Final = "/v1/minimum"
+HEALTH_PATH: Final = "/healthz"
 
 # The refusals of a participant's endpoint.
 
@@ -52,80 +57,8 @@ REFUSALS: Final = Refusals(
         ParticipantStateError: (HTTPStatus.CONFLICT, ParticipantProblem.STATE),
     },
     "the API server cannot be asked whose token it is, and the log says why: send the same request again",
-    document="/v1/openapi.json",
+    document=DOCUMENT_PATH,
 )
-
-
-# What a participant's endpoint offers, once: routes and the OpenAPI document are made from these operations.
-
-DOCUMENT_PATH: Final = "/v1/openapi.json"
-REPORT_PATH: Final = "/v1/report"
-MINIMUM_PATH: Final = "/v1/minimum"
-HEALTH_PATH: Final = "/healthz"
-
-
-class ParticipantName(StrEnum):
-    """The operations that every participant has."""
-
-    REPORT = "getReport"
-    MINIMUM = "storeMinimum"
-
-
-def _problems(*statuses: HTTPStatus) -> dict[HTTPStatus, type[BaseModel] | str]:
-    return dict.fromkeys((*ALWAYS, *statuses), ParticipantProblemMessage)
-
-
-_DOCUMENT: Final = EndpointOperation(
-    OpenName.DOCUMENT, "GET", DOCUMENT_PATH, "This document.", {HTTPStatus.OK: JSON}, open=True
-)
-_OPEN: Final = (_DOCUMENT, *(one for one in OPEN if one.name is not OpenName.DOCUMENT))
-_OPERATIONS: Final = (
-    EndpointOperation(
-        ParticipantName.REPORT,
-        "GET",
-        REPORT_PATH,
-        "Report from when on the catalog is needed, and why.",
-        {HTTPStatus.OK: ReportMessage} | _problems(),
-        "Everything in a report is of one instant. It is at most 4 MiB long, and not compressed.",
-    ),
-    EndpointOperation(
-        ParticipantName.MINIMUM,
-        "POST",
-        MINIMUM_PATH,
-        "Store the minimum of the transactions of all participants.",
-        {HTTPStatus.OK: StoredMessage} | _problems(*OF_BODIES, HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY),
-        "It is stored in the log of each partition that the participant leads, and published by the next checkpoint. "
-        "Repeating is harmless. 409: a coordinator with a larger token was here. 422: the participant's own "
-        "transactions need an older version, so this is not the minimum of all; nothing was stored.",
-        body=MinimumMessage,
-    ),
-)
-_ADMIN: Final = tuple(
-    EndpointOperation(
-        action.name,
-        "POST",
-        action.path,
-        action.summary,
-        {HTTPStatus.OK: DoneMessage} | _problems(*OF_BODIES, HTTPStatus.CONFLICT),
-        body=action.body,
-    )
-    for action in ACTIONS
-)
-PARTICIPANT_API: Final = Api(
-    "Participant of a catalog",
-    "A coordinator asks from when on the participant needs the catalog, and sends the minimum of all participants.",
-    (*_OPERATIONS, *_OPEN),
-)
-ADMIN_API: Final = Api(
-    PARTICIPANT_API.title,
-    f"{PARTICIPANT_API.description} The operations under /v1/admin drive a reference participant in tests.",
-    (*_OPERATIONS, *_ADMIN, *_OPEN),
-)
-
-
-def document(*, admin: bool = False, version: str = "1") -> dict[str, Any]:
-    """The OpenAPI document."""
-    return (ADMIN_API if admin else PARTICIPANT_API).document(version)
 
 
 # The endpoint of a participant (docs/design/catalog-compaction.md#protocol).
@@ -177,49 +110,90 @@ class ParticipantServer(HttpService):
             metrics=RequestMetrics("compaction_participant", registry),
         )
 
-    def known_handlers(self) -> Mapping[StrEnum, KnownHandler]:
-        handlers: dict[StrEnum, KnownHandler] = {
-            ParticipantName.REPORT: self._report,
-            ParticipantName.MINIMUM: self._minimum,
-        }
-        if (driven := self._admin) is not None:
-            handlers |= {action.name: partial(self._act, driven, action) for action in ACTIONS}
-        return handlers
-
-    async def _report(self, _: web.Request, principal: Principal) -> web.StreamResponse:
-        principal.check(REPORT)
+    async def report(self, _: Call) -> bytes:
+        """The report of this instant. Raises RequestRefusedError for one that no coordinator would take."""
         found = await self.in_thread(lambda: ReportMessage.of(self._participant.report()).to_json())
         if len(found) > MOST_REPORT_BYTES:
             log.error("the report is too large: hold fewer partitions in one process", size=len(found))
-            return self.refusals.unexpected()
-        return web.Response(body=found, content_type="application/json")
+            raise failed_here()
+        return found
 
-    async def _minimum(self, request: web.Request, principal: Principal) -> web.StreamResponse:
-        principal.check(MINIMUM)
-        body = await self.body_of(request)
-        if isinstance(body, web.Response):
-            return body
-        try:
-            wanted = MinimumMessage.model_validate_json(body, by_name=False, by_alias=True)
-        except ValidationError as error:
-            return self.refusals.malformed(error)
-        return answered(await self.in_thread(partial(self._store, wanted)))
+    async def minimum(self, call: Call) -> StoredMessage:
+        """The minimum is stored, unless a coordinator with a larger token was here."""
+        return await self.in_thread(partial(self._store, call.body))
 
     def _store(self, wanted: MinimumMessage) -> StoredMessage:
         self._floor.check(self._participant.name, wanted.token)
         return StoredMessage(partitions=self._participant.store_minimum(wanted.timestamp))
 
-    async def _act(
-        self, driven: ReferenceParticipant, action: Action, request: web.Request, principal: Principal
-    ) -> web.StreamResponse:
-        principal.check(ADMIN)
-        body = await self.body_of(request)
-        if isinstance(body, web.Response):
-            return body
-        try:
-            return answered(await self.in_thread(partial(action.on, driven, body)))
-        except ValidationError as error:
-            return self.refusals.malformed(error)
+    async def act(self, action: Action, call: Call) -> DoneMessage:
+        """One action of a reference participant."""
+        if self._admin is None:
+            raise web.HTTPNotFound
+        return await self.in_thread(partial(action.on, self._admin, call.body))
+
+
+def _acting(action: Action) -> Callable[[ParticipantServer, Call], Awaitable[DoneMessage]]:
+    return lambda server, call: server.act(action, call)
+
+
+_OPERATIONS: Final = (
+    EndpointOperation(
+        "getReport",
+        "GET",
+        REPORT_PATH,
+        "Report from when on the catalog is needed, and why.",
+        ReportMessage,
+        ParticipantServer.report,
+        "Everything in a report is of one instant. It is at most 4 MiB long, and not compressed.",
+        scope=REPORT,
+    ),
+    EndpointOperation(
+        "storeMinimum",
+        "POST",
+        MINIMUM_PATH,
+        "Store the minimum of the transactions of all participants.",
+        StoredMessage,
+        ParticipantServer.minimum,
+        "It is stored in the log of each partition that the participant leads, and published by the next checkpoint. "
+        "Repeating is harmless. 409: a coordinator with a larger token was here. 422: the participant's own "
+        "transactions need an older version, so this is not the minimum of all; nothing was stored.",
+        problems=(HTTPStatus.CONFLICT, HTTPStatus.UNPROCESSABLE_ENTITY),
+        scope=MINIMUM,
+        body=MinimumMessage,
+    ),
+)
+_ADMIN: Final = tuple(
+    EndpointOperation(
+        action.name.value,
+        "POST",
+        action.path,
+        action.summary,
+        DoneMessage,
+        _acting(action),
+        problems=(HTTPStatus.CONFLICT,),
+        scope=ADMIN,
+        body=action.body,
+    )
+    for action in ACTIONS
+)
+PARTICIPANT_API: Final = Api(
+    "Participant of a catalog",
+    "A coordinator asks from when on the participant needs the catalog, and sends the minimum of all participants.",
+    _OPERATIONS,
+    ParticipantProblemMessage,
+    DOCUMENT_PATH,
+)
+ADMIN_API: Final = replace(
+    PARTICIPANT_API,
+    description=f"{PARTICIPANT_API.description} The operations under /v1/admin drive a reference participant in tests.",
+    own=(*_OPERATIONS, *_ADMIN),
+)
+
+
+def document(*, admin: bool = False, version: str = "1") -> dict[str, Any]:
+    """The OpenAPI document."""
+    return (ADMIN_API if admin else PARTICIPANT_API).document(version)
 
 
 # A participant served from a thread of the process that it describes (docs/catalog-participants.md).

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
@@ -10,14 +10,14 @@ from io import BytesIO
 from typing import Final, TypeVar
 
 import structlog
-from aiohttp import web
 from prometheus_client import Counter
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from compaction.serving.access import Gate, Principal
-from compaction.serving.openapi import ALWAYS, LINES, OF_BODIES, OPEN, Api, EndpointOperation, Wire
-from compaction.serving.refusals import Refusals
-from compaction.serving.service import HttpService, KnownHandler, RequestLimits, RequestMetrics, answered
+from compaction.serving.access import Gate
+from compaction.serving.errors import RequestRefusedError
+from compaction.serving.openapi import Api, Call, EndpointOperation
+from compaction.serving.refusals import Refusals, bad_request, malformed
+from compaction.serving.service import HttpService, RequestLimits, RequestMetrics
 from compaction.staging.errors import (
     ConditionFailedError,
     ForeignRepositoryError,
@@ -127,137 +127,9 @@ def changes_in(body: bytes, *, now: float) -> list[Change]:
     return found
 
 
-# What the staging endpoint offers, once: the routes are made from these operations, and the OpenAPI document too.
-
-
-class StagingName(StrEnum):
-    """The operations that are not open."""
-
-    GET = "getObject"
-    PUT = "putObject"
-    DELETE = "deleteObject"
-    CHANGE = "changeObjects"
-    LIST = "listObjects"
-    DIFF = "listDifferences"
-    COMMIT = "commitBranch"
-    RESET = "resetBranch"
-
-
-_BRANCH: Final = "/v1/repositories/{repository}/branches/{branch}"
-_REFERENCE: Final = "/v1/repositories/{repository}/references/{reference}"
-_OF_BRANCH: Final = {"repository": "Name of the repository.", "branch": "Name of the branch."}
-_OF_REFERENCE: Final = {
-    "repository": "Name of the repository.",
-    "reference": "A branch, a tag or a commit, with `~N`, `^N`, `@` or `$` behind it.",
-}
-
-
-def _problems(*statuses: HTTPStatus) -> dict[HTTPStatus, type[BaseModel] | str]:
-    return dict.fromkeys(
-        (*ALWAYS, HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY, *statuses), StagingProblemAnswer
-    )
-
-
-_CHANGES: Final = (HTTPStatus.CONFLICT,)
-_DURABLE: Final = (
-    "A 200 says that the change is durable, and was staged before the branch sealed what it was staged in. After 503, "
-    "or no answer, send the same request again."
-)
-
-_OPERATIONS: Final = (
-    EndpointOperation(
-        StagingName.PUT,
-        "PUT",
-        f"{_BRANCH}/object",
-        "Write one object.",
-        {HTTPStatus.OK: WrittenAnswer} | _problems(*OF_BODIES, *_CHANGES, HTTPStatus.PRECONDITION_FAILED),
-        _DURABLE + " 412: the condition does not hold, and nothing was written.",
-        body=ObjectValue,
-        query=WriteQuery,
-        parts=_OF_BRANCH,
-    ),
-    EndpointOperation(
-        StagingName.DELETE,
-        "DELETE",
-        f"{_BRANCH}/object",
-        "Delete one object.",
-        {HTTPStatus.OK: DeletedAnswer} | _problems(*_CHANGES),
-        _DURABLE,
-        query=ObjectQuery,
-        parts=_OF_BRANCH,
-    ),
-    EndpointOperation(
-        StagingName.CHANGE,
-        "POST",
-        f"{_BRANCH}/changes",
-        f"Write and delete up to {MOST_CHANGES} objects, one per line.",
-        {HTTPStatus.OK: ChangedAnswer} | _problems(*OF_BODIES, *_CHANGES),
-        "Of several lines with one key the last one counts. A line that is wrong is named, and none is carried out. "
-        "Objects are written one after the other: after 503, or no answer, some may be; send the same request again.",
-        lines=ChangeLine,
-        parts=_OF_BRANCH,
-    ),
-    EndpointOperation(
-        StagingName.COMMIT,
-        "POST",
-        f"{_BRANCH}/commits",
-        "Commit what is staged.",
-        {HTTPStatus.OK: CommitAnswer} | _problems(*OF_BODIES, *_CHANGES),
-        "What is written meanwhile stays staged. 409: there is nothing to commit, for instance because an earlier "
-        "request without an answer did it.",
-        body=CommitRequest,
-        parts=_OF_BRANCH,
-    ),
-    EndpointOperation(
-        StagingName.RESET,
-        "POST",
-        f"{_BRANCH}/resets",
-        "Take back uncommitted changes: of one key, of a prefix, or all.",
-        {HTTPStatus.OK: ResetAnswer} | _problems(*OF_BODIES, *_CHANGES),
-        body=ResetRequest,
-        parts=_OF_BRANCH,
-    ),
-    EndpointOperation(
-        StagingName.DIFF,
-        "GET",
-        f"{_BRANCH}/differences",
-        "List how a branch differs from its commit, or from another reference.",
-        {HTTPStatus.OK: DifferencesAnswer} | _problems(),
-        query=DifferencesQuery,
-        parts=_OF_BRANCH,
-    ),
-    EndpointOperation(
-        StagingName.GET,
-        "GET",
-        f"{_REFERENCE}/object",
-        "Read one object.",
-        {HTTPStatus.OK: ObjectAnswer} | _problems(),
-        query=ReadQuery,
-        parts=_OF_REFERENCE,
-    ),
-    EndpointOperation(
-        StagingName.LIST,
-        "GET",
-        f"{_REFERENCE}/objects",
-        "List objects in the order of their keys' bytes.",
-        {HTTPStatus.OK: ListedAnswer} | _problems(),
-        "Each page is of one instant. A page may have fewer objects than were asked for, and `more` says whether "
-        "others follow.",
-        query=ObjectsQuery,
-        parts=_OF_REFERENCE,
-    ),
-)
-STAGING_API: Final = Api(
-    "Staging areas",
-    "Writers stage objects on branches, and commit them; readers read and list what branches, tags and commits show.",
-    (*_OPERATIONS, *OPEN),
-)
-
-
-# The staging endpoint: routes, and what each of them does with its request (docs/staging-ingest.md).
+# The staging endpoint: each row of its table, and what carries it out (docs/staging-ingest.md).
 
 T = TypeVar("T")
-Model = TypeVar("Model", bound=Wire)
 log = structlog.get_logger(__name__)
 
 
@@ -275,129 +147,203 @@ class StagingServer(HttpService):
         )
         super().__init__(gate, STAGING_API, STAGING_REFUSALS, limits=limits or RequestLimits(), metrics=self.metrics)
 
-    def known_handlers(self) -> Mapping[StrEnum, KnownHandler]:
-        return {
-            StagingName.PUT: self._put,
-            StagingName.DELETE: self._delete,
-            StagingName.CHANGE: self._change,
-            StagingName.COMMIT: self._commit,
-            StagingName.RESET: self._reset,
-            StagingName.DIFF: self._diff,
-            StagingName.GET: self._get,
-            StagingName.LIST: self._list,
-        }
-
     # -- writers ------------------------------------------------------------------------------------------------------
 
-    async def _put(self, request: web.Request, principal: Principal) -> web.StreamResponse:
-        query = self._allowed(request, principal, WriteQuery)
-        if isinstance(query, web.Response):
-            return query
-        value = await self._body(request, ObjectValue)
-        if isinstance(value, web.Response):
-            return value
+    async def put(self, call: Call) -> WrittenAnswer:
+        """One object, under the condition of the query."""
         try:
-            framed = framed_value(value, now=self._store.clock())
+            framed = framed_value(call.body, now=self._store.clock())
         except ValueError as error:
-            return self.refusals.bad(str(error))
-        done = await self._do(request, lambda area: operations.put(area, request.match_info["branch"], query, framed))
+            raise bad_request(str(error)) from None
+        done = await self._do(call, lambda area: operations.put(area, call.parts["branch"], call.query, framed))
         self._changes.labels(ChangeOperation.PUT.value).inc()
-        return answered(done)
+        return done
 
-    async def _delete(self, request: web.Request, principal: Principal) -> web.StreamResponse:
-        query = self._allowed(request, principal, ObjectQuery)
-        if isinstance(query, web.Response):
-            return query
-        done = await self._do(request, lambda area: operations.delete(area, request.match_info["branch"], query))
+    async def delete(self, call: Call) -> DeletedAnswer:
+        """One object less."""
+        done = await self._do(call, lambda area: operations.delete(area, call.parts["branch"], call.query))
         self._changes.labels(ChangeOperation.DELETE.value).inc()
-        return answered(done)
+        return done
 
-    async def _change(self, request: web.Request, principal: Principal) -> web.StreamResponse:
-        principal.check(request.match_info["repository"])
-        body = await self.body_of(request, kind=LINES)
-        if isinstance(body, web.Response):
-            return body
-        lines = await self.in_thread(partial(self._lines, body))
-        if isinstance(lines, web.Response):
-            return lines
-        done = await self._do(request, lambda area: operations.change(area, request.match_info["branch"], lines))
+    async def change(self, call: Call) -> ChangedAnswer:
+        """A batch, of which every line is read before the first is carried out."""
+        lines = await self.in_thread(partial(self._lines, call.body))
+        done = await self._do(call, lambda area: operations.change(area, call.parts["branch"], lines))
         self._changes.labels(ChangeOperation.PUT.value).inc(done.written)
         self._changes.labels(ChangeOperation.DELETE.value).inc(done.deleted)
-        return answered(done)
+        return done
 
-    def _lines(self, body: bytes) -> list[Change] | web.Response:
-        """The changes of a batch, or the refusal of the first line that is wrong."""
+    def _lines(self, body: bytes) -> list[Change]:
         try:
             return changes_in(body, now=self._store.clock())
         except BatchLineError as error:
             if isinstance(error.error, ValidationError):
-                return self.refusals.malformed(error.error, where=f"line {error.number}: ")
-            return self.refusals.bad(str(error))
+                raise malformed(error.error, where=f"line {error.number}: ") from None
+            raise bad_request(str(error)) from None
         except ValueError as error:
-            return self.refusals.bad(str(error))
+            raise bad_request(str(error)) from None
 
-    async def _commit(self, request: web.Request, principal: Principal) -> web.StreamResponse:
-        principal.check(request.match_info["repository"])
-        wanted = await self._body(request, CommitRequest)
-        if isinstance(wanted, web.Response):
-            return wanted
-        branch, name = request.match_info["branch"], principal.name
-        done = await self._do(request, lambda area: operations.commit(area, branch, wanted, caller=name))
-        log.info("committed", principal=name, repository=request.match_info["repository"], branch=branch, id=done.id)
-        return answered(done)
+    async def commit(self, call: Call) -> CommitAnswer:
+        """What is staged on the branch becomes a commit."""
+        branch, caller = call.parts["branch"], call.principal.name
+        done = await self._do(call, lambda area: operations.commit(area, branch, call.body, caller=caller))
+        log.info("committed", principal=caller, repository=call.parts["repository"], branch=branch, id=done.id)
+        return done
 
-    async def _reset(self, request: web.Request, principal: Principal) -> web.StreamResponse:
-        principal.check(request.match_info["repository"])
-        wanted = await self._body(request, ResetRequest)
-        if isinstance(wanted, web.Response):
-            return wanted
-        branch = request.match_info["branch"]
-        done = await self._do(request, lambda area: operations.reset(area, branch, wanted))
-        log.info("reset", principal=principal.name, repository=request.match_info["repository"], branch=branch)
-        return answered(done)
+    async def reset(self, call: Call) -> ResetAnswer:
+        """Uncommitted changes are taken back."""
+        branch = call.parts["branch"]
+        done = await self._do(call, lambda area: operations.reset(area, branch, call.body))
+        log.info("reset", principal=call.principal.name, repository=call.parts["repository"], branch=branch)
+        return done
 
     # -- readers ------------------------------------------------------------------------------------------------------
 
-    async def _get(self, request: web.Request, principal: Principal) -> web.StreamResponse:
-        query = self._allowed(request, principal, ReadQuery)
-        if isinstance(query, web.Response):
-            return query
-        found = await self._do(request, lambda area: operations.get(area, request.match_info["reference"], query))
+    async def get(self, call: Call) -> ObjectAnswer:
+        """One object, as the reference shows it."""
+        found = await self._do(call, lambda area: operations.get(area, call.parts["reference"], call.query))
         if found is None:
             message = "the reference does not show the key"
-            return self.refusals.refusal(HTTPStatus.NOT_FOUND, StagingProblem.NOT_FOUND, message)
-        return answered(found)
+            raise RequestRefusedError(HTTPStatus.NOT_FOUND, StagingProblem.NOT_FOUND, message)
+        return found
 
-    async def _list(self, request: web.Request, principal: Principal) -> web.StreamResponse:
-        query = self._allowed(request, principal, ObjectsQuery)
-        if isinstance(query, web.Response):
-            return query
-        reference = request.match_info["reference"]
-        return answered(await self._do(request, lambda area: operations.listing(area, reference, query)))
+    async def list(self, call: Call) -> ListedAnswer:
+        """A page of objects."""
+        return await self._do(call, lambda area: operations.listing(area, call.parts["reference"], call.query))
 
-    async def _diff(self, request: web.Request, principal: Principal) -> web.StreamResponse:
-        query = self._allowed(request, principal, DifferencesQuery)
-        if isinstance(query, web.Response):
-            return query
-        branch = request.match_info["branch"]
-        return answered(await self._do(request, lambda area: operations.differences(area, branch, query)))
+    async def diff(self, call: Call) -> DifferencesAnswer:
+        """A page of differences."""
+        return await self._do(call, lambda area: operations.differences(area, call.parts["branch"], call.query))
 
-    # -- what they share ----------------------------------------------------------------------------------------------
+    async def _do(self, call: Call, work: Callable[[Area], T]) -> T:
+        return await self.in_thread(lambda: work(self._repositories.area(call.parts["repository"])))
 
-    def _allowed(self, request: web.Request, principal: Principal, model: type[Model]) -> Model | web.Response:
-        """The query, of a caller who may use the repository. Raises NotAllowedError."""
-        principal.check(request.match_info["repository"])
-        return self.query_of(request, model)
 
-    async def _body(self, request: web.Request, model: type[Model]) -> Model | web.Response:
-        body = await self.body_of(request)
-        if isinstance(body, web.Response):
-            return body
-        try:
-            return model.model_validate_json(body, by_name=False, by_alias=True)
-        except ValidationError as error:
-            return self.refusals.malformed(error)
-
-    async def _do(self, request: web.Request, work: Callable[[Area], T]) -> T:
-        name = request.match_info["repository"]
-        return await self.in_thread(lambda: work(self._repositories.area(name)))
+_BRANCH: Final = "/v1/repositories/{repository}/branches/{branch}"
+_REFERENCE: Final = "/v1/repositories/{repository}/references/{reference}"
+_OF_BRANCH: Final = {"repository": "Name of the repository.", "branch": "Name of the branch."}
+_OF_REFERENCE: Final = {
+    "repository": "Name of the repository.",
+    "reference": "A branch, a tag or a commit, with `~N`, `^N`, `@` or `$` behind it.",
+}
+_REPOSITORY: Final = "{repository}"
+_READ: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY)
+_CHANGED: Final = (*_READ, HTTPStatus.CONFLICT)
+_DURABLE: Final = (
+    "A 200 says that the change is durable, and was staged before the branch sealed what it was staged in. After 503, "
+    "or no answer, send the same request again."
+)
+STAGING_API: Final = Api(
+    "Staging areas",
+    "Writers stage objects on branches, and commit them; readers read and list what branches, tags and commits show.",
+    (
+        EndpointOperation(
+            "putObject",
+            "PUT",
+            f"{_BRANCH}/object",
+            "Write one object.",
+            WrittenAnswer,
+            StagingServer.put,
+            _DURABLE + " 412: the condition does not hold, and nothing was written.",
+            problems=(*_CHANGED, HTTPStatus.PRECONDITION_FAILED),
+            scope=_REPOSITORY,
+            body=ObjectValue,
+            query=WriteQuery,
+            parts=_OF_BRANCH,
+        ),
+        EndpointOperation(
+            "deleteObject",
+            "DELETE",
+            f"{_BRANCH}/object",
+            "Delete one object.",
+            DeletedAnswer,
+            StagingServer.delete,
+            _DURABLE,
+            problems=_CHANGED,
+            scope=_REPOSITORY,
+            query=ObjectQuery,
+            parts=_OF_BRANCH,
+        ),
+        EndpointOperation(
+            "changeObjects",
+            "POST",
+            f"{_BRANCH}/changes",
+            f"Write and delete up to {MOST_CHANGES} objects, one per line.",
+            ChangedAnswer,
+            StagingServer.change,
+            "Of several lines with one key the last one counts. A line that is wrong is named, and none is carried "
+            "out. Objects are written one after the other: after 503, or no answer, some may be; send the same request "
+            "again.",
+            problems=_CHANGED,
+            scope=_REPOSITORY,
+            lines=ChangeLine,
+            parts=_OF_BRANCH,
+        ),
+        EndpointOperation(
+            "commitBranch",
+            "POST",
+            f"{_BRANCH}/commits",
+            "Commit what is staged.",
+            CommitAnswer,
+            StagingServer.commit,
+            "What is written meanwhile stays staged. 409: there is nothing to commit, for instance because an earlier "
+            "request without an answer did it.",
+            problems=_CHANGED,
+            scope=_REPOSITORY,
+            body=CommitRequest,
+            parts=_OF_BRANCH,
+        ),
+        EndpointOperation(
+            "resetBranch",
+            "POST",
+            f"{_BRANCH}/resets",
+            "Take back uncommitted changes: of one key, of a prefix, or all.",
+            ResetAnswer,
+            StagingServer.reset,
+            problems=_CHANGED,
+            scope=_REPOSITORY,
+            body=ResetRequest,
+            parts=_OF_BRANCH,
+        ),
+        EndpointOperation(
+            "listDifferences",
+            "GET",
+            f"{_BRANCH}/differences",
+            "List how a branch differs from its commit, or from another reference.",
+            DifferencesAnswer,
+            StagingServer.diff,
+            problems=_READ,
+            scope=_REPOSITORY,
+            query=DifferencesQuery,
+            parts=_OF_BRANCH,
+        ),
+        EndpointOperation(
+            "getObject",
+            "GET",
+            f"{_REFERENCE}/object",
+            "Read one object.",
+            ObjectAnswer,
+            StagingServer.get,
+            problems=_READ,
+            scope=_REPOSITORY,
+            query=ReadQuery,
+            parts=_OF_REFERENCE,
+        ),
+        EndpointOperation(
+            "listObjects",
+            "GET",
+            f"{_REFERENCE}/objects",
+            "List objects in the order of their keys' bytes.",
+            ListedAnswer,
+            StagingServer.list,
+            "Each page is of one instant. A page may have fewer objects than were asked for, and `more` says whether "
+            "others follow.",
+            problems=_READ,
+            scope=_REPOSITORY,
+            query=ObjectsQuery,
+            parts=_OF_REFERENCE,
+        ),
+    ),
+    StagingProblemAnswer,
+)
+"""The table of the endpoint: its routes and its document are made from these rows."""
