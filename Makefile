@@ -32,7 +32,7 @@ DEMO_FLAGS += --store $(STORE)
 endif
 
 ##@ Use
-.PHONY: help setup demo images
+.PHONY: help setup demo images node
 
 help: ## Explain the targets
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' Makefile
@@ -41,10 +41,13 @@ setup: $(STAMP) ## Virtual environment (.venv) and the programs of the control p
 
 demo: setup ## From a policy to reclaimed bytes on a real control plane, of logs that three owners write meanwhile (STORE=blocks, STORE=staging: a block store, a staging area on S3 and PostgreSQL; STORE=catalog: a catalog in etcd; KEEP=1 leaves it up, KUBECONFIG=... uses another cluster)
 	@$(BIN)/compactor local check
-	@$(BIN)/compactor demo $(DEMO_FLAGS)
+	@$(BIN)/python -m demos $(DEMO_FLAGS)
 
 images: setup ## The operator's and the worker's image as archives, with docker or buildah (ARGS="--only worker" for one)
-	@$(BIN)/compactor local images $(ARGS)
+	@$(BIN)/python -m tools.images $(ARGS)
+
+node: setup ## A cluster of one node on this machine, with kubelet and containerd (Linux, root; ARGS="up --detach", ARGS=status, ARGS=down)
+	@$(BIN)/python -m tools.node $(or $(ARGS),up)
 
 ##@ Develop
 .PHONY: quick test test-deep e2e e2e-deep check compiled figures simulate mutate bench bench-fleet fuzz format crds manifests kubeflow-answers lock
@@ -77,16 +80,16 @@ e2e-deep: export COMPACTION_TEST_DEPTH := deep
 # Images and volumes are on a disk, as on nodes.
 e2e e2e-deep: export TMPDIR := $(or $(TMPDIR),/tmp)
 e2e e2e-deep:
-	@$(BIN)/python -m compaction.local.node.prepare
+	@$(BIN)/python -m tools.node.prepare
 	@PYTHONPATH=tests $(BIN)/python -m node.kueue
 	@$(BIN)/python -m pytest tests/images tests/node $(ARGS)
 
 # mypy computes in one process, and what else there is to check beside it.
 check: setup ## ruff, mypy strict, generated files up to date, layers and house rules
-	@$(BIN)/ruff check operator tests examples
-	@$(BIN)/ruff format --check operator tests examples
+	@$(BIN)/ruff check operator tools demos tests examples
+	@$(BIN)/ruff format --check operator tools demos tests examples
 	@$(BIN)/mypy & types=$$!; failed=0; trap 'kill $$types 2>/dev/null || true' INT TERM; \
-	{ $(BIN)/compactor crds --check crds && $(BIN)/python -m compaction.local.shipped --check . && \
+	{ $(BIN)/compactor crds --check crds && $(BIN)/python -m tools.shipped --check . && \
 	$(BIN)/python -m pytest -q tests/house; } || failed=1; \
 	wait $$types || failed=1; exit $$failed
 
@@ -116,14 +119,14 @@ fuzz: setup ## Fuzz every parser, guided by coverage (T=seconds per target, ARGS
 	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(or $(T),30) $(ARGS)
 
 format: setup ## Format the code and sort the imports
-	@$(BIN)/ruff check --fix operator tests examples
-	@$(BIN)/ruff format operator tests examples
+	@$(BIN)/ruff check --fix operator tools demos tests examples
+	@$(BIN)/ruff format operator tools demos tests examples
 
 crds: setup ## Write crds/*.yaml again from the models
 	@$(BIN)/compactor crds --write crds
 
 manifests: crds ## Write manifests/install.yaml, the dashboard and the table in docs/metrics.md again
-	@$(BIN)/python -m compaction.local.shipped --write .
+	@$(BIN)/python -m tools.shipped --write .
 
 kubeflow-answers: setup ## Ask Kubeflow's release again what it makes of our applications (tests/kube/launchers/kubeflow/answers.json)
 	@$(KUBEFLOW) --record
@@ -153,7 +156,15 @@ distclean: clean ## Also remove the virtual environment (the cached control plan
 # PySpark is published as source only: it is built with the pinned build requirements, not with whatever is newest that day.
 # The package itself is editable, so only a change of its metadata or of the pins asks for a new installation. Both halves report
 # as they go, and a failure of either fails the target: then nothing is stamped and the next run tries again.
-$(STAMP): pyproject.toml $(LOCKS)
+# What no wheel holds is found in the checkout: tools, demos, and the example that a demo runs.
+define CHECKOUT_PATH
+import os, pathlib, sysconfig
+lines = os.getcwd(), os.path.join(os.getcwd(), "examples", "replicated-kv")
+pathlib.Path(sysconfig.get_path("purelib"), "checkout.pth").write_text("\n".join(lines) + "\n")
+endef
+export CHECKOUT_PATH
+
+$(STAMP): pyproject.toml $(LOCKS) Makefile
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or later with venv and pip found: install python3.11 and python3.11-venv, or set PYTHON=" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "[python] virtual environment in $(VENV), from $(PYTHON)"; "$(PYTHON)" -m venv $(VENV); }
 	@PYTHONPATH=operator $(BIN)/python -m compaction.local.programs.binaries & plane=$$!; \
@@ -161,6 +172,6 @@ $(STAMP): pyproject.toml $(LOCKS)
 	echo "[python] installing the pinned requirements"; \
 	$(PIP) install --quiet --require-hashes -r requirements-build.txt && \
 	$(PIP) install --quiet --require-hashes --no-build-isolation -r requirements-dev.txt && \
-	$(PIP) install --quiet --no-deps --no-build-isolation --editable . && echo "[python] ready" && $(BIN)/python -m compaction.local.programs.spark_archive || { kill $$plane 2>/dev/null; wait $$plane; exit 1; }; \
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable . && $(BIN)/python -c "$$CHECKOUT_PATH" && echo "[python] ready" && $(BIN)/python -m compaction.local.programs.spark_archive || { kill $$plane 2>/dev/null; wait $$plane; exit 1; }; \
 	wait $$plane
 	@touch $@

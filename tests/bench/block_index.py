@@ -17,8 +17,8 @@ from compaction.blocks.index.registering import BlockReplacement, register, repl
 from compaction.blocks.index.tables import IndexDatabase
 from compaction.blocks.model import Block
 from compaction.blocks.store import ensure_schema
-from compaction.local.servers.postgres import start_postgres
 from support.stores.block_index import NOON, a_block, output_of
+from tools.servers.postgres import start_postgres
 
 AT_ONCE = 1000
 FAN_IN = 20

@@ -19,7 +19,7 @@ from compaction.catalogs.log.watching import FIRST_PAGE, MOST_KEYS
 from compaction.catalogs.model.descriptors import hybrid, later
 from compaction.catalogs.model.entries import AlterTablePropertiesEntry, RenameTableEntry, Snapshot, VersionedUpdate
 from compaction.local.programs.binaries import ensure_binaries
-from compaction.local.servers.etcd import start_etcd
+from tools.servers.etcd import start_etcd
 
 DELAY = 500
 AT_ONCE = 60

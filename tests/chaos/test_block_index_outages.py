@@ -19,9 +19,9 @@ from compaction.blocks.index.live_blocks import live_blocks
 from compaction.blocks.index.registering import BlockReplacement, register, replace
 from compaction.blocks.index.tables import IndexDatabase
 from compaction.blocks.model import RowFingerprint
-from compaction.local.servers.postgres import PostgresServer
 from compaction.storage.errors import DatabaseError, DatabaseUnavailableError
 from support.stores.block_index import NOON, blocks_of, check, empty_postgres, output_of
+from tools.servers.postgres import PostgresServer
 
 SOURCES = blocks_of(*range(4))
 IDS = tuple(block.id for block in SOURCES)

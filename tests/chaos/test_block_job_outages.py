@@ -14,7 +14,6 @@ from compaction.api.enums import JobReason
 from compaction.api.job.job_status import JobReport, ReportOutcome
 from compaction.blocks.rewriting.rewriter import COMMIT_PATIENCE, BlockAttempt
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.local.servers.postgres import PostgresServer
 from compaction.worker.tasks import objects_place
 from support.faults.fault_proxy import Fault, FaultProxy
 from support.processes.worker_ports import FakeLease, ThreadEngine
@@ -22,6 +21,7 @@ from support.stores.block_index import check, empty_postgres
 from support.stores.block_jobs import assert_tidy, claim, job_of, orphans, run, secrets_of
 from support.stores.block_stores import content, fill
 from support.stores.s3 import S3
+from tools.servers.postgres import PostgresServer
 
 ALL = 1 << 20
 PASSING = [Fault.BUSY, Fault.BUSY_AFTER, Fault.RESET, Fault.RESET_AFTER, Fault.SILENT_AFTER, Fault.TRUNCATED]

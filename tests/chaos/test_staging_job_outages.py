@@ -16,7 +16,6 @@ from compaction.api.job.job_status import JobReport, ReportOutcome
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.core.planning.planner import JobInventory
 from compaction.core.reconcile.planning.replan import planner_of, spec_of
-from compaction.local.servers.postgres import PostgresServer
 from compaction.staging.adapter import open_adapter
 from compaction.staging.flows.area import Area
 from compaction.staging.flows.branching import Brancher, seal
@@ -32,6 +31,7 @@ from support.faults.fault_proxy import Fault, FaultProxy
 from support.processes.worker_ports import FakeLease, ThreadEngine
 from support.stores.s3 import S3
 from support.stores.staging_repos import framed
+from tools.servers.postgres import PostgresServer
 
 ALL = 1 << 20
 KEYS = 12

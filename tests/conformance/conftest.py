@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.local.servers.postgres import PostgresServer
 from compaction.segments.directory import fs
 from compaction.staging.store import StagingConnection
 from conformance.core import Core
@@ -25,6 +24,7 @@ from support.processes.worker_ports import ThreadEngine
 from support.programs import needs
 from support.stores.block_stores import empty_bucket, empty_folder
 from support.stores.s3 import S3
+from tools.servers.postgres import PostgresServer
 
 Open = Callable[[pytest.FixtureRequest, Path], AbstractContextManager[Harness]]
 

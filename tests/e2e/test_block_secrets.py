@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.local.servers.postgres import PostgresServer
 from support.cluster.by_kubectl import Cluster
 from support.cluster.manifests import block_policy_object
 from support.cluster.told import files_below, objects_of, session_of, shown_by, write_secret
@@ -17,6 +16,7 @@ from support.stores.block_index import empty_postgres
 from support.stores.block_stores import content, fill
 from support.stores.s3 import S3
 from support.time.waiting import eventually
+from tools.servers.postgres import PostgresServer
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.spark]
 

@@ -6,7 +6,6 @@ from contextlib import closing
 
 import pytest
 
-from compaction.local.servers.postgres import PostgresServer
 from compaction.staging.flows.reading import Reader
 from compaction.staging.flows.writing import Writer
 from compaction.staging.store import StagingConnection, StagingStore
@@ -17,6 +16,7 @@ from support.processes.operators import ACCOUNT, OperatorFleet
 from support.stores.s3 import S3
 from support.stores.staging_repos import framed, text_of
 from support.time.waiting import eventually
+from tools.servers.postgres import PostgresServer
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.spark]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from house.sources import PACKAGE, Module, read_examples, read_modules
+from house.sources import BESIDE, EXAMPLES, PACKAGE, Module, read_beside, read_modules
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +20,14 @@ def modules() -> list[Module]:
 @pytest.fixture(scope="session")
 def examples() -> list[Module]:
     """All modules of the examples."""
-    found = read_examples()
+    found = read_beside(*EXAMPLES)
     assert len(found) > 10, f"only {len(found)} modules: the house rules would check nothing"
+    return found
+
+
+@pytest.fixture(scope="session")
+def beside() -> list[Module]:
+    """All modules of packages in no wheel: examples, tools, demonstrations."""
+    found = read_beside(*BESIDE)
+    assert len(found) > 40, f"only {len(found)} modules: the house rules would check nothing"
     return found

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from house.sources import EXAMPLES, PACKAGE, ROOT
+from house.sources import BESIDE, PACKAGE, ROOT
 
 PAGES = ("README.md", "docs/*.md", "docs/design/*.md", "docs/runbooks/*.md", "examples/*/*.md")
 GENERATED = ("crds/*.yaml", "manifests/**/*.yaml", "manifests/**/*.json", "manifests/**/*.md")
@@ -106,7 +106,7 @@ def of_page(path: Path) -> Sentences:
 
 def public() -> Iterator[Sentences]:
     """All public sentences of the project, by file."""
-    for root in (PACKAGE, *EXAMPLES):
+    for root in (PACKAGE, *BESIDE):
         for path in sorted(root.rglob("*.py")):
             yield from of_module(path)
     for pattern in (*PAGES, *GENERATED):

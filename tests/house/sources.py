@@ -11,6 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "operator" / "compaction"
 EXAMPLES = (ROOT / "examples" / "replicated-kv" / "replicated_kv",)
 """Packages of examples: the same style, other imports (`test_layers`)."""
+BESIDE = (*EXAMPLES, ROOT / "tools", ROOT / "demos")
+"""Packages in no wheel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,6 @@ def read_modules() -> list[Module]:
     return [read_module(path) for path in sorted(PACKAGE.rglob("*.py"))]
 
 
-def read_examples() -> list[Module]:
-    """All modules of the examples, ordered by path."""
-    return [read_module(path, root) for root in EXAMPLES for path in sorted(root.rglob("*.py"))]
+def read_beside(*roots: Path) -> list[Module]:
+    """All modules of packages in no wheel, ordered by path."""
+    return [read_module(path, root) for root in roots for path in sorted(root.rglob("*.py"))]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from house.sources import EXAMPLES, PACKAGE, ROOT, Module
+from house.sources import BESIDE, PACKAGE, ROOT, Module
 
 LONGEST_FUNCTION = 70
 """Lines from `def` to the end, docstring not counted: what fits on a screen."""
@@ -74,7 +74,7 @@ def test_names_that_tests_take_from_modules_exist() -> None:
     """mypy reads what tests share, not the tests, and no program of the images: a name that moved would fail in the
     long run of all tests only, or on a node.
     """
-    roots = (PACKAGE.parent, ROOT / "tests", *(package.parent for package in EXAMPLES))
+    roots = (PACKAGE.parent, ROOT / "tests", *(package.parent for package in BESIDE))
     files = {path.relative_to(root).with_suffix("").parts: path for root in roots for path in root.rglob("*.py")}
     files |= {parts[:-1]: path for parts, path in files.items() if parts[-1] == "__init__"}
     tests = [path for path in (ROOT / "tests").rglob("*.py") if path.name.startswith(("test_", "conftest"))]

@@ -181,9 +181,6 @@ COMPOSED = (
     "compaction.cli.cluster",
     "compaction.cli.local.run",
     "compaction.kube.metrics.registry",
-    # Demonstrations and servers of tests.
-    "compaction.local.demo",
-    "compaction.local.servers",
 )
 """Where wings are put together; all else is of one wing, or of all."""
 
@@ -199,10 +196,12 @@ OF_EXAMPLES = (EXAMPLE, "compaction.errors", "compaction.segments")
 """Of the project an example uses one library, as its copy elsewhere would."""
 
 
-def test_examples_use_libraries_and_only_a_demo_uses_them(modules: list[Module], examples: list[Module]) -> None:
-    users = {m.name for m in modules if any(reaches(name, (EXAMPLE,)) for name in m.imports)}
+def test_examples_use_libraries_and_only_a_demo_uses_them(
+    modules: list[Module], beside: list[Module], examples: list[Module]
+) -> None:
+    users = {m.name for m in (*modules, *beside) if any(reaches(name, (EXAMPLE,)) for name in m.imports)}
     assert users
-    assert {name for name in users if not reaches(name, ("compaction.local.demo.segments",))} == set()
+    assert {name for name in users if not reaches(name, ("demos.segments", EXAMPLE))} == set()
     ours = {(m.name, name) for m in examples for name in m.imports if reaches(name, ("compaction", EXAMPLE))}
     assert len(ours) > 20
     assert {pair for pair in ours if not reaches(pair[1], OF_EXAMPLES)} == set()

@@ -24,7 +24,6 @@ from compaction.cli.local.run_view import OpenOthers, RunTables
 from compaction.core.doors import Door
 from compaction.core.kind import Kind
 from compaction.errors import CompactionError
-from compaction.local.demo.stage import Show
 from compaction.registry import KINDS
 from compaction.segments.errors import SegmentLogError
 from compaction.staging.errors import StagingStoreError
@@ -57,9 +56,8 @@ def api_module(kind: Kind) -> str:
 
 
 def rooms_of(kind: Kind) -> list[str]:
-    """The kind's wing, and the package of its demonstration."""
-    demo = [kind.doors.demo[1].name.rpartition(".")[0]] if kind.doors.demo is not None else []
-    return [type(kind).__module__.rpartition(".")[0], *demo]
+    """The kind's wing."""
+    return [type(kind).__module__.rpartition(".")[0]]
 
 
 def belongs_to(name: str, rooms: Iterable[str]) -> bool:
@@ -187,7 +185,7 @@ def test_what_is_like_a_name_of_a_kind_is_none() -> None:
 def test_every_room_of_a_kind_exists(modules: list[Module]) -> None:
     rooms = [room for kind in KINDS for room in rooms_of(kind)]
     assert [room for room in rooms if not any(belongs_to(one.name, (room,)) for one in modules)] == []
-    assert len(set(rooms)) == 2 * len(KINDS)
+    assert len(set(rooms)) == len(KINDS)
 
 
 # --- doors ----------------------------------------------------------------------------------------------------------
@@ -231,7 +229,6 @@ def test_every_door_resolves_and_satisfies_its_protocol(kind: Kind) -> None:
         assert returned(door.open()) == JobRunner.__name__
     assert lacks(doors.tables.open(), RunTables) == []
     assert doors.open_jobs is None or lacks(doors.open_jobs.open(), OpenOthers) == []
-    assert doors.demo is None or lacks(doors.demo[1].open(), Show) == []
     for command in (*doors.commands, *((doors.drill,) if doors.drill is not None else ())):
         assert isinstance(command.door.open(), click.Command)
 

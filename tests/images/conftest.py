@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from compaction.local.images.build import BuiltImage, Image, ensure_images
 from images.containers import Pod, Unpacked, unpack
 from support.cluster.control_plane import ControlPlane
+from tools.images.build import BuiltImage, Image, ensure_images
 
 SERVICE_ACCOUNT = "/run/secrets/kubernetes.io/serviceaccount"
 """Where /var/run leads to in the images: as a link it would lead out of an unpacked root."""

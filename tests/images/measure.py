@@ -15,8 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from compaction.local.images.build import Image, ensure_images
 from images.containers import Pod, Unpacked, unpack
+from tools.images.build import Image, ensure_images
 
 START = """
 from compaction.worker.spark.session import SparkEngine

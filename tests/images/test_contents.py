@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.images.build import CHECKOUT, RELEASE, BuiltImage, Image, package_sources, pip_settings, sources
 from images.containers import Unpacked
+from tools.images.build import CHECKOUT, RELEASE, BuiltImage, Image, package_sources, pip_settings, sources
 
 BOUNDS = {Image.OPERATOR: 400 << 20, Image.WORKER: 700 << 20}
 """Bytes of the archives, uncompressed; docs/images.md has what they are. Growth should be meant."""
@@ -83,9 +83,7 @@ def test_of_the_package_it_holds_what_reaches_its_build(image: Image, unpacked: 
     package = CHECKOUT / "operator/compaction"
     assert found == {path.relative_to(package) for path in sources(image) if package in path.parents}
     assert {path.parts[0] for path in found} >= {"blocks", "catalogs", "cli", "kube", "segments", "staging", "worker"}
-    assert not {path.parts[:2] for path in found} & {
-        ("local", name) for name in ("cluster", "demo", "node", "programs")
-    }
+    assert not {path.parts[:2] for path in found} & {("local", name) for name in ("cluster", "programs")}
 
 
 def test_the_worker_has_the_jars_that_are_named_and_no_more(worker: Unpacked) -> None:

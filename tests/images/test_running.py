@@ -53,7 +53,7 @@ def test_the_version_is_said_on_a_read_only_root(image: str, request: pytest.Fix
 
 
 @pytest.mark.parametrize("image", ["operator", "worker"])
-@pytest.mark.parametrize("command", ["demo", "drill", "local"])
+@pytest.mark.parametrize("command", ["drill", "local"])
 def test_a_command_for_workstations_says_where_it_is_available(
     image: str, command: str, request: pytest.FixtureRequest
 ) -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from compaction.local.cluster.control_plane import RunningControlPlane, start_control_plane
 from compaction.local.programs.binaries import Binaries
-from compaction.local.shipped.files import render
 from support.cluster.control_plane import ControlPlane
 from support.cluster.rendered import documents
 from support.time.waiting import eventually
+from tools.shipped.files import render
 
 #: What an API server makes for itself, some of it a second after it is ready.
 SERVERS_OWN = (

@@ -24,13 +24,13 @@ from compaction.api.catalog.reasons import Reason
 from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType
 from compaction.local.programs.binaries import Binaries
-from compaction.local.servers.versitygw import free_port
 from support.catalogs.etcd_members import Members, etcd_members
 from support.cluster.by_kubectl import Cluster
 from support.cluster.command_users import PROGRAMS
 from support.cluster.rendered import MANIFESTS, ROOT
 from support.processes.operators import ACCOUNT, OperatorFleet, fleet_in
 from support.time.waiting import eventually
+from tools.servers.versitygw import free_port
 
 pytestmark = pytest.mark.apiserver
 

@@ -9,8 +9,8 @@ import pytest
 from prometheus_client import Metric
 
 from compaction.kube.metrics.registry import Metrics
-from compaction.local.shipped import dashboard
 from manifests.promrules import Promtool
+from tools.shipped import dashboard
 
 WORD = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 OURS = ("compaction_", "workqueue_", "rest_client_", "leader_election_")

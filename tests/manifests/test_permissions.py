@@ -20,8 +20,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from compaction.local.cluster.control_plane import start_control_plane
 from compaction.local.programs.binaries import Binaries
-from compaction.local.shipped import dashboard
-from compaction.local.shipped.files import render
 from support.cluster.audit import Use, account, granted, roles_of, uses
 from support.cluster.by_kubectl import Cluster, LogRoot
 from support.cluster.catalog_manifests import catalog_object
@@ -30,6 +28,8 @@ from support.cluster.kstatus import KStatus, kstatus
 from support.cluster.rendered import CLUSTER, MANIFESTS, NAMESPACED, documents
 from support.processes.operators import OperatorFleet, OperatorProcess
 from support.time.waiting import eventually
+from tools.shipped import dashboard
+from tools.shipped.files import render
 
 pytestmark = pytest.mark.apiserver
 

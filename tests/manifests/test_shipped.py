@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from compaction.local.errors import ShippedFilesError
-from compaction.local.shipped import ShippedFile, drifted, files, shipped_files, write_files
-from compaction.local.shipped.__main__ import main
-from compaction.local.shipped.files import INSTALL, INSTALL_HEADER, METADATA, METRICS_PAGE, RULES
 from support.cluster.rendered import NAMESPACED, ROOT, documents
+from tools.shipped import ShippedFile, drifted, files, shipped_files, write_files
+from tools.shipped.__main__ import main
+from tools.shipped.files import INSTALL, INSTALL_HEADER, METADATA, METRICS_PAGE, RULES
 
 
 def copy_of_the_checkout(root: Path) -> None:

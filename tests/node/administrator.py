@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compaction.local.node.running import RunningNode
 from node.on_node import plane_of
+from tools.node.running import RunningNode
 
 
 def kubectl(

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.node.running import RunningNode
-from compaction.local.node.start import start_node
 from compaction.local.processes.process import cache_directory
 from node.host_state import HostState, assert_no_trace, look
 from node.on_node import Installation, installed
 from node.private_servers import PrivateServers, private_servers
 from support.depth import DEPTH, Depth
+from tools.node.running import RunningNode
+from tools.node.start import start_node
 
 DIRECTORY_VARIABLE = "COMPACTION_NODE_DIR"
 

@@ -7,9 +7,9 @@ import subprocess
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from compaction.local.node import places
-from compaction.local.node.places import CGROUPS, NodeLayout
 from support.time.waiting import eventually
+from tools.node import places
+from tools.node.places import CGROUPS, NodeLayout
 
 VOLATILE = (
     "fs/aio-nr",

@@ -22,13 +22,13 @@ from typing import Any, Final
 
 import yaml
 
-from compaction.local.node.places import NODE_ADDRESS
-from compaction.local.node.running import import_archive, write_archive
 from compaction.local.programs import gobuild
 from node.on_node import NAMESPACE, Installation
 from support.cluster.by_kubectl import Object
 from support.cluster.control_plane import ControlPlane
 from support.pinned_modules import PinnedModule, kept, made_once
+from tools.node.places import NODE_ADDRESS
+from tools.node.running import import_archive, write_archive
 
 MODULE: Final = PinnedModule("sigs.k8s.io/kueue", Path(__file__).with_name("gomodules") / "kueue")
 PACKAGE: Final = "cmd/kueue"

@@ -20,12 +20,12 @@ from compaction.errors import ForbiddenError, InvalidObjectError
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection, static_token
 from compaction.kube.client.transport import LEASES, Resource
-from compaction.local.node.places import NODE_ADDRESS
-from compaction.local.node.running import RunningNode
 from compaction.local.tenants import EDITOR, TenantAttempt, TenantTable, as_root, pod, with_the_node
 from node.on_node import CLAIM, MOUNT, small
 from support.cluster.by_kubectl import Cluster, Object
 from support.time.waiting import eventually
+from tools.node.places import NODE_ADDRESS
+from tools.node.running import RunningNode
 
 MALLORY: Final = "mallory"
 AGENT: Final = "mallory"

@@ -18,9 +18,9 @@ from ipaddress import ip_network
 from itertools import product
 from typing import Any, Final
 
-from compaction.local.node.places import PODS
-from compaction.local.node.prepare import Report, ensure_packages
-from compaction.local.node.running import RunningNode
+from tools.node.places import PODS
+from tools.node.prepare import Report, ensure_packages
+from tools.node.running import RunningNode
 
 Object = Mapping[str, Any]
 

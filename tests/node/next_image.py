@@ -10,7 +10,7 @@ from email import message_from_bytes
 from pathlib import Path
 from typing import IO
 
-from compaction.local.node.running import add_file
+from tools.node.running import add_file
 
 NEXT = "999.0.0"
 

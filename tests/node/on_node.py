@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compaction.local.images.build import ensure_images
-from compaction.local.node.places import NODE_NAME
-from compaction.local.node.running import CTR, RunningNode, import_archive
 from compaction.local.programs.binaries import find_binaries
 from compaction.segments.directory import lock
 from support.cluster.by_kubectl import Cluster, LogRoot, Object, condition
 from support.cluster.control_plane import ControlPlane
 from support.time.waiting import eventually
+from tools.images.build import ensure_images
+from tools.node.places import NODE_NAME
+from tools.node.running import CTR, RunningNode, import_archive
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = "storage"

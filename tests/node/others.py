@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from compaction.local.node.running import TOOLS_IMAGE
 from node.on_node import Installation
 from support.cluster.by_kubectl import Object
+from tools.node.running import TOOLS_IMAGE
 
 FOREVER = "sleep 100000"
 

@@ -20,12 +20,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from compaction.local.cluster.certs import Authority, ensure_authority
-from compaction.local.node.places import NODE_ADDRESS
-from compaction.local.node.prepare import Report, ensure_packages
-from compaction.local.node.running import RunningNode
 from compaction.local.programs.binaries import find_binaries
-from compaction.local.servers.versitygw import REGION
 from support.time.waiting import eventually
+from tools.node.places import NODE_ADDRESS
+from tools.node.prepare import Report, ensure_packages
+from tools.node.running import RunningNode
+from tools.servers.versitygw import REGION
 
 S3_PORT, POSTGRES_PORT, ETCD_PORT = 7443, 7432, 7379
 POSTGRES = "/usr/lib/postgresql/15/bin"

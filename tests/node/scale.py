@@ -21,12 +21,12 @@ from typing import Any
 from bench.block_scale import FILES, MEMORY, registered
 from bench.harness import Machine
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.local.node.start import start_node
 from compaction.local.processes.process import cache_directory
 from node.on_node import CLAIM, MOUNT, Installation, give_to_pods, installed, small
 from node.test_blocks import block_stores_allowed
 from support.cluster.told import write_secret
 from support.time.waiting import eventually
+from tools.node.start import start_node
 
 PATIENCE = 1200.0
 EXECUTORS = (1, 2)

@@ -14,7 +14,7 @@ from pathlib import Path
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from compaction.local.node import cgroups
+from tools.node import cgroups
 
 cgroups.ROOT = Path(sys.argv[1])
 name = sys.argv[2]

@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from compaction.kube.launchers.pods import GRACE_SECONDS
-from compaction.local.images.build import Image, ensure_images
-from compaction.local.node.places import NODE_NAME
-from compaction.local.node.running import full_name, import_archive
-from compaction.local.node.servers import API_SERVER
 from compaction.segments.commit import fence
 from compaction.segments.generate import Pattern
 from node.next_image import NEXT, write_next
@@ -27,6 +23,10 @@ from node.on_node import (
 from support.cluster.by_kubectl import LogRoot, Object, condition
 from support.depth import at_depth
 from support.time.waiting import eventually
+from tools.images.build import Image, ensure_images
+from tools.node.places import NODE_NAME
+from tools.node.running import full_name, import_archive
+from tools.node.servers import API_SERVER
 
 
 def much_to_do(installation: Installation, policy: str) -> LogRoot:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.node.places import NodeLayout
 from node.host_state import OTHERS_GO, HostState, of_others, processes_in, traces
 from support.time.waiting import eventually
+from tools.node.places import NodeLayout
 
 NAMES = [field.name for field in fields(HostState)]
 SAME = HostState(**{name: frozenset({f"{name} of before"}) for name in NAMES})

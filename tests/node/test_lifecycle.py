@@ -13,14 +13,14 @@ import pytest
 
 from compaction.local.cluster.control_plane import read_state
 from compaction.local.errors import NodeError
-from compaction.local.node import places
-from compaction.local.node.places import NodeLayout
-from compaction.local.node.running import TOOLS_IMAGE, RunningNode, adopt
-from compaction.local.node.start import start_node, stop_node
 from node.administrator import kubectl
 from node.host_state import HostState, assert_no_trace, look, processes_in
 from support.depth import at_depth
 from support.time.waiting import eventually
+from tools.node import places
+from tools.node.places import NodeLayout
+from tools.node.running import TOOLS_IMAGE, RunningNode, adopt
+from tools.node.start import start_node, stop_node
 
 POD = f"""
 apiVersion: v1
@@ -57,7 +57,7 @@ def assert_no_trace_of(directory: Path) -> None:
 
 
 def starter(directory: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "compaction.cli.main", "local", "up", "--node", "--state-dir", str(directory)]
+    command = [sys.executable, "-m", "tools.node", "up", "--state-dir", str(directory)]
     return subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -110,7 +110,7 @@ ENDS = at_depth(short=[signal.SIGKILL], deep=[signal.SIGINT, signal.SIGTERM, sig
 @pytest.mark.parametrize("number", ENDS)
 def test_the_command_takes_its_node_along(separate: Path, number: signal.Signals) -> None:
     """Also when it is killed without a word: the keeper hears of it from the kernel."""
-    command = starter(separate.parent)
+    command = starter(separate)
     assert command.stdout is not None
     assert command.stdout.readline().startswith("export KUBECONFIG=")
     assert processes_in(separate) != []
@@ -120,7 +120,7 @@ def test_the_command_takes_its_node_along(separate: Path, number: signal.Signals
 
 
 def test_interrupted_while_starting_nothing_is_left(separate: Path) -> None:
-    command = starter(separate.parent)
+    command = starter(separate)
     eventually(lambda: (separate / "fresh" / "plan.json").exists() or command.poll() is not None, "the node to start")
     command.send_signal(signal.SIGINT)
     command.communicate(timeout=60)

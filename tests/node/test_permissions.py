@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import json
 
-from compaction.local.node.running import RunningNode
 from node.mallory import AGENT
 from node.on_node import NAMESPACE, Installation
 from support.cluster.audit import account, granted, uses
+from tools.node.running import RunningNode
 
 EXECUTORS = "role/compaction-worker-executors"
 

@@ -12,8 +12,6 @@ import pytest
 import yaml
 
 from compaction.local.cluster.certs import write_private
-from compaction.local.node.places import NODE_NAME
-from compaction.local.node.servers import KUBELET
 from node.on_node import NAMESPACE, PATIENCE, Installation
 from node.others import container_state, other_pod, priority_class
 from node.test_compaction import at_work, await_done
@@ -21,6 +19,8 @@ from node.test_launchers import in_bytes, of, without_executors
 from support.cluster.by_kubectl import Object
 from support.depth import at_depth
 from support.time.waiting import eventually
+from tools.node.places import NODE_NAME
+from tools.node.servers import KUBELET
 
 SPARE, ROOM, HOLDS = 1 << 30, 400 << 20, 600 << 20
 """Bytes: what the kubelet keeps free for pods, what they have left, and what a hog among them takes of it."""

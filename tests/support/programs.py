@@ -28,9 +28,9 @@ import pytest
 
 from compaction.local.errors import BinaryError
 from compaction.local.processes.process import GUARD, ProcessId, exclusive
-from compaction.local.programs.promtool import ensure_promtool, find_promtool
-from compaction.local.servers.versitygw import ensure_versitygw, find_versitygw
 from support.cluster.prometheus_operator import ensure_definitions, find_definitions
+from tools.promtool import ensure_promtool, find_promtool
+from tools.servers.versitygw import ensure_versitygw, find_versitygw
 
 Report = Callable[[str], None]
 STATE_INPUT: Final = "programs"

@@ -18,5 +18,4 @@ BLOCK_DOORS: Final = Doors(
             Door("compaction.blocks.cli.commands:group"),
         ),
     ),
-    demo=("blocks", Door("compaction.local.demo.blocks.run:show")),
 )

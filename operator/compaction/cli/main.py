@@ -51,7 +51,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "compaction.cli.local.drill:group",
         "Prove on your own cluster what workers and tenants cannot do.",
     ),
-    "demo": ("compaction.cli.local.demo:command", "Show the way from a policy to reclaimed bytes."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it."""
 
@@ -89,12 +88,19 @@ def main(argv: list[str] | None = None) -> int:
     """
     if argv is None:
         pause_collector()
+    return run(cli, called_as(sys.argv[0]), argv)
+
+
+def run(command: click.Command, program: str, argv: list[str] | None = None) -> int:
+    """Run a command and return its exit code. `program`: its name in help and usage; `argv`: this process's words
+    unless given.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A path is bytes; one that the terminal's encoding has no letters for is written out, and is no error.
             stream.reconfigure(errors="backslashreplace")
     try:
-        result: Any = cli.main(args=argv, prog_name=called_as(sys.argv[0]), standalone_mode=False)
+        result: Any = command.main(args=argv, prog_name=program, standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return error.exit_code

@@ -46,7 +46,6 @@ class Doors:
     tables: `cli.local.run_view.RunTables`, what `compactor run` shows.
     open_jobs: `cli.local.run_view.OpenOthers`; None for a kind whose claims say themselves who has them.
     commands: of the command line.
-    demo: `local.demo.stage.Show`, and its name in `compactor demo --store`.
     drill: a click command of `compactor drill`, if the kind has one.
     preloaded: modules that every Spark task of the kind needs, and that load fast enough to be loaded before the first
         job of a worker, whatever its kind.
@@ -57,6 +56,5 @@ class Doors:
     tables: Door
     open_jobs: Door | None = None
     commands: tuple[CommandDoor, ...] = ()
-    demo: tuple[str, Door] | None = None
     drill: CommandDoor | None = None
     preloaded: tuple[Door, ...] = ()

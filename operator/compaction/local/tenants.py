@@ -28,7 +28,6 @@ from compaction.errors import ApiError, ForbiddenError, InvalidObjectError, NotF
 from compaction.kube.client.api import ApiClient
 from compaction.kube.client.config import ApiConnection
 from compaction.kube.client.transport import CATALOG_COMPACTIONS, COMPACTION_POLICIES, LEASES, PODS, Obj, Resource
-from compaction.local.demo.proving import Check
 from compaction.local.errors import DrillError
 
 EDITOR: Final = "compaction-editor"
@@ -38,6 +37,15 @@ SETTLE_SECONDS: Final = 30.0
 _PAUSE: Final = 0.5
 _POD_SECURITY: Final = "violates PodSecurity"
 """Where the namespace enforces it, it refuses a pod before an admission policy does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One claim of a drill or a demonstration, whether it holds, and the fact that shows it."""
+
+    claim: str
+    holds: bool
+    fact: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ SEGMENT_DOORS: Final = Doors(
             Door("compaction.segments.cli.commands:group"),
         ),
     ),
-    demo=("logs", Door("compaction.local.demo.segments.run:show")),
     preloaded=(Door("compaction.segments.rewriting.task"),),
     drill=CommandDoor(
         "fencing",

@@ -17,5 +17,4 @@ STAGING_DOORS: Final = Doors(
             Door("compaction.staging.cli.commands:group"),
         ),
     ),
-    demo=("staging", Door("compaction.local.demo.staging.run:show")),
 )

@@ -15,10 +15,10 @@ from compaction.catalogs.errors import CatalogLogAccessError, CatalogLogError
 from compaction.catalogs.log.etcd.gateway import GatewayClient
 from compaction.catalogs.log.etcd.wire import EtcdSettings, Tls
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
-from compaction.local.servers.etcd import start_etcd
 from support.catalogs.etcd_members import QUICK, Members, etcd_members
 from support.catalogs.etcd_users import PASSWORD, USER, nameless, with_users
 from support.catalogs.logs import at, fill, until, update, versions, wait_for, watched
+from tools.servers.etcd import start_etcd
 
 PREFIX = "/catalogs/orders"
 

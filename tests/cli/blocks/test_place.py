@@ -13,9 +13,9 @@ from compaction.blocks.cli import options as blocks_options
 from compaction.blocks.cli.commands import group
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.local.cluster.certs import ensure_authority
-from compaction.local.servers.postgres import PostgresServer
 from support.stores.block_commands import BlockCommands, in_folder
 from support.stores.s3 import S3
+from tools.servers.postgres import PostgresServer
 
 PASSWORD = "hunter2-and-more"
 INDEX = f"postgresql://somebody:{PASSWORD}@127.0.0.1:1/blocks"

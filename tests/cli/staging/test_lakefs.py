@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from compaction.local.servers.postgres import PostgresServer
 from compaction.staging.cli.commands import group
 from compaction.staging.cli.lakefs import merge as merge_command
 from compaction.staging.format.messages import bytes_field
@@ -23,6 +22,7 @@ from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.objects.store import open_objects
 from support.stores.lakefs_server import LakeFsServer
 from support.stores.staging_repos import SMALL_RANGES, StagingRepo
+from tools.servers.postgres import PostgresServer
 
 AT_ONCE = ("--quiet", "0s", "--busy", "0s")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from compaction.cli.main import completions
-from compaction.local.servers.postgres import PostgresServer
 from support.stores.s3 import S3
 from support.stores.staging_commands import REPOSITORY, StagingCommands
+from tools.servers.postgres import PostgresServer
 
 
 def test_options_win_over_the_environment(staging: StagingCommands, tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from compaction.local.programs.binaries import Binaries
-from compaction.local.servers.etcd import LocalEtcd, start_etcd
 from support.catalogs.etcd_members import Members, etcd_members
 from support.cluster.by_kubectl import Cluster
 from support.cluster.orders import Orders, orders
 from support.processes.operators import ACCOUNT, OperatorFleet, fleet_in
+from tools.servers.etcd import LocalEtcd, start_etcd
 
 
 @pytest.fixture(scope="module")

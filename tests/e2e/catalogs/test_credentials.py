@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.servers.etcd import LocalEtcd
 from support.catalogs.etcd_users import PASSWORD, USER, nameless, with_users
 from support.cluster.by_kubectl import Cluster
 from support.cluster.orders import LOG_SECRET, ROOT, TOKEN_SECRET, Orders, orders
 from support.cluster.told import files_below, objects_of, write_secret
 from support.processes.operators import ACCOUNT, OperatorFleet
 from support.stores.ingest import SECRET
+from tools.servers.etcd import LocalEtcd
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]
 

@@ -11,7 +11,7 @@ import pytest
 from compaction.local.cluster.control_plane import read_state
 from compaction.local.processes.process import ProcessId
 
-COMMAND = [sys.executable, "-m", "compaction.cli.main", "demo"]
+COMMAND = [sys.executable, "-m", "demos"]
 
 
 def started_in(directory: Path) -> list[ProcessId]:

@@ -1,4 +1,4 @@
-"""`compactor demo` itself, whole: it ends with every claim held, and it leaves nothing behind. That it is kept running
+"""`python -m demos` itself, whole: it ends with every claim held, and it leaves nothing behind. That it is kept running
 when asked to is tried where there is more to keep (test_demo_blocks.py), that it is interrupted in test_interrupted.py.
 """
 
@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from compaction.local.demo.cluster import leftover_workers
+from demos.cluster import leftover_workers
 from local.demo.demos import COMMAND, running_below, started_in
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.spark, pytest.mark.usefixtures("binaries")]

@@ -12,8 +12,8 @@ import pytest
 
 from compaction.api.enums import JobState
 from compaction.api.job.job import CompactionJob
-from compaction.local.demo.cluster import Accident, DemoCluster, DemoObservation
 from compaction.local.processes.process import ProcessId
+from demos.cluster import Accident, DemoCluster, DemoObservation
 
 
 @pytest.fixture

@@ -16,16 +16,16 @@ from compaction.api.policy.policy import CompactionPolicy
 from compaction.blocks.model import Block, RowFingerprint
 from compaction.blocks.reader import BlockReader
 from compaction.blocks.store import BlockStore
-from compaction.local.demo import stage
-from compaction.local.demo.blocks import writers
-from compaction.local.demo.blocks.proof import StoreFacts, Stray, compare, look
-from compaction.local.demo.blocks.run import Cast
-from compaction.local.demo.blocks.writers import DAMAGED, TOP_LEVEL, BlockWriter, Ledger, LedgerEntries, Tenant, writing
-from compaction.local.demo.cluster import DemoCluster
-from compaction.local.demo.proving import proving
-from compaction.local.demo.scenes import find_leaks
 from compaction.local.errors import ControlPlaneError
 from compaction.local.processes.process import ProcessId
+from demos import stage
+from demos.blocks import writers
+from demos.blocks.proof import StoreFacts, Stray, compare, look
+from demos.blocks.run import Cast
+from demos.blocks.writers import DAMAGED, TOP_LEVEL, BlockWriter, Ledger, LedgerEntries, Tenant, writing
+from demos.cluster import DemoCluster
+from demos.proving import proving
+from demos.scenes import find_leaks
 from support.programs import needs
 from support.stores.block_churn import compact, sweep
 from support.stores.block_index import a_block

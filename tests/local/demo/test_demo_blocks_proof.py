@@ -14,11 +14,11 @@ from rich.console import Console
 from compaction.api.job.job import CompactionJob
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.blocks.model import Block, RowFingerprint
-from compaction.local.demo import scenes
-from compaction.local.demo.blocks import proof, run, writers
-from compaction.local.demo.blocks.proof import BlockProver, ProvedContent, StoreFacts, Stray
-from compaction.local.demo.blocks.writers import NOISY, SHARD, TOP_LEVEL, Ledger, LedgerEntries
-from compaction.local.demo.cluster import Accident, DemoCluster, DemoObservation
+from demos import scenes
+from demos.blocks import proof, run, writers
+from demos.blocks.proof import BlockProver, ProvedContent, StoreFacts, Stray
+from demos.blocks.writers import NOISY, SHARD, TOP_LEVEL, Ledger, LedgerEntries
+from demos.cluster import Accident, DemoCluster, DemoObservation
 from support.stores.block_index import a_block
 
 NOW = "2026-01-01T00:00:00Z"

@@ -19,11 +19,13 @@ from compaction.catalogs.model.applying import applied
 from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.descriptors import hybrid
 from compaction.catalogs.model.entries import VersionedUpdate
-from compaction.cli.local.demo import DEMOS
-from compaction.local.demo.catalog import nodes, run
-from compaction.local.demo.catalog.history import Author, StoredVersions, opened, stored
-from compaction.local.demo.catalog.nodes import Model, Node, digest, start_node, wait_ready
-from compaction.local.demo.catalog.proof import (
+from compaction.local.errors import DemoError
+from compaction.local.programs.binaries import Binaries
+from demos.__main__ import DEMOS
+from demos.catalog import nodes, run
+from demos.catalog.history import Author, StoredVersions, opened, stored
+from demos.catalog.nodes import Model, Node, digest, start_node, wait_ready
+from demos.catalog.proof import (
     CatalogProver,
     CatalogStory,
     PinScene,
@@ -33,13 +35,13 @@ from compaction.local.demo.catalog.proof import (
     shows,
     since_of,
 )
-from compaction.local.demo.proving import proving
-from compaction.local.errors import DemoError
-from compaction.local.programs.binaries import Binaries
-from compaction.local.servers.etcd import LocalEtcd, start_etcd
+from demos.proving import proving
+from demos.stage import Show
+from house.test_seam import lacks
 from support.catalogs.worlds import World
 from support.cluster.catalog_manifests import catalog_object
 from support.time.waiting import eventually
+from tools.servers.etcd import LocalEtcd, start_etcd
 
 
 def written(count: int) -> list[Catalog]:
@@ -220,7 +222,9 @@ def test_a_version_further_than_the_rules_say_is_noticed(versions: list[Catalog]
 
 def test_the_demo_is_offered_beside_those_of_the_kinds() -> None:
     assert list(DEMOS) == ["logs", "blocks", "staging", "catalog"]
-    assert DEMOS["catalog"].open() is run.show
+    assert DEMOS["catalog"] is run.show
+    for show in DEMOS.values():
+        assert lacks(show, Show) == []
 
 
 def test_the_manifest_is_one_that_the_operator_takes() -> None:
@@ -260,7 +264,7 @@ def test_what_is_written_is_read_cut_and_counted(
         "CHECKPOINT_AT": 10, "FIRST_TRANSACTION_AT": 12, "SECOND_TRANSACTION_AT": 14, "INDEX_AT": 16,
     }.items():  # fmt: skip
         monkeypatch.setattr(nodes, name, version)
-    monkeypatch.setattr("compaction.local.demo.catalog.history.VERSIONS", 20)
+    monkeypatch.setattr("demos.catalog.history.VERSIONS", 20)
     told: list[str] = []
     with (
         started(tmp_path, nodes.NODES[1]) as other,

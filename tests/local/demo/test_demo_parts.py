@@ -16,17 +16,17 @@ from rich.console import Console
 
 from compaction.api.job.job import CompactionJob
 from compaction.api.policy.policy import CompactionPolicy
-from compaction.local.demo import cluster, scenes
-from compaction.local.demo.cluster import Accident, DemoCluster, DemoObservation
-from compaction.local.demo.segments import owners, proof, run
-from compaction.local.demo.segments import proof as losses_module
-from compaction.local.demo.segments.proof import KeyReader, Loss
-from compaction.local.demo.segments.run import LogScene, proof_table, receipts_table
-from compaction.local.demo.stage import DemoStage, stop_servers
 from compaction.local.errors import DemoError
 from compaction.local.processes.process import ProcessId, wait_gone
 from compaction.segments.generate import CorruptedAt, corrupt_entry, generate_log
 from compaction.segments.reading.view import open_log
+from demos import cluster, scenes
+from demos.cluster import Accident, DemoCluster, DemoObservation
+from demos.segments import owners, proof, run
+from demos.segments import proof as losses_module
+from demos.segments.proof import KeyReader, Loss
+from demos.segments.run import LogScene, proof_table, receipts_table
+from demos.stage import DemoStage, stop_servers
 from replicated_kv.errors import UnavailableError
 from replicated_kv.messages import Status
 from replicated_kv.workload import Comparison, Workload

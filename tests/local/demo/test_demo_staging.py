@@ -1,4 +1,4 @@
-"""`compactor demo --store staging` itself, whole: it ends with every claim held, and nothing is left when it is taken
+"""`python -m demos --store staging` itself, whole: it ends with every claim held, and nothing is left when it is taken
 down.
 """
 

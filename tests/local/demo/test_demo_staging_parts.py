@@ -10,11 +10,15 @@ import pytest
 import yaml
 
 from compaction.api.policy.policy import CompactionPolicy
-from compaction.local.demo.proving import proving
-from compaction.local.demo.staging import writers
-from compaction.local.demo.staging.proof import due, left_over, list_logs, look
-from compaction.local.demo.staging.run import StagingCast
-from compaction.local.demo.staging.writers import (
+from compaction.local.errors import DemoError
+from compaction.staging.compaction import claim, rewrite, swap_base, work_on
+from compaction.staging.format.columns import TOMBSTONE, RecordColumns
+from compaction.staging.store import StagingConnection, StagingStore
+from demos.proving import proving
+from demos.staging import writers
+from demos.staging.proof import due, left_over, list_logs, look
+from demos.staging.run import StagingCast
+from demos.staging.writers import (
     BRANCHES,
     CLEANUP,
     COMMITTED,
@@ -31,10 +35,6 @@ from compaction.local.demo.staging.writers import (
     key_of,
     writing,
 )
-from compaction.local.errors import DemoError
-from compaction.staging.compaction import claim, rewrite, swap_base, work_on
-from compaction.staging.format.columns import TOMBSTONE, RecordColumns
-from compaction.staging.store import StagingConnection, StagingStore
 from support.time.waiting import eventually
 
 SMALL_LOGS, SMALL_TABLES = 3000, 2000
@@ -45,7 +45,7 @@ def cast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StagingCas
     """The demo's repository with a few thousand records, on SQLite and a folder."""
     total = SMALL_LOGS + SMALL_TABLES
     for module in ("entries", "cast", "model", "prover", "writers"):
-        place = f"compaction.local.demo.staging.{module}"
+        place = f"demos.staging.{module}"
         for name, value in (("LOGS", SMALL_LOGS), ("TABLES", SMALL_TABLES), ("TOTAL", total)):
             monkeypatch.setattr(f"{place}.{name}", value, raising=False)
     store = StagingStore.open(StagingConnection(f"sqlite:///{tmp_path / 'kv.db'}"))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from compaction.local.demo.blocks.run import BLOCKS_STATUS
-from compaction.local.demo.segments.run import QUARANTINED
-from compaction.local.demo.staging.run import STAGING_STATUS
+from demos.blocks.run import BLOCKS_STATUS
+from demos.segments.run import QUARANTINED
+from demos.staging.run import STAGING_STATUS
 
 CRD = Path(__file__).parents[3] / "crds" / "compaction.dev_compactionpolicies.yaml"
 _RANGE = re.compile(r"\{range \.([\w.]+)\[\*\]\}(.*?)\{end\}", re.ASCII)

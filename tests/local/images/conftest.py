@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.images.build import Image, sources
 from house.sources import PACKAGE
+from tools.images.build import Image, sources
 
 
 @pytest.fixture(scope="module")

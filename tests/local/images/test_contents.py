@@ -11,16 +11,14 @@ from pathlib import Path
 import pytest
 
 from compaction.cli.main import COMMANDS
-from compaction.local.images.build import CHECKOUT, IGNORED, Image, reaches_build, sources
 from house.sources import PACKAGE, read_modules
+from tools.images.build import CHECKOUT, IGNORED, Image, reaches_build, sources
 
 WORKSTATION = (
-    "compaction.segments.drill", "compaction.local.cluster", "compaction.local.demo", "compaction.local.images",
-    "compaction.local.node", "compaction.local.programs", "compaction.local.servers", "compaction.local.shipped",
-    "compaction.local.tenants",
+    "compaction.segments.drill", "compaction.local.cluster", "compaction.local.programs", "compaction.local.tenants",
 )  # fmt: skip
-"""Rooms of demonstrations, a local cluster, and programs that are built here."""
-AWAY = ("local", "drill", "demo")
+"""Parts of the package for a local cluster, drills, and programs that are built here."""
+AWAY = ("local", "drill")
 """Commands that an image does not have."""
 ENTRY_POINTS = (
     "compaction.cli.main", "compaction.cli.main",

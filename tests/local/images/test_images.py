@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from compaction.local.errors import ImageError
-from compaction.local.images import build
-from compaction.local.images.build import CHECKOUT, Image, content_key, sources
-from compaction.local.images.engine import BUILDAH_PACKAGES, Build, Buildah, Docker, find_engine, run
-from compaction.local.node.prepare import PACKAGES
+from tools.images import build
+from tools.images.build import CHECKOUT, Image, content_key, sources
+from tools.images.engine import BUILDAH_PACKAGES, Build, Buildah, Docker, find_engine, run
+from tools.node.prepare import PACKAGES
 
 Programs = Callable[..., Path]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.images.build import CHECKOUT
+from tools.images.build import CHECKOUT
 
 RUNS = {
     "operator": (

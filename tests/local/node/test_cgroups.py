@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compaction.local.errors import NodeError
-from compaction.local.node import places, prepare
+from tools.node import places, prepare
 
 CONTROLLERS = "cpuset cpu io memory hugetlb pids rdma misc"
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from compaction.local.errors import NodeError
-from compaction.local.node import keeper, places, prepare
-from compaction.local.node.places import NodeLayout
-from compaction.local.node.running import full_name, mounts_below, write_archive
-from compaction.local.node.start import start_node, stop_node
+from tools.node import keeper, places, prepare
+from tools.node.places import NodeLayout
+from tools.node.running import full_name, mounts_below, write_archive
+from tools.node.start import start_node, stop_node
 
 
 def test_without_root_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,8 +35,8 @@ def test_a_service_manager_would_start_what_is_installed_so_it_is_only_named(
 
 
 def test_a_directory_that_the_node_sees_differently_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("compaction.local.node.start.check_machine", lambda: None)
-    monkeypatch.setattr("compaction.local.node.start.COVERED", (str(tmp_path),))
+    monkeypatch.setattr("tools.node.start.check_machine", lambda: None)
+    monkeypatch.setattr("tools.node.start.COVERED", (str(tmp_path),))
     with pytest.raises(NodeError, match=f"a node sees another {tmp_path} than its host"):
         start_node(tmp_path / "node")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from compaction.local.errors import BinaryError
-from compaction.local.node.prepare import NODE_SERVERS, ensure_programs
 from compaction.local.programs.binaries import Binaries
 from compaction.local.programs.gobuild import PACKAGES
+from tools.node.prepare import NODE_SERVERS, ensure_programs
 
 
 def environment_with(cache: Path, binaries: Binaries) -> dict[str, str]:

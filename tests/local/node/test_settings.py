@@ -7,10 +7,10 @@ from pathlib import Path
 
 import yaml
 
-from compaction.local.node.places import API_ADDRESS, NODE_ADDRESS, NodeLayout
-from compaction.local.node.prepare import Programs
-from compaction.local.node.servers import SYSCTLS, servers, sysctl_files, write_identities, write_settings
 from compaction.local.programs.binaries import Binaries
+from tools.node.places import API_ADDRESS, NODE_ADDRESS, NodeLayout
+from tools.node.prepare import Programs
+from tools.node.servers import SYSCTLS, servers, sysctl_files, write_identities, write_settings
 
 
 def test_kernel_settings_are_files_with_the_values_a_kubelet_wants_to_read(tmp_path: Path) -> None:

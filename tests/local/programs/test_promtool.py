@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compaction.local.errors import BinaryError
-from compaction.local.programs.promtool import ensure_promtool, find_promtool
+from tools.promtool import ensure_promtool, find_promtool
 
 
 def program(directory: Path) -> Path:

@@ -25,13 +25,13 @@ from compaction.cli.main import main
 from compaction.local.run.job import News, RunResult
 from compaction.local.run.once import LocalRun, LocalWatch
 from compaction.local.run.workers import ThreadEngine
-from compaction.local.servers.postgres import PostgresServer
 from compaction.storage.adapter import open_store
 from compaction.worker.attempt import RunnerOfAllKinds
 from compaction.worker.ports import Assignment, HeldLease, JobRunner
 from support.stores.block_commands import BlockCommands, block, in_folder, policy_file
 from support.stores.s3 import S3
 from support.time.waiting import eventually
+from tools.servers.postgres import PostgresServer
 
 SOON = [{"maxBlocks": 4, "maxAge": "1ms"}]
 Before = Callable[[Assignment], None]

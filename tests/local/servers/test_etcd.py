@@ -16,8 +16,8 @@ from compaction.catalogs.log.etcd.wire import EtcdSettings, Tls
 from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.local.errors import ControlPlaneError
 from compaction.local.programs.binaries import Binaries
-from compaction.local.servers.etcd import start_etcd
 from support.catalogs.logs import fill, update
+from tools.servers.etcd import start_etcd
 
 
 def test_data_is_there_after_a_restart(tmp_path: Path, binaries: Binaries) -> None:

@@ -16,13 +16,13 @@ import pytest
 
 from compaction.local.errors import ControlPlaneError
 from compaction.local.processes.process import ProcessId, wait_gone
-from compaction.local.servers import postgres
-from compaction.local.servers.postgres import make_place, serve, start_postgres, stop_postgres
+from tools.servers import postgres
+from tools.servers.postgres import make_place, serve, start_postgres, stop_postgres
 
 STARTED_BY_A_PROCESS_THAT_DIES = """
 import os, sys
 from pathlib import Path
-from compaction.local.servers.postgres import serve
+from tools.servers.postgres import serve
 print(serve(Path(sys.argv[1])).process.pid, flush=True)
 sys.stdin.read()
 os._exit(9)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compaction.local.errors import ControlPlaneError
-from compaction.local.servers.versitygw import start_versitygw
+from tools.servers.versitygw import start_versitygw
 
 
 def test_one_that_ends_is_told_with_its_log(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from sqlalchemy import Connection, text
 
 from compaction.blocks.index.tables import IndexDatabase
 from compaction.local.cluster.certs import Authority, ensure_authority
-from compaction.local.servers.postgres import PostgresServer
 from compaction.staging.kv.sql import KeyValueDatabase
 from compaction.storage.database import Database
 from compaction.storage.errors import (
@@ -27,6 +26,7 @@ from compaction.storage.errors import (
     DatabaseUnreachableError,
     DatabaseUrlError,
 )
+from tools.servers.postgres import PostgresServer
 
 
 def ask(connection: Connection) -> int:

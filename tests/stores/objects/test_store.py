@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction.local.cluster.certs import ensure_authority
-from compaction.local.servers.versitygw import free_port, start_versitygw
 from compaction.storage.errors import (
     ObjectChangedError,
     ObjectExistsError,
@@ -31,6 +30,7 @@ from compaction.storage.errors import (
 )
 from compaction.storage.objects import store as objects_module
 from compaction.storage.objects.store import NEAR_BYTES, ObjectStorage, Retrying, coalesce, open_objects
+from tools.servers.versitygw import free_port, start_versitygw
 
 DATA = bytes(range(256)) * 40
 

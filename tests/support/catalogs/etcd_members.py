@@ -17,9 +17,9 @@ from compaction.catalogs.log.etcd_log import EtcdUpdateLog
 from compaction.catalogs.log.watching import WatchPace
 from compaction.local.cluster.control_plane import server_environment
 from compaction.local.processes.process import ProcessId, spawn
-from compaction.local.servers.versitygw import free_port
 from support.catalogs.logs import Collector, wait_for
 from support.time.waiting import eventually
+from tools.servers.versitygw import free_port
 
 HOST = "127.0.0.1"
 QUICK = WatchPace(pulse=0.3, first_pause=0.02, most_pause=0.3)

@@ -11,7 +11,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from compaction.catalogs.log.etcd.gateway import GatewayClient
 from compaction.catalogs.log.etcd.wire import EtcdSettings, Tls
-from compaction.local.servers.etcd import LocalEtcd
+from tools.servers.etcd import LocalEtcd
 
 USER = "orders"
 PASSWORD = "s3cret-of-the-orders"

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from compaction.local.servers.versitygw import free_port
 from support.stores.ingest import SECRET
 from support.time.waiting import eventually
+from tools.servers.versitygw import free_port
 
 QUICK: Final = ("--availability=1s", "--update-interval=0.2s", "--checkpoint-interval=0.2s", "--no-old-rows")
 """A watermark and checkpoints that follow within a second."""

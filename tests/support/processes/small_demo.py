@@ -1,6 +1,6 @@
-"""`compactor demo` of block stores, staging areas and catalogs with less data: the demo itself is what users run.
+"""`make demo` of block stores, staging areas and catalogs with less data: the demo itself is what users run.
 
-    python small_demo.py demo --store staging ...
+    python small_demo.py --store staging ...
 
 What is less is data, and how fast it is written: the processes, what goes wrong and every claim are those of the demo.
 What is set here is read when the modules that use it are imported, so it is set first.
@@ -13,12 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from compaction.local.demo.blocks import writers as blocks
-from compaction.local.demo.catalog import nodes as catalog
-from compaction.local.demo.staging import writers
-from compaction.local.demo.staging import writers as staging
+from demos.blocks import writers as blocks
+from demos.catalog import nodes as catalog
+from demos.staging import writers
+from demos.staging import writers as staging
 
-SMALL: Final = [sys.executable, str(Path(__file__)), "demo"]
+SMALL: Final = [sys.executable, str(Path(__file__))]
 """As `demos.COMMAND`."""
 LOGS: Final = 210_000
 TABLES: Final = 60_000
@@ -42,14 +42,15 @@ def main() -> int:
     for name in VERSIONS:
         setattr(catalog, name, getattr(catalog, name) // FEWER)
 
-    from compaction.local.demo.blocks import proof as block_prover
-    from compaction.local.demo.staging import proof as staging_prover
+    from demos.blocks import proof as block_prover
+    from demos.staging import proof as staging_prover
 
     block_prover.PAUSE_SECONDS = staging_prover.PAUSE_SECONDS = READER_PAUSE  # type: ignore[misc]
 
-    from compaction.cli import main as cli
+    from compaction.cli.main import run
+    from demos.__main__ import command
 
-    return cli.main()
+    return run(command, "demos")
 
 
 def slower_writers() -> None:

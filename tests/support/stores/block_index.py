@@ -17,7 +17,7 @@ from ulid import ULID
 from compaction.blocks.index.tables import HEAD, METADATA, NEWEST_SCHEMA, IndexChange, IndexDatabase
 from compaction.blocks.model import Block, RowFingerprint
 from compaction.blocks.store import VERSION_TABLE, ensure_schema
-from compaction.local.servers.postgres import PostgresServer, start_postgres
+from tools.servers.postgres import PostgresServer, start_postgres
 
 IDENTITY: Final = "index-of-the-tests"
 SECOND: Final = 1_000_000

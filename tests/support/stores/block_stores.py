@@ -16,11 +16,11 @@ import pytest
 from compaction.blocks.index.live_blocks import EVERYTHING, BlockFilter
 from compaction.blocks.model import block_path
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.local.servers.postgres import PostgresServer
 from support.programs import needs, needs_of
 from support.stores.block_index import block_id, empty_postgres
 from support.stores.blocks import parquet, rows
 from support.stores.s3 import S3, running_s3
+from tools.servers.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")

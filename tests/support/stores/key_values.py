@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction.local.servers.postgres import PostgresServer
 from compaction.staging.kv.port import KeyValueStore, Pair
 from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
+from tools.servers.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")

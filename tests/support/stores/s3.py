@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compaction.local.servers.versitygw import S3Gateway, free_port, start_versitygw
 from compaction.storage.objects.store import ObjectStorage, Retrying, open_objects
+from tools.servers.versitygw import S3Gateway, free_port, start_versitygw
 
 QUICK = Retrying(tries=4, base=0.01, cap=0.05)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from compaction.cli.cluster.flags import kubeconfig_option, namespace_option
-from compaction.local.demo.proving import Check
+from compaction.local.tenants import Check
 from compaction.segments.drill.fencing import DrillSettings, FencingDrill
 
 

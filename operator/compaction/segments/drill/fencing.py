@@ -32,9 +32,9 @@ from compaction.kube.client.transport import LEASES
 from compaction.kube.errors import MissingPermissionsError
 from compaction.kube.replica.preflight import Permission, missing_permissions
 from compaction.leases.record import Lease, LeaseObserver, LeaseRecord, next_token
-from compaction.local.demo.proving import Check
 from compaction.local.errors import DrillError
 from compaction.local.processes.process import GUARD
+from compaction.local.tenants import Check
 from compaction.segments.directory.lock import LOCK_FILE
 from compaction.segments.drill.attempt import Line, LineKind, Order, encode
 from compaction.segments.format.names import needs_recovery, parse_partial

@@ -20,9 +20,9 @@ from compaction.blocks.index.migrations.upgrading import migrations
 from compaction.blocks.index.registering import register
 from compaction.blocks.index.tables import METADATA, NEWEST_SCHEMA, IndexDatabase
 from compaction.blocks.store import VERSION_TABLE, ensure_schema
-from compaction.local.servers.postgres import PostgresServer
 from compaction.storage.errors import DatabaseSchemaError
 from support.stores.block_index import IDENTITY, NOON, blocks_of
+from tools.servers.postgres import PostgresServer
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -9,13 +9,13 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import text
 
-from compaction.local.servers.postgres import PostgresServer
 from compaction.staging.errors import PredicateFailedError
 from compaction.staging.kv.port import Presence
 from compaction.staging.kv.sql import KeyValueDatabase, SqlKeyValueStore, open_key_value_store
 from compaction.storage.errors import DatabaseUnavailableError
 from support.faults.index_faults import Fault, Interrupted, When
 from support.stores.key_values import rows_of
+from tools.servers.postgres import PostgresServer
 
 Call = Callable[[SqlKeyValueStore], object]
 

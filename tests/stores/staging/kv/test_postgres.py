@@ -7,8 +7,8 @@ import threading
 import pytest
 from sqlalchemy import text
 
-from compaction.local.servers.postgres import PostgresServer
 from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
+from tools.servers.postgres import PostgresServer
 
 
 @pytest.fixture

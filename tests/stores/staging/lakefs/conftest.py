@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from compaction.local.servers.postgres import PostgresServer
 from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
 from compaction.staging.lakefs.repository import LiveRepository, open_live_repository
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.objects.store import open_objects
 from support.stores.lakefs_server import LakeFsServer
 from support.stores.staging_repos import SMALL_RANGES, TestClock
+from tools.servers.postgres import PostgresServer
 
 Action = Callable[[], None]
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction.local.servers.postgres import PostgresServer
 from compaction.staging.errors import (
     LiveStoreRefusedError,
     RepositoryReadOnlyError,
@@ -26,6 +25,7 @@ from compaction.staging.lakefs.repository import LiveRepository, open_live_repos
 from compaction.staging.refs.branches import RepositoryRecord
 from compaction.staging.tree.storage import RangeStorage
 from support.stores.lakefs_server import LakeFsServer
+from tools.servers.postgres import PostgresServer
 
 COMMIT = "c" * 64
 
