@@ -125,7 +125,7 @@ format: setup ## Format the code and sort the imports
 crds: setup ## Write crds/*.yaml again from the models
 	@$(BIN)/compactor crds --write crds
 
-manifests: crds ## Write manifests/install.yaml, the dashboard and the table in docs/metrics.md again
+manifests: crds ## Write manifests/install.yaml, the links of the alerts and the table in docs/metrics.md again
 	@$(BIN)/python -m tools.shipped --write .
 
 kubeflow-answers: setup ## Ask Kubeflow's release again what it makes of our applications (tests/kube/launchers/kubeflow/answers.json)

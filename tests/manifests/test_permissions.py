@@ -20,6 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from compaction.local.cluster.control_plane import start_control_plane
 from compaction.local.programs.binaries import Binaries
+from manifests.test_dashboard import queries
 from support.cluster.audit import Use, account, granted, roles_of, uses
 from support.cluster.by_kubectl import Cluster, LogRoot
 from support.cluster.catalog_manifests import catalog_object
@@ -28,7 +29,6 @@ from support.cluster.kstatus import KStatus, kstatus
 from support.cluster.rendered import CLUSTER, MANIFESTS, NAMESPACED, documents
 from support.processes.operators import OperatorFleet, OperatorProcess
 from support.time.waiting import eventually
-from tools.shipped import dashboard
 from tools.shipped.files import render
 
 pytestmark = pytest.mark.apiserver
@@ -244,7 +244,7 @@ def test_one_operator_for_all_namespaces(tmp_path: Path, binaries: Binaries) -> 
 
 
 def asked_by_the_dashboard() -> set[str]:
-    words = {word for query in dashboard.queries() for word in re.findall(r"\w+", query)}
+    words = {word for query in queries() for word in re.findall(r"\w+", query)}
     return {
         word for word in words if word.startswith(("compaction_", "workqueue_", "rest_client_", "leader_election_"))
     }

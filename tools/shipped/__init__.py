@@ -1,5 +1,4 @@
-"""Generated files of a checkout: the dashboard, `install.yaml`, the links of alerts, and the table in
-`docs/metrics.md`.
+"""Generated files of a checkout: `install.yaml`, the links of alerts, and the table in `docs/metrics.md`.
 
 `python -m tools.shipped --write .` writes them, with `--check` it names those that differ. A module that
 imports this room needs `shipped_files`; the resource definitions have a command of their own (`compactor crds`).

@@ -1,6 +1,4 @@
-"""Files that follow from others: metrics page, alerts with runbooks, dashboard; paths from the root of a
-checkout.
-"""
+"""Files that follow from others: metrics page, links of alerts, install.yaml; paths from the root of a checkout."""
 
 from __future__ import annotations
 
@@ -17,7 +15,6 @@ from prometheus_client import Metric
 from compaction.kube.metrics.registry import Metrics
 from compaction.local.errors import ShippedFilesError
 from compaction.local.programs.binaries import ensure_binaries
-from tools.shipped import dashboard
 
 # Links from alerts to runbooks: `runbook_url` of each alert is its page in the repository that pyproject.toml names.
 #
@@ -103,7 +100,6 @@ def _labels_of(family: Metric) -> tuple[str, ...]:
 
 # Which files are made from others, and from what; paths are relative to the root of a checkout.
 
-DASHBOARD: Final = Path("manifests/components/grafana/dashboard.json")
 METRICS_PAGE: Final = Path("docs/metrics.md")
 INSTALL: Final = Path("manifests/install.yaml")
 RULES: Final = Path("manifests/components/prometheus/rules.yaml")
@@ -129,7 +125,6 @@ class ShippedFile:
 def shipped_files() -> tuple[ShippedFile, ...]:
     """All of them. The kubectl that renders `install.yaml` is found or made when its text is asked for."""
     return (
-        ShippedFile(DASHBOARD, lambda root: dashboard.text()),
         ShippedFile(METRICS_PAGE, lambda root: page((root / METRICS_PAGE).read_text(encoding="utf-8"))),
         ShippedFile(RULES, rules),
         ShippedFile(INSTALL, lambda root: install(ensure_binaries().kubectl, root)),
