@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import javaproperties
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given
+from hypothesis import settings as tried
 from hypothesis import strategies as st
 
 from compaction.worker.errors import EngineStartError
-from compaction.worker.spark.properties import DriverCall, parse_properties, worker_options
+from compaction.worker.spark.properties import DriverCall, worker_options
 
 # As Spark 4.3 writes it into the ConfigMap of a driver (java.util.Properties.store).
 WRITTEN = """\
@@ -82,7 +84,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_properties_are_read_as_java_reads_them(text: str, settings: dict[str, str]) -> None:
-    assert parse_properties(text) == settings
+    assert javaproperties.loads(text) == settings
 
 
 def stored(text: str, *, key: bool) -> str:
@@ -106,9 +108,24 @@ _TEXT = st.text(st.characters(max_codepoint=0xFFFF, exclude_categories=["Cs"]), 
 @given(st.dictionaries(_TEXT.filter(bool), _TEXT, max_size=5))
 def test_whatever_java_stores_is_read_back(settings: dict[str, str]) -> None:
     text = "\n".join(f"{stored(key, key=True)}={stored(value, key=False)}" for key, value in settings.items())
-    assert parse_properties(text) == settings
+    assert javaproperties.loads(text) == settings
 
 
+@tried(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=200))
-def test_any_text_has_some_reading(text: str) -> None:
-    assert "" not in parse_properties(text)
+def test_any_text_has_a_reading_or_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "spark.properties"
+    file.write_text(text, encoding="utf-8", errors="surrogatepass")
+    refused = ""
+    try:
+        worker_options(DriverCall((file,)), {})
+    except EngineStartError as error:
+        refused = str(error)
+    assert not refused or str(file) in refused
+
+
+def test_an_escape_that_java_refuses_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "spark.properties"
+    file.write_text("spark.a=\\u00zz")
+    with pytest.raises(EngineStartError, match=r"spark\.properties cannot be read"):
+        worker_options(DriverCall((file,)), {})

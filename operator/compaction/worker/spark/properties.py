@@ -8,19 +8,17 @@ asked to end, and its exit code is the container's.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+import javaproperties
 
 from compaction.worker.errors import EngineStartError
 
 MAIN_FILE: Final = "/opt/compaction/worker.py"
 _OURS: Final = frozenset({"spark.master", "spark.app.name", "spark.submit.deployMode", "spark.submit.pyFiles"})
-_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_SPECIAL: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_KEY: Final = re.compile(r"((?:\\.|[^\s=:\\])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +61,8 @@ def worker_options(call: DriverCall, environment: Mapping[str, str]) -> list[str
     settings: dict[str, str] = {}
     for path in call.properties:
         try:
-            settings |= parse_properties(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
+            settings |= javaproperties.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, javaproperties.InvalidUEscapeError) as error:
             raise EngineStartError(f"Spark's properties file {path} cannot be read: {error}") from error
     settings |= call.conf
     address = environment.get("SPARK_DRIVER_BIND_ADDRESS")
@@ -76,38 +74,3 @@ def worker_options(call: DriverCall, environment: Mapping[str, str]) -> list[str
         if key.startswith("spark.") and key not in _OURS:
             options += ["--conf", f"{key}={value}"]
     return [*options, *call.arguments]
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """A Java properties file (java.util.Properties.load): comments, continued lines, escapes; a later key wins."""
-    settings = {}
-    for line in _logical_lines(text):
-        match = _KEY.fullmatch(line)
-        if match is not None and match[1]:
-            settings[_plain(match[1])] = _plain(match[2])
-    return settings
-
-
-def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments; an odd number of backslashes at an end continues with the next line's first word."""
-    pending = ""
-    for line in re.split(r"\r\n|\n|\r", text):
-        line = line.lstrip(" \t\f")
-        if not pending and (not line or line[0] in "#!"):
-            continue
-        trailing = len(line) - len(line.rstrip("\\"))
-        if trailing % 2:
-            pending += line[:-1]
-            continue
-        yield pending + line
-        pending = ""
-    if pending:
-        yield pending
-
-
-def _plain(text: str) -> str:
-    def meant(match: re.Match[str]) -> str:
-        word = match[1]
-        return chr(int(word[1:], 16)) if len(word) > 1 else _SPECIAL.get(word, word)
-
-    return _ESCAPE.sub(meant, text)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import javaproperties
 import pytest
 
 from compaction.api.enums import WorkerEnding
@@ -27,7 +28,6 @@ from compaction.kube.launchers.applications import driver_of
 from compaction.kube.launchers.kubeflow import observe_kubeflow
 from compaction.kube.launchers.pod_status import Sighting
 from compaction.kube.launchers.pods import DRIVER_CONTAINER
-from compaction.worker.spark.properties import parse_properties
 from conftest import delete_namespace
 from kube.launchers.kubeflow.questions import BESIDE, NAME, NAMESPACE
 from kube.launchers.kubeflow.questions import submitted as submitted_as
@@ -53,7 +53,7 @@ class Submitted:
     def properties(self) -> dict[str, str]:
         """The settings with which the driver starts."""
         (found,) = [one for one in self._of_driver("configmaps") if "spark.properties" in one["data"]]
-        return parse_properties(found["data"]["spark.properties"])
+        return javaproperties.loads(found["data"]["spark.properties"])
 
     def _of_driver(self, kind: str) -> list[Obj]:
         """What belongs to the driver of the full application."""
