@@ -12,14 +12,8 @@ from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
 from pydantic import TypeAdapter
 
-from compaction.api.text.quantities import (
-    MAX_QUANTITY,
-    Duration,
-    Quantity,
-    Timestamp,
-    format_timestamp,
-    timestamp_from_epoch,
-)
+from compaction.api.base import Timestamp, format_timestamp, timestamp_from_epoch
+from compaction.api.text.quantities import MAX_QUANTITY, Duration, Quantity
 
 UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 parts = st.tuples(st.integers(0, 99999), st.sampled_from(sorted(UNITS)))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from compaction.api.base import timestamp_from_epoch
 from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus, ProcessStatus, RequiredTime
 from compaction.api.catalog.reasons import Outcome
 from compaction.api.conditions import set_ready
-from compaction.api.text.quantities import timestamp_from_epoch
 from compaction.local.cluster.control_plane import AdminAnswer
 from support.cluster.catalog_manifests import ACCEPTED, REFUSED, catalog_object
 

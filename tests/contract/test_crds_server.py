@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
+from compaction.api.base import Timestamp, timestamp_from_epoch
 from compaction.api.conditions import set_complete, set_ready
 from compaction.api.enums import JobState
 from compaction.api.job.job import CompactionJob, CompactionJobStatus
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus, DebtStatus
-from compaction.api.text.quantities import Timestamp, timestamp_from_epoch
 from compaction.local.cluster.control_plane import AdminAnswer
 from support.cluster.manifests import SEGMENT_1, SEGMENT_2, job_object, policy_object
 

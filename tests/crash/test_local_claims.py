@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from compaction.blocks.claiming import STRAY_CLAIM
-from compaction.blocks.index.claims import claim
+from compaction.blocks.index.claims import STRAY_CLAIM, claim
 from compaction.blocks.index.tables import HOLDERS
 from compaction.blocks.model import SECOND
 from compaction.blocks.store import BlockStore
@@ -30,16 +29,16 @@ from support.stores.block_jobs import orphans
 
 AT_COMMIT = """
 import os, sys, time
-from compaction.blocks.index import replacing
+from compaction.blocks.index import registering
 
-commit, sent = replacing.replace, int(sys.argv.pop(1))
+commit, sent = registering.replace, int(sys.argv.pop(1))
 
 def replace(*args, **kwargs):
     os.kill(os.getpid(), sent)
     time.sleep(1)  # the signal may take this thread a little later than it was sent
     return commit(*args, **kwargs)
 
-replacing.replace = replace
+registering.replace = replace
 from compaction.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """

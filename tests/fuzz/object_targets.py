@@ -14,11 +14,12 @@ import yaml
 from kubernetes.config import kube_config
 from pydantic import TypeAdapter, ValidationError
 
+from compaction.api.base import Timestamp, format_timestamp
 from compaction.api.enums import JobReason
 from compaction.api.job.job import CompactionJob, JobReceipt, SkippedSource
 from compaction.api.job.job_status import JobReport, ReportOutcome, parse_report
 from compaction.api.manifests import load_secrets
-from compaction.api.text.quantities import Duration, Quantity, Timestamp, format_timestamp
+from compaction.api.text.quantities import Duration, Quantity
 from compaction.cli.local.policy_file import load_policies
 from compaction.cli.places import options_of_file
 from compaction.kube.client.config import from_kubeconfig

@@ -14,18 +14,18 @@ from pathlib import Path
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from tools.node import cgroups
+from tools.node import places
 
-cgroups.ROOT = Path(sys.argv[1])
+places.ROOT = Path(sys.argv[1])
 name = sys.argv[2]
-handed = lambda group: sorted((cgroups.ROOT / group / "cgroup.subtree_control").read_text().split())
-said = {"unified": cgroups.is_unified(), "before": handed(".")}
-said["available"] = sorted((cgroups.ROOT / "cgroup.controllers").read_text().split())
-switched_on = cgroups.create(name)
+handed = lambda group: sorted((places.ROOT / group / "cgroup.subtree_control").read_text().split())
+said = {"unified": places.is_unified(), "before": handed(".")}
+said["available"] = sorted((places.ROOT / "cgroup.controllers").read_text().split())
+switched_on = places.create(name)
 said["parent"], said["inside"] = handed(name), handed(".")
-(cgroups.ROOT / name / "kubepods" / "pod").mkdir(parents=True)
-said["remaining"] = [str(path) for path in cgroups.remaining(name)]
-said["left"] = [str(path) for path in cgroups.remove(name, switched_on=switched_on)]
+(places.ROOT / name / "kubepods" / "pod").mkdir(parents=True)
+said["remaining"] = [str(path) for path in places.remaining(name)]
+said["left"] = [str(path) for path in places.remove(name, switched_on=switched_on)]
 said["after"] = handed(".")
 print(json.dumps(said))
 """

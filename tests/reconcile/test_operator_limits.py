@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from compaction.api.base import timestamp_from_epoch
 from compaction.api.enums import JobState, WorkerTrouble
-from compaction.api.text.quantities import timestamp_from_epoch
 from compaction.core.planning.scheduler import Grant
 from compaction.core.reconcile.observations import Allowance, OperatorLimits
 from compaction.core.reconcile.policy import reconcile

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from compaction.api.base import format_timestamp, timestamp_from_epoch
 from compaction.api.conditions import get_condition
 from compaction.api.enums import JobState
-from compaction.api.text.quantities import format_timestamp, timestamp_from_epoch
 from reconcile.jobs.test_bisection import run as run_jobs
 from support.cluster.world import PlainCluster
 

@@ -25,9 +25,9 @@ from unittest.mock import patch
 
 import structlog
 
+from compaction.api.base import format_timestamp, timestamp_from_epoch
 from compaction.api.policy import values
 from compaction.api.policy.policy import CompactionPolicy
-from compaction.api.text.quantities import format_timestamp, timestamp_from_epoch
 from compaction.core.reconcile.observations import OperatorLimits
 from compaction.kube.metrics.registry import Metrics
 from compaction.kube.replica.term import StopRequest

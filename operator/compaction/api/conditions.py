@@ -11,10 +11,9 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from compaction.api.base import ApiModel, Message
+from compaction.api.base import ApiModel, Message, Timestamp, to_timestamp
 from compaction.api.enums import ConditionStatus, ConditionType
 from compaction.api.text.printing import INT64_MAX
-from compaction.api.text.quantities import Timestamp, to_timestamp
 
 
 class Condition(ApiModel):

@@ -21,8 +21,8 @@ from compaction.blocks.connecting import connection_of
 from compaction.blocks.errors import BlockStoreError, UnknownBlockError
 from compaction.blocks.index.tables import IndexJobState
 from compaction.blocks.index.tombstones import RetentionPeriods, next_due
-from compaction.blocks.kind import measures_of, tenant_of_target
-from compaction.blocks.model import SECOND
+from compaction.blocks.kind import measures_of
+from compaction.blocks.model import SECOND, tenant_of_target
 from compaction.blocks.planning.batches import BlockRules, LevelRule
 from compaction.blocks.planning.offers import OfferedCandidates, offer
 from compaction.blocks.schema.book import SchemaBook

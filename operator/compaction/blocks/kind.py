@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from compaction.api.job.job import CompactionJobSpec, JobParameters, JobReceipt, JobSources
@@ -13,6 +12,7 @@ from compaction.api.policy.store import StoreSpec
 from compaction.api.text.printing import format_bytes, plural
 from compaction.blocks import reasons
 from compaction.blocks.doors import BLOCK_DOORS
+from compaction.blocks.model import format_merge, work_of
 from compaction.blocks.reasons import FATES
 from compaction.core.kind import Kind, Measure, Nouns, StoreSecrets, Words, Work
 from compaction.core.planning.candidates import Candidate, Parts
@@ -56,52 +56,6 @@ def measures_of(
 def read_amplification(blocks: int, windows: int) -> float:
     """Blocks that a query about one tenant, shard and window opens on average; at least one, 0 in an empty store."""
     return round(max(1.0, blocks / windows), 2) if windows else 0.0
-
-
-# The targets of a block store, and a planned job in its words.
-#
-# A target is a batch, `<tenant>/<shard>/L<level>/<its first id in order>`: no other batch has that block, so jobs of
-# one key run beside one another, and the parts that a Faulty job is split into take turns.
-
-
-@dataclass(frozen=True, slots=True)
-class BlockWork:
-    """A planned job: `sources` ascending, all of one tenant and shard; their outputs are of `output_level`. A source
-    may be of a lower level than `level`: it has skipped some.
-    """
-
-    tenant: str
-    shard: int
-    level: int
-    sources: tuple[str, ...]
-
-    @property
-    def output_level(self) -> int:
-        """The level of what comes out."""
-        return self.level + 1
-
-
-def work_of(target: str, level: int, sources: tuple[str, ...]) -> BlockWork:
-    """What a job of a block store does."""
-    tenant, shard, _, _ = target.rsplit("/", 3)
-    return BlockWork(tenant=tenant, shard=int(shard), level=level, sources=sources)
-
-
-def target_name(tenant: str, shard: int, level: int, first: str) -> str:
-    """The name of a target."""
-    return f"{tenant}/{shard}/L{level}/{first}"
-
-
-def tenant_of_target(target: str) -> str:
-    """The tenant of a target; "" for a name in another form."""
-    parts = target.rsplit("/", 3)
-    return parts[0] if len(parts) == 4 else ""
-
-
-def format_merge(sources: int, outputs: int) -> str:
-    """What a job did with blocks: `20 blocks merged into 1`; nothing comes of those without rows."""
-    blocks = plural(sources, "block")
-    return f"{blocks} merged into {outputs}" if outputs else f"{blocks} without rows dropped"
 
 
 # Block stores as the core knows them.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+from compaction.api.base import format_timestamp
 from compaction.api.catalog.catalog import (
     ANSWERED,
     CatalogCompaction,
@@ -19,7 +20,6 @@ from compaction.api.catalog.reasons import Process, Reason, Stage
 from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType
 from compaction.api.text.printing import format_bytes, plural
-from compaction.api.text.quantities import format_timestamp
 from compaction.catalogs.participants.reports import Cause
 from compaction.core.explain.explanation import Explanation, ExplanationBuilder, coordination, tell_coordinator
 from compaction.core.meaning import Meaning, Names, meaning_of

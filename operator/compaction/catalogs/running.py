@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from compaction.api.base import to_timestamp
 from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
 from compaction.api.catalog.catalog_spec import CatalogCompactionSpec
 from compaction.api.catalog.reasons import Ended, Stage
-from compaction.api.text.quantities import to_timestamp
 from compaction.catalogs.compaction.observations import CatalogDecision, CatalogMemory, CatalogSnapshot, Result, Task
 from compaction.catalogs.compaction.reconcile import reconcile
 from compaction.catalogs.model.descriptors import hybrid

@@ -9,8 +9,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from compaction.blocks.index.live_blocks import BlockFilter
-from compaction.blocks.kind import tenant_of_target
-from compaction.blocks.model import block_path
+from compaction.blocks.model import block_path, tenant_of_target
 from compaction.blocks.store import BlockStore, BlockStoreConnection
 from compaction.blocks.sweep import orphan_collector
 from compaction.storage.secrets import Secrets

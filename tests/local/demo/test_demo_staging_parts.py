@@ -44,7 +44,7 @@ SMALL_LOGS, SMALL_TABLES = 3000, 2000
 def cast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StagingCast]:
     """The demo's repository with a few thousand records, on SQLite and a folder."""
     total = SMALL_LOGS + SMALL_TABLES
-    for module in ("entries", "cast", "model", "prover", "writers"):
+    for module in ("run", "proof", "writers"):
         place = f"demos.staging.{module}"
         for name, value in (("LOGS", SMALL_LOGS), ("TABLES", SMALL_TABLES), ("TOTAL", total)):
             monkeypatch.setattr(f"{place}.{name}", value, raising=False)

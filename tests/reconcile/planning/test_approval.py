@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from compaction.api.base import timestamp_from_epoch
 from compaction.api.conditions import get_condition
 from compaction.api.enums import PlanApproval
 from compaction.api.names import LABEL_PLAN
 from compaction.api.policy.policy import CompactionPolicy, PlanStatus
-from compaction.api.text.quantities import timestamp_from_epoch
 from compaction.core.reconcile.planning import approval, replan
 from compaction.core.reconcile.planning.replan import CREATED_AT_ONCE
 from support.cluster.world import Crash, PlainCluster

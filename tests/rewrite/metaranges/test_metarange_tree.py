@@ -197,5 +197,5 @@ def test_a_defect_in_a_part_is_named_and_no_loss_of_the_engine(
 ) -> None:
     record = branch.put({"a": "1"}, sealed=[{"b": "2"}])
     monkeypatch.setattr(tree, "write_part", lambda *args, **known: [][3])
-    with pytest.raises(UnexpectedRangeError, match=r"an unexpected IndexError at staging/rewriting/task\.py:"):
+    with pytest.raises(UnexpectedRangeError, match=r"an unexpected IndexError at staging/rewriting/tree\.py:"):
         write(branch, folder, engine, work_on("example", record, staged=True))

@@ -7,10 +7,10 @@ import atexit
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from compaction.api.base import format_timestamp, timestamp_from_epoch
 from compaction.api.job.job import CompactionJob, CompactionJobSpec, CompactionJobStatus
 from compaction.api.names import API_VERSION, LABEL_PLAN, POLICY_KIND
 from compaction.api.policy.policy import CompactionPolicyStatus
-from compaction.api.text.quantities import format_timestamp, timestamp_from_epoch
 from compaction.core.reconcile.actions import (
     Announce,
     AssignJob,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from compaction.api.base import format_timestamp
 from compaction.api.catalog.catalog import CatalogCompaction
 from compaction.api.job.job import CompactionJob
 from compaction.api.policy.policy import CompactionPolicy
-from compaction.api.text.quantities import format_timestamp
 from compaction.leases.record import Lease, LeaseRecord
 from support.cluster.catalog_manifests import catalog_object
 from support.cluster.manifests import job_object, policy_object

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from compaction.api.base import format_timestamp, timestamp_from_epoch
 from compaction.api.enums import JobState, WorkerEnding, WorkerTrouble
 from compaction.api.job.job import CompactionJob, CompactionJobStatus
 from compaction.api.job.job_status import JobReport
 from compaction.api.names import GROUP
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus
-from compaction.api.text.quantities import format_timestamp, timestamp_from_epoch
 from compaction.core.planning.candidates import Candidate, GroupCandidate, ObsoleteSource
 from compaction.core.planning.debt import ScanResult, TargetProblem
 from compaction.core.reconcile import store_work

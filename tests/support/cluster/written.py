@@ -6,8 +6,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from compaction.api.base import timestamp_from_epoch
 from compaction.api.names import COORDINATOR_LEASE
-from compaction.api.text.quantities import timestamp_from_epoch
 from compaction.leases.record import format_micro_time
 from support.cluster.by_kubectl import Cluster
 

@@ -17,6 +17,7 @@ from compaction.api.base import (
     PrinterColumn,
     PrinterColumnType,
     ResourceInfo,
+    Timestamp,
     Word,
     cutting,
     keeping_first,
@@ -28,7 +29,6 @@ from compaction.api.catalog.reasons import Outcome, Reason, Stage, Trigger
 from compaction.api.conditions import Condition
 from compaction.api.names import API_VERSION, CATALOG_KIND, CATALOG_PLURAL
 from compaction.api.policy.store import PolicyStanding
-from compaction.api.text.quantities import Timestamp
 
 # `status` of a CatalogCompaction: how long the history is, who pins it since when, and how the last round ended.
 #

@@ -13,6 +13,7 @@ from compaction.api.base import (
     Count,
     Mark,
     Message,
+    Timestamp,
     Word,
     first_problem,
     keeping_first,
@@ -24,7 +25,6 @@ from compaction.api.conditions import Condition
 from compaction.api.enums import AttemptOutcome, JobState
 from compaction.api.policy.policy_status import MAX_CONDITIONS, WaitStatus
 from compaction.api.policy.segment_logs import MAX_GROUPS_PER_JOB, MAX_OBSOLETE_PER_JOB, MAX_SOURCES_PER_GROUP
-from compaction.api.text.quantities import Timestamp
 from compaction.errors import MalformedReportError
 
 # `status` of a CompactionJob: where it is, who had it, and the proof when it is done.

@@ -14,6 +14,7 @@ from compaction.api.base import (
     Mark,
     Message,
     Path,
+    Timestamp,
     Word,
     keeping_first,
     keeping_last,
@@ -25,7 +26,6 @@ from compaction.api.conditions import Condition
 from compaction.api.enums import PlanApproval, WorkerState
 from compaction.api.policy.store import StoreName
 from compaction.api.text.printing import format_age, format_bytes
-from compaction.api.text.quantities import Timestamp
 
 # The parts of a policy's status about what comes next: the plan, and what is waited for.
 

@@ -11,11 +11,9 @@ from typing import Any, Final
 import click
 
 from compaction.api.text.printing import format_age, plural, printable
-from compaction.blocks.claiming import Sign, is_parked, sign_of
 from compaction.blocks.cli.options import age, time_text
-from compaction.blocks.index.claims import JobRecord
-from compaction.blocks.kind import target_name
-from compaction.blocks.model import SECOND
+from compaction.blocks.index.claims import JobRecord, Sign, is_parked, sign_of
+from compaction.blocks.model import SECOND, target_name
 from compaction.blocks.store import BlockStore
 from compaction.core.planning.debt import HeldJob
 from compaction.storage.opened import ThisProcess

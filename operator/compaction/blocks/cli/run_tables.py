@@ -15,8 +15,8 @@ from compaction.blocks.cli.open_jobs import OpenJobs
 from compaction.blocks.cli.options import short_time, time_text
 from compaction.blocks.cli.shapes import at_rest
 from compaction.blocks.connecting import connection_of
-from compaction.blocks.kind import BLOCKS, LIVE, format_merge, work_of
-from compaction.blocks.model import SECOND
+from compaction.blocks.kind import BLOCKS, LIVE
+from compaction.blocks.model import SECOND, format_merge, work_of
 from compaction.blocks.planning.batches import BlockReason
 from compaction.blocks.store import BlockStore
 from compaction.cli.output import OutputColumn, optional, optional_bytes, print_table

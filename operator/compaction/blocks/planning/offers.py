@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from compaction.blocks.errors import BlockIdError
-from compaction.blocks.kind import target_name
+from compaction.blocks.model import target_name
 from compaction.blocks.planning.batches import QueuedBlock
 from compaction.blocks.planning.queue import BlockQueue
 from compaction.core.collecting import collector_paused

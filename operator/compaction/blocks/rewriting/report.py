@@ -9,16 +9,15 @@ from functools import reduce
 from operator import add
 from typing import Final, Self
 
+from compaction.api.base import timestamp_from_epoch
 from compaction.api.enums import JobReason
 from compaction.api.job.job import CompactionJobSpec, JobReceipt, SkippedSource
 from compaction.api.job.job_status import JobReport, ReportOutcome
 from compaction.api.policy.block_store import BLOCK_REWRITE, BlockStoreReference
 from compaction.api.text.printing import cut, printable
-from compaction.api.text.quantities import timestamp_from_epoch
 from compaction.blocks.index.claims import JobRecord
-from compaction.blocks.kind import format_merge
 from compaction.blocks.merge.footers import MIN_MEMORY, Duplicates
-from compaction.blocks.model import Block, RowFingerprint
+from compaction.blocks.model import Block, RowFingerprint, format_merge
 from compaction.blocks.reasons import BlockJobReason
 from compaction.blocks.rewriting.task import Culprit, MergeFailure
 from compaction.errors import InvalidAssignmentError

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from compaction.api.text.quantities import format_timestamp, timestamp_from_epoch
+from compaction.api.base import format_timestamp, timestamp_from_epoch
 from compaction.catalogs.cli.place import LogPlace, log_options
 from compaction.catalogs.codec import canonical
 from compaction.catalogs.codec.codec import decode_exact, encode

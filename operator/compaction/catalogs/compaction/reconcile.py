@@ -8,6 +8,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
+from compaction.api.base import timestamp_from_epoch
 from compaction.api.catalog.catalog import (
     ANSWERED,
     MAX_PARTICIPANTS,
@@ -36,7 +37,6 @@ from compaction.api.catalog.reasons import (
 )
 from compaction.api.conditions import reason_since
 from compaction.api.policy.store import conditions_for
-from compaction.api.text.quantities import timestamp_from_epoch
 from compaction.catalogs.compaction.observations import (
     Ask,
     CatalogDecision,

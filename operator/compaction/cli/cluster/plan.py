@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import click
 
+from compaction.api.base import format_timestamp
 from compaction.api.enums import Approval, JobState, PlanApproval
 from compaction.api.job.job import CompactionJob
 from compaction.api.names import ANNOTATION_APPROVE, LABEL_PLAN
 from compaction.api.policy.policy import CompactionPolicy, LeftOutStatus, PlanStatus
 from compaction.api.text.printing import format_age, format_bytes, plural
-from compaction.api.text.quantities import format_timestamp
 from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options
 from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.cluster.status_view import is_current, job_data, show_jobs, sorted_jobs

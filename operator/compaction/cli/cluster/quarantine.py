@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import click
 
+from compaction.api.base import format_timestamp
 from compaction.api.enums import JobState
 from compaction.api.job.job import CompactionJob
 from compaction.api.names import ANNOTATION_RELEASE, ANNOTATION_RETRY
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.api.text.printing import format_age, mark_of, plural
-from compaction.api.text.quantities import format_timestamp
 from compaction.cli.cluster.access import ClusterAccess, ask, cluster_options, nothing_found
 from compaction.cli.cluster.flags import CommandTarget, complete
 from compaction.cli.lazy import EXIT_DATA_ERROR, report

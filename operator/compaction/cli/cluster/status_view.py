@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import click
 
+from compaction.api.base import format_timestamp
 from compaction.api.catalog.catalog import CatalogCompaction, CatalogCompactionStatus
 from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType, JobState, PlanApproval
 from compaction.api.job.job import CompactionJob
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus
 from compaction.api.text.printing import format_age, format_bytes, plural
-from compaction.api.text.quantities import format_timestamp
 from compaction.cli.output import OutputColumn, optional, optional_bytes, print_pairs, print_table
 from compaction.core.explain.explanation import MISSING, UNKNOWN, Coordination, Leadership
 from compaction.core.explain.why_job import progress_percent

@@ -7,12 +7,12 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from compaction.api.base import format_timestamp
 from compaction.api.conditions import get_condition
 from compaction.api.enums import ConditionType, JobState, PlanApproval, PolicyReason, WaitReason
 from compaction.api.job.job import CompactionJob
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus, is_superseded
 from compaction.api.text.printing import format_age, format_bytes, plural
-from compaction.api.text.quantities import format_timestamp
 from compaction.core.explain.explanation import (
     Explanation,
     ExplanationBuilder,

@@ -12,12 +12,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from compaction.api.base import ObjectMeta, OwnerReference
+from compaction.api.base import ObjectMeta, OwnerReference, to_timestamp
 from compaction.api.job.job import CompactionJob, CompactionJobStatus
 from compaction.api.job.job_status import JobReport, parse_report
 from compaction.api.names import API_VERSION, LABEL_PLAN, POLICY_KIND
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus
-from compaction.api.text.quantities import to_timestamp
 from compaction.core.planning.debt import ScanResult
 from compaction.core.reconcile.actions import Announce, AssignJob, CreateJob, Premise, RaiseShare
 from compaction.core.reconcile.observations import (

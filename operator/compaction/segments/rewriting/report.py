@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
+from compaction.api.base import timestamp_from_epoch
 from compaction.api.enums import JobReason
 from compaction.api.job.job import CompactionJobSpec, JobReceipt, SkippedSource
 from compaction.api.job.job_status import JobReport, ReportOutcome
 from compaction.api.policy.segment_logs import SEGMENT_REWRITE, Ownership, SegmentLogSources
 from compaction.api.text.printing import INT64_MAX
-from compaction.api.text.quantities import timestamp_from_epoch
 from compaction.errors import CompactionError, InvalidAssignmentError
 from compaction.segments.clump.clump_plan import ClumpOptions
 from compaction.segments.commit.records import GroupReceipt, SegmentTombstone

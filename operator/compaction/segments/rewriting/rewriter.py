@@ -10,12 +10,12 @@ from pathlib import Path
 
 import structlog
 
+from compaction.api.base import timestamp_from_epoch
 from compaction.api.enums import JobReason
 from compaction.api.job.job import ClumpReceipt as JobClumpReceipt
 from compaction.api.job.job import JobReceipt
 from compaction.api.job.job_status import JobReport
 from compaction.api.policy.segment_logs import MAX_GROUPS_PER_JOB
-from compaction.api.text.quantities import timestamp_from_epoch
 from compaction.errors import CompactionError
 from compaction.segments.clump.clump_commit import ClumpTask, CopiedClump, commit_clumps, copy_clumps
 from compaction.segments.clump.clump_plan import ClumpOptions, ClumpPlan

@@ -9,11 +9,11 @@ from typing import Final, Self
 
 from pydantic import ValidationError
 
+from compaction.api.base import timestamp_from_epoch
 from compaction.api.enums import JobReason
 from compaction.api.job.job import CompactionJobSpec, JobReceipt, MeasureChange, MetarangeReceipt, SkippedSource
 from compaction.api.job.job_status import JobReport, ReportOutcome
 from compaction.api.policy.staging_area import METARANGE_REWRITE, LakeFsMergeSpec, StagingAreaReference
-from compaction.api.text.quantities import timestamp_from_epoch
 from compaction.errors import CompactionError, InvalidAssignmentError, StaleTokenError
 from compaction.staging.compaction import BranchWork
 from compaction.staging.connecting import work_of

@@ -11,10 +11,10 @@ from typing import ClassVar, Final
 
 import structlog
 
+from compaction.api.base import timestamp_from_epoch
 from compaction.api.job.job import JobReceipt, MeasureChange
 from compaction.api.job.job_status import JobReport
 from compaction.api.policy.staging_area import LakeFsMergeSpec
-from compaction.api.text.quantities import timestamp_from_epoch
 from compaction.errors import CompactionError, StaleTokenError
 from compaction.staging.compaction import swap_base
 from compaction.staging.connecting import connection_of

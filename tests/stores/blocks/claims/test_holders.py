@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from compaction.blocks.claiming import STRAY_CLAIM, HolderHeartbeat, Sign, is_parked, sign_of
-from compaction.blocks.index.claims import HolderRecord, JobRecord
+from compaction.blocks.claiming import HolderHeartbeat
+from compaction.blocks.index.claims import STRAY_CLAIM, HolderRecord, JobRecord, Sign, is_parked, sign_of
 from compaction.blocks.index.tables import IndexJobState
 from compaction.blocks.model import SECOND, BlockKey
 from compaction.storage.errors import DatabaseUnavailableError

@@ -15,7 +15,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from compaction.blocks.index.live_blocks import live_blocks
-from compaction.blocks.index.migrations.env import WITH_INDEXES
+from compaction.blocks.index.migrations.indexes import WITH_INDEXES
 from compaction.blocks.index.migrations.upgrading import migrations
 from compaction.blocks.index.registering import register
 from compaction.blocks.index.tables import METADATA, NEWEST_SCHEMA, IndexDatabase

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from compaction.api.enums import JobState, WaitReason
-from compaction.blocks.kind import BlockWork, work_of
+from compaction.blocks.model import BlockWork, work_of
 from compaction.blocks.planning.batches import BlockClass, BlockReason, QueuedBlock
 from compaction.blocks.planning.offers import offer
 from compaction.blocks.planning.queue import BlockQueue

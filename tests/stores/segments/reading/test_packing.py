@@ -79,6 +79,7 @@ def test_without_isal_zlib_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
     assert module.CRC32S["fastest"] is zlib.crc32
     assert module.ADLER32S["fastest"] is zlib.adler32

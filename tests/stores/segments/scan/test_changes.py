@@ -21,6 +21,7 @@ from compaction.segments.snapshot.live_indexes import LiveSet
 from support.depth import examples
 
 SETTINGS = SenseSettings()
+STATE_OF = find.state_of
 
 
 @dataclass
@@ -34,9 +35,9 @@ class CoarseDisk:
     asked: list[str] = field(default_factory=list)
 
     def state_of(self, path: str, *, follow: bool = False) -> State | None:
-        """Stands in for `changes.state_of`."""
+        """Stands in for `find.state_of`."""
         self.asked.append(path)
-        found = find.state_of(path, follow=follow)
+        found = STATE_OF(path, follow=follow)
         stamp = self.stamps.get(path, 0)
         return None if found is None else (found[0], found[1], found[2], stamp, stamp)
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from compaction.api.base import timestamp_from_epoch
 from compaction.api.enums import AttemptOutcome, JobReason, JobState, WaitReason
 from compaction.api.job.job import CompactionJob
 from compaction.api.names import POLICY_KIND
 from compaction.api.policy.policy import CompactionPolicy, QuarantinedSource, parked_for
 from compaction.api.policy.policy_status import CompactionPolicyStatus, EvictedJob, WaitStatus
-from compaction.api.text.quantities import timestamp_from_epoch
 from compaction.core.planning.debt import ScanResult
 from compaction.core.reconcile.actions import Decision, DeleteJob, DeleteLease, EndAttempt, ForgetWorker, StopWorker
 from compaction.core.reconcile.jobs.job import Ending, ended, evolve, is_finished, parts_of, state_of

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from compaction.api.base import timestamp_from_epoch
 from compaction.api.enums import PlanApproval
 from compaction.api.job.job import SkippedSource
 from compaction.api.names import name_stem
 from compaction.api.policy.policy import CompactionPolicy, LeftOutStatus, PlannedWork, PlanStatus, QuarantinedSource
 from compaction.api.policy.policy_status import MAX_PLANNED_WORK, MAX_QUARANTINED
-from compaction.api.text.quantities import timestamp_from_epoch
 from compaction.core.planning.debt import ScanResult
 from compaction.core.planning.planner import Plan
 from compaction.core.reconcile.observations import Moment

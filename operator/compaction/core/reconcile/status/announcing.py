@@ -8,12 +8,12 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
+from compaction.api.base import format_timestamp, timestamp_from_epoch
 from compaction.api.conditions import Conditions, get_condition, is_true
 from compaction.api.enums import ConditionStatus, ConditionType, JobState, WaitReason
 from compaction.api.policy.policy import CompactionPolicy, CompactionPolicyStatus
 from compaction.api.policy.policy_status import MAX_WAITS, PlanStatus, WaitCount
 from compaction.api.text.printing import MESSAGE_LIMIT, cut, format_bytes, format_work, plural, printable
-from compaction.api.text.quantities import format_timestamp, timestamp_from_epoch
 from compaction.core.planning.candidates import Candidate
 from compaction.core.planning.planner import Plan, PlannedJob
 from compaction.core.reconcile.actions import Announce

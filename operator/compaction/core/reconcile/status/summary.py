@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from compaction.api.base import timestamp_from_epoch
 from compaction.api.conditions import Conditions, get_condition, reason_since
 from compaction.api.enums import Approval, ConditionType, JobReason, JobState, PlanApproval, PolicyReason, WaitReason
 from compaction.api.policy.policy import (
@@ -25,7 +26,6 @@ from compaction.api.policy.policy import (
 from compaction.api.policy.policy_status import WaitCount, WaitStatus, WorkerStatus
 from compaction.api.policy.store import conditions_for
 from compaction.api.text.printing import format_bytes, plural
-from compaction.api.text.quantities import timestamp_from_epoch
 from compaction.core.kind import Kind
 from compaction.core.planning.debt import (
     Debt,
