@@ -76,6 +76,7 @@ class SegmentLogsAdapter:
         root_problem = next((self._root_problem(e) for e in result.errors if e.path == self._root), None)
         if root_problem is not None and not result.logs:
             return self._unreadable(request, root_problem)
+        # One problem for each log: that of its half-done commit stands for the error of the reading.
         reported = {problem.target for problem in problems}
         problems += [_problem(error) for error in result.errors if str(error.path) not in reported]
         problems += [_unnameable_snapshot(log) for log in result.logs if _out_of_range(log)]
@@ -145,7 +146,7 @@ class SegmentLogsAdapter:
                 return TargetProblem(root, PolicyReason.SENSE_FAILED, error.message)
 
     def _candidates(self, result: SenseResult, started: float) -> tuple[Candidate, ...]:
-        """What each log offers, computed again only for logs that were read again."""
+        """Return the candidate of each log; compute it again only for logs that were read again."""
         before, self._offered = self._offered, {}
         for log in _stopped(result):
             if log.needs_recovery or _out_of_range(log):
@@ -263,6 +264,7 @@ def claiming() -> Iterator[None]:
     except NotALogDirectoryError as error:
         raise ClaimRefusedError(ClaimRefusal.GONE, str(error)) from error
     except StaleTokenError:
+        # Before SegmentLogError, its other base class: a claim that lost to a newer one is no error of the store.
         raise
     except SegmentLogError as error:
         raise ClaimRefusedError(ClaimRefusal.ERROR, str(error)) from error
@@ -279,7 +281,7 @@ def _left_out(result: SenseResult) -> tuple[LeftOut, ...]:
 
 
 def identity_of(path: Path) -> str:
-    """What tells one version of a file from another (device, inode, size, modification time); "" when it is gone."""
+    """Return the mark of one version of a file (device, inode, size, modification time); "" when the file is gone."""
     try:
         return str(FileIdentity.of(os.stat(path, follow_symlinks=False)))
     except OSError:

@@ -1,4 +1,4 @@
-"""Where the code of segment logs is."""
+"""The entry points of the code of segment logs."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class LiveSetSyntaxError(CompactionError):
 
 
 class LiveSetUnknownError(SegmentLogError):
-    """What is live below the snapshot is unknown (`indexes` is missing), which never means that nothing is.
+    """The live set below the snapshot is unknown (`indexes` is missing), which never means that nothing is live.
 
     `given_index`: a snapshot index from the caller that is not the index of the log's own snapshot.
     """
@@ -493,7 +493,7 @@ class LockLostError(LockHeldError):
 
 
 class LockFileError(LogPathError):
-    """What stands under the name of the log's lock file cannot be locked."""
+    """The file under the name of the log's lock file cannot be locked."""
 
     def __str__(self) -> str:
         return f"{self.path}: cannot be the log's lock, {self.reason}: move it out of the log directory"

@@ -30,7 +30,7 @@ _RUN: Final = 64
 
 
 class Pattern(StrEnum):
-    """How live entries lie among dead ones."""
+    """The arrangement of live entries among dead ones."""
 
     STRIDED = "strided"
     RUNS = "runs"
@@ -40,7 +40,7 @@ class Pattern(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GeneratedLog:
-    """What was written: `entries` and `payload_bytes` count all records, overwritten ones included."""
+    """The log that was written: `entries` and `payload_bytes` count all records, overwritten ones included."""
 
     directory: Path
     snapshot_index: int
@@ -83,12 +83,14 @@ def generate_log(
         raise SegmentLogError(f"{directory}: it lies in the data directory of a Ra server; generate into another one")
     total = segments * entries_per_segment
     rng = np.random.default_rng(seed)
+    # Large enough that each segment ends by its count of entries, not by its size.
     max_size = max(DEFAULT_MAX_SIZE, entries_per_segment * payload_bytes)
     with LogWriter(directory, max_count=entries_per_segment, max_size=max_size, sync=sync) as writer:
         steps = _steps(pattern, total=total, per_segment=entries_per_segment)
         for first, count, term in steps:
             writer.append_many(range(first, first + count), term, _payloads(rng, count, payload_bytes))
     refs = open_log(directory).refs
+    # Below the newest segment, which no compaction touches: all others may be compacted.
     snapshot_index = refs[-1].first - 1
     live = _live_set(pattern, snapshot_index, live_fraction, rng)
     write_snapshot(directory, index=snapshot_index, term=max(1, _term_at(directory)), live=live, sync=sync)

@@ -99,21 +99,21 @@ class Seq:
         return Seq(self.ranges)
 
     def floor(self, index: int) -> Seq:
-        """What is at or above `index`."""
+        """Return the indexes at or above `index`."""
         return self.within(index, MAX_INDEX)
 
     def limit(self, index: int) -> Seq:
-        """What is at or below `index`."""
+        """Return the indexes at or below `index`."""
         return self.within(0, index)
 
     def within(self, low: int, high: int) -> Seq:
-        """What is in low..high, inclusive."""
+        """Return the indexes in low..high, inclusive."""
         begin = bisect_left(self._highs, low)
         end = bisect_right(self._lows, high)
         return Seq((max(a, low), min(b, high)) for a, b in self.ranges[begin:end])
 
     def overlaps(self, low: int, high: int) -> bool:
-        """Whether any index is in low..high, inclusive."""
+        """Return whether any index is in low..high, inclusive."""
         position = bisect_left(self._highs, low)
         return low <= high and position < len(self._lows) and self._lows[position] <= high
 
@@ -135,7 +135,9 @@ class Seq:
         return Seq(self.as_set().intersection(members).ranges)
 
     def without_prefix(self, prefix: Seq) -> Seq:
-        """What follows `prefix`, whose indexes beyond the first of this sequence must all be its first ones.
+        """Return the indexes that follow `prefix`.
+
+        The prefix's indexes beyond the first of this sequence must all be its first ones.
 
         ValueError when the prefix skips an index of this sequence.
         """
@@ -195,7 +197,10 @@ class MemTable:
         return len(self._entries)
 
     def takes(self, index: int) -> bool:
-        """Whether an entry of this index can be added: it is above all others, none is hidden, and there is room."""
+        """Return whether an entry of this index can be added.
+
+        It can when it is above all others, none is hidden, and there is room.
+        """
         if self.hidden_from is not None or len(self._entries) > MAX_ENTRIES:
             return False
         last = self.indexes.last

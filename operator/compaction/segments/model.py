@@ -28,6 +28,7 @@ adler32: Checksum
 try:
     from isal.isal_zlib import adler32, crc32
 except ImportError:
+    # The package isal exists for some processors only.
     adler32, crc32 = zlib.adler32, zlib.crc32
 
 CRC32S: Final[dict[str, Checksum]] = {"fastest": crc32, "zlib": zlib.crc32}
@@ -109,7 +110,7 @@ def effective_records(idx: U64Array) -> BoolArray:
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
-    """What tells one state of a file from another: of os.stat.
+    """The mark of one state of a file: of os.stat.
 
     Not compared: the device. Some file systems have another number at each mount, and on each machine; all else of two
     files under one name is only equal when one of them is the other, or its clone.
@@ -208,8 +209,9 @@ class SegmentIndex:
 
     @property
     def damage(self) -> str:
-        """What is wrong with the file if its owner has closed it, in words; empty when its records account for all of
-        it. What they do not account for may be needed.
+        """The fault of the file if its owner has closed it, in words; empty when its records account for all of it.
+
+        Bytes that no record accounts for may be needed.
         """
         # Found once: an index is kept for as long as its file stays as it is, and asked at every plan.
         if not self._damage:

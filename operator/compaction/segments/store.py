@@ -48,7 +48,7 @@ class PreparedGroup:
 
 @dataclass(frozen=True, slots=True)
 class PreparedJob:
-    """What a job has to do now. `live` is what must survive at or below `snapshot_index`; picklable."""
+    """The work of a job now. `live` is the set that must survive at or below `snapshot_index`; picklable."""
 
     directory: Path
     snapshot_index: int
@@ -127,7 +127,7 @@ class SegmentLogStore:
         return fence.read(self.directory(log))
 
     def receipts(self, log: str | os.PathLike[str], job: str) -> tuple[GroupReceipt, ...]:
-        """What the job has committed so far, by whichever attempt, in commit order."""
+        """Return the commits of the job so far, by all attempts, in commit order."""
         return tuple(r for r in self.record(log).receipts if r.job == job)
 
     def marked(self, log: str | os.PathLike[str], job: str) -> tuple[SegmentTombstone, ...]:
@@ -175,6 +175,7 @@ class SegmentLogStore:
                     continue
                 prepared.append(PreparedGroup(sources=names, ranges=check.ranges(names)))
             except SegmentLogError as error:
+                # As data: the other groups of the job are prepared all the same.
                 prepared.append(PreparedGroup(sources=names, error=error))
         return PreparedJob(directory=directory, snapshot_index=state.snapshot_index, live=live, groups=tuple(prepared))
 

@@ -69,7 +69,7 @@ class SweepReport:
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What becomes of names whose grace is over."""
+    """The decisions about names whose grace is over."""
 
     delete: tuple[Deleted, ...] = ()
     forget: tuple[str, ...] = ()
@@ -171,7 +171,7 @@ def _adopt_links(directory: Path, record: FenceRecord, now: float) -> FenceRecor
 
 
 def _dead_now(read: Callable[[], dict[str, DeadSegment]]) -> tuple[dict[str, DeadSegment], str]:
-    """What is dead in the log as it is now, or why that is unknown."""
+    """Return the segments that are dead in the log as it is now, or the reason why they are unknown."""
     try:
         found = read()
     except LiveSetUnknownError:
@@ -182,8 +182,9 @@ def _dead_now(read: Callable[[], dict[str, DeadSegment]]) -> tuple[dict[str, Dea
 
 
 def judge(directory: Path, due: list[SegmentTombstone], dead: dict[str, DeadSegment], unknown: str = "") -> Verdicts:
-    """What to delete, which tombstones no longer stand for anything, and what must wait. `unknown`: why it is not known
-    what is dead.
+    """Return the names to delete, the tombstones that no longer stand for anything, and the names that must wait.
+
+    `unknown`: the reason why the dead segments are not known.
     """
     delete: list[Deleted] = []
     forget: list[str] = []

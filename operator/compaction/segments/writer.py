@@ -155,7 +155,7 @@ def _append(client: WalClient, table: MemTable, indexes: Sequence[int], writer: 
 
 
 def _is_left(last: SegmentIndex, smallest_live: int) -> bool:
-    """Whether the last segment holds nothing but entries below the smallest live index, and enough of them to leave."""
+    """Return whether the last segment holds only entries below the smallest live index, and enough of them to leave."""
     is_dead = last.data_bytes > DEAD_BYTES and int(last.idx.max()) < smallest_live
     return is_dead and segment_number(last.path.name) == highest_segment(last.path.parent)
 

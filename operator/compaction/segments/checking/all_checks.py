@@ -46,6 +46,7 @@ def damaged(log: LogFacts, on_bytes: OnBytes) -> Iterator[CheckProblem]:
             try:
                 yield from _damaged(log, segment, on_bytes)
             except LogChangedError:
+                # A compaction replaced the file: its output is read in the next round.
                 replaced = True
         if not replaced:
             return
@@ -53,6 +54,7 @@ def damaged(log: LogFacts, on_bytes: OnBytes) -> Iterator[CheckProblem]:
         try:
             found = read_segments(log.directory).segments
         except NotALogDirectoryError:
+            # The log was deleted meanwhile, so nothing is left to check.
             return
         pending = [segment for segment in found if (segment.name, segment.identity) not in done]
     raise LogChangedError(str(log.directory))
@@ -149,7 +151,7 @@ def problems_of(system: SystemFacts, on_bytes: OnBytes = lambda _size: None) -> 
 
 
 def payload_bytes(log: LogFacts) -> int:
-    """What `log_problems` reads."""
+    """Return the number of payload bytes that `log_problems` reads."""
     return sum(segment.data_bytes for segment in log.state.segments)
 
 
@@ -173,7 +175,7 @@ def verdicts(readings: Sequence[SystemFacts], problems: Iterable[CheckProblem]) 
 
 
 def _shows(rule: OwnerRule, system: SystemFacts) -> bool:
-    """Whether a reading has anything that the rule is about."""
+    """Return whether a reading has anything that the rule is about."""
     match rule:
         case OwnerRule.WAL_FILES | OwnerRule.WAL_GROWS:
             return bool(system.wal)
@@ -198,4 +200,5 @@ def _shows(rule: OwnerRule, system: SystemFacts) -> bool:
         case OwnerRule.HALF_DONE | OwnerRule.ENTRIES_ABOVE | OwnerRule.NOTHING_VANISHES:
             return bool(system.logs)
         case _:
+            # All other rules are about segments.
             return any(log.state.segments for log in system.logs)

@@ -78,7 +78,10 @@ def segment_records(log: LogFacts) -> Iterator[CheckProblem]:
 
 
 def _only_here(log: LogFacts, segment: SegmentIndex) -> bool:
-    """Whether a whole record behind a torn or empty slot is of an entry that the log needs, below those that wait."""
+    """Return whether a whole record behind a torn or empty slot is of an entry that the log needs.
+
+    Only entries below those that wait in the write-ahead log count.
+    """
     torn = torn_from(segment)
     row = segment.count if torn is None else torn
     whole = segment.inside[row:] & (segment.length[row:] > 0)
@@ -107,7 +110,7 @@ def links(log: LogFacts) -> Iterator[CheckProblem]:
 
 
 def half_done(log: LogFacts) -> Iterator[CheckProblem]:
-    """What a compaction that died has left: of the compactor here, or of Ra's own."""
+    """Report the leftovers of a compaction that died: of the compactor here, or of Ra's own."""
     markers = [name for name in log.half_done if names.parse_ra_marker(name)]
     # The flag: a server that was killed does not look stopped, and without it the command refuses.
     recover = f"run `compactor segments recover {log.directory} --owner-stopped`"
@@ -143,7 +146,7 @@ def half_done(log: LogFacts) -> Iterator[CheckProblem]:
 
 
 def cut(log: LogFacts) -> Iterator[CheckProblem]:
-    """What an installation left to say which entries count."""
+    """Report a damaged file of an installation: without it, it is unknown which entries count."""
     if log.cut_error is not None:
         remedy = "the system is not opened before that: restore the file from a copy, or the log from another member"
         yield CheckProblem(OwnerRule.LOG_CUT, log.cut_error.file, str(log.cut_error), remedy)
@@ -314,7 +317,7 @@ def only_shrinks(log: LogFacts) -> Iterator[CheckProblem]:
 
 
 def revived(older: LogSnapshot, newer: LogSnapshot) -> Iterator[CheckProblem]:
-    """What a newer snapshot declares live that the older one did not."""
+    """Report an entry that a newer snapshot declares live and the older one did not."""
     if older.live is None or newer.live is None:
         return
     again = newer.live.clip(0, older.index).without(older.live)

@@ -23,7 +23,7 @@ from compaction.segments.wal.codec import WalTail
 
 
 class Content(NamedTuple):
-    """What an entry is, without its payload. `crc`: CRC-32 of the payload; 0 where a segment stores none."""
+    """An entry without its payload. `crc`: CRC-32 of the payload; 0 where a segment stores none."""
 
     term: int
     length: int
@@ -109,7 +109,7 @@ class LogFacts:
 
     @property
     def row(self) -> LogRow:
-        """What the newest snapshot says."""
+        """The state that the newest snapshot describes."""
         return LogRow.of(self.snapshots[-1] if self.snapshots else None)
 
     @property
@@ -124,12 +124,14 @@ class LogFacts:
         return live.intersection(row.live)
 
     def counts(self, index: int) -> bool:
-        """Whether an entry of this index in a segment is part of the log: not if an installation left it behind."""
+        """Return whether an entry of this index in a segment is part of the log: not one that an installation left."""
         return self.cut is None or index < self.cut.first
 
     def content(self) -> dict[int, Content]:
-        """What a reader of the log gets, by index: entries of segments below the first one of the write-ahead log, and
-        that from there on; without those that the newest snapshot declares dead.
+        """Return the entries that a reader of the log gets, by index.
+
+        They are those of segments below the first entry of the write-ahead log, and those of the write-ahead log from
+        there on; without those that the newest snapshot declares dead.
         """
         row, waiting = self.row, self.waiting or {}
         bound = min(waiting, default=None)
@@ -200,7 +202,7 @@ class OwnerRule(StrEnum):
 
 
 class SeenFacts(StrEnum):
-    """What it takes to see whether a rule is kept."""
+    """The readings that are needed to see whether a rule is kept."""
 
     ONCE = "one scan of a directory"
     WHILE = "scans some time apart"
@@ -314,6 +316,6 @@ class CheckProblem:
 
     @property
     def sentence(self) -> str:
-        """What errors of the library say names its file already."""
+        """Return the problem as a sentence. Errors of the library name their file already."""
         what = self.what if self.what.startswith(self.path) else f"{self.path}: {self.what}"
         return f"{what}; {self.remedy}"

@@ -48,7 +48,7 @@ def segments_grow(before: LogFacts, after: LogFacts) -> Iterator[CheckProblem]:
 
 
 def _continues(old: SegmentIndex, new: SegmentIndex) -> bool:
-    """What was torn may be cleared: an owner does that when it starts."""
+    """Return whether the records before the torn ones are unchanged. An owner clears torn records when it starts."""
     columns = ((old.idx, new.idx), (old.term, new.term), (old.offset, new.offset), (old.length, new.length))
     torn = torn_from(old)
     size = old.count if torn is None else torn
@@ -67,7 +67,10 @@ def numbers_ascend(before: LogFacts, after: LogFacts) -> Iterator[CheckProblem]:
 
 
 def nothing_vanishes(before: LogFacts, after: LogFacts) -> Iterator[CheckProblem]:
-    """What is needed stays, as it was. What was overwritten above the snapshot of before, and all behind it, may go."""
+    """Report a needed entry that is gone or differs.
+
+    An entry that was overwritten above the earlier snapshot, and all behind it, may go.
+    """
     row, now = after.row, after.content()
     kept: dict[int, Content] = {index: one for index, one in before.content().items() if row.needs(index)}
     floor = -1 if before.row.snapshot_index is None else before.row.snapshot_index

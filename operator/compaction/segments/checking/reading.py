@@ -65,7 +65,7 @@ _READS: Final = 5
 
 
 class WaitingEntries:
-    """What the files hold of some logs, put together as a recovery does it."""
+    """The entries in the write-ahead log files of some logs, put together as a recovery does it."""
 
     def __init__(self, rows: Mapping[bytes, LogRow], cuts: Mapping[bytes, LogCut]) -> None:
         """`rows`: of the logs, by id. What lies below a row's smallest live index, or behind a cut, is dropped."""
@@ -133,15 +133,18 @@ def _read_wal(path: Path, before: WalFacts | None, on_record: Callable[[WalRecor
         # Before the file, which may grow until its system is stopped, and never after.
         stopped = read_stop(path.parent).get(path.name)
     except InvalidStopError as error:
+        # The records are read all the same; this fault is reported if the file has no worse one.
         unknown = error
     for _ in range(_READS):
         try:
             with open(open_wal(path), "rb") as file:
                 data = file.read()
         except FileNotFoundError:
+            # Its owner flushed it to segments and deleted it since it was listed.
             return None
         except InvalidWalFormatError as error:
             return _unreadable(path, error)
+        # Damage in a file that does not grow is no record that is being written now.
         if facts is not None and facts.size == len(data):
             break
         records, facts = _facts(path, data, before, stopped)
@@ -166,6 +169,7 @@ def _facts(
                 records.append(record)
                 writers.setdefault(record.writer, []).append(record)
         finally:
+            # Of a damaged file as well: the records before the damage count.
             whole, tail, is_held = reader.end, reader.tail, reader.is_held
     except (DamagedWalError, InvalidWalFormatError) as error:
         damage = error
@@ -207,7 +211,7 @@ _SERVER_ID: Final = re.compile(rb"\bid\s*=>\s*\{\s*" + _ATOM + rb"\s*,\s*" + _AT
 
 
 def is_log(directory: Path) -> bool:
-    """Whether this is one log, not a system of logs, in which a log may have any name."""
+    """Return whether the directory is one log, not a system of logs, in which a log may have any name."""
     return is_log_directory(directory) or ((directory / SNAPSHOTS).is_dir() and not _wal_names(directory))
 
 
@@ -266,6 +270,7 @@ def _read(
     searches: dict[Path, SnapshotSearch] = {}
     cuts: dict[Path, tuple[LogCut | None, InvalidCutError | None]] = {}
     failed: dict[Path, LogFacts] = {}
+    # Snapshots and cuts first: they say which records of the write-ahead log count.
     for log in logs:
         with _bounded(log, failed, alone=log == directory):
             searches[log], cuts[log] = given.get(log) or _search(log), _cut(log)
@@ -389,7 +394,7 @@ def _cut(log: Path) -> tuple[LogCut | None, InvalidCutError | None]:
 
 
 def _known(before: LogFacts) -> dict[str, SegmentIndex]:
-    """What was read of each segment, with the torn end of the newest."""
+    """Return the records that were read of each segment, by name, with the torn end of the newest."""
     known = {segment.name: segment for segment in before.state.segments}
     return known if before.torn is None else known | {before.torn.name: before.torn}
 
@@ -430,6 +435,7 @@ def _search(log: Path) -> SnapshotSearch:
     try:
         return find_snapshots(log)
     except CorruptSnapshotError as error:
+        # As data, for the rule of that file: the other rules are checked all the same.
         return SnapshotSearch(newest=None, rejected=(error,))
 
 
@@ -437,6 +443,7 @@ def _segments(log: Path, known: Mapping[str, SegmentIndex] | None) -> SegmentFil
     try:
         return read_segments(log, known=known)
     except NotALogDirectoryError:
+        # A log may hold no segment yet: its entries wait in the write-ahead log.
         return SegmentFiles((), {}, ())
 
 
@@ -465,12 +472,15 @@ def _targets(log: Path, links: Iterable[str]) -> dict[str, str]:
 
 
 def _kept(log: Path) -> set[str]:
-    """What a recovery would keep. Of a commit that goes on meanwhile, one reading alone says too much."""
+    """Return the files that a recovery would keep.
+
+    Of a commit that goes on meanwhile, one reading alone says too much.
+    """
     return {f"{kept.name}: {kept.reason}" for one in recovery.outlook(log) for kept in one.kept}
 
 
 def _compactor(log: Path, found: Iterable[str]) -> tuple[tuple[str, ...], tuple[CompactionError, ...]]:
-    """What a recovery could not settle, and which of the compactor's own files cannot be read."""
+    """Return the files that a recovery could not settle, and the errors of unreadable files of the compactor."""
     blocked: list[str] = []
     errors: list[CompactionError] = []
     try:

@@ -157,6 +157,7 @@ def _show_plan(directory: Path, request: ClumpOptions, limits: SegmentLimits, ou
             require_stopped_owner(log, owner_stopped=True, owner_reads_maps=request.owner_reads_maps)
             refused = None
         except ClumpRefusedError as error:
+            # A plan may be made while the owner runs; the refusal of a run is shown beside it.
             refused = describe(error)
     if output is not OutputFormat.TABLE:
         emit({"log": str(directory), **plan_object(plan), "refused": refused}, output)
@@ -186,7 +187,7 @@ def plan_object(plan: ClumpPlan) -> dict[str, Any]:
 
 
 def result_object(directory: Path, job: str, result: ClumpResult) -> dict[str, Any]:
-    """What was done, for machines."""
+    """Return the result of a run as an object for json and yaml."""
     return {
         "log": str(directory),
         "job": job,

@@ -36,6 +36,7 @@ def fencing(namespace: str | None, kubeconfig: Path | None, directory: Path | No
     try:
         checks = asyncio.run(_interruptible(FencingDrill(settings, tell=_tell)))
     except asyncio.CancelledError as error:
+        # A signal cancelled the drill, which has cleaned up by now.
         raise click.Abort from error
     return 0 if _verdict(checks) else 1
 

@@ -164,7 +164,7 @@ _HEAD: Final = struct.Struct(">QQ")
 
 @dataclass(frozen=True, slots=True)
 class LogOperation:
-    """What carries an operation out, and the fields that it takes beside `op`."""
+    """The function that carries an operation out, and the fields that it takes beside `op`."""
 
     run: Callable[[LogSession, LogFields], Result | Later]
     fields: tuple[str, ...] = ()
@@ -233,7 +233,7 @@ def read(session: LogSession, fields: LogFields) -> Result:
 
 
 def indexes(session: LogSession, fields: LogFields) -> Result:
-    """Which entries the log holds and needs."""
+    """Return the indexes of the entries that the log holds and needs."""
     name, low, high = fields.text("log"), fields.index("from", 0), fields.index("to", MAX_INDEX)
     found = session.log(name).indexes(low, high)
     return {"indexes": str(found.as_set()), "count": len(found)}

@@ -49,7 +49,7 @@ owner_stopped_option = click.option(
 
 
 def ownership_of(*, owner_stopped: bool) -> Ownership:
-    """What --owner-stopped says."""
+    """Return the ownership that the flag --owner-stopped selects."""
     return Ownership.STOPPED if owner_stopped else Ownership.DETECT
 
 

@@ -154,12 +154,13 @@ def _entry_rows(log: LogState, errors: list[CompactionError], *, live_only: bool
 
 
 def _half_done(directory: Path, errors: list[CompactionError]) -> list[str]:
-    """What a crash left, and what a recovery would do about it."""
+    """Describe the leftovers of a crash by what a recovery would do about them."""
     try:
         if not recovery.is_needed(directory):
             return []
         return outlook_words(recovery.outlook(directory)) or ["it is settled by `compactor segments recover`"]
     except CompactionError as error:
+        # Shown with the other errors: what can be read of the log is shown all the same.
         errors.append(error)
         return []
 
@@ -288,7 +289,7 @@ def _live(log: LogState, *, given: bool) -> dict[str, Any] | None:
 
 
 def _debt(scan: LogScan) -> dict[str, Any]:
-    """What a compaction with the default limits would reclaim; with a reason when that cannot be said."""
+    """Return what a compaction with the default limits would reclaim; with a reason when that cannot be said."""
     unknown = {"bytes": None, "segments": None, "groups": None, "unreferenced": None}
     if scan.errors:
         return unknown | {"reason": "the log has corrupt files"}

@@ -1,4 +1,4 @@
-"""What `compactor run` shows of segment logs. Implements `cli.local.run_view.RunTables`."""
+"""The tables of segment logs that `compactor run` shows. Implements `cli.local.run_view.RunTables`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _short(names: Iterable[str], *, limit: int = 8) -> str:
 
 
 def debt_of(scan: ScanResult) -> dict[str, Any]:
-    """What is behind."""
+    """Return the debt of all candidates: the bytes and files that compaction is behind."""
     debt = total_debt(scan.candidates)
     return {"bytes": debt.bytes, "sources": debt.sources, "targets": debt.targets}
 
@@ -132,8 +132,9 @@ def show_rest(data: dict[str, Any]) -> None:
 
 
 def receipt_row(job: LocalJob) -> dict[str, Any]:
-    """What became of a job, with exact values."""
+    """Return the outcome of a job as an object with exact values."""
     receipt, groups = job.status.receipt, len(job.parts.groups)
+    # Zeros for a job without a receipt: each row of a table has all columns.
     row: dict[str, Any] = {
         "job": job.name,
         "target": job.target,

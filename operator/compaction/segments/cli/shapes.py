@@ -1,4 +1,4 @@
-"""How plans, receipts and recoveries of segment logs are shown: columns for tables, objects for json and yaml."""
+"""The output forms of plans, receipts and recoveries of segment logs: columns for tables, objects for json and yaml."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def plan_object(log: LogState, planned: LogPlan) -> dict[str, Any]:
 
 
 def recovery_object(done: recovery.RecoveryReport) -> dict[str, list[Any]]:
-    """What recovery did, by kind."""
+    """Return the actions of a recovery, by kind."""
     return {
         "finished": list(done.finished),
         "discarded": list(done.discarded),
@@ -105,7 +105,7 @@ def recovery_object(done: recovery.RecoveryReport) -> dict[str, list[Any]]:
 
 
 def outlook_words(outlook: Iterable[recovery.RecoveryReport]) -> list[str]:
-    """What a recovery would do, a sentence's end for each half-done commit."""
+    """Return the actions that a recovery would take: the end of a sentence for each half-done commit."""
     said = []
     for one in outlook:
         said += [f"it undoes {group}" for group in one.discarded]

@@ -40,7 +40,7 @@ from compaction.storage.pace import UNLIMITED, Pace, SharedBucket
 
 @dataclass(frozen=True, slots=True)
 class ClumpTask:
-    """What to copy: plain data. `head`: where the log ended when this was planned, with the newest segment's file.
+    """The plain data of a copy. `head`: the end of the log when this was planned, with the newest segment's file.
 
     `budget`: what its reads and writes ask where others share a limit with it; `moved` gets the bytes of each.
     """
@@ -126,6 +126,7 @@ def copy_clumps(task: ClumpTask, *, pace: Pace = UNLIMITED) -> tuple[CopiedClump
                 done.append(copied)
                 number, follows, identity = number + 1, copied.output, copied.identity
         except BaseException:
+            # At an interrupt as well: no commit takes these files, so they would only wait for the sweeper.
             discard(directory, done)
             raise
     return tuple(done)
@@ -151,6 +152,7 @@ def _copy(
             idx, term = _as_copied(batch.rows.size, first=part.first + copied.content.entries, term=task.head.term)
             copied.batch(batch, idx=idx, term=term)
         fs.sync(fd)
+        # After the last write: the commit compares this identity with the file that it finds.
         identity = FileIdentity.of(os.fstat(fd))
         written, _ = read_back(path, copied, identity, buffers)
         digest = index_digest(written)
@@ -264,6 +266,7 @@ def commit_clumps(
             except OSError as error:
                 _settle(directory, todo, error, job=job, now=now, held=held)
             except LockLostError:
+                # The process that holds the lock now settles what was begun; this one must not change anything.
                 raise
             except Exception:
                 # Behind a commit point or before it: recovery tells, segment by segment.
@@ -313,6 +316,7 @@ def _old(clumps: list[CopiedClump]) -> LiveSet:
 def _maps(clumps: list[CopiedClump], live: LiveSet, *, job: str, token: int, holder: str, now: float) -> list[Moves]:
     """One map per segment; the ranges in their receipts are those before and after the whole commit."""
     low, high = live.without(_old(clumps)).bounds
+    # The copies of all rounds are neighbours: one range behind the end of the log.
     copies = np.array([[clumps[0].first, clumps[-1].last]], dtype=np.uint64)
     after = LiveSet(np.append(low, copies[:, 0]), np.append(high, copies[:, 1])).bounds[0].size
     return [
@@ -384,6 +388,7 @@ def _still_ours(directory: Path, clump: CopiedClump, marker: Path, moves: Moves,
 def _link(marker: Path, output: Path) -> None:
     """The commit point."""
     try:
+        # A link, not a rename, which would replace a segment that the owner made meanwhile.
         fs.link(marker, output)
     except FileExistsError as error:
         raise SourcesChangedError(f"{output}: its owner has made this segment meanwhile") from error
@@ -408,7 +413,7 @@ def _settle(
 
 
 def _outcome(directory: Path, clumps: list[CopiedClump]) -> str:
-    """What became of a commit that can neither go on nor be undone now."""
+    """Describe the outcome of a commit that can neither go on nor be undone now."""
     with suppress(OSError):
         placed = sum(_in_place(directory, clump) for clump in clumps)
         if not placed:

@@ -1,4 +1,4 @@
-"""Which live entries are worth re-writing at the head of the log, and for the others, why not: pure decisions.
+"""Pure decisions: the live entries worth re-writing at the head of the log, and the reason why the others stay.
 
 A live set that became sparse is a long sequence of short ranges: memory for its holder, seeks for its reader
 it, and segments that a few entries each keep alive. Copies of these entries behind the last index are neighbours, one
@@ -32,9 +32,11 @@ DEFAULT_MAX_BYTES: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class ClumpOptions:
-    """What to re-write: runs of fewer than `shorter_than` live neighbours, if that makes the live set at least
-    `min_ranges` ranges shorter, and at most `max_bytes` of payload. `owner_reads_maps`: the owner of a log
-    in a Ra system finds what was moved, which Ra does not. InvalidGroupError when out of range.
+    """The selection of entries to re-write.
+
+    Runs of fewer than `shorter_than` live neighbours are re-written if that makes the live set at least `min_ranges`
+    ranges shorter, and at most `max_bytes` of payload. `owner_reads_maps`: the owner of a log in a Ra system finds what
+    was moved, which Ra does not. InvalidGroupError when out of range.
     """
 
     shorter_than: int = DEFAULT_SHORTER_THAN
@@ -52,7 +54,7 @@ class ClumpOptions:
 
 
 class StaysReason(StrEnum):
-    """Why a run of live entries is not re-written."""
+    """The reason why a run of live entries is not re-written."""
 
     LONG_ENOUGH = "LongEnough"
     """It has as many neighbours as was asked for."""
@@ -82,7 +84,7 @@ class LeftOutRuns:
 
 @dataclass(frozen=True, slots=True)
 class ClumpRound:
-    """What becomes one new segment: `old` indexes in order, re-written from index `first` on."""
+    """The content of one new segment: `old` indexes in order, re-written from index `first` on."""
 
     old: LiveSet
     first: int
@@ -95,7 +97,7 @@ class ClumpRound:
 
 @dataclass(frozen=True, slots=True)
 class LogHead:
-    """Where the log ends: the segment its owner would append to, the last index, and the term of what comes next."""
+    """The end of a log: the segment its owner would append to, the last index, and the term of the next entries."""
 
     newest: str
     last: int
@@ -104,8 +106,10 @@ class LogHead:
 
 @dataclass(frozen=True, slots=True)
 class ClumpPlan:
-    """What would be re-written. `ranges_after` is an estimate: of the live set at the owner's next snapshot, if nothing
-    dies until then. `freed_segments`, `freed_bytes`: segment files that hold nothing live afterwards.
+    """The entries that would be re-written.
+
+    `ranges_after` is an estimate: of the live set at the owner's next snapshot, if nothing dies until then.
+    `freed_segments`, `freed_bytes`: segment files that hold nothing live afterwards.
     """
 
     snapshot_index: int
@@ -146,7 +150,7 @@ def mean_run(live: LiveSet) -> float:
 
 
 def log_head(log: LogState) -> LogHead:
-    """Where a log ends, by its segments and its snapshot (whose index may lie above all segments)."""
+    """Return the end of a log, by its segments and its snapshot (whose index may lie above all segments)."""
     last, term = log.snapshot_index or 0, log.snapshot.term if log.snapshot else 0
     if log.refs:
         ref = log.refs[-1]
@@ -156,7 +160,7 @@ def log_head(log: LogState) -> LogHead:
 
 
 def plan_clump(log: LogState, request: ClumpOptions, limits: SegmentLimits) -> ClumpPlan:
-    """What to re-write of one log, in rounds that each fit one segment.
+    """Plan the re-writing of one log, in rounds that each fit one segment.
 
     Raises:
         ClumpRefusedError: no snapshot of its own, so nothing below one could be replaced; or no index is left.
@@ -177,6 +181,7 @@ def plan_clump(log: LogState, request: ClumpOptions, limits: SegmentLimits) -> C
     after = _ranges_after(live, moved, head)
     before = live.bounds[0].size
     if moved and before - after < request.min_ranges:
+        # All or nothing: below the gain that was asked for, the copies would only cost their bytes.
         reasons[reasons == ""] = StaysReason.TOO_LITTLE_GAIN
         chosen, moved, after = np.zeros_like(chosen), LiveSet.empty(), before
     if head.last + int(chosen.sum()) > MAX_INDEX:

@@ -42,7 +42,7 @@ INDEXES_TEMPORARY: Final = "compaction.indexes.tmp"
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a reader finds at the new indexes: so many entries that are the copies, and so many that are others."""
+    """The entries that a reader finds at the new indexes: the number of copies, and the number of others."""
 
     copies: int
     others: int
@@ -108,7 +108,7 @@ def _finish(
 
 
 def _why_needed(log: LogState, marker: SegmentIndex, moves: Moves) -> str:
-    """Why the copies of a commit that did not happen must stay; empty when they can go."""
+    """Return why the copies of a commit that did not happen must stay; empty when they can go."""
     if log.live is None or log.snapshot_index is None:
         return "the live set of the log is unknown"
     old = moves.old_set.intersection(log.live)
@@ -142,7 +142,7 @@ def _found(log: LogState, marker: SegmentIndex) -> _Found:
 
 
 def _speaks_of(log: LogState, moves: Moves) -> bool:
-    """Whether the snapshot in force is the one under which the entries were moved, and has old ones live still."""
+    """Return whether the snapshot in force is the one under which entries were moved, and has old ones live still."""
     if log.snapshot is None or log.live is None:
         return False
     receipt = moves.receipt

@@ -46,7 +46,7 @@ _CHUNK: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ClumpResult:
-    """What a run planned and what it committed, oldest first."""
+    """The plan of a run and the receipts of its commits, oldest first."""
 
     plan: ClumpPlan
     receipts: tuple[MoveReceipt, ...]
@@ -117,7 +117,7 @@ def prepare_clump(
 
 
 def receipts_of(directory: Path, job: str) -> tuple[MoveReceipt, ...]:
-    """What a job has committed, oldest first, by the maps that have not been swept."""
+    """Return the receipts of a job's commits, oldest first, from the maps that have not been swept."""
     receipts = (load_moves(directory / name).receipt for name in moves_files(directory))
     return tuple(receipt for receipt in receipts if receipt.job == job)
 
@@ -193,7 +193,7 @@ def _waiting_in(directory: Path) -> Path | None:
 
 
 def _mentions(path: Path, uid: bytes) -> bool:
-    """Whether a file holds some bytes anywhere; reads it in chunks."""
+    """Return whether a file holds the bytes of an id anywhere; reads it in chunks."""
     tail = b""
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):

@@ -108,7 +108,7 @@ class Moves:
         return LiveSet(self.new, self.new + self.count - np.uint64(1))
 
     def resolve(self, index: int) -> int | None:
-        """Where the entry of an old index is now; None when it was not moved. O(log runs)."""
+        """Return the index to which an old index was moved; None when it was not moved. O(log runs)."""
         at = int(np.searchsorted(self.old, np.uint64(index), side="right")) - 1
         if at < 0 or index - int(self.old[at]) >= int(self.count[at]):
             return None
@@ -192,7 +192,7 @@ def _of_runs(receipt: MoveReceipt, runs: list[tuple[int, int, int]], file: str) 
 
 
 def _fault(moves: Moves, runs: list[tuple[int, int, int]]) -> str | None:
-    """What is wrong with a map beside its form; None when nothing is."""
+    """Return the fault in a map beside its form, in words; None when there is none."""
     receipt, one = moves.receipt, np.uint64(1)
     if not runs or sum(high - low + 1 for low, high, _ in runs) != receipt.entries:
         return f"its runs do not hold {receipt.entries} entries"
@@ -213,6 +213,7 @@ def load_moves(path: Path) -> Moves:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
+        # A map that is missing is an answer for the callers, not an error of the disk.
         raise
     except OSError as error:
         raise storage_error(error, path.parent) from error
@@ -255,7 +256,7 @@ def read_moves(directory: Path) -> tuple[Moves, ...]:
 
 
 def resolve(maps: Iterable[Moves], index: int) -> int:
-    """Where the entry of `index` is after all maps, oldest first; the index itself when it was not moved."""
+    """Return the index of an entry after all maps, oldest first; `index` itself when it was not moved."""
     for moves in maps:
         moved = moves.resolve(index)
         index = index if moved is None else moved
@@ -263,7 +264,10 @@ def resolve(maps: Iterable[Moves], index: int) -> int:
 
 
 def in_force(directory: Path, moves: Moves) -> bool:
-    """Whether the map's entries are in the log. A map whose commit died before its commit point is not in force."""
+    """Return whether the map's entries are in the log.
+
+    A map whose commit died before its commit point is not in force.
+    """
     output = moves.receipt.output
     if not output or not os.path.lexists(directory / clump_name(output)):
         return True

@@ -66,7 +66,7 @@ class EntryCopy:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Where the owner put a copy."""
+    """The index and term under which the owner appended a copy."""
 
     index: int
     term: int

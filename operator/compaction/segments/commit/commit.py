@@ -221,6 +221,7 @@ def commit_groups(
         try:
             require_stopped(directory, ownership)
         except OwnerRunningError:
+            # Partial files have names of this attempt: no other one would use them.
             batch.discard(groups)
             raise
         # Before any check: an earlier commit that died half-way may have replaced sources of these groups.
@@ -247,7 +248,7 @@ def commit_groups(
 
 @dataclass(slots=True)
 class _Batch:
-    """What becomes of the groups of one call, by group key."""
+    """The outcomes of the groups of one call, by group key."""
 
     directory: Path
     job: str
@@ -280,6 +281,7 @@ class _Batch:
                     raise SourcesChangedError(f"{partial}: overlaps {intents[-1].partial}, which is committed with it")
                 _check_files(self.directory, group, partial)
             except SourcesChangedError as error:
+                # A file under another name is not this attempt's, so it is not removed here.
                 if partial.name == group.partial:
                     _discard(partial)
                 self.outcomes[key] = error
@@ -345,7 +347,7 @@ def _discard(partial: Path) -> None:
 
 
 def _outcome(directory: Path, intent: PendingCommit) -> str:
-    """What became of a commit that can neither go on nor be undone now: its output is in place, or it is not."""
+    """Describe the outcome of a commit that can neither go on nor be undone now, by whether its output is in place."""
     try:
         output = regular_identity(directory / intent.receipt.output)
     except OSError:

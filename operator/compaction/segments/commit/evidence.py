@@ -27,7 +27,7 @@ from compaction.segments.reading.view import LogState, SegmentRef, open_log
 
 
 def covers(log: LogState, leader: str, member: str) -> bool:
-    """Whether the segment `member` can become a link to `leader` without a loss.
+    """Return whether the segment `member` can become a link to `leader` without a loss.
 
     The leader holds everything that must survive of what is read from the member now: index, term, the same bytes.
     False as well for what reaches above the snapshot, for the newest segment, for a damaged one, for a member that
@@ -76,7 +76,7 @@ def _holds_all(log: LogState, leader: str, ref: SegmentRef, snapshot_index: int)
 
 
 def same_payloads(one: SegmentIndex, rows: RowArray, other: SegmentIndex, other_rows: RowArray) -> bool:
-    """Whether the payloads of `rows` are those of `other_rows`, position by position; False for a torn one.
+    """Return whether the payloads of `rows` are those of `other_rows`, position by position; False for a torn one.
 
     Bytes are compared: equal stored checksums prove nothing about bytes that never reached the disk.
     """
@@ -130,7 +130,7 @@ _SHOWN: Final = 3
 
 
 class Stays(StrEnum):
-    """Why a name of a commit is not replaced any more."""
+    """The reason why a name of a commit is not replaced any more."""
 
     CHANGED = "Changed"
     """It is no longer the file that the commit read."""
@@ -141,7 +141,7 @@ class Stays(StrEnum):
 
 
 class Likeness(StrEnum):
-    """How a file compares with a recorded one."""
+    """The result of comparing a file with a recorded one."""
 
     SAME = "Same"
     """That very file."""
@@ -168,7 +168,7 @@ class SegmentReplacement:
 
 @dataclass(frozen=True, slots=True)
 class CommitVerdict:
-    """What to do with one half-done commit.
+    """The decision about one half-done commit.
 
     `committed`: its output is in place. `replace`: names that become links now, ascending. `linked`: all names that are
     links to the output then. `stays`: names that were to become links and do not. `needed`: why the `.compacting` file
@@ -220,7 +220,7 @@ def judge(directory: Path, compacting: str, intent: PendingCommit | None) -> Com
 
 
 def likeness(path: Path, identity: FileIdentity, mark: str) -> Likeness:
-    """How the regular file under `path` compares with a recorded one. `mark` empty: none was recorded."""
+    """Compare the regular file under `path` with a recorded one. `mark` empty: none was recorded."""
     found = regular_identity(path)
     if found is None or found.size != identity.size:
         return Likeness.OTHER
@@ -238,7 +238,7 @@ def changed_names(directory: Path, intent: PendingCommit) -> list[str]:
 
 
 def _output(directory: Path, compacting: str, lowest: str, intent: PendingCommit | None) -> Likeness:
-    """Whether the file under the lowest name is the commit's output."""
+    """Compare the file under the lowest name with the commit's output."""
     candidate, output = status(directory / compacting), status(directory / lowest)
     if output is None or regular_identity(directory / lowest) is None:
         return Likeness.OTHER
@@ -289,7 +289,7 @@ class _Walk:
         return CommitVerdict(committed=True, replace=tuple(links), linked=tuple(linked), stays=tuple(stays))
 
     def _why_not(self, name: str) -> Stays | None:
-        """Why a regular file must not be replaced; None when it may."""
+        """Return the reason why a regular file must not be replaced; None when it may."""
         known = self.known.get(name)
         found = Likeness.OTHER if known is None else likeness(self.directory / name, known.identity, known.mark)
         if self.trusted and found is Likeness.SAME:
@@ -303,11 +303,12 @@ def _leads_to(path: Path, target: str) -> bool:
     try:
         return os.path.basename(os.readlink(path)) == target
     except OSError:
+        # No link any more, or gone: it leads nowhere.
         return False
 
 
 def _needed(directory: Path, compacting: str, lowest: str, intent: PendingCommit | None, look: _Look) -> str:
-    """Why a file under the `.compacting` name must stay; empty when it can go."""
+    """Return why a file under the `.compacting` name must stay; empty when it can go."""
     path = directory / compacting
     candidate, other = status(path), status(directory / lowest)
     if candidate is None or (other is not None and os.path.samestat(candidate, other)):
@@ -319,7 +320,7 @@ def _needed(directory: Path, compacting: str, lowest: str, intent: PendingCommit
 
 
 def why_partial_needed(directory: Path, name: str) -> str:
-    """Why the output of an attempt that is over must stay all the same; empty when it can go."""
+    """Return why the output of an attempt that is over must stay all the same; empty when it can go."""
     return _alone(directory / name, _Look(directory))
 
 
@@ -331,7 +332,9 @@ def _alone(path: Path, look: _Look) -> str:
 
 
 def why_needed(segment: SegmentIndex, log: LogState | None, error: str = "") -> str:
-    """Why a file beside the log must not be removed: it alone holds something live, or that is unknown.
+    """Return why a file beside the log must not be removed; empty when it can go.
+
+    A file stays when it alone holds something live, or when that is unknown.
 
     `log` None: it could not be read, as `error` says.
     """

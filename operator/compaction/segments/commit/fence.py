@@ -62,7 +62,7 @@ _LONGEST: Final = 80
 
 
 def first_fault(record: FenceRecord) -> str | None:
-    """What is wrong with a record, as the end of a sentence; None when nothing is."""
+    """Return the first fault of a record, as the end of a sentence; None when there is none."""
     return next(_faults(record), None)
 
 
@@ -204,6 +204,7 @@ def read(directory: Path) -> FenceRecord:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
+        # No job has claimed this log yet.
         return FenceRecord()
     except OSError as error:
         raise storage_error(error, directory) from error
@@ -254,7 +255,7 @@ def write(
 
 
 def stands(directory: Path, data: bytes) -> bool:
-    """Whether the file still is, byte for byte, what `write` has put there. OSError passes through."""
+    """Return whether the file still is, byte for byte, what `write` has put there. OSError passes through."""
     try:
         fd = os.open(directory / FENCE_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:

@@ -100,7 +100,7 @@ class GroupReceipt:
 
 
 class TombstoneKind(StrEnum):
-    """What a name that waits for its deletion is."""
+    """The kind of a name that waits for its deletion."""
 
     LINKED = "Linked"
     """A symlink to the compacted segment: the old name of a source."""
@@ -109,7 +109,7 @@ class TombstoneKind(StrEnum):
 
 
 class UnreferencedReason(StrEnum):
-    """Why nothing in a segment is needed."""
+    """The reason why nothing in a segment is needed."""
 
     NO_LIVE_INDEX = "NoLiveIndex"
     """All of it is at or below the snapshot, and none of it is live."""

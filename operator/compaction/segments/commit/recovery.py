@@ -65,7 +65,7 @@ _MAX_MARKER_BYTES = 1 << 20
 
 
 class RaOutcome(StrEnum):
-    """What became of a half-done compaction of Ra."""
+    """The outcome of a half-done compaction of Ra."""
 
     ABORTED = "Aborted"
     """`.compacting` was still there: the members are untouched."""
@@ -142,6 +142,7 @@ def _marker_bytes(path: Path) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
+        # A marker is a file of its own: a link is refused by O_NOFOLLOW and says nothing.
         if path.is_symlink():
             return b""
         raise
@@ -162,6 +163,7 @@ def _covered(directory: Path, leader: str, members: tuple[str, ...]) -> tuple[Se
     try:
         log = open_log(directory)
     except SegmentLogError:
+        # A log that cannot be read proves nothing, so the members stay files of their own.
         return ()
     if log.live is None:
         return ()
@@ -198,7 +200,9 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What recovery did. `finished` and `discarded`: group keys and `.clump` names; `removed`: names of leftovers.
+    """The actions of a recovery.
+
+    `finished` and `discarded`: group keys and `.clump` names; `removed`: names of leftovers.
 
     `ra`: one entry per marker of Ra's own compaction. `stayed`: segments that finished commits left alone. `kept`: what
     could not be settled; the log needs recovery still.
@@ -222,8 +226,11 @@ class RecoveryReport:
 
 
 def is_needed(directory: Path) -> bool:
-    """Whether `recover` would find something to do. False also while a commit of a living process is under way and done
-    before the answer is read: ask again, or just recover."""
+    """Return whether `recover` would find something to do.
+
+    False also while a commit of a living process is under way and done before the answer is read: ask again, or just
+    recover.
+    """
     with storage_errors(directory):
         if not is_log_directory(directory):
             return False
@@ -367,7 +374,7 @@ def _intent_of(record: FenceRecord, compacting: str) -> PendingCommit | None:
 
 
 def outlook(directory: Path) -> tuple[RecoveryReport, ...]:
-    """What `recover` would find out about each half-done group commit, without a change: one report per commit.
+    """Return what `recover` would find out about each half-done group commit, without a change: one report per commit.
 
     Raises:
         LogNotReadableError, StoreIOError, CorruptFenceError

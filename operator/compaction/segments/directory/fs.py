@@ -44,12 +44,13 @@ def storage_error(error: OSError, directory: Path, *, outcome: str = "") -> Segm
 
 
 def _unreadable(path: str) -> bool:
-    """Whether it was reading that was refused: the error itself does not tell. A new name can only be written."""
+    """Return whether reading was refused, which the error itself does not say. A new name can only be written."""
     try:
         os.lstat(path)
     except FileNotFoundError:
         return False
     except OSError:
+        # A directory on the way may not be searched, so the name itself was not reached.
         return True
     effective = os.access in os.supports_effective_ids
     return not os.access(path, os.R_OK, effective_ids=effective)
@@ -107,7 +108,7 @@ def write(fd: int, buffers: Sequence[memoryview | bytes]) -> None:
 
 
 def _rest(batch: list[memoryview | bytes], written: int) -> list[memoryview | bytes]:
-    """What is left of a batch after a short write."""
+    """Return the parts of a batch that a short write left unwritten."""
     for position, part in enumerate(batch):
         if written < len(part):
             return [memoryview(part)[written:], *batch[position + 1 :]]
@@ -193,7 +194,7 @@ def unlink(path: Path) -> None:
 
 
 def unlink_if_present(path: Path) -> bool:
-    """Whether there was something to remove."""
+    """Remove a file. Return whether it was there."""
     try:
         unlink(path)
     except FileNotFoundError:

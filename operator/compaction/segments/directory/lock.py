@@ -170,7 +170,7 @@ def _release(fd: int) -> None:
 
 
 def _is_still(path: Path, fd: int) -> bool:
-    """Whether the locked file is the one under the name: another process may have moved it away while we waited."""
+    """Return whether the locked file is the one under the name: another process may have moved it away meanwhile."""
     try:
         theirs = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
@@ -197,6 +197,7 @@ def _unshared(path: Path, fd: int) -> int:
     _held.add(own)
     renamed = False
     try:
+        # Before the rename: a process that opens the new file must find it locked.
         fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fs.rename(temporary, path)
         renamed = True
@@ -232,7 +233,7 @@ def _unsign(fd: int) -> None:
 
 
 def _held_error(path: Path, fd: int, waited: float) -> LockHeldError:
-    """Who signed the open lock file last, in words."""
+    """Return the error that names the last signer of the open lock file."""
     try:
         if os.fstat(fd).st_nlink > 1:
             # Nobody signs a file that a copy shares, so what it says may be of long ago.
@@ -243,6 +244,7 @@ def _held_error(path: Path, fd: int, waited: float) -> LockHeldError:
         job = f", job {_plain(note['job'])}" if note["job"] else ""
         holder = f"{_plain(note['holder'])} ({process}{job}) since {since}"
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        # The note serves the message only: a torn or foreign one must not hide that the lock is held.
         return LockHeldError(str(path), "an unknown process", waited)
     return LockHeldError(str(path), holder, waited, process)
 

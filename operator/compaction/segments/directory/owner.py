@@ -43,7 +43,7 @@ _LARGEST: Final = 4096
 
 
 class Marker(StrEnum):
-    """What the marker says."""
+    """The state of the marker in the directory of a system."""
 
     ABSENT = "Absent"
     FOLLOWS = "Follows"
@@ -52,8 +52,9 @@ class Marker(StrEnum):
 
 
 def read_marker(system: Path) -> tuple[Marker, str]:
-    """What the marker in the directory of a system says, and what is wrong with one that is FOREIGN. Never raises: what
-    cannot be read is no evidence.
+    """Return the state of the marker in the directory of a system, and the fault of one that is FOREIGN.
+
+    Never raises: a marker that cannot be read is no evidence.
     """
     # O_NONBLOCK: no FIFO under this name may hang us before it is refused.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
@@ -90,6 +91,7 @@ def _judge(data: bytes) -> tuple[Marker, str]:
     try:
         said = json.loads(data)
     except (ValueError, RecursionError):
+        # RecursionError: deeply nested JSON, which no owner writes.
         return Marker.FOREIGN, "it is not JSON"
     rules = said.get("rules") if isinstance(said, dict) else None
     if type(rules) is not int or rules != RULES:
@@ -125,7 +127,7 @@ _PROCESSES: Final = "/proc"
 
 
 class Mark(StrEnum):
-    """What `meta.dets` says of itself."""
+    """The state that `meta.dets` records of itself."""
 
     ABSENT = "Absent"
     OPEN = "Open"
@@ -135,7 +137,7 @@ class Mark(StrEnum):
 
 
 class Writers(StrEnum):
-    """Whether a process of this machine has `meta.dets` open for writing."""
+    """The presence of a process on this machine that has `meta.dets` open for writing."""
 
     NONE = "None"
     SOME = "Some"
@@ -162,7 +164,10 @@ class OwnerSigns:
         return self.mark is not Mark.ABSENT or (bool(self.wals) and self.marker is not Marker.FOLLOWS)
 
     def doubt(self, *, process: str = "") -> str:
-        """Why the owner cannot be taken for stopped; empty when it can. `process`: who has its files open, if known."""
+        """Return why the owner cannot be taken for stopped; empty when it can.
+
+        `process`: the process that has its files open, if known.
+        """
         meta = self.system / META_FILE
         silent = "so it does not say whether the log's owner runs"
         if self.mark is Mark.ABSENT:
@@ -197,7 +202,7 @@ def system_of(directory: Path) -> Path:
 
 
 def is_ra_directory(system: Path) -> bool:
-    """Whether a Ra server has used this data directory: it creates both files before anything else."""
+    """Return whether a Ra server has used this data directory: it creates both files before anything else."""
     return any(os.path.lexists(system / name) for name in (META_FILE, NAMES_FILE))
 
 
@@ -245,7 +250,9 @@ def require_stopped(directory: Path, ownership: Ownership) -> None:
 
 
 def hazard_in(directory: Path) -> str:
-    """What a Ra server would lose of a log by starting now, and what comes before; empty when it may be started.
+    """Return the hazard that a start of a Ra server now would be to a log; empty when it may be started.
+
+    The text says what the server would lose, and what comes first.
 
     To Ra, a marker without its copy means "committed", and a snapshot without `indexes` means that nothing is live
     (docs/design/segment-commit.md#windows-of-the-reference, W1 and W2). Never raises.
@@ -311,8 +318,10 @@ def _writers(fd: int) -> tuple[Writers, str]:
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except BlockingIOError:
+        # The kernel refuses a read lease while the file is open for writing.
         return Writers.SOME, ""
     except PermissionError:
+        # Only the owner of a file may take a lease on it, or a process with CAP_LEASE.
         return Writers.UNKNOWN, f"it belongs to uid {os.fstat(fd).st_uid}: run as that user"
     except OSError as error:
         return Writers.UNKNOWN, f"its file system does not tell: {error.strerror}"

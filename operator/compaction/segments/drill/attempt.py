@@ -52,7 +52,7 @@ class LineKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What an attempt is to do. `spec` is a CompactionJob's; `name` the attempt's, as it stands in the Lease."""
+    """The order for an attempt. `spec` is a CompactionJob's; `name` the attempt's, as it stands in the Lease."""
 
     kubeconfig: str | None
     namespace: str
@@ -182,6 +182,7 @@ async def _keep(port: LeasePort, lease: HeldJobLease) -> None:
         except LeaseLostError as error:
             lease.lose(str(error))
         except PortUnavailableError:
+            # No answer is no refusal: the lease is lost only by an answer, or by its own clock.
             await patience.pause()
             continue
         lease.renewed(sent_at=sent_at)

@@ -218,7 +218,7 @@ ENTRIES: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class DrillSettings:
-    """Where the drill takes place. `directory` None: the system's directory for temporary files."""
+    """The place and the lease of the drill. `directory` None: the system's directory for temporary files."""
 
     directory: Path | None = None
     kubeconfig: Path | None = None
@@ -272,6 +272,7 @@ class FencingDrill:
         second = await stack.enter_async_context(start(order, ground.scratch / "attempt-2.err"))
         committed = await second.hear(LineKind.ENDED)
         self._say(f"attempt 2 has ended: {committed.outcome}, {committed.text}")
+        # The files as attempt 2 left them: the woken attempt must change none of them.
         settled = ground.files()
 
         first.wake()

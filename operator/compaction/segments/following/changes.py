@@ -1,4 +1,4 @@
-"""What changed between two listings of a system of logs: pure."""
+"""The changes between two listings of a system of logs: pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN_RANGES = 8
 
 
 class ChangeKind(StrEnum):
-    """What happened."""
+    """The kind of a change."""
 
     LOG_CREATED = "LogCreated"
     LOG_DELETED = "LogDeleted"

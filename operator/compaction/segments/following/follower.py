@@ -40,7 +40,10 @@ class GrowingFile:
         self._writers: dict[int, bytes] = {}
 
     def read(self) -> list[WalRecord]:
-        """What is whole since the last time. InvalidWalFormatError: no write-ahead log; OSError passes through."""
+        """Return the records that became whole since the last read.
+
+        InvalidWalFormatError: the file is no write-ahead log; OSError passes through.
+        """
         fd = open_wal(self.path)
         try:
             state = os.fstat(fd)
@@ -107,6 +110,7 @@ class Follower:
             try:
                 yield from written(path.name, file.read(), self._lasts)
             except FileNotFoundError:
+                # Its owner flushed it to segments and deleted it since it was listed.
                 continue
             except InvalidWalFormatError as error:
                 file.stopped = error.reason
@@ -139,6 +143,7 @@ class Follower:
         try:
             files = read_segments(directory, known=before.segments)
         except NotALogDirectoryError:
+            # A log may hold no segment yet; the error of one that was deleted goes to the caller.
             files = SegmentFiles((), {}, ())
             if not directory.is_dir():
                 raise FileNotFoundError(directory) from None
@@ -149,6 +154,7 @@ class Follower:
         try:
             snapshot = find_snapshots(directory).newest
         except LogChangedError:
+            # The snapshot as of the last time; the next poll may find it still.
             pass
         except SegmentLogError as error:
             errors.append(error)

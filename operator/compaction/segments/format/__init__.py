@@ -1,1 +1,1 @@
-"""What the files of a log hold, byte for byte as Ra writes them: segments, terms, checksums, names."""
+"""The content of a log's files, byte for byte as Ra writes them: segments, terms, checksums, names."""

@@ -73,7 +73,7 @@ def _tuple_head(size: int) -> bytes:
 
 
 def is_string(items: list[Term]) -> bool:
-    """Whether `term_to_binary` writes this list as STRING_EXT: 1..65535 integers, all 0..255."""
+    """Return whether `term_to_binary` writes this list as STRING_EXT: 1..65535 integers, all 0..255."""
     return 0 < len(items) <= 0xFFFF and all(type(item) is int and 0 <= item <= 255 for item in items)
 
 

@@ -45,7 +45,7 @@ _JOB_KEY: Final = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class PartialName:
-    """What a partial file's name says: the group, the job's key (see `job_key`) and the attempt's token."""
+    """The parts of a partial file's name: the group, the job's key (see `job_key`) and the attempt's token."""
 
     group: str
     job: str
@@ -95,12 +95,18 @@ def partial_name(group: str, *, job: str, token: int) -> str:
 
 
 def compacting_name(group: str) -> str:
-    """Where a commit of ours puts a group's output. Never Ra's own name, see the top of this module."""
+    """Return the name under which a commit of the compactor puts a group's output.
+
+    It is never Ra's own name, see the top of this module.
+    """
     return (group if "-" in group else f"{group}-{group}") + COMPACTING_SUFFIX
 
 
 def ra_compacting_name(leader: str) -> str:
-    """Where Ra's own compaction (and the design note's, of a group of one) writes the output for a leading segment."""
+    """Return the name under which Ra's own compaction writes the output for a leading segment.
+
+    The design note's compaction of a group of one uses it too.
+    """
     return stem(leader) + COMPACTING_SUFFIX
 
 
@@ -138,7 +144,7 @@ def parse_ra_marker(name: str) -> str | None:
 
 
 def clump_name(segment: str) -> str:
-    """Where a commit puts re-written entries before they are the segment of this name."""
+    """Return the name of re-written entries before they have the name of the segment."""
     return stem(segment) + CLUMP_SUFFIX
 
 
@@ -168,5 +174,5 @@ def unfinished(names: Sequence[str]) -> str:
 
 
 def needs_recovery(names: Sequence[str]) -> bool:
-    """Whether a directory listing shows a compaction, ours or Ra's own, that did not finish."""
+    """Return whether a directory listing shows a compaction, ours or Ra's own, that did not finish."""
     return any(parse_compacting(n) or parse_link(n) or parse_ra_marker(n) or parse_clump(n) for n in names)

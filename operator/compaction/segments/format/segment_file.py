@@ -122,7 +122,7 @@ def decode_records(area: bytes, version: int) -> npt.NDArray[np.void]:
 
 
 def _leading(used: npt.NDArray[np.bool_]) -> int:
-    """How many are true before the first that is not."""
+    """Return the number of true values before the first false one."""
     first = int(np.argmin(used)) if used.size else 0
     return used.size if used.size and used[first] else first
 
@@ -268,7 +268,10 @@ class _OpenSegment:
         return cls(fd, path, version=index.version, max_count=index.max_count, count=index.count, end=index.end_of_data)
 
     def room(self, lengths: U64Array, max_size: int) -> int:
-        """How many of the next entries fit (§1.4): slots left, and data bytes BEFORE an entry not above max_size."""
+        """Return the number of the next entries that fit (§1.4).
+
+        A fitting entry has a slot, and not more than `max_size` data bytes BEFORE it.
+        """
         limit = max_size if self.version > 1 else min(max_size, _V1_OFFSET_LIMIT - self.start)
         if self.end - self.start > limit:
             return 0

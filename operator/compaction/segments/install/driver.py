@@ -118,6 +118,7 @@ def _open(log: Log) -> tuple[int, LogSnapshot]:
         try:
             return os.open(snapshot.path / DATA_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), snapshot
         except FileNotFoundError as error:
+            # Replaced by a newer one, look again; the newest one itself without its data is damaged.
             if log.newest_snapshot == snapshot:
                 raise storage_error(error, snapshot.path) from error
         except OSError as error:
@@ -142,12 +143,15 @@ class SnapshotSender:
         return self._run(sending.Start())
 
     def receive(self, data: bytes) -> list[bytes]:
-        """What is to be sent after a message of the receiver. InstallMessageError: it is damaged and does not count."""
+        """Return the messages to send after a message of the receiver.
+
+        InstallMessageError: the message is damaged and does not count.
+        """
         message = decode(data)
         return self._run(message) if isinstance(message, Progress | Installed | Refused) else []
 
     def resend(self) -> list[bytes]:
-        """What is to be sent when nothing has arrived for a while."""
+        """Return the messages to send when nothing has arrived for a while."""
         return self._run(sending.Resend())
 
     def learn_term(self, term: int) -> list[bytes]:
@@ -190,6 +194,7 @@ class SnapshotSender:
             sent = self._entries(wanted)
             return [encode(Entries(term, transfer, batch)) for batch in in_messages(sent)]
         except SnapshotReplaced:
+            # Entries that the old snapshot needs may be dead and gone: go on with the newer one.
             events.append(self._reopen())
         except SegmentLogError as error:
             events.append(sending.Unreadable(str(error)))
@@ -256,7 +261,7 @@ class SnapshotReceiver:
         return self._install is not None
 
     def receive(self, data: bytes, *, applied: int | None) -> list[bytes]:
-        """What is to be sent after a message of a sender. Waits for the disk when the last one has arrived.
+        """Return the messages to send after a message of a sender. Waits for the disk when the last one has arrived.
 
         `applied`: the last index that is known to be part of every member's log and applied here; None: none is.
         InstallMessageError: the message is damaged, and does not count.

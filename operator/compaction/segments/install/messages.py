@@ -21,7 +21,7 @@ from compaction.segments.model import MAX_INDEX
 
 
 class Refusal(StrEnum):
-    """Why a receiver does not go on with a transfer."""
+    """The reason why a receiver does not go on with a transfer."""
 
     NEWER_TERM = "NewerTerm"
     """The receiver's term is larger: the sender is no leader any more."""

@@ -26,7 +26,7 @@ from compaction.segments.install.messages import (
 
 
 class ReceiverStage(StrEnum):
-    """Where a receiver is."""
+    """The stage of a receiver."""
 
     IDLE = "Idle"
     OPENING = "Opening"
@@ -240,7 +240,7 @@ def _chunk(state: Receiver, offer: Offer, chunk: Chunk) -> ReceiverStep:
 
 
 def _answered(state: Receiver, event: InstallBegun | InstallFinished | ActionFailed) -> ReceiverStep:
-    """What became of an action; of a transfer that was dropped meanwhile it does not count."""
+    """Apply the outcome of an action; of a transfer that was dropped meanwhile it does not count."""
     offer = state.offer
     if offer is None or offer.transfer != event.transfer:
         return state, ()

@@ -50,7 +50,7 @@ _ASK_AGAIN: Final = frozenset({Refusal.STALE_TRANSFER, Refusal.UNKNOWN_TRANSFER}
 
 
 class SenderPhase(StrEnum):
-    """Where a sender is."""
+    """The phase of a sender."""
 
     OFFERING = "Offering"
     ENTRIES = "Entries"
@@ -60,7 +60,7 @@ class SenderPhase(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Why a sender has given up."""
+    """The reason why a sender has given up."""
 
     NEWER_TERM = "NewerTerm"
     """A larger term is known: this sender is no leader any more."""
@@ -73,7 +73,7 @@ class StopReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SendPlan:
-    """What is sent: the snapshot's index and term, its live indexes, the sizes of its two files."""
+    """The content of a transfer: the snapshot's index and term, its live indexes, the sizes of its two files."""
 
     index: int
     term: int

@@ -1,1 +1,1 @@
-"""Which segments of a log are rewritten together, which are dropped, and why the rest stays: pure decisions."""
+"""Pure decisions: the segments that are rewritten together or dropped, and the reason why the others stay."""

@@ -1,4 +1,4 @@
-"""What a compaction of one log would do, and for every segment left alone, why: pure decisions over a `LogState`.
+"""The plan of a compaction of one log, with a reason for every segment left alone: pure decisions over a `LogState`.
 
 The rules are Ra's (docs/design/segment-planning.md): dead segments are unreferenced; runs of adjacent segments that are
 less than half live, by entries or by bytes, become one. Differences:
@@ -37,7 +37,7 @@ IndexRange = tuple[int, int]
 
 
 class LeftAloneReason(StrEnum):
-    """Why a segment is not touched."""
+    """The reason why a segment is not touched."""
 
     NO_SNAPSHOT = "NoSnapshot"
     NEWEST_SEGMENT = "NewestSegment"
@@ -213,6 +213,7 @@ def plan_log(
         if reason is None and candidate is not None:
             grouping.add(candidate)
         elif reason is not None:
+            # A segment that stays ends the group: only dead segments may lie between its sources.
             grouping.close()
             left_alone.append(reason)
     grouping.close()
@@ -304,7 +305,7 @@ def _assemble(
 
 @dataclass(frozen=True, slots=True)
 class GroupRanges:
-    """What one reading of a log says about a group, and of which files it says it: plain data, to be checked against.
+    """The facts of one reading about a group, and the files that it read: plain data, to be checked against.
 
     `spans`: for each source the range that is read from it, None for one that no reader needs; `identities`: the
     sources' files at that reading; `carried`: the segments between them, all dead at that reading.
@@ -316,7 +317,7 @@ class GroupRanges:
 
 
 class GroupCheck:
-    """Whether groups may (still) be rewritten on this log; computed once for any number of groups."""
+    """The check whether groups may (still) be rewritten on this log; computed once for any number of groups."""
 
     def __init__(self, log: LogState, live: LiveSet) -> None:
         self._log = log
@@ -331,7 +332,7 @@ class GroupCheck:
         return {segment.name: segment for segment in self._log.segments}
 
     def ranges(self, sources: Iterable[str]) -> GroupRanges:
-        """What is read from the sources of a group, and what is dead between them.
+        """Return the ranges that are read from the sources of a group, and the dead segments between them.
 
         SourcesChangedError names the segment that is in the way; CorruptSegmentError a damaged source.
         LiveEntriesMissingError: entries of the log are lost, so none of its files may be replaced.

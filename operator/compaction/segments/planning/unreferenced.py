@@ -50,7 +50,10 @@ class SegmentLimits:
 
 
 class IndexesMissing(StrEnum):
-    """What a snapshot without its `indexes` file means (docs/design/segment-commit.md#windows-of-the-reference, W2)."""
+    """The meaning of a snapshot without its `indexes` file.
+
+    See W2 in docs/design/segment-commit.md#windows-of-the-reference.
+    """
 
     REFUSE = "Refuse"
     """Unknown: plan nothing until a user states what is live."""
@@ -102,7 +105,7 @@ class DeadSegment:
 
 
 def known_live(log: LogState, indexes_missing: IndexesMissing) -> LiveSet:
-    """What is live at or below the snapshot that is in force; without any snapshot nothing is below it.
+    """Return the live set at or below the snapshot that is in force; without any snapshot nothing is below it.
 
     "Treat as empty" speaks of one thing only: the directory's own snapshot, in force, without its `indexes` file. A
     snapshot index that a caller gave without a live set, whatever the directory holds, is of a state that no caller
@@ -127,8 +130,9 @@ def damage_of(log: LogState) -> Iterator[CorruptSegmentError]:
 
 
 def torn_newest(log: LogState) -> str:
-    """Whether the newest segment with entries is as a power failure in a flush leaves it (docs/design/segment-wal.md),
-    in words; empty when it is whole. Half a slot may name any smaller index, and hide what is needed above it.
+    """Describe the damage of a power failure in a flush to the newest segment with entries; empty when it is whole.
+
+    Half a slot may name any smaller index, and hide what is needed above it (docs/design/segment-wal.md).
     """
     newest = log.segment(log.refs[-1].name) if log.refs else None
     if newest is None or (torn_from(newest) is None and not newest.is_holed):
@@ -196,8 +200,10 @@ def find_dead(log: LogState, live: LiveSet, *, stranded: dict[str, int] | None =
 
 
 def _drops(log: LogState, orphan: SegmentIndex) -> bool:
-    """Whether newer files hide entries above the snapshot in it that are nowhere else, and none of them is of a later
-    term: no leader has dropped those, so what hides them is an old file under a new name.
+    """Return whether newer files hide entries above the snapshot in it that are nowhere else, and drop none of them.
+
+    A file of a later term drops entries, as its leader did. A file of no later term that hides them is an old file
+    under a new name.
     """
     assert log.snapshot_index is not None
     rows = orphan.effective & (orphan.idx > np.uint64(log.snapshot_index))

@@ -115,7 +115,7 @@ def hidden_errors(log: LogState, *, cut: int | None) -> list[EntriesHiddenError]
 
 
 def _dropped(segment: SegmentIndex, rows: RowArray, newer: tuple[SegmentIndex, ...]) -> BoolArray:
-    """Which records a later one at or below their index, of a higher term, has dropped."""
+    """Return which records a later one at or below their index, of a higher term, has dropped."""
     dropped = np.zeros(rows.size, dtype=np.bool_)
     if not rows.size:
         return dropped
@@ -318,13 +318,14 @@ class SegmentFile:
         try:
             same = self._is_still(segment)
         except CorruptSegmentError:
+            # Damage here is of the file that took the name: the next reading of the log reports it.
             same = False
         if not same:
             self.close()
             raise LogChangedError(str(segment.path.parent))
 
     def _is_still(self, segment: SegmentIndex) -> bool:
-        """Whether the open file holds the records that were parsed.
+        """Return whether the open file holds the records that were parsed.
 
         A newest segment grows: its size and time change, its first records never do. Name and inode alone prove
         nothing: the number of a deleted file's inode is given to the next file.
@@ -394,7 +395,7 @@ class SegmentFile:
         return EntryBatch(segment=self.segment, rows=rows, data=packed, lengths=lengths, crcs=crcs)
 
     def _read(self, reads: Reads) -> tuple[memoryview, list[tuple[int, int]]]:
-        """What the reads bring, one after the other, and the ranges of it that the file was too short for."""
+        """Return the bytes of the reads, one after the other, and the ranges that the file was too short for."""
         size = reads.size
         data = np.empty(size, dtype=np.uint8).data if self._buffers is None else self._buffers.one(size)
         missing: list[tuple[int, int]] = []
@@ -460,6 +461,7 @@ def read_batches(
                 continue
             with closing(file):
                 yield from file.batches(rows, on_corrupt=on_corrupt)
+        # Only looks in vain count: compactions may replace files for as long as the scan gets on.
         following, looks = ref.last + 1, 0
 
 

@@ -74,6 +74,7 @@ def read_segments(directory: Path, *, known: Mapping[str, SegmentIndex] | None =
         try:
             found = _parse(directory, before, parsed)
         except (FileNotFoundError, SegmentIsLinkError, _NotALinkError):
+            # A compaction replaced or deleted a file since the names were listed: look again.
             found = None
         after = _list_names(directory)
         if found is not None and after == before:
@@ -113,6 +114,7 @@ def _parse(directory: Path, names: dict[str, bool], parsed: dict[str, SegmentInd
             try:
                 segments.append(_read(path, parsed, newest=name == regular[-1]))
             except SegmentIsLinkError:
+                # Before its base class: a compaction made the name a link, so the reading is made again.
                 raise
             except CorruptSegmentError as error:
                 errors.append(error)
@@ -134,6 +136,7 @@ def _target(path: Path) -> str:
     try:
         return os.path.basename(os.readlink(path))
     except OSError as error:
+        # EINVAL: a file has taken the place of the link since it was listed.
         if error.errno == errno.EINVAL:
             raise _NotALinkError from error
         raise
@@ -147,7 +150,7 @@ def _target(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MissingEntries:
-    """How many live indexes are nowhere, and the first of them (0 without any)."""
+    """The number of live indexes that no segment holds, and the first of them (0 without any)."""
 
     entries: int = 0
     first: int = 0
@@ -169,8 +172,10 @@ NOTHING_MISSING: Final = MissingEntries()
 
 
 def in_no_segment(segments: Iterable[SegmentIndex], live: LiveSet) -> LiveSet:
-    """What is live and has no record in any of the segments. One that newer segments hide has: its segment is left
-    alone until it can be read again (`unreferenced.find_stranded`).
+    """Return the live indexes that have no record in any of the segments.
+
+    An index that newer segments hide has one: its segment is left alone until it can be read again
+    (`unreferenced.find_stranded`).
     """
     held = [segment for segment in segments if segment.count]
     whole = [one for one in held if one.count == one.last - one.first + 1 and one.effective.all()]
@@ -277,7 +282,7 @@ class LogState:
         return self._by_name[name]
 
     def ref(self, name: str) -> SegmentRef | None:
-        """What is read from a segment; None when nothing is, or there is no such segment."""
+        """Return the range that is read from a segment; None when nothing is, or there is no such segment."""
         return self._refs_by_name.get(name)
 
     def live_unknown(self) -> LiveSetUnknownError:
@@ -307,7 +312,7 @@ class LogState:
         return np.flatnonzero(segment.effective & (segment.idx <= np.uint64(ref.last)))
 
     def live_mask(self, indexes: U64Array) -> BoolArray:
-        """Which indexes must survive: those above the snapshot, and the live ones at or below it.
+        """Return which indexes must survive: those above the snapshot, and the live ones at or below it.
 
         LiveSetUnknownError when there is a snapshot and what is live below it is unknown.
         """
@@ -343,7 +348,7 @@ def limit_refs(segments: tuple[SegmentIndex, ...]) -> tuple[tuple[SegmentRef, ..
 
 
 def is_log_directory(path: Path) -> bool:
-    """Whether a directory holds at least one regular file named like a segment."""
+    """Return whether a directory holds at least one regular file named like a segment."""
     try:
         with os.scandir(path) as entries:
             return any(
@@ -399,6 +404,7 @@ def scan_log(
         search = find_snapshots(directory)
     except CorruptSnapshotError as error:
         search = SnapshotSearch(newest=None, rejected=())
+        # A caller that gave both does not depend on the log's own snapshots.
         if snapshot_index is None or live is None:
             errors.append(error)
     index, members, corrupt = _effective_snapshot(search.newest, snapshot_index, live)

@@ -175,6 +175,7 @@ class _Attempt:
                 ownership=self.ownership,
             )
         except SegmentLogError as error:
+            # An error of the whole call is the outcome of each of its groups.
             outcomes = (error,) * len(ready)
         self.outcomes.update((group.sources, outcome) for group, outcome in zip(ready, outcomes, strict=True))
 
@@ -205,7 +206,7 @@ def _kept_open(directory: Path, groups: list[RewrittenGroup], pool: ThreadPoolEx
 
 @dataclass(frozen=True, slots=True)
 class CompactionRequest:
-    """What to do to a log. `holder` signs locks and the claim, and begins the job's name.
+    """The request to compact a log. `holder` signs locks and the claim, and begins the job's name.
 
     `snapshot_index`, `live`: win over the log's own snapshot. `rewriting` False: dead segments are marked only;
     `marking` False: groups are rewritten only. `bytes_per_second`: what the rewrites of its groups may read and write
@@ -227,8 +228,9 @@ class CompactionRequest:
 
 @dataclass(frozen=True, slots=True)
 class LogCompaction:
-    """What a compaction did: the groups it committed, the segments it marked. `failures`: of groups that it did not
-    commit, of damaged segments, and that live entries are missing.
+    """The result of a compaction: the groups it committed, the segments it marked.
+
+    `failures`: of groups that it did not commit, of damaged segments, and that live entries are missing.
     """
 
     job: str

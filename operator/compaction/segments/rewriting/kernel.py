@@ -91,7 +91,7 @@ def full_head(*, idx: U64Array, term: U64Array, length: U32Array, crc: U32Array)
 
 @dataclass(slots=True)
 class Copied:
-    """What was written to an output so far: the bytes, and the entries that they are copies of.
+    """The progress of an output: the bytes written so far, and the entries that they are copies of.
 
     `content`: the fingerprint of the entries; `crcs`: of their payloads, as computed while they were copied.
     """
@@ -150,6 +150,7 @@ def _read_output(path: Path, identity: FileIdentity, pace: Pace, buffers: Buffer
     try:
         output = read_segment(path)
     except CorruptSegmentError as error:
+        # Damage in a file that was just written is a failed copy, not a damaged source.
         raise VerificationFailedError(f"{path}: the output does not read back: {error}") from error
     pace(output.data_start)
     digest = xxhash.xxh3_128()
@@ -171,14 +172,14 @@ def _read_output(path: Path, identity: FileIdentity, pace: Pace, buffers: Buffer
 
 
 def _is_gapless(output: SegmentIndex) -> bool:
-    """Whether the payloads lie one behind the other, from the index area to the end of the file."""
+    """Return whether the payloads lie one behind the other, from the index area to the end of the file."""
     ends = output.offset + output.length
     starts = np.concatenate([np.full(1, output.data_start, dtype=np.uint64), ends[:-1]])
     return np.array_equal(output.offset, starts) and output.end_of_data == output.identity.size
 
 
 def _has_crcs(output: SegmentIndex, crc: U32Array) -> bool:
-    """Whether the index stores these CRCs; 0 means unchecked."""
+    """Return whether the index stores these CRCs; 0 means unchecked."""
     return not np.any((output.crc != crc) & (output.crc != 0))
 
 
@@ -233,6 +234,7 @@ def rewrite_group(
             _pick(directory / name, span, live, pace, known=(known or {}).get(name), expected=identity)
             for name, span, identity in zip(sources, ranges.spans, ranges.identities, strict=True)
         ]
+        # Before the copy, so that a group that is too large costs no write.
         _check_size(picked, limits, key=key)
         carried = _carried(directory, sources, ranges.carried, known or {})
         path = directory / partial_name(key, job=job, token=token)

@@ -37,7 +37,7 @@ Sources = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class SegmentJob:
-    """What one job is to do to one log. Checked: the groups are well formed and no segment is in two places.
+    """The work of one job on one log. Checked: the groups are well formed and no segment is in two places.
 
     `clump`: a request to re-write live entries at the head; then there are neither groups nor obsolete segments.
     `estimated_bytes`: what the plan expects to copy; 0 when it does not say.
@@ -66,6 +66,7 @@ class SegmentJob:
             raise InvalidAssignmentError(f"job {name}: this worker cannot do a {spec.kind} without a segment log")
         groups = tuple(group.segments for group in source.groups)
         try:
+            # Both functions are called for their errors: no plan can have made other names.
             for sources in groups:
                 group_key(sources)
             for segment in source.obsolete:

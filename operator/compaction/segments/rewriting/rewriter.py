@@ -63,7 +63,7 @@ ClumpCopies = tuple[CopiedClump, ...] | GroupFailure
 
 
 def run_clump(task: ClumpTask) -> ClumpCopies:
-    """What runs inside a Spark task: copy and verify; the partial files stay for the driver to commit."""
+    """Copy and verify inside a Spark task; the partial files stay for the driver to commit."""
     directory = Path(task.directory)
     try:
         pace = pace_of(directory, job=task.job, token=task.token, budget=task.budget, tell=task.moved)
@@ -96,6 +96,7 @@ class ClumpAttempt(SegmentLogAttempt):
             token=self.token,
             timeout=self.store.lock_timeout,
         )
+        # With the commits of earlier attempts: the receipt of the job counts those too.
         self.receipts, self.plan = list(prepared.earlier), prepared.plan
         if prepared.plan.snapshot_index < self.job.snapshot_index:
             raise SourcesChangedError(
@@ -358,6 +359,7 @@ class SegmentAttempt(SegmentLogAttempt):
         try:
             outcomes = self.store.commit_all(self.job.directory, job=self.job.name, token=self.token, groups=groups)
         except SegmentLogError as error:
+            # The call was refused as a whole, for example for its token: each group failed for that reason.
             return [failure_of(error, group.sources) for group in groups]
         failures = []
         for group, outcome in zip(groups, outcomes, strict=True):
@@ -378,6 +380,7 @@ class SegmentAttempt(SegmentLogAttempt):
                 names=self.job.obsolete,
             )
         except SegmentLogError as error:
+            # The groups of the job stay committed: this is one more failure beside them.
             self.failures.append(failure_of(error, self.job.obsolete))
 
     @property

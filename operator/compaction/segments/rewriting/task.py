@@ -1,4 +1,4 @@
-"""What runs inside a Spark task: rewrite one group, answer with plain data.
+"""The code that runs inside a Spark task: rewrite one group, answer with plain data.
 
 Nothing but values crosses the boundary between the task and the driver. An error of the data or of the store is a
 `GroupFailure`, never an exception: Spark would turn that into text, retry it, and abort the siblings. Only a defect of
@@ -69,7 +69,7 @@ class GroupTask:
 
 @dataclass(frozen=True, slots=True)
 class GroupFailure:
-    """Why a group was not rewritten, and where it is damaged (base name, index, byte offset) if it is."""
+    """The reason why a group was not rewritten, and the place of the damage, if any (base name, index, byte offset)."""
 
     sources: tuple[str, ...]
     reason: str

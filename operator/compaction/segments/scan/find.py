@@ -56,7 +56,7 @@ def compile_globs(patterns: Iterable[str]) -> tuple[Glob, ...]:
 
 
 def matches(patterns: tuple[Glob, ...], relative: str) -> bool:
-    """Whether any pattern matches a path relative to the root (`""` for the root itself)."""
+    """Return whether any pattern matches a path relative to the root (`""` for the root itself)."""
     names = relative.split("/") if relative else []
     return any(_matches(pattern, names) for pattern in patterns)
 
@@ -156,7 +156,10 @@ def state_of(path: str, *, follow: bool = False) -> State | None:
 
 @dataclass(slots=True)
 class Trust:
-    """Whether what was read under some states may be used while they stay. `since`: when they were first seen."""
+    """The states under which a reading was made, and whether it may be used while they stay.
+
+    `since`: the time at which the states were first seen.
+    """
 
     states: tuple[State | None, ...] = ()
     since: float = 0.0
@@ -178,7 +181,7 @@ class Trust:
 
 
 class LogErrorReason(StrEnum):
-    """Why a log, or a directory in which logs may be, could not be read."""
+    """The reason why a log, or a directory in which logs may be, could not be read."""
 
     NOT_FOUND = "NotFound"
     NOT_A_DIRECTORY = "NotADirectory"
@@ -291,8 +294,9 @@ class FoundLog:
 
 @dataclass(slots=True)
 class _Directory:
-    """What a listing said. `links`: those whose target may become another without a trace here; `wals`: the directory's
-    first write-ahead log.
+    """The content of a listing.
+
+    `links`: those whose target may become another without a trace here; `wals`: the directory's first write-ahead log.
     """
 
     number: int
@@ -343,11 +347,13 @@ class LogFinder:
             asked = self._clock()
             try:
                 state = self._state(path, relative)
+                # Some directories at each look, changed or not: writing in place leaves no trace in their state.
                 verified = (known.number + self._looks) % VERIFY_LOOKS == 0
                 if state is None or verified or not known.trust.holds((state,)):
                     self._list(known, relative, path)
                     known.trust.was_read((state,), asked=asked, now=self._clock())
             except OSError as error:
+                # An excluded directory may be unreadable, which is no problem then.
                 if not matches(self._unwanted, relative):
                     yield log_error(Path(path), error)
                 continue
@@ -416,6 +422,7 @@ def _names(path: str, *, follow: bool) -> tuple[bool, list[str], list[tuple[str,
                 elif not is_log:
                     is_log = SEGMENT_NAME.fullmatch(entry.name) is not None and entry.is_file(follow_symlinks=False)
     except OSError as error:
+        # A descriptor was listed, so the error itself names no path.
         error.filename = path
         raise
     finally:

@@ -1,4 +1,4 @@
-"""What each segment log under a root would gain from compaction now.
+"""The gain that a compaction would bring to each segment log under a root now.
 
 Invariants: nothing that cannot be read is passed over in silence; one broken log never hides its siblings; what has
 not changed is not read again (the rule: `changes`). Reads only.
@@ -106,7 +106,7 @@ class SenseResult:
 
 @dataclass(frozen=True, slots=True)
 class SenseSettings:
-    """How to look: what to include (see `find`), what may be planned."""
+    """The settings of a search: the logs to include (see `find`), and the limits of a plan."""
 
     include: tuple[str, ...] = ("**",)
     exclude: tuple[str, ...] = ()
@@ -133,7 +133,7 @@ class _Known:
 
 
 class SenseCache:
-    """What was found last below one root, under one set of settings: what has not changed is not read again.
+    """The last findings below one root, under one set of settings: what has not changed is not read again.
 
     An unchanged log costs three `stat`s: of its directory, of its `snapshots`, of the newest `indexes`. One whose
     newest snapshot is not whole is read file by file each time. `clock`: monotonic seconds.
@@ -242,6 +242,7 @@ def sense_log(path: Path, settings: SenseSettings, *, quarantined: frozenset[str
     record = fence.read(path)
     partials = sum(1 for name in listing if names.parse_partial(name) or name in TEMPORARIES)
     oldest = min((t.since for t in record.tombstones), default=None)
+    # No plan for a half-done log: recovery changes what there is to plan.
     if names.needs_recovery(listing) or record.intents:
         return LogDebt(
             path=path,
@@ -277,7 +278,7 @@ def sense_log(path: Path, settings: SenseSettings, *, quarantined: frozenset[str
 
 
 def _modified_at(path: Path) -> float | None:
-    """When a directory was written last (epoch seconds), within the calendar; None when it is gone by now."""
+    """Return the time of a directory's last write (epoch seconds), within the calendar; None when it is gone by now."""
     try:
         return min(max(os.stat(path).st_mtime, 0.0), _LATEST)
     except FileNotFoundError:
@@ -290,9 +291,7 @@ def _identities(log: LogState, plan: LogPlan) -> dict[str, str]:
 
 
 def _is_whole(log: LogState) -> bool:
-    """Whether all that the owner writes of its newest snapshot is there (docs/design/segment-snapshots.md): `indexes`
-    comes last.
-    """
+    """Return whether the owner's newest snapshot is whole: `indexes` comes last (docs/design/segment-snapshots.md)."""
     return not log.rejected_snapshots and (log.snapshot is None or log.snapshot.live is not None)
 
 
@@ -322,6 +321,7 @@ def _add(update: Callable[[bytes], None], path: str) -> None:
     try:
         s = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
+        # Absence counts as well: a file that appears changes the digest.
         said = "-"
     else:
         said = f"{s.st_dev}:{s.st_ino}:{s.st_mode}:{s.st_size}:{s.st_mtime_ns}:{s.st_ctime_ns}"

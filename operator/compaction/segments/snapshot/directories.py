@@ -51,7 +51,9 @@ class SnapshotMeta:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOrigin:
-    """Whose snapshot it is. A Ra server believes it: one whose cluster it is not in puts it out of its own cluster.
+    """The cluster and the state machine that a snapshot is of.
+
+    A Ra server believes it: one whose cluster it is not in puts it out of its own cluster.
 
     `cluster`: as Ra keeps it, a map from (name, node) of each member to its options (before Ra 3 a list of them).
     `machine_version`: of the state machine that made the state.
@@ -85,7 +87,7 @@ def read_snapshot_meta(path: Path) -> SnapshotMeta:
 
 
 def read_origin(path: Path) -> SnapshotOrigin | None:
-    """Whose snapshot a snapshot.dat is; None when it does not say it in a known form.
+    """Return the origin that a snapshot.dat names; None when it does not name one in a known form.
 
     Errors as `read_snapshot_meta`.
     """
@@ -147,6 +149,7 @@ def open_regular(path: Path) -> BinaryIO:
             os.close(parent)
     except OSError as error:
         if error.errno not in NO_DIRECTORY:
+            # The file was opened relative to a descriptor, so the error names only the last part of the path.
             error.filename = str(path)
             raise
         linked = path.parent.is_symlink() or path.is_symlink()
@@ -338,6 +341,7 @@ def load_snapshot(path: Path) -> LogSnapshot:
     try:
         live = _read_live(path / INDEXES_FILE, snapshot_index=meta.index)
     except CorruptIndexesError as error:
+        # The snapshot itself is valid, so it is in force; only its live set is unknown.
         return LogSnapshot(index=meta.index, term=meta.term, live=None, path=path, live_error=error)
     return LogSnapshot(index=meta.index, term=meta.term, live=live, path=path)
 
@@ -348,6 +352,7 @@ def _read_live(path: Path, *, snapshot_index: int) -> LiveSet | None:
             # Not the bound itself: a read reserves memory for all that it asks for.
             data = file.read(min(os.fstat(file.fileno()).st_size, MAX_INDEXES_BYTES) + 1)
     except FileNotFoundError:
+        # Missing is another state than damaged, with a policy of its own (`IndexesMissing`).
         return None
     except NotAFileError as error:
         raise CorruptIndexesError(str(path), error.reason) from error

@@ -84,6 +84,7 @@ def take_indexes(cursor: etf.Cursor, count: int) -> tuple[U64Array, U64Array]:
     """
     found: dict[_Run, list[bytes]] = {}
     alone = array("Q"), array("Q")
+    # Elements of one encoding in a row are taken in one step, all others one by one.
     while count:
         run = _run_at(cursor)
         match = run.pattern.match(cursor.data, cursor.position) if run is not None else None
@@ -97,6 +98,7 @@ def take_indexes(cursor: etf.Cursor, count: int) -> tuple[U64Array, U64Array]:
         found.setdefault(run, []).append(cursor.take(taken * run.size))
         count -= taken
     parts = [(np.frombuffer(alone[0], dtype=np.uint64), np.frombuffer(alone[1], dtype=np.uint64))] if alone[0] else []
+    # Popped, so that the bytes of a run are freed when its bounds are there: the bound on memory.
     while found:
         run, pieces = found.popitem()
         parts.append(run.bounds(b"".join(pieces)))
@@ -247,7 +249,7 @@ class LiveSet:
         return LiveSet, (self._starts, self._ends)
 
     def mask(self, indexes: U64Array) -> BoolArray:
-        """Which of the given indexes are members; same shape, any order."""
+        """Return which of the given indexes are members; same shape, any order."""
         if not self:
             return np.zeros(indexes.shape, dtype=np.bool_)
         position = np.searchsorted(self._starts, indexes, side="right") - 1

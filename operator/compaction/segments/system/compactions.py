@@ -118,8 +118,9 @@ def settle(directory: Path, *, timeout: float) -> None:
 
 
 def dead_in(view: SegmentView, row: LogRow, waiting: LiveSet) -> dict[str, DeadSegment]:
-    """What is dead in one reading of a log; nothing while it is unknown what is live. `waiting`: what its mem tables
-    held before that reading.
+    """Return the segments that are dead in one reading of a log; none while it is unknown what is live.
+
+    `waiting`: the indexes that its mem tables held before that reading.
 
     LiveEntriesMissingError: live entries are in neither, so nothing is known to be dead.
     """
@@ -181,7 +182,9 @@ _LOCK_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class OwnerCompaction:
-    """What an owner compacts itself. Rewriting is off by default: it is the operator's, or asked for by a call.
+    """The compaction that an owner does itself.
+
+    Rewriting is off by default: it is the operator's, or asked for by a call.
 
     `phase_one`: delete dead segments after each snapshot. `due`: when to rewrite without being asked. `grace`: seconds
     for which replaced names stay for readers in other processes. `bytes_per_second`: what a rewrite may read and write,
@@ -204,11 +207,11 @@ class CompactedLog(Protocol):
 
     @property
     def directory(self) -> Path:
-        """Where its segments are."""
+        """The directory of its segments."""
 
     @property
     def row(self) -> LogRow:
-        """What is known of its snapshot now."""
+        """The state of its snapshot, as known now."""
 
     @property
     def segments(self) -> SegmentList:
@@ -216,7 +219,7 @@ class CompactedLog(Protocol):
 
     @property
     def waiting(self) -> LiveSet:
-        """What its mem tables hold now."""
+        """The indexes that its mem tables hold now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +364,7 @@ class Compactions:
         try:
             result = self._compacted(log, request.reason, request.bytes_per_second)
         except CompactionError as error:
+            # A requested compaction has a caller, which gets the error; of any other only the log tells.
             if request.reason is not Due.REQUESTED:
                 _logger.warning("%s: the compaction failed: %s", log.directory, error)
             request.future.set_exception(error)

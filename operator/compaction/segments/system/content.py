@@ -60,7 +60,7 @@ class LogCut:
     before: int | None
 
     def covers(self, index: int, file: int) -> bool:
-        """Whether the entry of this index, in the write-ahead log file of this number, does not count."""
+        """Return whether the cut excludes the entry of this index, in the write-ahead log file of this number."""
         return index >= self.first and (self.before is None or file < self.before)
 
     def above(self, snapshot_index: int | None) -> LogCut:
@@ -190,7 +190,7 @@ class LogContent:
         return result
 
     def indexes(self, low: int = 0, high: int = MAX_INDEX) -> Seq:
-        """Which entries in low..high the log holds and needs."""
+        """Return the indexes in low..high of the entries that the log holds and needs."""
         with self._lock:
             row, view, in_memory = self.row, self.segments.view, self.tables.visible()
             last = self._last.index if self._last is not None else -1
@@ -274,7 +274,7 @@ class LogContent:
         return None if last is None else LogPosition(last, self._term(last))
 
     def _holds(self, index: int, term: int) -> bool:
-        """Whether the entry of this index and term is part of the log."""
+        """Return whether the entry of this index and term is part of the log."""
         if self._last is None or self._last.index < index or not self.indexes(index, index):
             return False
         return self._term(index) == term
@@ -292,7 +292,7 @@ INSTALL_PARTIAL: Final = "install.partial"
 
 
 def origin_for(directory: Path, given: SnapshotOrigin | None, newest: LogSnapshot | None) -> SnapshotOrigin:
-    """Whose snapshot the next one of the log in `directory` is: as given, else as its newest one says.
+    """Return the origin of the next snapshot of the log in `directory`: as given, else as its newest one says.
 
     WriteRefusedError: neither says it, and a Ra server owns the directory, which would find itself in no cluster.
     CorruptSnapshotError: the newest one has been damaged since it was found. OSError passes through.

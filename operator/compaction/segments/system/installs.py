@@ -67,7 +67,7 @@ class Pending:
         return future
 
     def take(self, marks: Sequence[WrittenBatch]) -> list[tuple[LogPosition, Acknowledgement]]:
-        """What the marks complete; the caller completes it, without the lock."""
+        """Return the positions that the marks complete; the caller completes them, without the lock."""
         done = []
         for table, index in ((mark.table, mark.index) for mark in marks):
             waiting = self._waiting.get(table)
@@ -119,6 +119,7 @@ class LogServices:
         try:
             return self.background.submit(work)
         except RuntimeError as error:
+            # The executor raises it once it is shut down.
             raise LogClosedError(str(self.directory), "the system of logs is closed") from error
 
 
@@ -130,7 +131,7 @@ class LogServices:
 
 
 class InstallStage(StrEnum):
-    """Where an installation is."""
+    """The stage of an installation."""
 
     OPEN = "Open"
     FINISHING = "Finishing"
@@ -221,7 +222,7 @@ class Install:
         self._services.submit(self._abort).result()
 
     def log_closed(self) -> None:
-        """What has arrived is dropped when the system is opened again, unless it is being finished."""
+        """Abort the installation unless it is being finished; the next opening drops the entries that arrived."""
         if self.stage is InstallStage.OPEN:
             self.stage = InstallStage.ABORTED
             self._close()
@@ -239,6 +240,7 @@ class Install:
         """In the thread of snapshots."""
         log, index = self._log, self.request.index
         try:
+            # The entries must be durable before the snapshot that needs them.
             if self._written is not None:
                 self._written.result()
             with storage_errors(log.directory):
@@ -254,6 +256,7 @@ class Install:
                 elif self._wrote:
                     log.set_cut(None)
         except BaseException:
+            # Part of the snapshot may be published: only the next opening finds out.
             self.stage = InstallStage.FAILED
             raise
         self.stage = InstallStage.FINISHED
@@ -262,7 +265,7 @@ class Install:
         return snapshot
 
     def _checked_live(self) -> LiveSet:
-        """What is live at the snapshot, after everything has been synced and checked: files, index, term, entries."""
+        """Return the live set of the snapshot, after all is synced and checked: files, index, term, entries."""
         for fd in self._files:
             fs.sync(fd)
         self._close()
@@ -282,6 +285,7 @@ class Install:
             reason = "it is of no cluster, and the Ra server of this log would find itself in none"
         if reason:
             raise InvalidInstallError(str(self._log.directory), reason)
+        # The sender sends entries above the base only: those up to it are in the log already.
         kept = self._log.indexes(0, self.base).as_set() if self.base is not None else LiveSet.empty()
         missing = live.without(kept).without(self._received.as_set())
         if missing:

@@ -167,6 +167,7 @@ class Log(LogContent):
                 check()
                 self._check_open()
             except BaseException:
+                # The room in the queue was reserved before the lock, and nothing will take it.
                 queue.release(size)
                 raise
             return self._insert(queue, entries, size)

@@ -43,7 +43,7 @@ class RecoveringLog(WalClient, Protocol):
 
     @property
     def cut(self) -> LogCut | None:
-        """What in the files is no part of the log."""
+        """The entries in the files that are no part of the log; None without any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,10 @@ def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> RecoveredTa
 
 
 def _put(log: RecoveringLog, run: WalRun, pieces: dict[MemTable, Seq], number: int) -> None:
-    """What the log needs of a run into its mem tables, noted in the pieces of the file of this number. Of a run that is
-    dead its last entry, which hides what stands behind it in segments.
+    """Put the entries of a run that the log needs into its mem tables, and note them in `pieces`.
+
+    Of a run that is dead it keeps the last entry, which hides what stands behind it in segments. `pieces`, `number`: of
+    the write-ahead log file.
     """
     entries, first = run.entries, run.entries[0].index
     if log.cut is not None and log.cut.covers(entries[-1].index, number):
@@ -196,7 +198,10 @@ class LogOpening:
                 raise error
 
     def _settle(self, log: Log, recovered: RecoveredTables, *, timeout: float) -> None:
-        """What a crash has left of the log. First what can fail without a change: a damaged log stays as it is."""
+        """Settle the leftovers of a crash.
+
+        The steps that can fail without a change come first: a damaged log stays as it is.
+        """
         covered = log.uid in recovered.writers
         _check_segments(log.directory, torn_newest=covered)
         repair_last(log.directory, row=log.row, cut=log.cut, in_wal=log.tables.visible(), covered=covered)
@@ -212,6 +217,7 @@ def _check_segments(directory: Path, *, torn_newest: bool) -> None:
     try:
         files = read_segments(directory)
     except NotALogDirectoryError:
+        # Nothing of this log was flushed yet, so it has no segment.
         return
     newest = max(regular_segments(directory), default="")
     for error in files.errors:

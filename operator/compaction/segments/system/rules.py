@@ -58,14 +58,14 @@ class LogRow:
         return self.live.smallest if self.live else self.snapshot_index + 1
 
     def needs(self, index: int) -> bool:
-        """Whether the log must hold the entry of this index, if it was ever written."""
+        """Return whether the log must hold the entry of this index, if it was ever written."""
         if self.snapshot_index is None or self.live is None or index > self.snapshot_index:
             return True
         return index in self.live
 
     @property
     def certain(self) -> LiveSet:
-        """What is live, so it was written, and must be found: in a mem table or in a segment."""
+        """The live indexes that were written and must be found: in a mem table or in a segment."""
         live = LiveSet.empty() if self.live is None else self.live
         if self.coming is None or self.coming.live is None:
             return live
@@ -93,7 +93,7 @@ class LogRow:
 
 
 class Due(StrEnum):
-    """Why a log is compacted now."""
+    """The reason why a log is compacted now."""
 
     REQUESTED = "Requested"
     SPARSE = "Sparse"
@@ -117,7 +117,7 @@ class DueRules:
 
 @dataclass(frozen=True, slots=True)
 class CompactionFacts:
-    """What the decision is made from. Entries and bytes: live, and all, in the segments that may be compacted."""
+    """The facts for the decision. Entries and bytes: live, and all, in the segments that may be compacted."""
 
     live_entries: int = 0
     entries: int = 0
@@ -151,7 +151,10 @@ class CompactionFacts:
 
 
 def due(facts: CompactionFacts, rules: DueRules, *, compacted_at: float, now: float) -> Due | None:
-    """Why to compact now; None when there is no reason, or nothing to gain. Both times in seconds of one clock."""
+    """Return the reason to compact now; None when there is none, or nothing to gain.
+
+    Both times are in seconds of one clock.
+    """
     if not facts.debt_segments:
         return None
     if rules.live_share is not None and facts.live_share < rules.live_share:
@@ -316,8 +319,9 @@ def check_snapshot(directory: Path, request: SnapshotRequest, row: LogRow, writt
 
 
 def select(written: Sequence[Seq], row: LogRow, stored: int | None = None) -> list[Seq]:
-    """What is kept of each table's indexes in the file; `written` and the result are oldest table first. `stored`: the
-    last index that the segments hold, None for none.
+    """Return the part of each table's indexes that a flush writes to segments.
+
+    `written` and the result are oldest table first. `stored`: the last index that the segments hold, None for none.
 
     Nothing below the smallest live index; of an older table nothing from the first index of a newer one on, which
     overwrites it; below the snapshot live entries only, above it all. And the last dead entry that goes back behind

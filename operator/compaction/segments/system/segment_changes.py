@@ -1,4 +1,4 @@
-"""How a log's list of segments changed between two readings, by positive evidence: names and inodes. Pure."""
+"""The changes to a log's list of segments between two readings, by positive evidence: names and inodes. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from compaction.segments.system.segments import SegmentView
 
 @dataclass(frozen=True, slots=True)
 class SegmentChanges:
-    """What became of a log's segments; names ascend. A segment that only grew did not change.
+    """The changes to a log's segments; names ascend. A segment that only grew did not change.
 
     `new`: names that were not there; `rewritten`: another file has the name, with the live entries of a group;
     `linked`: names that are links to a rewritten one now; `obsolete`: files that are still there, that the log reads no
@@ -35,7 +35,7 @@ nothing that reads the log.
 
 
 def changes_between(before: SegmentView, after: SegmentView) -> SegmentChanges:
-    """What happened from one reading of a log to the next."""
+    """Return the changes to a log from one reading to the next."""
     then, now = before.segments, after.segments
     earlier = then.keys() | before.links.keys() | before.obsolete.keys()
     later = now.keys() | after.links.keys() | after.obsolete.keys()

@@ -46,6 +46,7 @@ class SegmentView:
         try:
             files = read_segments(self.directory, known={**self.segments, **self.obsolete})
         except NotALogDirectoryError:
+            # Nothing of this log was flushed yet, so it has no segment.
             return SegmentView(self.directory, {}, ())
         if files.errors:
             raise files.errors[0]
@@ -117,6 +118,7 @@ class SegmentView:
                 for segment, rows in view._rows(wanted):
                     found |= _read(segment, rows)
             except LogChangedError:
+                # Only looks in vain count: compactions may replace files for as long as the reading gets on.
                 looks = looks + 1 if len(found) == before else 0
                 if looks == _LOOKS:
                     raise
@@ -130,7 +132,7 @@ class SegmentView:
         return segment, rows
 
     def _rows(self, wanted: U64Array) -> list[tuple[SegmentIndex, RowArray]]:
-        """Where the ascending indexes are: rows of each segment that holds any of them."""
+        """Return the places of the ascending indexes: rows of each segment that holds any of them."""
         result = []
         for ref in self.refs:
             begin, end = np.searchsorted(wanted, [ref.first, ref.last + 1])

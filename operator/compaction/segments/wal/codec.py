@@ -97,7 +97,10 @@ class RecordEncoder:
         return words[truncate] + fixed
 
     def heads(self, writer: bytes, entries: Sequence[tuple[int, int, bytes]]) -> list[bytes]:
-        """What `head` returns for further records (index, term, payload) of a known writer, none of them truncating."""
+        """Return the results of `head` for further records (index, term, payload) of a known writer.
+
+        None of the records truncates.
+        """
         word = self._words[writer][0]
         pack, check, number = HEAD.pack, adler32, INDEX_TERM.pack
         try:
@@ -111,7 +114,7 @@ class RecordEncoder:
             raise _beyond(*entries[0][:2]) from error
 
     def knows(self, writer: bytes) -> bool:
-        """Whether a record of this file has introduced the writer."""
+        """Return whether a record of this file has introduced the writer."""
         return writer in self._words
 
     def _fixed(self, index: int, term: int, payload: bytes) -> bytes:
@@ -159,14 +162,14 @@ def number_of(data: bytes, offset: int) -> int:
 
 
 class Standing(StrEnum):
-    """Whether all writes of a log have arrived so far; the values are those of the writers snapshot."""
+    """The state of a log's writes: all have arrived so far, or not. The values are those of the writers snapshot."""
 
     IN_SEQUENCE = "in_seq"
     OUT_OF_SEQUENCE = "out_of_seq"
 
 
 class WriteVerdict(StrEnum):
-    """What becomes of a write."""
+    """The decision about a write."""
 
     WRITE = "Write"
     WRITE_TRUNCATING = "WriteTruncating"
@@ -189,7 +192,7 @@ class WriterState(NamedTuple):
 def judge(
     writer: WriterState | None, *, index: int, previous: int | None, smallest_live: int
 ) -> tuple[WriteVerdict, WriterState | None]:
-    """What becomes of a write of `index`, and the writer's state after it.
+    """Return the decision about a write of `index`, and the writer's state after it.
 
     `previous`: the index before it in its log, contiguous or sparse; None when the log holds none.
     `writer` None: the log has not written anything yet that is known here, so every index may be its first.

@@ -70,6 +70,7 @@ def create_wal(directory: Path, number: int) -> int:
         fs.sync(fd)
         fs.rename(temporary, path)
     except BaseException:
+        # The file stays under its temporary name, which the next call for this number removes.
         os.close(fd)
         raise
     return fd
@@ -133,8 +134,9 @@ def read_writers(directory: Path) -> dict[bytes, WriterState]:
 
 
 class WalEnd(NamedTuple):
-    """Where a file ends. `whole`: bytes up to the end of its last whole record; `size`: all of them. They differ where
-    a process was killed in a write and its successor has not emptied the file.
+    """The end of a file. `whole`: bytes up to the end of its last whole record; `size`: all of them.
+
+    The two differ where a process was killed in a write and its successor has not emptied the file.
     """
 
     whole: int
@@ -172,6 +174,7 @@ def read_stop(directory: Path) -> dict[str, WalEnd]:
         said = json.loads(pread_up_to(fd, _LARGEST_STOP, 0))
         found = {name: WalEnd(**end) for name, end in said.items() if wal_number(name) >= 0}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        # TypeError, AttributeError: JSON of another shape; ValueError: no JSON, or no name of such a file.
         raise InvalidStopError(str(path), "it does not say where each file ended") from error
     finally:
         os.close(fd)

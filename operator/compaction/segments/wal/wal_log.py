@@ -39,11 +39,11 @@ class WalClient(Protocol):
 
     @property
     def directory(self) -> Path:
-        """Where its segments are."""
+        """The directory of its segments."""
 
     @property
     def row(self) -> LogRow:
-        """What is known of its snapshot now."""
+        """The state of its snapshot, as known now."""
 
     def written(self, marks: Sequence[WrittenBatch]) -> None:
         """A batch is durable; marks in the order of the writes."""
@@ -55,7 +55,7 @@ class WalClient(Protocol):
         """Nothing more is written; called once."""
 
     def flushed(self, pieces: Sequence[tuple[MemTable, Seq]], number: int) -> None:
-        """What the log needs of these entries, of write-ahead log file `number`, is in its segments, durably."""
+        """Note that the segments hold, durably, all that the log needs of these entries of file `number`."""
 
 
 class WalWrite(NamedTuple):
@@ -191,7 +191,10 @@ class WalQueue:
             self._arrived.notify()
 
     def take(self, *, max_bytes: int) -> list[Request]:
-        """What waits, up to `max_bytes` of it and at least one; waits for the first. Empty once closed and drained."""
+        """Take the requests that wait, up to `max_bytes` of them and at least one.
+
+        Waits for the first one; empty once closed and drained.
+        """
         with self._lock:
             while not self._requests and not self._closed:
                 self._idle = True
@@ -312,7 +315,7 @@ class CurrentFile:
             self._small = []
 
     def is_full(self, limits: WalLimits) -> bool:
-        """Whether the next record belongs into the next file."""
+        """Return whether the next record goes into the next file."""
         return self.size > limits.max_size or (limits.max_entries is not None and self.entries >= limits.max_entries)
 
     def _note(self, client: WalClient, table: MemTable, low: int, high: int) -> None:
@@ -339,7 +342,7 @@ class CurrentFile:
         os.close(self._fd)
 
     def rolled(self) -> RolledFile:
-        """What the file holds, for the segment writer."""
+        """Return the content of the file, for the segment writer."""
         pieces = {client: list(pieces.items()) for client, pieces in self._pieces.items()}
         return RolledFile(self.path, WalEnd(self.size, self.size), pieces, frozenset(one.uid for one in pieces))
 
@@ -398,7 +401,7 @@ class WriteAheadLog:
         return request
 
     def set_writer(self, uid: bytes, state: WriterState) -> None:
-        """What a log has written durably, found when it was recovered; before its first write here."""
+        """Set the state that a log has written durably, found when it was recovered; before its first write here."""
         self._writers[uid] = state
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a write-ahead log file holds, in order: every whole record, and the torn one at its end.
+"""Reader of a write-ahead log file: every whole record in order, and the torn one at its end.
 
 A file ends after its last whole record: at the end of the file, at zeros up to the end, or at one record that was being
 written when the power failed. Such a record does not count and is harmless: it was never acknowledged. Damage with a
@@ -153,6 +153,7 @@ class WalReader:
             try:
                 record = take_record(cursor)
             except BadRecordError as error:
+                # Cut off by the end of the stretch in memory, not by that of the file: read on.
                 if isinstance(error, CutOffRecordError) and self._read_on(cursor):
                     continue
                 self._judge(cursor, str(error))
@@ -308,12 +309,13 @@ def find_record(data: bytes, begin: int, writers: dict[int, bytes]) -> int | Non
 
 
 def _is_whole(data: bytes, offset: int) -> bool:
-    """Whether a record with a checksum stands at `offset`, of any writer."""
+    """Return whether a record with a checksum stands at `offset`, of any writer."""
     position = offset + WORD_BYTES
     if not data[offset] & KNOWN_BIT:
         try:
             _, position = _writer_id(data, position)
         except BadRecordError:
+            # A chance hit of the search: no writer's id stands there.
             return False
     if position + FIXED.size > len(data):
         return False
