@@ -67,7 +67,7 @@ _TRIES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """Who the worker is on the API server. `lease_seconds` is the duration of its own Lease."""
+    """The worker's identity on the API server. `lease_seconds` is the duration of its own Lease."""
 
     name: str
     namespace: str

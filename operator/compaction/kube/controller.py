@@ -83,7 +83,7 @@ class Sharing:
         self._commons = SharedLimits(self._limits, holds, now=self._monotonic())
 
     def allowance(self, key: CacheKey) -> Allowance:
-        """What a policy may have."""
+        """Return the part of the operator's limits that a policy may have."""
         return NO_ALLOWANCE if self._commons is None else self._commons.allowance(key)
 
     def note(self, key: CacheKey, demand: LimitDemand, policy: CompactionPolicy | None, now: Moment) -> None:

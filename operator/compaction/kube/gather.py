@@ -236,7 +236,7 @@ class Overlaps:
         return frozenset(before | after)
 
     def held_by(self, key: CacheKey) -> str:
-        """What keeps the policy from its store: an older one, in words; "" when nothing does."""
+        """Say what keeps the policy from its store: an older one, in words; "" when nothing does."""
         mine = self._claimants.get(key)
         if mine is None:
             return ""
@@ -245,7 +245,7 @@ class Overlaps:
 
 
 class _Places:
-    """Who has which places (`Claimant.places`), found by the paths around and inside of one."""
+    """The policies at each place (`Claimant.places`), found by the paths around and inside of one."""
 
     def __init__(self) -> None:
         self._at: defaultdict[str, set[CacheKey]] = defaultdict(set)

@@ -76,7 +76,7 @@ class ElectionPort(Protocol):
 
 
 class ElectionState(StrEnum):
-    """Where this candidate stands."""
+    """The state of this candidate in the election."""
 
     FOLLOWER = "Follower"
     LEADER = "Leader"
@@ -139,7 +139,7 @@ class Election:
 
     @property
     def holder(self) -> str | None:
-        """Who leads, as last seen."""
+        """The holder of the coordinator's Lease, as last seen."""
         return self._lease.record.holder if self._lease is not None else None
 
     @property

@@ -98,7 +98,7 @@ class ScanResult:
     outdated: frozenset[str] = frozenset()
 
     def says_the_same(self, other: ScanResult) -> bool:
-        """Whether both found the same in the store; when they ran, and their numbers, do not count."""
+        """Return whether both scans found the same in the store; when they ran, and their numbers, do not count."""
         before = {one.target: one for one in other.candidates}
         if len(self.candidates) != len(other.candidates) or _besides(self) != _besides(other):
             return False

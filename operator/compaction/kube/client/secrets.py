@@ -37,7 +37,7 @@ _BEYOND_DEADLINE: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What was read, and when (monotonic seconds)."""
+    """The values that were read, and when (monotonic seconds)."""
 
     values: Mapping[str, str] = field(repr=False)
     at: float
@@ -88,7 +88,7 @@ class NamespaceSecrets:
 
 
 def resource_of(name: str) -> Resource:
-    """What is read under a name: Secrets, and ConfigMaps behind `CONFIG_MAP`."""
+    """Return the resource that is read under a name: Secrets, and ConfigMaps behind `CONFIG_MAP`."""
     return CONFIG_MAPS if name.startswith(CONFIG_MAP) else SECRETS
 
 

@@ -40,7 +40,7 @@ class AccountName:
 
     @property
     def path(self) -> str:
-        """Where its tokens are requested."""
+        """The path at which the account's tokens are requested."""
         return f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{self.name}/token"
 
 

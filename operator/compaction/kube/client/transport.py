@@ -259,7 +259,7 @@ def _pause(error: errors.ApiError, *, method: str, attempt: int) -> float | None
 
 
 def _unserved(error: errors.ApiError, method: str) -> bool:
-    """Whether the server has no handler for the path of a creation: it processed nothing."""
+    """Return whether the server has no handler for the path of a creation: it processed nothing."""
     return method == "POST" and isinstance(error, errors.NotFoundError) and error.is_of_kind
 
 

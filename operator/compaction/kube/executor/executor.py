@@ -49,7 +49,7 @@ from compaction.storage.adapter import StoreAdapter
 
 @dataclass(slots=True)
 class ExecutionResult:
-    """What carrying out a decision came to. `stale`: something had changed, decide again at once.
+    """The result of carrying out a decision. `stale`: something had changed, decide again at once.
 
     `claims` are jobs whose claim was refused, `claimed` those whose claim the store accepted; `failed_jobs` are jobs
     whose write did not happen. `launch_errors` are messages; `not_launched` are the workers that were certainly not
@@ -93,19 +93,19 @@ class PolicyObjects(Protocol):
 
     @property
     def stale(self) -> bool:
-        """Whether a read or a write met another version than the decision was made from."""
+        """Return whether a read or a write met another version than the decision was made from."""
         ...
 
     async def policy_is_absent(self) -> bool:
-        """Whether a fresh read finds no such policy."""
+        """Return whether a fresh read finds no such policy."""
         ...
 
     async def holds(self, premise: Premise, job: OperatorIdentity) -> bool:
-        """Whether fresh reads confirm what a decision about a job depends on."""
+        """Return whether fresh reads confirm what a decision about a job depends on."""
         ...
 
     def serves(self, worker: str) -> bool:
-        """Whether a worker still takes jobs."""
+        """Return whether a worker still takes jobs."""
         ...
 
     async def create_job(self, action: CreateJob) -> bool:

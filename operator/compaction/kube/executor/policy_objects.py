@@ -86,7 +86,7 @@ class ApiObjects:
         return lease is not None and (lease["metadata"].get("annotations") or {}).get(ANNOTATION_SLOTS) != "0"
 
     async def _leases_absent(self, names: Iterable[str], *, owners: Collection[str]) -> bool:
-        """What a decision took for absent must be so on a fresh read.
+        """Return whether a fresh read confirms that the Leases which a decision took for absent are so.
 
         A Lease that lost its labels never reaches the cache, however often it is read. One that `owners` (uids) created
         is deleted, so that its holder stops; one of another holder is not what the decision was about.
@@ -102,7 +102,7 @@ class ApiObjects:
         return True
 
     def _is_visible(self, lease: Obj) -> bool:
-        """Whether the cache knows a Lease as one of this policy's."""
+        """Return whether the cache knows a Lease as one of this policy's."""
         cached = self._rt.cache.leases.get(self._namespace, lease["metadata"]["name"])
         return cached is not None and self._key in policy_of_lease(cached)
 
@@ -360,7 +360,9 @@ class LaunchedWorkers:
 
 
 def pod_request(policy: CompactionPolicy, *, memory: int, executor_memory: int) -> PodRequest:
-    """What the policy says about the pods of a worker whose driver gets `memory` bytes, and each executor its own."""
+    """Return what the policy says about the pods of a worker whose driver gets `memory` bytes, and each executor its
+    own.
+    """
     return PodRequest(
         workers=policy.spec.workers,
         owner_uid=policy.metadata.uid,

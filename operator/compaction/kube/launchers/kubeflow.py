@@ -158,7 +158,7 @@ def _executor(request: WorkerRequest, template: Obj) -> Obj:
 
 
 def observe_kubeflow(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation:
-    """What the application's status says about its worker (docs/design/spark-applications.md); pure."""
+    """Return what the application's status says about its worker (docs/design/spark-applications.md); pure."""
     status = body.get("status") or {}
     found = status.get("applicationState") or {}
     state, error = str(found.get("state") or ""), str(found.get("errorMessage") or "")
@@ -190,8 +190,9 @@ def observe_kubeflow(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObser
 
 
 def _was_submitted_before(driver: WorkerObservation | None, error: str) -> TypeGuard[WorkerObservation]:
-    """Whether the driver is the work of an earlier submission, whose answer was lost: the next one is refused because
-    of its pod. What still waits after another error is half of what this submission was to make, and never starts.
+    """Return whether the driver is the work of an earlier submission, whose answer was lost: the next one is refused
+    because of its pod. What still waits after another error is half of what this submission was to make, and never
+    starts.
     """
     if driver is None or driver.ended:
         return False
@@ -199,8 +200,8 @@ def _was_submitted_before(driver: WorkerObservation | None, error: str) -> TypeG
 
 
 def _ending(error: str) -> WorkerEnding:
-    """How a driver ended whose pod is not there to be asked. Of an application that was never submitted the message is
-    spark-submit's, in which any word may stand.
+    """Return the ending of a driver whose pod is not there to be asked. Of an application that was never submitted the
+    message is spark-submit's, in which any word may stand.
     """
     if "OOMKilled" in error:
         return WorkerEnding.OUT_OF_MEMORY

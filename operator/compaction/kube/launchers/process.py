@@ -39,7 +39,9 @@ REFRESH_SECONDS: Final = 15.0
 
 
 class HandedOver(NamedTuple):
-    """Where the worker finds its Secrets, and the descriptors that it has to inherit; nothing when it needs none."""
+    """The directory in which the worker finds its Secrets, and the descriptors that it has to inherit; nothing when it
+    needs none.
+    """
 
     directory: Path | None
     descriptors: tuple[int, ...]

@@ -75,7 +75,7 @@ def creations(
 
 
 def trigger_of(policy: CompactionPolicy) -> PlanTrigger:
-    """When a target of the policy is due. One without a history has no cooldown."""
+    """Return the conditions under which a target of the policy is due. One without a history has no cooldown."""
     store = policy.spec.store
     return PlanTrigger(
         is_due=kind_of(store).due(store),
@@ -339,7 +339,7 @@ def _apart(
 
 
 def unplanned(reading: ScanResult | None, policy: CompactionPolicy, steps: Sequence[JobStep]) -> tuple[Candidate, ...]:
-    """What would be planned if a plan were made now; nothing without a schedule: one is made at each scan."""
+    """Return what would be planned if a plan were made now; nothing without a schedule: one is made at each scan."""
     if reading is None or policy.spec.trigger.schedule is None:
         return ()
     busy = {step.target for step in steps if not is_finished(step.status)}
