@@ -247,7 +247,7 @@ class RateBudget:
 
     @contextmanager
     def joined(self, granted: Granted) -> Iterator[BudgetClient | None]:
-        """Open the budget that the tasks of an attempt ask while it runs; None without a limit. Raises RateBudgetError."""
+        """Open the budget that the tasks of an attempt ask; None without a limit. Raises RateBudgetError."""
         rate = granted()
         if rate is None:
             yield None

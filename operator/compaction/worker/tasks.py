@@ -226,7 +226,7 @@ F = TypeVar("F", bound=Failure)
 
 
 def verdict(failures: Sequence[F], *, worst_first: Sequence[str]) -> tuple[F, ReportOutcome, str]:
-    """Return what several failures (at least one) come to: the worst of them, how the attempt ended, and the message."""
+    """Return the verdict on one or more failures: the worst of them, how the attempt ended, and the message."""
     worst = min(failures, key=lambda failure: worst_first.index(failure.reason))
     others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
     outcome = ReportOutcome.SKIPPED if worst.reason == JobReason.SOURCES_CHANGED else ReportOutcome.FAILED

@@ -60,7 +60,7 @@ TIMEOUT_OPTION: Final = click.option(
 
 
 def authorities_option(name: str) -> Callable[[Command], Command]:
-    """Return the option that names the authorities to trust; a command that reaches etcd too has another name for it."""
+    """Return the option for the authorities to trust; a command that reaches etcd too has another name for it."""
     return click.option(
         name, type=FILE, help="Certificates (PEM) of the authorities to trust; the system's if not given."
     )

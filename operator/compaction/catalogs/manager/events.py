@@ -19,7 +19,7 @@ from compaction.catalogs.model.descriptors import Columns, Index, SystemView, Ta
 
 
 class EventKind(StrEnum):
-    """The kinds of events that a listener asks for. The names are those of the reference; it has no VERSIONS_SKIPPED."""
+    """The kinds of events that listeners ask for. The names are those of the reference; it has no VERSIONS_SKIPPED."""
 
     TABLE_CREATE = "TABLE_CREATE"
     TABLE_DROP = "TABLE_DROP"

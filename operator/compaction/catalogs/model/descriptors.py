@@ -317,7 +317,7 @@ UNASSIGNED = -1
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """The rules for the nodes on which data is kept, and for the number of replicas. `scale_up`, `scale_down`: seconds."""
+    """The rules for the nodes that hold data, and for the number of replicas. `scale_up`, `scale_down`: seconds."""
 
     id: int
     name: str

@@ -1,4 +1,4 @@
-"""The explanation of a policy's state, in sentences. A pure function of the policy, its jobs, the Leases and the time."""
+"""The explanation of a policy's state, in sentences: a pure function of the policy, its jobs, Leases and the time."""
 
 from __future__ import annotations
 

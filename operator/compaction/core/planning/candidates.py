@@ -19,7 +19,7 @@ LEAST_MERGED: Final = 2
 
 
 class LeftOutReason(StrEnum):
-    """The reason for which a candidate got no job in this plan (`status.plan.leftOut`); a store adds its own for parts."""
+    """The reason for which a candidate got no job in a plan (`status.plan.leftOut`); a store adds others for parts."""
 
     BELOW_THRESHOLD = "BelowThreshold"
     COOLDOWN = "Cooldown"

@@ -129,7 +129,7 @@ def not_taken_up(
 
 
 def driver_of(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation | None:
-    """Return what the driver pod says, where it is seen: it knows more about waiting and ending than the application."""
+    """Return what the driver pod says, where it is seen: it knows more of waiting and ending than the application."""
     return observe_pod(pod, since, about=body, container=DRIVER_CONTAINER) if pod is not None else None
 
 

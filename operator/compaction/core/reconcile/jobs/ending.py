@@ -118,7 +118,7 @@ class RefusedJobs:
         self._kind = kind_of(policy.spec.store)
 
     def refuse(self, job: CompactionJob) -> JobRefusal | None:
-        """Return the reason for which a job made by hand can never run; planned ones are deleted instead (`obsolete`)."""
+        """Return the reason why a job made by hand can never run; planned ones are deleted instead (`obsolete`)."""
         if owner_uid(job):
             return None
         elsewhere = self._elsewhere(job)
