@@ -160,7 +160,7 @@ class Kind(ABC):
 
     @abstractmethod
     def due(self, store: StoreSpec) -> Callable[[Candidate], bool]:
-        """Return the rule for enough debt of a candidate: the thresholds of the spec, ANDed or ORed as the kind does."""
+        """Return the rule for enough debt: the thresholds of the spec, ANDed or ORed as the kind does."""
 
     @abstractmethod
     def parameters(self, store: StoreSpec) -> JobParameters:
@@ -187,7 +187,7 @@ class Kind(ABC):
         """
 
     def gone(self, job: str, spec: CompactionJobSpec, scan: ScanResult) -> bool:
-        """Return whether a scan shows that the sources of a job, whose claim was refused as gone, have left the store."""
+        """Return whether a scan shows that the sources of a job, whose claim was refused as gone, are not there."""
         return spec.target not in scan.targets
 
     def unclaimable(self, job: str, spec: CompactionJobSpec, scan: ScanResult) -> bool:
