@@ -228,6 +228,8 @@ class BudgetClient:
                 with connection.makefile("rb") as answer:
                     (wait,) = _ANSWER.unpack(answer.read(_ANSWER.size))
         except (OSError, struct.error) as error:
+            # The task fails instead of going on: bytes that are not counted would break the limit of all attempts
+            # together.
             raise RateBudgetError(*self.address, error) from error
         return float(wait) if wait >= 0 else None
 

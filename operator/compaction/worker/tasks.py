@@ -115,6 +115,7 @@ class Shares:
             self._socket.bind(address)
             self._socket.settimeout(_LOOK_SECONDS)
         except OSError as error:
+            # The work does not depend on it, so it goes on without a listener.
             log.warning("progress is reported only when tasks have ended", host=self._host, error=str(error))
             self._close()
         else:

@@ -214,7 +214,7 @@ def _pins(report: Report) -> Iterator[Pin]:
 
 
 def topology_of(spec: TopologySpec, asked: frozenset[str]) -> Topology:
-    """Return the topology as far as it is known before the log is read."""
+    """Return the topology that is known before the log is read."""
     return Topology(asked, frozenset(spec.participants), spec.min_participants)
 
 

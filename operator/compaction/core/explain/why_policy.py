@@ -50,6 +50,7 @@ def explain_policy(
     tell_coordinator(builder, leases, now, namespace=meta.namespace, seen=status.observed_generation >= 0)
     if ready is not None:
         meaning = meaning_of(policy_words(), ready.reason)
+        # A message about sources or targets is not repeated: each of them has a line of its own below.
         message = "" if _is_listed(ready.reason, status) else ready.message
         since = builder.age(status.reason_since or ready.last_transition_time)
         builder.state(builder.once(f"{ready.reason}, for {since}", meaning.says, message))

@@ -190,6 +190,8 @@ def total_debt(candidates: Iterable[Candidate], beyond: Iterable[UnofferedDebt] 
         _add(levels[one.level], tenants[one.tenant], one.debt_bytes, one.debt_sources)
         if one.oldest_debt_at is not None:
             oldest = one.oldest_debt_at if oldest is None else min(oldest, one.oldest_debt_at)
+    # Due as well, and no candidates only because there are so many: without them the debt would seem smaller than it
+    # is.
     for more in beyond:
         targets += more.targets
         copy += more.bytes

@@ -22,7 +22,7 @@ from compaction.core.reconcile.observations import NO_DEMAND, LimitDemand, Memor
 
 @dataclass(frozen=True, slots=True)
 class Premise:
-    """The part of a decision that rests on the silence of a cache that may lag: fresh reads must confirm it before
+    """The part of a decision that depends on the silence of a cache that may lag: fresh reads must confirm it before
     anything is written. `absent` Leases do not exist; `unchanged` ones still have this version (no renewal, no report).
     """
 

@@ -156,6 +156,7 @@ class _Reconcile:
         raises, assigned, self.memory = assigning.raised(
             assigned, steps, self.memory, jobs_to_come=bool(created), now=self.now.monotonic
         )
+        # After the plan: a scan has to know the jobs that are about to be made, whose sources no other job may have.
         store_tasks, self.memory = store_work.start(
             self.snapshot,
             self.policy,
@@ -166,6 +167,7 @@ class _Reconcile:
             release=self.release,
         )
         waiting = self._waits({**assigned.waits, **announcing.of_new_jobs(self.memory.planning.unmade.jobs)}, steps)
+        # Last, because it says what all of the above has decided.
         after = self._status(steps, assigned, workers, totals, quarantined, waiting)
         write, gap = self._status_write(after)
         taken = {action.job.name for action in assigned.actions}

@@ -138,6 +138,7 @@ class ApiClient:
             try:
                 return await self._pages(resource, path, query, deadline)
             except GoneError:
+                # The version of the first page was compacted away before the last one was read: begin at a newer one.
                 if restart == _PAGE_RESTARTS:
                     raise
         raise AssertionError("unreachable: the last restart returns or raises")

@@ -83,6 +83,8 @@ class NamespaceSecrets:
             asking.close()  # the term has ended under a look: loop or client are closed
             raise SecretError(name, "", "the API server is not asked any more: the operator ends") from None
         except NoAnswer:
+            # The client gives up earlier than this, so the loop is stuck: the thread must not wait for it without an
+            # end.
             answer.cancel()
             raise SecretError(name, "", "the API server did not give it: no answer in time") from None
 

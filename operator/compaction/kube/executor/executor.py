@@ -258,11 +258,13 @@ def claim(store: StoreAdapter, action: AssignJob) -> int | ClaimRefused | None:
         token = next_token(action.lease_token, token_of(action.status), known)
         store.claim(action.spec, job=name, token=token)
     except StaleTokenError:
+        # The caller has the decision made again, from what the other replica has written.
         return None
     except ClaimRefusedError as error:
         gone = error.refusal is ClaimRefusal.GONE
         return ClaimRefused(error.wait or _WAITS[error.refusal], error.message, terminal=gone)
     except CompactionError as error:
+        # An answer that did not come is no refusal: never terminal, so the job waits and is tried again.
         return ClaimRefused(WaitReason.STORE_ERROR, str(error))
     return token
 
@@ -333,6 +335,7 @@ class Executor:
                 try:
                     await act(action)
                 except ApiError as error:
+                    # Raised at the end of the decision: one write that fails does not keep the others from being made.
                     errors.append(error)
                     self._note_failure(action)
 

@@ -137,6 +137,7 @@ class ApiObjects:
         try:
             answer = await self._client.create(COMPACTION_JOBS, body)
         except AlreadyExistsError:
+            # The name of a planned job is made of all that the job is: this is the same job, from an earlier try.
             await self._refresh(COMPACTION_JOBS, action.name)
             return True
         except InvalidObjectError as error:
@@ -244,8 +245,10 @@ class ApiObjects:
                 resource, about.name, namespace=self._namespace, uid=about.uid, resource_version=version
             )
         except NotFoundError:
+            # Deleted by an earlier try or by a user; the cache learns it below, before the watch says so.
             pass
         except ConflictError:
+            # A later version, or a namesake: the reason for the deletion may not hold for it.
             await self._moved_on(resource, about.name)
             return
         cached = self._rt.cache.store(resource).get(self._namespace, about.name)

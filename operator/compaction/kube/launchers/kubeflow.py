@@ -181,11 +181,13 @@ def observe_kubeflow(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObser
     if state == "COMPLETED":
         return seen(body, since, WorkerPhase.SUCCEEDED, reason=state, ending=WorkerEnding.COMPLETED)
     if state in _FAILED:
+        # Their operator says FAILED also of what it never could submit; only a submission counts as an attempt.
         submitted = state == "FAILED" and bool(status.get("executionAttempts"))
         if not submitted and _was_submitted_before(driver, error):
             return driver
         ending = _ending(error) if submitted else WorkerEnding.FAILED
         return failed(body, since, driver, reason=state, message=error, ending=ending)
+    # A state of a later release: whatever it means, it is no end that we may act upon.
     return waiting_or_running(body, since, driver, running=False, reason=state)
 
 

@@ -313,6 +313,7 @@ class ObjectLauncher:
                     return Availability.ABSENT
             await self._client.list(kind, namespace=self._namespace, labels=SELECTOR)
         except NotFoundError:
+            # The whole API group is unknown where that Spark operator is not installed.
             return Availability.ABSENT
         except ForbiddenError:
             return Availability.FORBIDDEN
@@ -392,6 +393,7 @@ class ObjectLauncher:
             body = await self._client.get(KINDS[seen.launcher], worker.name, namespace=worker.policy.namespace)
         except NotFoundError:
             return False
+        # A namesake that was created since is not this worker.
         return bool(body["metadata"]["uid"] == seen.uid)
 
     async def _delete(self, seen: _Seen, *, grace: float | None = None) -> None:

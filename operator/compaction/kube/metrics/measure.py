@@ -46,6 +46,7 @@ def measure(
     metrics.workers.labels(*key).set(len(snapshot.workers))
     metrics.skewed_workers.labels(*key).set(len(skewed(snapshot)))
     spec, trigger = policy.spec, policy.spec.trigger
+    # The alert on old debt (CompactionDebtTooOld) leaves out policies whose user lets debt wait.
     may_wait = spec.suspend or spec.approval is Approval.MANUAL or trigger.schedule is not None or bool(trigger.windows)
     metrics.debt_may_wait.labels(*key).set(may_wait)
     lacking = Counter(one.trouble.value for one in snapshot.processes if one.trouble is not None and not one.ended)

@@ -172,6 +172,7 @@ async def _check_kinds(client: ApiClient) -> None:
     try:
         served = await client.request("GET", f"/apis/{GROUP}/{VERSION}")
     except NotFoundError:
+        # The group has no kind at all: each of ours is named as absent below, with the command that creates it.
         kinds: set[str] = set()
     else:
         kinds = {entry["name"] for entry in served["resources"]}

@@ -58,6 +58,7 @@ def tear_down(snapshot: PolicySnapshot) -> Decision:
     leases = {worker.name: worker for worker in snapshot.workers}
     stops = [StopWorker(worker.name, worker.identity, STOP_GRACE, POLICY_DELETED) for worker in snapshot.workers]
     running = [process for process in snapshot.processes if not process.ended]
+    # Workers on their way have no Lease yet; one that is being stopped is not stopped again.
     stops += [
         StopWorker(process.name, None, STOP_GRACE, POLICY_DELETED)
         for process in running
@@ -79,6 +80,7 @@ def tear_down(snapshot: PolicySnapshot) -> Decision:
         delete_leases=tuple(DeleteLease(lease.identity) for lease in snapshot.stray_leases),
         delete_jobs=tuple(deletions),
         requeue_after=LOOK_AGAIN if stops or deletions or snapshot.processes else None,
+        # What still runs counts against the operator's limits until it has ended.
         demand=LimitDemand(holds=holding(snapshot, ())),
     )
 

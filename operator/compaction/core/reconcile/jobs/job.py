@@ -229,6 +229,7 @@ def assigned(
         worker=worker,
         fencing_token=token,
         progress_percent=0,
+        # An attempt that no coordinator saw end is closed here: two would seem to run otherwise.
         attempts=(*_closed(status.attempts, now), attempt),
         assigned_at=now.time,
         finished_at=None,

@@ -40,6 +40,7 @@ def unmade(plan: PlanStatus, policy: CompactionPolicy) -> frozenset[str]:
     try:
         ends = base64.b64decode(plan.unmade, validate=True).hex()
     except binascii.Error:
+        # Edited from outside: nothing is sought then, and a plan is made from a scan as at any other time.
         return frozenset()
     stem = name_stem(policy.metadata.name)
     return frozenset(f"{stem}-{ends[at : at + _DIGITS]}" for at in range(0, len(ends), _DIGITS))

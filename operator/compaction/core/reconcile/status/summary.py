@@ -235,6 +235,7 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
         "granted_bytes_per_second": facts.granted,
         "released": facts.released,
     }
+    # Without a scan, as after a restart, the figures of the last one stay.
     if facts.reading is not None and debt is not None:
         changes |= _from_reading(facts, facts.reading, debt)
     return CompactionPolicyStatus.model_validate({**dict(before), **changes})
