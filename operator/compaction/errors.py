@@ -40,7 +40,7 @@ class StaleTokenError(CompactionError):
 
 
 class ClaimRefusal(StrEnum):
-    """What a refused claim means for the job."""
+    """The meaning of a refused claim for the job."""
 
     BUSY = "Busy"  # another job, or somebody else, has the target or a source: it is tried again
     GONE = "Gone"  # the job cannot have its sources: the next scan of the store says whether they are there at all
@@ -95,8 +95,8 @@ class NotFoundError(ApiError):
 
     @property
     def is_of_kind(self) -> bool:
-        """Whether it is the kind that does not exist: a server without a handler for the path processes nothing, and
-        answers with no Status, so there is no reason.
+        """Return whether it is the kind that does not exist: a server without a handler for the path processes nothing,
+        and answers with no Status, so there is no reason.
         """
         return not self.reason
 
@@ -122,8 +122,8 @@ class ForbiddenError(ApiError):
 
     @property
     def is_of_kind(self) -> bool:
-        """Whether the kind goes away: its definition is being deleted, and takes no new objects. Nothing but the words
-        of the API server tells this from a missing permission.
+        """Return whether the kind goes away: its definition is being deleted, and takes no new objects. Nothing but the
+        words of the API server tells this from a missing permission.
         """
         return "custom resource definition is terminating" in str(self)
 

@@ -72,17 +72,17 @@ def kind_of_job(job_type: str) -> Kind:
 
 
 def fate_of(reason: str) -> Fate:
-    """What becomes of a job whose attempt ends for that reason, whatever kind it is of."""
+    """Return what becomes of a job whose attempt ends for that reason, whatever kind it is of."""
     fates = (kind.fates[reason] for kind in KINDS if reason in kind.fates)
     return FATES.get(reason) or next(fates, Fate.SPLIT)
 
 
 def any_fate(reasons: Iterable[str], *fates: Fate) -> bool:
-    """Whether one of the reasons has one of the fates."""
+    """Return whether one of the reasons has one of the fates."""
     return any(fate_of(reason) in fates for reason in reasons)
 
 
 def policy_standing(reason: str) -> PolicyStanding:
-    """How a policy stands for that reason of its condition Ready."""
+    """Return how a policy stands for that reason of its condition Ready."""
     added = (kind.words.policies[reason].standing for kind in KINDS if reason in kind.words.policies)
     return next(added, standing_of(reason))

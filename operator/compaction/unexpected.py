@@ -43,8 +43,8 @@ def defect(error: Exception, of: str) -> str:
 
 
 def lack_of(error: Exception, path: str) -> LackOfResourcesError | None:
-    """What to raise instead when it was this machine that failed while an object was read, and not the object: which
-    would be accused, or refused for good, although it is sound.
+    """Return the error to raise instead when it was this machine that failed while an object was read, and not the
+    object: which would be accused, or refused for good, although it is sound.
 
     Libraries raise OSError for damaged files, too, but then no call of the system has failed. Of an allocation that is
     absurd the file is at fault.

@@ -161,7 +161,7 @@ class StaleCoordinatorError(CatalogError):
 
 
 class ParticipantFailure(StrEnum):
-    """Why there is no report of a participant that may be believed."""
+    """The reason for which no report of a participant can be believed."""
 
     NO_ANSWER = "NoAnswer"
     LATE = "Late"
@@ -204,7 +204,7 @@ class ParticipantError(CatalogError):
 
     @property
     def explanation(self) -> str:
-        """What happened and what to do, behind the name of the participant."""
+        """The sentence that says what happened and what to do; the name of the participant stands before it."""
         return f"{self.detail} ({self.reason}, {self.url}); {_PARTICIPANT_ADVICE[self.reason]}"
 
     def __str__(self) -> str:

@@ -238,7 +238,7 @@ _SKEW: Final = 100
 
 
 def explain_catalog(catalog: CatalogCompaction, leases: Sequence[Lease] | None, now: datetime) -> Explanation:
-    """How long the history is and who pins it, how the last round ended, what happens next, what a user can do.
+    """Explain how long the history is and who pins it, how the last round ended, what happens next, what a user can do.
 
     Args:
         leases: those of the object's namespace; None when they may not be read.
@@ -292,7 +292,7 @@ def _explain_history(builder: ExplanationBuilder, status: CatalogCompactionStatu
 
 
 def pin_sentence(builder: ExplanationBuilder, pin: RequiredTime) -> str:
-    """Who needs the catalog from when on, and since when."""
+    """Say which participant needs the catalog from which time on, and since when."""
     time = format_timestamp(pin.time)
     if pin.reason == Reason.LOW_WATERMARK:
         who = f"participant {pin.participant}" if pin.participant else "the coordinator"
@@ -303,7 +303,7 @@ def pin_sentence(builder: ExplanationBuilder, pin: RequiredTime) -> str:
 
 
 def _explain_process(builder: ExplanationBuilder, process: Process, ended: ProcessStatus | None, ready: str) -> None:
-    """How one of the two processes ended. What follows from the reason of Ready stands with the condition."""
+    """Explain how one of the two processes ended. What follows from the reason of Ready stands with the condition."""
     if ended is None:
         builder.state(f"{process}: it has not ended yet.")
         return
@@ -337,7 +337,7 @@ def _explain_round(builder: ExplanationBuilder, status: CatalogCompactionStatus)
 
 
 def participant_sentence(builder: ExplanationBuilder, one: ParticipantStatus) -> str:
-    """What one participant reported in the last round."""
+    """Say what one participant reported in the last round."""
     if one.reason != ANSWERED:
         meaning = meaning_of(CATALOG_WORDS, one.reason)
         return f"Participant {one.name}: {one.reason}. {one.message or meaning.says}"
@@ -371,7 +371,7 @@ def _clock(skew: int) -> str:
 
 
 def _explain_next(builder: ExplanationBuilder, catalog: CatalogCompaction, leases: Sequence[Lease] | None) -> None:
-    """When the next round begins; what spec.dryRun and spec.suspend do to it."""
+    """Explain when the next round begins, and what spec.dryRun and spec.suspend do to it."""
     spec, moment = catalog.spec, catalog.status.next_run_time
     if spec.suspend:
         builder.next("spec.suspend is true: no round begins.")

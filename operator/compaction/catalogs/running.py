@@ -87,7 +87,7 @@ class LocalCatalog:
 
     @property
     def status(self) -> CatalogCompactionStatus:
-        """What is known; between the steps of a round more than the last status that was written."""
+        """The newest known status; between the steps of a round more than the last one that was written."""
         return self._memory.status or self.catalog.status
 
     def stop(self) -> None:

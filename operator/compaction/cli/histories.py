@@ -108,7 +108,7 @@ class Fields:
                 )
 
     def has(self, name: str) -> bool:
-        """Whether there is such a field that is not null."""
+        """Return whether there is such a field that is not null."""
         return self.given.get(name) is not None
 
     def text(self, name: str, default: str | None = None) -> str:
@@ -209,7 +209,7 @@ PATIENCE: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """How the lines of one command are carried out.
+    """The rules by which the lines of one command are carried out.
 
     `name_of`: the operation of a line; `carry_out`: its result, at once or later. Both raise RecordTextError for what
     is no operation; other errors of `carry_out` are results. `unusable`: errors after which the exit code is 1. `most`:

@@ -153,5 +153,5 @@ def resume_collector() -> None:
 
 
 def _is_here(where: str) -> bool:
-    """Whether the module of a command is installed. The package around it always is."""
+    """Return whether the module of a command is installed. The package around it always is."""
     return importlib.util.find_spec(where.partition(":")[0]) is not None

@@ -77,7 +77,7 @@ def cli(context: click.Context, /, **_: object) -> None:
 
 
 def called_as(program: str) -> str:
-    """How help and usage name the program: kubectl runs a plugin by the name of its file."""
+    """Return the name of the program in help and usage: kubectl runs a plugin by the name of its file."""
     return "kubectl compaction" if Path(program).name.startswith("kubectl-") else "compactor"
 
 

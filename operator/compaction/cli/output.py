@@ -27,8 +27,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class OutputFormat(StrEnum):
-    """How results are printed. JSONL (one object per line) is only offered where rows are many, WIDE (a table with
-    more columns) where there are more.
+    """The format in which results are printed. JSONL (one object per line) is only offered where rows are many, WIDE (a
+    table with more columns) where there are more.
     """
 
     TABLE = "table"

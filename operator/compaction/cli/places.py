@@ -121,7 +121,7 @@ def options_of(file: Path | None) -> Mapping[str, str]:
 
 
 def is_given(option: str) -> bool:
-    """Whether a parameter of the command that runs comes from its command line."""
+    """Return whether a parameter of the command that runs comes from its command line."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 

@@ -1,4 +1,4 @@
-"""What every command has that serves an HTTP endpoint: address, TLS, and who may come in."""
+"""The options of every command that serves an HTTP endpoint: address, TLS, and who may come in."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FILE: Final = click.Path(dir_okay=False, path_type=Path)
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """Who may come in."""
+    """The callers that may come in."""
 
     secrets: tuple[SharedSecret, ...]
     accounts: AllowedAccounts | None

@@ -1,4 +1,4 @@
-"""Where the code of a kind is: dotted names, resolved when they are used.
+"""The doors to the code of a kind: dotted names, resolved when they are used.
 
 The operator's image has no pyspark and the worker's no kopf, and a command starts without what it does not need: so
 no module imports a kind's packages, and the code behind a door is loaded by its caller.
@@ -18,7 +18,8 @@ class Door:
     name: str
 
     def open(self) -> Any:
-        """What is behind it. The caller knows its Protocol (tests/house/test_seam.py checks that it is one).
+        """Import what is behind the door. The caller knows its Protocol (tests/house/test_seam.py checks that it is
+        one).
 
         Raises:
             ImportError, AttributeError: there is no such thing: a defect of the kind.

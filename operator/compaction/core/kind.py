@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Nouns:
-    """What people call things. `gain`: what becomes of the bytes of debt, as in `12Mi to merge`;
-    `compacted`: what becomes of sources, as in `3 blocks wait to be merged`. `deleted`: what a
-    sweep deletes, in the singular. `ends_quarantine`: what a person does about a source in quarantine; `damaged`: what
-    is there, where that may be something else than a source of a plan.
+    """The words for what a kind works on. `gain`: what becomes of the bytes of debt, as in `12Mi to merge`;
+    `compacted`: what becomes of sources, as in `3 blocks wait to be merged`. `deleted`: what a sweep deletes, in the
+    singular. `ends_quarantine`: what a person does about a source in quarantine; `damaged`: what is there, where that
+    may be something else than a source of a plan.
     """
 
     source: str
@@ -160,11 +160,11 @@ class Kind(ABC):
 
     @abstractmethod
     def due(self, store: StoreSpec) -> Callable[[Candidate], bool]:
-        """Whether a candidate has enough debt: the thresholds of the spec, ANDed or ORed as the kind does."""
+        """Return the rule for enough debt: the thresholds of the spec, ANDed or ORed as the kind does."""
 
     @abstractmethod
     def parameters(self, store: StoreSpec) -> JobParameters:
-        """What every job of the store is given besides its sources; plans with other ones have another hash."""
+        """Return what every job of the store is given besides its sources; plans with other ones have another hash."""
 
     @abstractmethod
     def work(self, job: PlannedJob, store: StoreSpec) -> Work:
@@ -172,35 +172,37 @@ class Kind(ABC):
 
     @abstractmethod
     def parts(self, spec: CompactionJobSpec) -> Parts:
-        """What a job is made of; nothing for a job that no plan makes."""
+        """Return the parts of which a job is made; nothing for a job that no plan makes."""
 
     @abstractmethod
     def tenant(self, spec: CompactionJobSpec, store: StoreSpec) -> str:
-        """Whose job it is."""
+        """Return the tenant that the job belongs to."""
 
     # -- which store ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def stranger(self, spec: CompactionJobSpec, store: StoreSpec, policy: str) -> str:
-        """Why the sources of a job of this kind are not in the store of the policy of that name; "" when they are."""
+        """Return the reason for which the sources of a job of this kind are not in the store of the policy of that
+        name; "" when they are.
+        """
 
     def gone(self, job: str, spec: CompactionJobSpec, scan: ScanResult) -> bool:
-        """Whether a scan shows that the sources of a job, whose claim was refused as gone, are not in the store."""
+        """Return whether a scan shows that the sources of a job, whose claim was refused as gone, are not there."""
         return spec.target not in scan.targets
 
     def unclaimable(self, job: str, spec: CompactionJobSpec, scan: ScanResult) -> bool:
-        """Whether such a job can never run although its sources are there."""
+        """Return whether such a job can never run although its sources are there."""
         return False
 
     @abstractmethod
     def places(self, store: StoreSpec, namespace: str) -> tuple[str, ...]:
-        """Where the store lies, in paths of parts between slashes. Who shares a store with it has a place that is the
-        same, around or inside one of these.
+        """Return the places of the store, in paths of parts between slashes. A store that shares sources with it has
+        a place that is the same, around or inside one of these.
         """
 
     @abstractmethod
     def overlap(self, one: StoreSpec, other: StoreSpec, *, same_namespace: bool) -> bool:
-        """Whether two stores of this kind may hold the same source."""
+        """Return whether two stores of this kind may hold the same source."""
 
     def secrets(self, store: StoreSpec) -> StoreSecrets:
         """The Secrets that the store is opened with."""
@@ -213,32 +215,32 @@ class Kind(ABC):
     # -- words ---------------------------------------------------------------------------------------------------------
 
     def nothing_found(self, store: StoreSpec, scan: ScanResult) -> ReasonMessage | None:
-        """What an empty store means; None when there is nothing to say about it."""
+        """Return the meaning of an empty store; None when there is nothing to say about it."""
         return None
 
     def scanned(self, scan: ScanResult) -> str:
-        """What a scan went through, such as `3 logs`."""
+        """Say what a scan went through, such as `3 logs`."""
         return plural(len(scan.targets), self.nouns.target, self.nouns.targets)
 
     def proves_equal(self, receipt: JobReceipt) -> bool:
-        """Whether a receipt proves that the outputs hold what the sources held."""
+        """Return whether a receipt proves that the outputs hold what the sources held."""
         return receipt.fingerprint_before == receipt.fingerprint_after
 
     @abstractmethod
     def does(self, spec: CompactionJobSpec) -> str:
-        """What a job does, in one sentence."""
+        """Say what a job does, in one sentence."""
 
     @abstractmethod
     def did(self, receipt: JobReceipt) -> str:
-        """What a job did: `2 groups committed`."""
+        """Say what a job did: `2 groups committed`."""
 
     @abstractmethod
     def became(self, receipt: JobReceipt) -> str:
-        """What became of the sources, in one sentence."""
+        """Say what became of the sources, in one sentence."""
 
     @abstractmethod
     def debt(self, status: CompactionPolicyStatus) -> str:
-        """What the debt is, in one clause, such as `12Mi could be reclaimed by 3 segments of 2 logs`."""
+        """Say what the debt is, in one clause, such as `12Mi could be reclaimed by 3 segments of 2 logs`."""
 
     def details(self, status: CompactionPolicyStatus) -> tuple[str, ...]:
         """Sentences about the measures, for `why`."""

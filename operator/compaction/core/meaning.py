@@ -17,7 +17,7 @@ from compaction.api.enums import JobReason
 
 
 class Fate(StrEnum):
-    """What becomes of a job."""
+    """The consequence that the end of an attempt has for its job."""
 
     RETRY = "Retry"  # tried again until its attempts are used up, then parked as a whole: its parts are not to blame
     SPLIT = "Split"  # the same, and then planned again in halves: one of its parts may be to blame
@@ -27,7 +27,7 @@ class Fate(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether one such end is enough to park the job."""
+        """Return whether one such end is enough to park the job."""
         return self in (Fate.PARK, Fate.REPLAN)
 
 
@@ -67,7 +67,7 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What stands in place of `{policy}`, `{job}`, `{catalog}` and `{n}`."""
+    """The names that replace `{policy}`, `{job}`, `{catalog}` and `{n}`."""
 
     namespace: str
     policy: str = "POLICY"

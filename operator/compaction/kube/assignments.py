@@ -67,7 +67,7 @@ _TRIES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """Who the worker is on the API server. `lease_seconds` is the duration of its own Lease."""
+    """The worker's identity on the API server. `lease_seconds` is the duration of its own Lease."""
 
     name: str
     namespace: str
@@ -113,6 +113,7 @@ class KubeLeasePort:
                 lease = self._announcement(policy["metadata"]["uid"], slots=slots)
                 self._own = Lease.parse(await self.client.create(LEASES, lease.body()))
         except NotFoundError as error:
+            # Without its policy nothing would own the Lease, and no job would come.
             raise WorkerLeaseGoneError(f"policy {namespace}/{self.identity.policy} does not exist: {error}") from error
         except AlreadyExistsError as error:
             # Ours, if an earlier call took effect and its answer was lost.
@@ -155,6 +156,8 @@ class KubeLeasePort:
             except NotFoundError as error:
                 raise WorkerLeaseGoneError(f"the Lease of worker {self.identity.name} was deleted") from error
             except ConflictError:
+                # Another writer, such as a request to stop, or an earlier write of ours whose answer was lost: renew
+                # that version.
                 lease = await self._read_own()
                 continue
             if self._own.annotations.get(ANNOTATION_STOP) == "true":
@@ -215,6 +218,7 @@ class KubeLeasePort:
         try:
             lease = Lease.parse(item)
         except MalformedLeaseError as error:
+            # Left to the coordinator, which takes such a Lease for one that is not held, and ends the attempt.
             log.warning("a job's Lease cannot be read", error=str(error))
             return None
         reported = _report_token(lease) == lease.record.transitions
@@ -237,6 +241,7 @@ class KubeLeasePort:
                             await asyncio.sleep(BURST_SECONDS)
                             return
         except (TimeoutError, GoneError):
+            # Half a lease is over, or the version is too old to watch from: the list that follows begins at a new one.
             return
         except ApiError as error:
             raise PortUnavailableError(str(error)) from error
@@ -253,8 +258,10 @@ class KubeLeasePort:
                 item = await self.client.get(COMPACTION_JOBS, offer.job_name, namespace=self.identity.namespace)
             spec = CompactionJob.from_object(item).spec
         except NotFoundError as error:
+            # The coordinator deletes a job before its Lease: the attempt has nothing more to hold.
             raise LeaseLostError(f"job {offer.job_name} does not exist (any more)") from error
         except ValidationError as error:
+            # Another read would find the same spec, so this is reported as the fault of the job.
             raise InvalidAssignmentError(f"job {offer.job_name}: {first_problem(error)}") from error
         return Assignment(
             job_name=offer.job_name,
@@ -285,6 +292,8 @@ class KubeLeasePort:
             except NotFoundError as error:
                 raise LeaseLostError(f"the Lease of job {job_name} is gone") from error
             except ConflictError:
+                # A raised share, or an earlier write of ours whose answer was lost; the read raises when it was a
+                # takeover.
                 lease = await self._read_job(job_name, token)
             else:
                 return written
@@ -296,6 +305,7 @@ class KubeLeasePort:
         except NotFoundError as error:
             raise LeaseLostError(f"the Lease of job {job_name} is gone") from error
         except MalformedLeaseError as error:
+            # A Lease whose holder and token cannot be read proves nothing, and without proof nothing may be committed.
             raise LeaseLostError(str(error)) from error
         record = lease.record
         if record.holder != self.identity.name or record.transitions != token:
@@ -330,6 +340,7 @@ def _report_token(lease: Lease) -> int | None:
     try:
         token = json.loads(lease.annotations.get(ANNOTATION_REPORT, "{}")).get("token")
     except (ValueError, AttributeError, RecursionError):
+        # Any user who may write Leases may put anything here: what is no report does not end the attempt.
         return None
     return token if isinstance(token, int) else None
 

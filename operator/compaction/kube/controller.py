@@ -83,7 +83,7 @@ class Sharing:
         self._commons = SharedLimits(self._limits, holds, now=self._monotonic())
 
     def allowance(self, key: CacheKey) -> Allowance:
-        """What a policy may have."""
+        """Return the part of the operator's limits that a policy may have."""
         return NO_ALLOWANCE if self._commons is None else self._commons.allowance(key)
 
     def note(self, key: CacheKey, demand: LimitDemand, policy: CompactionPolicy | None, now: Moment) -> None:
@@ -213,6 +213,7 @@ class PolicyController:
             try:
                 await self._look_at_workers(runtime)
             except (CompactionError, OSError) as error:
+                # What was seen last stands until the next look: silence does not mean that the workers are gone.
                 log.warning("the launcher cannot say how its workers are", error=str(error))
 
     async def _look_at_workers(self, runtime: Runtime) -> None:
@@ -345,6 +346,7 @@ class PolicyController:
         try:
             before = CompactionPolicyStatus.from_object(body.get("status") or {})
         except ValidationError:
+            # The status is of another version, too: its conditions are written as if there had been none.
             before = CompactionPolicyStatus()
         generation = body["metadata"].get("generation", 0)
         now = Moment(self._wall(), 0.0).time
@@ -360,6 +362,7 @@ class PolicyController:
             update={"conditions": conditions, "reason_since": since, "observed_generation": generation}
         )
         runtime.metrics.conditions.set(key_of(body), after.conditions)
+        # Only a change is written: the watch brings each write back, and the policy is refused again.
         if after != before:
             answer = await runtime.client.replace_status(COMPACTION_POLICIES, {**body, "status": after.to_object()})
             runtime.cache.policies.upsert(answer)

@@ -93,6 +93,7 @@ def observe_lease(observer: LeaseObserver[Uid], body: Obj) -> None:
     try:
         observer.observe(body["metadata"]["uid"], Lease.parse(body).record)
     except MalformedLeaseError as error:
+        # Not observed, so it ages from its last readable version, like one that is not renewed.
         log.warning("a Lease cannot be read", lease=str(key_of(body)), error=str(error))
 
 
@@ -152,6 +153,8 @@ def job_lease(body: Obj, observer: LeaseObserver[Uid], now: float) -> JobLease:
         try:
             report = parse_report(annotations[ANNOTATION_REPORT])
         except MalformedReportError as malformed:
+            # Handed on: the attempt is over, and the reconcile ends it at once instead of waiting for the Lease to run
+            # out.
             error = str(malformed)
     return JobLease(
         identity=identity(body),
@@ -196,6 +199,7 @@ def job_views(
         try:
             views.append(JobView(parsed.get(body), lease))
         except ValidationError as error:
+            # Its Lease is taken out already: as a stray one it would be deleted under the worker that holds it.
             log.error("a CompactionJob cannot be read and is left alone", job=str(key_of(body)), error=str(error))
     return tuple(views)
 
@@ -236,7 +240,7 @@ class Overlaps:
         return frozenset(before | after)
 
     def held_by(self, key: CacheKey) -> str:
-        """What keeps the policy from its store: an older one, in words; "" when nothing does."""
+        """Say what keeps the policy from its store: an older one, in words; "" when nothing does."""
         mine = self._claimants.get(key)
         if mine is None:
             return ""
@@ -245,7 +249,7 @@ class Overlaps:
 
 
 class _Places:
-    """Who has which places (`Claimant.places`), found by the paths around and inside of one."""
+    """The policies at each place (`Claimant.places`), found by the paths around and inside of one."""
 
     def __init__(self) -> None:
         self._at: defaultdict[str, set[CacheKey]] = defaultdict(set)

@@ -21,7 +21,7 @@ from compaction.api.text.printing import printable
 
 
 class LogFormat(StrEnum):
-    """How lines are written."""
+    """The format of log lines."""
 
     JSON = "json"
     TEXT = "text"

@@ -33,7 +33,7 @@ from compaction.storage.adapter import Sensed, StoreAdapter, Swept
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a decision depends on besides the store and the clock. Objects in the cache are never changed in place."""
+    """The inputs of a decision besides the store and the clock. Objects in the cache are never changed in place."""
 
     policy: Obj | None
     jobs: tuple[Obj, ...]
@@ -57,7 +57,9 @@ class Seen:
         return cls(cache.policies.get(*key), jobs, leases, workers, allowance, held_by)
 
     def is_same(self, other: Seen) -> bool:
-        """Whether nothing has changed since; bodies are compared by identity, as the cache keeps each version once."""
+        """Return whether nothing has changed since; bodies are compared by identity, as the cache keeps each version
+        once.
+        """
         return (
             self.policy is other.policy
             and len(self.jobs) == len(other.jobs)
@@ -95,7 +97,7 @@ STORE_TASKS: Final = 4
 
 @dataclass(slots=True)
 class PolicyState:
-    """What is kept per policy while it exists."""
+    """The state that is kept for a policy while it exists."""
 
     memory: Memory = field(default_factory=Memory)
     reading: ScanResult | None = None

@@ -76,7 +76,7 @@ class ElectionPort(Protocol):
 
 
 class ElectionState(StrEnum):
-    """Where this candidate stands."""
+    """The state of this candidate in the election."""
 
     FOLLOWER = "Follower"
     LEADER = "Leader"
@@ -139,7 +139,7 @@ class Election:
 
     @property
     def holder(self) -> str | None:
-        """Who leads, as last seen."""
+        """The holder of the coordinator's Lease, as last seen."""
         return self._lease.record.holder if self._lease is not None else None
 
     @property
@@ -162,6 +162,7 @@ class Election:
             elif self._standing is ElectionState.FOLLOWER:
                 await self._try_acquire()
         except ApiError as error:
+            # No reason to end a term: only the deadline below is, whatever keeps the renewals from getting through.
             self.trouble = str(error)
             _log.warning("election: the request to the API server failed", error=str(error), standing=self.standing)
         if self._standing is ElectionState.LEADER and self._clock() >= self.deadline:
@@ -212,6 +213,7 @@ class Election:
         try:
             lease = await self._port.create(self._term(0))
         except AlreadyExistsError:
+            # A rival was faster: the next step reads its Lease, and observes it from then on.
             return
         self._win(lease, sent_at)
 
@@ -220,6 +222,7 @@ class Election:
         try:
             taken = await self._port.replace(lease.with_record(self._term(transitions)))
         except (ConflictError, NotFoundError):
+            # Renewed, taken by a rival or deleted since it was read: the next step reads it again.
             return
         self._win(taken, sent_at)
 
@@ -238,6 +241,7 @@ class Election:
         try:
             self._lease = await self._port.get()
         except NotFoundError:
+            # Never created again by a leader: a rival may do so at the same time, and both would lead.
             self._lose("the Lease was deleted")
             return
         if self._lease.record.holder != self.identity:

@@ -89,17 +89,17 @@ class Elector:
 
     @property
     def holder(self) -> str | None:
-        """Who leads, as last seen."""
+        """The holder of the coordinator's Lease, as last seen."""
         return self._election.holder if self._election is not None else None
 
     def seconds_to_takeover(self) -> float:
-        """How long until another replica may lead; infinite before our first term."""
+        """Return the seconds until another replica may lead; infinite before our first term."""
         if self._election is None or self._election.epoch < 0:
             return float("inf")
         return self._election.takeover_at - leader_clock()
 
     def account(self) -> str:
-        """What is known of the Lease, in words for the last line of a process that held it."""
+        """Say what is known of the Lease, in words for the last line of a process that held it."""
         election = self._election
         if election is None or election.epoch < 0:
             return "no Lease was held"

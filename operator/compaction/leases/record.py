@@ -269,7 +269,7 @@ class LeaseObserver(Generic[Key]):
         self._seen.pop(key, None)
 
     def last(self, key: Key) -> LeaseObservation | None:
-        """What was observed for the key."""
+        """Return the last observation of the key, None when there is none."""
         return self._seen.get(key)
 
     def expires_at(self, key: Key) -> float | None:

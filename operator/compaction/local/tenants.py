@@ -1,4 +1,5 @@
-"""What a tenant would get: each attempt of the threat model that a dry run can make, on the user's own cluster.
+"""The drill that shows what a tenant would get: each attempt of the threat model that a dry run can make, on the user's
+own cluster.
 
 A user that no one is, who may write policies and catalogs in one namespace and nothing else, writes what a tenant
 might; then the worker's account does. The API server answers as it would, and keeps nothing (`dryRun=All`). What holds
@@ -50,8 +51,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class TenantAttempt:
-    """What a user who may write policies, and nothing else, might write: `says` is in the refusal. `operator`: what the
-    operator says of it, where it was written all the same; empty where it cannot be.
+    """The object that a user who may write policies, and nothing else, might write: `says` is in the refusal.
+    `operator`: what the operator says of it, where it was written all the same; empty where it cannot be.
     """
 
     name: str
@@ -179,7 +180,7 @@ class TenantsDrill:
         return _judged(attempt.name, attempt.says, await self._said(client, attempt.resource, attempt.body))
 
     async def _said(self, client: ApiClient, resource: Resource, body: Obj) -> str:
-        """Why the API server would not create it; nothing when it would."""
+        """Return the reason for which the API server would not create it; nothing when it would."""
         path = f"{resource.path(namespace=self.connection.namespace)}?dryRun=All"
         return await _refusal(client, "POST", path, body)
 

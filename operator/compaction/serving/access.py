@@ -55,7 +55,7 @@ class SharedSecret:
             raise IngestConfigError(f"{path}: {problem}")
 
     def matches(self, token: str) -> bool:
-        """Whether the token is one of the secrets."""
+        """Return whether the token is one of the secrets."""
         with self._lock:
             if problem := self._refresh():
                 log.error("a shared secret cannot be used", principal=self.principal, file=str(self._path), why=problem)
@@ -130,7 +130,7 @@ class AllowedAccounts:
         self._written = frozenset(written)
 
     def has(self, user: str) -> bool:
-        """Whether this user of Kubernetes is one of them."""
+        """Return whether this user of Kubernetes is one of the accounts."""
         namespace, colon, name = user.removeprefix(ACCOUNT_PREFIX).partition(":")
         known = f"{namespace}/{name}" in self._written or f"{namespace}/*" in self._written
         return user.startswith(ACCOUNT_PREFIX) and bool(colon) and known
@@ -192,7 +192,7 @@ class CachedReviews:
 
 
 def _expiry(token: str, now: float) -> float:
-    """When a token that was found good expires, epoch seconds; now for one that does not say."""
+    """Return the time at which a token that was found good expires, epoch seconds; now for one that does not say."""
     payload = token.split(".")[1]
     try:
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
@@ -213,7 +213,7 @@ _MAX_RULES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who is asking. `allowed`: the tenants it may use, or what else `noun` says; None is all of them."""
+    """The caller that asks. `allowed`: the tenants it may use, or what else `noun` says; None is all of them."""
 
     name: str
     allowed: frozenset[str] | None = None

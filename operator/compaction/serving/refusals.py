@@ -144,7 +144,7 @@ def failed_here() -> RequestRefusedError:
 
 
 def malformed(error: ValidationError, *, where: str = "") -> RequestRefusedError:
-    """What is wrong with a request, without what was sent."""
+    """Return the refusal that says what is wrong with a request, without what was sent."""
     return bad_request(where + _wrong(error))
 
 

@@ -70,8 +70,8 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What one server takes upon itself. `threads`: requests that work in the store at a time; `in_flight`: requests
-    under way altogether.
+    """The limits of what one server takes upon itself. `threads`: requests that work in the store at a time;
+    `in_flight`: requests under way altogether.
     """
 
     body_bytes: int = 1 << 20
@@ -258,7 +258,8 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen; port 0 is any free one. `tls` None is plain HTTP, beyond loopback only if `plain` says so.
+    """The address to listen on; port 0 is any free one. `tls` None is plain HTTP, beyond loopback only if `plain` says
+    so.
 
     `drain_seconds`: how long requests are still accepted after the signal to stop.
     """
@@ -336,7 +337,7 @@ async def _watch(files: TlsFiles | None, context: ssl.SSLContext | None) -> None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address is this machine's own: what travels there needs no encryption."""
+    """Return whether a name or an address is this machine's own: what travels there needs no encryption."""
     if host == "localhost":
         return True
     try:

@@ -1,1 +1,1 @@
-"""What every kind of store needs: the contract of an adapter, object stores, SQL databases, Secrets, a pace."""
+"""The common base of every kind of store: the contract of an adapter, object stores, SQL databases, Secrets, a pace."""

@@ -1,4 +1,4 @@
-"""What the core asks of a store, whatever its kind: scan, claim, retire, sweep.
+"""The operations that the core asks of a store, whatever its kind: scan, claim, retire, sweep.
 
 A kind implements `StoreAdapter` and opens it with a function that satisfies `OpenAdapter`, the door `Doors.adapter`.
 The coordinator and `compactor run` share it: the same scan, the same candidates, the same decisions. Calls block: run
@@ -28,7 +28,7 @@ SWEEP_AGAIN = 30.0
 
 @dataclass(frozen=True, slots=True)
 class SenseRequest:
-    """What a scan of the store is made with. `busy` are targets with a job in progress: their worker recovers them.
+    """The request of a scan of the store. `busy` are targets with a job in progress: their worker recovers them.
 
     `asked` (monotonic seconds) is the moment of the decision that asks for it, and becomes the scan's beginning: a job
     that ends while the scan waits for its thread is not in `quarantined`, so the scan must not count as newer.
@@ -68,7 +68,7 @@ class Sensed:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep deleted, the targets it could not clean, and the seconds until the next one."""
+    """The result of a sweep: what it deleted, the targets it could not clean, and the seconds until the next one."""
 
     deleted: int
     bytes: int
@@ -114,7 +114,7 @@ class StoreAdapter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """What an adapter is opened with.
+    """The arguments with which an adapter is opened.
 
     holder: who has locks and claims, for messages. secrets: those of the policy's namespace. here: the process that
     claims where no cluster does, None for a coordinator. lock_timeout: seconds to wait for a lock of the store. clock:

@@ -51,7 +51,7 @@ class ClosingConnector(aiohttp.TCPConnector):
         return True
 
     def _made(self, address: tuple[Any, ...]) -> socket.socket:
-        """What aiohttp calls for each address that it tries."""
+        """Make the socket for an address; aiohttp calls this for each address that it tries."""
         made = _Socket(*address[:3], forget=self._forget)
         self._sockets.add(made)
         return made

@@ -74,7 +74,7 @@ def _noun(holds: str) -> str:
 
 
 def may_succeed_again(error: SQLAlchemyError) -> bool:
-    """Whether the whole transaction should start again."""
+    """Return whether the whole transaction should start again."""
     if isinstance(error, PoolTimeoutError):
         return True
     if not isinstance(error, DBAPIError):

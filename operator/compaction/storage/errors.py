@@ -6,7 +6,7 @@ from compaction.errors import CONFIG_MAP, CompactionError
 
 
 class StorageError(CompactionError):
-    """What a store depends on cannot be used: a Secret, object storage, or a database. A kind of store reports these
+    """A dependency of a store cannot be used: a Secret, object storage, or a database. A kind of store reports these
     together with errors of its own.
     """
 

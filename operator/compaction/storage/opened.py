@@ -54,8 +54,8 @@ _OWN_FOLDER: Final = "_compaction/"
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """Where a store is, and where that is written: `url` and `options` of its objects (the latter never show), and
-    `options_from` and `database_from`, such as `Secret index`.
+    """The address of a store, and where that is written: `url` and `options` of its objects (the latter never show),
+    and `options_from` and `database_from`, such as `Secret index`.
     """
 
     url: str
@@ -117,7 +117,7 @@ def _endpoint(address: StoreAddress) -> tuple[str, str]:
 
 
 class Closable(Protocol):
-    """What can be closed."""
+    """A resource that can be closed."""
 
     def close(self) -> None:
         """Close all connections."""

@@ -1,4 +1,4 @@
-"""How fast a rewrite may go: asked before bytes are read or written, it waits, or says that the work is to stop.
+"""The pace of a rewrite: asked before bytes are read or written, it waits, or says that the work is to stop.
 
 The limit is a token bucket of depth 0: each byte is paid for before it moves, and time that went by unused is not saved
 up. So at any moment no more was moved than the rate times the time since the beginning, and after a pause there is no

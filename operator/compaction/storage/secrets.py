@@ -183,7 +183,7 @@ def value_of(secrets: Secrets, name: str, key: str) -> str:
 
 
 def reason_of(error: SecretError) -> PolicyReason:
-    """What the condition of a policy says when its store cannot be scanned for want of a Secret."""
+    """Return the reason of a policy's condition when its store cannot be scanned for want of a Secret."""
     if isinstance(error, SecretForbiddenError):
         return PolicyReason.PERMISSION_DENIED
     return PolicyReason.SECRET_MISSING if isinstance(error, SecretMissingError) else PolicyReason.SENSE_FAILED

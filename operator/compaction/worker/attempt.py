@@ -105,7 +105,7 @@ class HeldJobLease:
 
     @property
     def why_lost(self) -> str | None:
-        """Why the lease counts as lost, or None while it is held."""
+        """The reason for which the lease counts as lost, or None while it is held."""
         with self._lock:
             if self._lost is None and self._clock() >= self._sent_at + self.assignment.lease_seconds:
                 # Latched: an attempt that once had to assume the worst never goes on, even if a late renewal succeeds.
@@ -151,7 +151,7 @@ class HeldJobLease:
 
 
 class EndReason(StrEnum):
-    """Why the worker can or should not go on."""
+    """The reason for which the worker cannot or should not go on."""
 
     STOP_REQUESTED = "StopRequested"
     LEASE_GONE = "LeaseGone"
@@ -228,6 +228,8 @@ class BudgetClient:
                 with connection.makefile("rb") as answer:
                     (wait,) = _ANSWER.unpack(answer.read(_ANSWER.size))
         except (OSError, struct.error) as error:
+            # The task fails instead of going on: bytes that are not counted would break the limit of all attempts
+            # together.
             raise RateBudgetError(*self.address, error) from error
         return float(wait) if wait >= 0 else None
 
@@ -247,7 +249,7 @@ class RateBudget:
 
     @contextmanager
     def joined(self, granted: Granted) -> Iterator[BudgetClient | None]:
-        """What the tasks of an attempt ask while it runs; None without a limit. Raises RateBudgetError."""
+        """Open the budget that the tasks of an attempt ask; None without a limit. Raises RateBudgetError."""
         rate = granted()
         if rate is None:
             yield None
@@ -346,8 +348,9 @@ def budget_of(engine: Engine) -> RateBudget:
 
 @dataclass(slots=True, kw_only=True)
 class RewriteAttempt(ABC):
-    """Who works, and with what. `lease` says what the job adds to what all that runs in its worker may move together;
-    `budget`: what its tasks ask for it while the attempt works, None without a limit.
+    """The work of one attempt of a job, and the parts of its worker that it uses. `lease` says what the job adds to
+    what all that runs in its worker may move together; `budget`: what its tasks ask for it while the attempt works,
+    None without a limit.
     """
 
     reported: ClassVar[tuple[type[CompactionError], ...]]
@@ -397,4 +400,4 @@ class RewriteAttempt(ABC):
 
     @abstractmethod
     def _report(self) -> JobReport:
-        """What was done, and the worst of what went wrong."""
+        """Return the report of what was done, and of the worst that went wrong."""

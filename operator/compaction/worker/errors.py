@@ -1,4 +1,4 @@
-"""How an attempt ends early: what its worker, its Spark session or its tasks cannot do."""
+"""The early ends of an attempt: what its worker, its Spark session or its tasks cannot do."""
 
 from __future__ import annotations
 

@@ -134,9 +134,11 @@ class LeaseKeeper:
             try:
                 await self._patience.answered(self._port.renew_worker(slots=0 if self._refusing else self._slots))
             except WorkerLeaseGoneError as error:
+                # Final: names are used once, so the worker cannot announce itself again.
                 log.error("the worker's lease is gone", error=str(error))
                 return self._inbox.put(JobEnded(EndReason.LEASE_GONE))
             except StopRequestedError:
+                # Raised after the write: the Lease is renewed, and goes on being renewed while the jobs wind up.
                 if not asked_to_stop:
                     log.info("asked to stop")
                     self._inbox.put(JobEnded(EndReason.STOP_REQUESTED))
@@ -166,6 +168,7 @@ class LeaseKeeper:
                 return False
             await self._patience.answered(self._port.leave())
         except (PortUnavailableError, StopRequestedError, WorkerLeaseGoneError) as error:
+            # To stay is safe: the next renewal offers the slots again, and finds out whether the worker has to end.
             log.info("not leaving yet", error=str(error))
             return False
         return True
@@ -226,6 +229,7 @@ class LeaseKeeper:
             bound.warning("assignment not readable yet", error=str(error))
             return
         except InvalidAssignmentError as error:
+            # Said at once: otherwise the Lease would run out first, and the job would go to the next worker.
             report = JobReport(
                 token=offer.token, outcome=ReportOutcome.FAILED, reason=JobReason.INVALID_JOB, message=str(error)
             )
@@ -261,6 +265,7 @@ class LeaseKeeper:
             except LeaseLostError as error:
                 lease.lose(str(error))
             except PortUnavailableError as error:
+                # Tried again soon: `why_lost` ends the loop when no renewal gets through in time.
                 log.warning("cannot renew a job's lease", job=lease.job_name, token=lease.token, error=str(error))
                 wait = self._patience.retry_seconds
             else:
@@ -380,15 +385,18 @@ class Heartbeat:
             try:
                 return future.result(timeout=1.0)
             except TimeoutError:
+                # Not the limit of the call: only a check whether the loop that has to answer still runs.
                 if not self._thread.is_alive():
                     return default
             except concurrent.futures.CancelledError:
+                # The loop ended with the call in it.
                 return default
 
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
         except CompactionError as error:
+            # Kept for `start`, which raises it in the thread that waits there.
             self._failed_to_start = error
         finally:
             # Whatever ended the loop: nothing is renewed any more, so nothing may be committed any more.

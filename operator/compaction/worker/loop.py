@@ -140,6 +140,7 @@ class Worker:
             try:
                 event = self._inbox.get(timeout=timeout)
             except queue.Empty:
+                # Idle for long enough; only an assignment at the last moment keeps the worker for another such time.
                 if self._heartbeat.leave_if_unneeded():
                     return None
                 idle_since = self._clock()
@@ -171,6 +172,7 @@ class Worker:
             try:
                 event = self._inbox.get(timeout=left)
             except queue.Empty:
+                # `stop_seconds` are over: what still runs is left to its lease.
                 break
             # Assigned before the refusal was seen. It runs into its stop at once, so that its report goes out and the
             # lease need not expire.
@@ -207,9 +209,11 @@ class Worker:
         except LeaseLostError as error:
             return self._not_done(lease, JobReason.LEASE_EXPIRED, error)
         except EngineLostError as error:
+            # The worker ends as well: without its engine every other job here would fail in the same way.
             self._inbox.put(JobEnded(EndReason.ENGINE_LOST))
             return self._not_done(lease, JobReason.ENGINE_LOST, error)
         except ExecutorsOutOfMemoryError as error:
+            # Charged, since the job may be what needs too much; the worker ends, so that the next one gets more memory.
             self._inbox.put(JobEnded(EndReason.EXECUTORS_OUT_OF_MEMORY))
             return JobReport(
                 token=lease.token,

@@ -23,7 +23,7 @@ class Engine(Protocol):
 
     @property
     def parallelism(self) -> int:
-        """How many tasks can run at the same time, at least 1."""
+        """The number of tasks that can run at the same time, at least 1."""
 
     @property
     def address(self) -> str:
@@ -157,7 +157,7 @@ class LeasePort(Protocol):
 
 
 class HeldLease(Protocol):
-    """What a running job may ask about its lease (thread safe, never blocks)."""
+    """The view that a running job has of its lease (thread safe, never blocks)."""
 
     @property
     def token(self) -> int:
@@ -165,7 +165,9 @@ class HeldLease(Protocol):
 
     @property
     def bytes_per_second(self) -> int | None:
-        """What all tasks of the job together may read and write now; a renewal may raise it. None: no limit, ever."""
+        """The rate that all tasks of the job together may read and write with now; a renewal may raise it. None: no
+        limit, ever.
+        """
 
     def should_stop(self) -> bool:
         """True when the lease is lost, its deadline has passed unrenewed, or the worker is asked to stop."""
@@ -179,7 +181,7 @@ class HeldLease(Protocol):
         """
 
     def set_progress(self, percent: int) -> None:
-        """How far the job is (0 to 100); travels with the next renewal."""
+        """Record how far the job is (0 to 100); travels with the next renewal."""
 
 
 class JobRunner(Protocol):

@@ -57,6 +57,7 @@ def remove_abandoned(base: Path, pattern: str = PREFIX + "*") -> tuple[Path, ...
                 shutil.rmtree(path, ignore_errors=True)
                 removed.append(path)
         except BlockingIOError:
+            # Its process runs, or another one that inherited the lock.
             continue
         finally:
             os.close(fd)

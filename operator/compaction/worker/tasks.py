@@ -28,7 +28,7 @@ from compaction.worker.ports import Engine, HeldLease
 
 @dataclass(frozen=True, slots=True)
 class ObjectsPlace:
-    """Where the objects are, as plain data that a task is given; `options` are credentials, which never show."""
+    """The place of the objects, as plain data that a task is given; `options` are credentials, which never show."""
 
     url: str
     options: Mapping[str, str] | TaskSecret = field(default_factory=dict, repr=False)
@@ -42,8 +42,8 @@ class ObjectsPlace:
 def objects_place(
     url: str, secret_name: str | None, secrets: Secrets, ca_bundle: CaBundle | None = None
 ) -> ObjectsPlace:
-    """Where Secrets are files, executors have them too and read them themselves; else their values travel. Raises
-    SecretError.
+    """Return the place of the objects for tasks: where Secrets are files, executors have them too and read them
+    themselves; else their values travel. Raises SecretError.
     """
     if isinstance(secrets, DirectorySecrets):
         return ObjectsPlace(url, TaskSecret(secrets, secret_name or "", ca_bundle))
@@ -115,6 +115,7 @@ class Shares:
             self._socket.bind(address)
             self._socket.settimeout(_LOOK_SECONDS)
         except OSError as error:
+            # The work does not depend on it, so it goes on without a listener.
             log.warning("progress is reported only when tasks have ended", host=self._host, error=str(error))
             self._close()
         else:
@@ -132,7 +133,7 @@ class Shares:
         self._close()
 
     def teller(self, number: int, total: int) -> Teller | None:
-        """What a task reports its share with; None without a listener."""
+        """Return the teller that a task reports its share with; None without a listener."""
         if self._socket is None:
             return None
         return Teller((self._host, self._socket.getsockname()[1]), self._secret, number, total)
@@ -226,7 +227,7 @@ F = TypeVar("F", bound=Failure)
 
 
 def verdict(failures: Sequence[F], *, worst_first: Sequence[str]) -> tuple[F, ReportOutcome, str]:
-    """What several failures (at least one) come to: the worst of them, how the attempt ended, and the message."""
+    """Return the verdict on one or more failures: the worst of them, how the attempt ended, and the message."""
     worst = min(failures, key=lambda failure: worst_first.index(failure.reason))
     others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
     outcome = ReportOutcome.SKIPPED if worst.reason == JobReason.SOURCES_CHANGED else ReportOutcome.FAILED

@@ -1,4 +1,6 @@
-"""What `status` shows about catalogs: one row each, or all about one. Data with exact values first, text from it."""
+"""The rows of `status` about catalogs: one for each catalog, or all about one. Data with exact values first, text from
+it.
+"""
 
 from __future__ import annotations
 
@@ -220,7 +222,7 @@ def _history(data: Data) -> str:
 
 
 def _ended(ended: dict[str, Any] | None, shown: str | None) -> str:
-    """How a process ended; its message only where the state does not have it already."""
+    """Describe how a process ended, with its message only where the state does not have it already."""
     if ended is None:
         return "-"
     message = f": {ended['message']}" if ended["message"] and ended["message"] != shown else ""

@@ -60,7 +60,7 @@ TIMEOUT_OPTION: Final = click.option(
 
 
 def authorities_option(name: str) -> Callable[[Command], Command]:
-    """Whom to trust; a command that reaches etcd too has another name for it."""
+    """Return the option for the authorities to trust; a command that reaches etcd too has another name for it."""
     return click.option(
         name, type=FILE, help="Certificates (PEM) of the authorities to trust; the system's if not given."
     )
@@ -94,7 +94,7 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What a round needs to ask. `max_skew`, `data_availability` and `timeout`: seconds."""
+    """The settings with which a round asks the participants. `max_skew`, `data_availability` and `timeout`: seconds."""
 
     addresses: tuple[ParticipantAddress, ...]
     secret: str
@@ -281,7 +281,7 @@ def compact_command(
 
 
 def _compacted(log: UpdateLog, found: Round, clock: HybridClock, token: int) -> tuple[dict[str, Any], bool]:
-    """What to show, and whether the decision was possible and the log took it."""
+    """Return the row to show, and whether the decision was possible and the log took it."""
     now, kept = clock.now(), log.recover()
     decided = compacting(found, history_of(kept.events), now)
     pinned = {} if decided.pin is None else _pin(decided.pin)

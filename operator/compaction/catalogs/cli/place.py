@@ -1,4 +1,4 @@
-"""Where a catalog is: the options that commands on an update log share."""
+"""The place of a catalog: the options that commands on an update log share."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def _line(name: str, ended: Ended) -> str:
 
 
 def summary(name: str, status: CatalogCompactionStatus) -> dict[str, Any]:
-    """What became of a catalog, in exact values; None for what is not known."""
+    """Return the outcome of a catalog's rounds, in exact values; None for what is not known."""
     pin = status.required_time
     return {
         "catalog": name,

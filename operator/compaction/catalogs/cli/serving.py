@@ -115,7 +115,7 @@ def _followed(place: LogPlace | None) -> Iterator[CatalogVersions | None]:
 
 
 def _not_followed(error: BaseException) -> None:
-    """What it holds stays as it was: the participant needs no less of the catalog than before."""
+    """Log the error and keep the state: the participant needs no less of the catalog than before."""
     log.error("the catalog is not followed as it should be", error=str(error))
 
 

@@ -12,7 +12,7 @@ from compaction.catalogs.model import entries as model
 
 
 class Form(NamedTuple):
-    """How one version of one type is read and written."""
+    """The functions that read and write one version of one type."""
 
     read: Read
     write: Write

@@ -236,7 +236,7 @@ class ValueReader:
         return struct.unpack(f"<{count}i", self.raw(4 * count))
 
     def timestamp(self) -> int:
-        """When an object changed last; zero is read as the minimum."""
+        """Read the time at which an object changed last; zero is read as the minimum."""
         value = self.varint()
         if value <= MINIMUM:
             if value < 0:
@@ -260,7 +260,7 @@ T = TypeVar("T")
 
 
 class Trace:
-    """What a decoded value held that the model does not, handed out in the order of reading."""
+    """The parts of a decoded value that the model does not hold, handed out in the order of reading."""
 
     __slots__ = ("_headers", "_residue")
 

@@ -53,8 +53,8 @@ class CatalogCommand(Protocol):
     """Parameters are checked when it is made; CatalogValidationError says which is wrong."""
 
     def entries(self, context: Context) -> tuple[Entry, ...]:
-        """What carries it out, in order; empty when nothing is to be done. Raises CatalogValidationError when the rules
-        refuse it.
+        """Return the entries that carry the command out, in order; empty when nothing is to be done. Raises
+        CatalogValidationError when the rules refuse it.
         """
         ...
 

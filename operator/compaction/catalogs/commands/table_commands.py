@@ -233,7 +233,7 @@ class RenameTable:
 
 @dataclass(frozen=True, slots=True)
 class SetTableProperties:
-    """When statistics of a table are stale; None leaves a property as it is."""
+    """A change of the thresholds from which statistics of a table are stale; None leaves a property as it is."""
 
     schema: str
     name: str

@@ -41,7 +41,7 @@ def require_path(filter: str | None) -> None:
 
 
 def _step(path: str, at: int) -> int | None:
-    """Where the step that begins at `at` ends; None when there is none."""
+    """Return the end of the step that begins at `at`; None when there is none."""
     if path.startswith("..", at):
         at += 2
     elif path.startswith(".", at):

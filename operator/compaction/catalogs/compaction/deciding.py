@@ -312,8 +312,8 @@ class Compaction:
 
 
 def propagating(round: Round) -> Propagate | Finding:
-    """What to propagate. A participant that is not ready, or missing, has no transactions: it stands in the way of a
-    cut, not of this; one without an answer may have some.
+    """Decide which minimum to propagate, if any. A participant that is not ready, or missing, has no transactions: it
+    stands in the way of a cut, not of this; one without an answer may have some.
     """
     found = unanswered(round)
     if found is not None:
@@ -326,13 +326,15 @@ def propagating(round: Round) -> Propagate | Finding:
 
 
 def unusable(round: Round) -> Finding | None:
-    """Why the required time is not known: an answer or a participant is missing, or one is not ready."""
+    """Return the reason for which the required time is not known: an answer or a participant is missing, or one is not
+    ready.
+    """
     return unanswered(round) or absent(round) or unready(round)
 
 
 def compacting(round: Round, history: CatalogHistory, now: int) -> Compaction:
-    """Whether to cut. `history` was read, and `now` taken from the coordinator's clock, after the last answer: a table
-    that a participant does not hold any more is deleted in it.
+    """Decide whether to cut. `history` was read, and `now` taken from the coordinator's clock, after the last answer: a
+    table that a participant does not hold any more is deleted in it.
     """
     found = unusable(round)
     if found is not None:

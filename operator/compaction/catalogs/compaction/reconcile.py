@@ -266,7 +266,7 @@ Outcoming: TypeAlias = tuple[str, str, bool]
 
 
 def reconcile(snapshot: CatalogSnapshot) -> CatalogDecision:
-    """What to do now for one catalog."""
+    """Decide what to do now for one catalog."""
     catalog = snapshot.catalog
     if catalog is None:
         return CatalogDecision(CatalogMemory(), forget=True)
@@ -371,7 +371,7 @@ _WITH_THE_END: Final[Mapping[str, Any]] = MappingProxyType(
 
 
 def _worth_writing(written: CatalogCompactionStatus, status: CatalogCompactionStatus, ended: Sequence[Ended]) -> bool:
-    """Whether a process has ended, conditions have changed, or an earlier write was not made."""
+    """Return whether a process has ended, conditions have changed, or an earlier write was not made."""
     return bool(ended) or written.model_copy(update=_WITH_THE_END) != status.model_copy(update=_WITH_THE_END)
 
 
@@ -415,7 +415,7 @@ def _suspended(memory: CatalogMemory) -> tuple[str, str, bool]:
 
 
 def _outcome(status: CatalogCompactionStatus, begun: datetime | None) -> Outcoming:
-    """What a round that began then has ended with. What fails goes before what waits: a cut that is kept by a
+    """Return the outcome of the round that began at `begun`. What fails goes before what waits: a cut that is kept by a
     transaction says nothing about a minimum that no participant takes.
     """
     shown, propagation = status.compaction, status.propagation

@@ -44,7 +44,7 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Which participants there must be, and which partitions each must hold.
+    """The participants that must exist, and the partitions that each must hold.
 
     `asked`: those that were found when the round began, and were asked. `expected`: names that must be among them.
     `least`: how many must be found. `assignments`: for each zone id the participants of each of its partitions, None
@@ -95,7 +95,7 @@ class Round:
 
     @property
     def trims(self) -> bool:
-        """Whether a cut drops column sets: it is asked for, and no participant may need them."""
+        """Return whether a cut drops column sets: it is asked for, and no participant may need them."""
         return self.trim and not self.old_rows_read_by
 
     @property
@@ -123,7 +123,7 @@ def history_of(events: Iterable[LogEvent]) -> CatalogHistory:
 
 
 def is_shortest(history: CatalogHistory) -> bool:
-    """Whether no time at all allows another cut: the last version and the one before it always stay."""
+    """Return whether no time at all allows another cut: the last version and the one before it always stay."""
     return history.latest.version - 1 <= history.earliest.version
 
 
@@ -149,9 +149,10 @@ _REASON_OF: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Who needs the catalog from `time` on, and why. `participant` is empty for the coordinator's own watermark.
+    """The need for the catalog from `time` on: the participant that has it, and the reason. `participant` is empty for
+    the coordinator's own watermark.
 
-    `since`: hybrid timestamp from which on it does, UNDEFINED when the report does not say.
+    `since`: hybrid timestamp from which the need exists, UNDEFINED when the report does not say.
     """
 
     time: int
@@ -161,7 +162,7 @@ class Pin:
     since: int = UNDEFINED
 
     def finding(self) -> Finding:
-        """Why nothing was cut although there are versions to cut."""
+        """Return the reason for which nothing was cut although there are versions to cut."""
         who = f"participant {self.participant}: " if self.participant else "the low watermark of the coordinator: "
         return Finding(self.reason, who + _WORDS[self.reason].format(self.subject), self.participant, self.subject)
 
@@ -213,7 +214,7 @@ def _pins(report: Report) -> Iterator[Pin]:
 
 
 def topology_of(spec: TopologySpec, asked: frozenset[str]) -> Topology:
-    """What is known before the log was read."""
+    """Return the topology that is known before the log is read."""
     return Topology(asked, frozenset(spec.participants), spec.min_participants)
 
 

@@ -1,4 +1,4 @@
-"""What follows from the end of work: the next work of the process, or its end
+"""The step that follows from the end of work: the next work of the process, or its end
 (docs/design/catalog-compaction.md#decision).
 """
 
@@ -31,8 +31,8 @@ from compaction.catalogs.manager.history import CatalogHistory
 
 @dataclass(frozen=True, slots=True)
 class RoundStep:
-    """What one result led to. `token`: of the round whose answers came; `history`, `decided`: of the log that was read;
-    `saved`, `sent`: what was carried out.
+    """The consequence of one result. `token`: of the round whose answers came; `history`, `decided`: of the log that
+    was read; `saved`, `sent`: what was carried out.
     """
 
     memory: CatalogMemory

@@ -213,8 +213,8 @@ class EtcdUpdateLog:
         return found
 
     def _was_written(self, version: int, stamp: bytes, found: LogSurvey) -> bool:
-        """Whether an append whose answer was lost wrote its version, which a snapshot has replaced since: the history
-        of etcd knows.
+        """Return whether an append whose answer was lost wrote its version, which a snapshot has replaced since: the
+        history of etcd knows.
         """
         key = self._keys.update(version)
         try:
@@ -250,6 +250,6 @@ class EtcdUpdateLog:
         raise CatalogLogRewoundError(self.name, f"it ends at version {found.version}, and has no {snapshot.version}")
 
     def _sweep_if_possible(self) -> None:
-        """What fails is left to the next: the snapshot itself is saved."""
+        """Sweep the log, and leave what fails to the next sweep: the snapshot itself is saved."""
         with contextlib.suppress(CatalogLogError):
             self.sweep()

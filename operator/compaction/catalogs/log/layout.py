@@ -84,7 +84,7 @@ class Keys:
         return self._key("token")
 
     def update(self, version: int) -> bytes:
-        """Where a version's update or snapshot is."""
+        """Return the key of a version's update or snapshot."""
         return self._key(f"update.{version:0{DIGITS}d}")
 
     @property
@@ -189,7 +189,9 @@ def head_of(value: bytes) -> int | None:
 
 
 def activation_of(update: VersionedUpdate, timestamp: int) -> int:
-    """When an update is active. Raises CatalogValueError for a version or a time that no log can hold."""
+    """Return the time from which an update is active. Raises CatalogValueError for a version or a time that no log can
+    hold.
+    """
     if not FIRST_VERSION <= update.version <= LAST_VERSION:
         raise CatalogValueError(f"{update.version} is no version of an update log")
     if update.delay < 0:
@@ -205,7 +207,7 @@ def activation_of(update: VersionedUpdate, timestamp: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LogSurvey:
-    """What the log says of itself. `asked`: the update or snapshot of the version that was asked for."""
+    """The state that the log itself records. `asked`: the update or snapshot of the version that was asked for."""
 
     version: int
     activation: int

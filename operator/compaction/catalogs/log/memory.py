@@ -19,7 +19,7 @@ _STAMP = bytes(STAMP_BYTES)
 
 @dataclass
 class MemoryWatch:
-    """Whom to deliver to, and the revision up to which that is done."""
+    """The function that events are delivered to, and the revision up to which that is done."""
 
     deliver: Callable[[LogEvent], None]
     after: int

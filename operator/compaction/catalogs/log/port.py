@@ -1,4 +1,4 @@
-"""What a catalog needs of the log that keeps its updates (docs/design/catalogs.md#update-log)."""
+"""The contract between a catalog and the log that keeps its updates (docs/design/catalogs.md#update-log)."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class LogTime:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """When an append takes another timestamp: `now` gives it once `seconds` have passed without an answer. A version
-    with an older one would be active at a time that others hold for complete (`wait_complete`).
+    """The rule by which an append takes another timestamp: `now` gives it once `seconds` have passed without an answer.
+    A version with an older one would be active at a time that others hold for complete (`wait_complete`).
     """
 
     seconds: float
@@ -65,7 +65,7 @@ class Renewal:
 
 
 class SnapshotOutcome(StrEnum):
-    """What became of a snapshot that was to be saved."""
+    """The result of saving a snapshot."""
 
     SAVED = "Saved"
     NOT_NEWER = "NotNewer"
@@ -90,7 +90,7 @@ class UpdateLog(Protocol):
         ...
 
     def time(self) -> LogTime | None:
-        """What the clock of the log says, None when it has none."""
+        """Return the time by the log's own clock, None when it has none."""
         ...
 
     def recover(self) -> Recovered:

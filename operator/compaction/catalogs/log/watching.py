@@ -51,11 +51,13 @@ class Position:
         return replace(self, revision=revision)
 
     def follows(self, stored: Stored) -> bool:
-        """Whether an event of a connection is the next one. Where it is not, the store has been replaced by a copy."""
+        """Return whether an event of a connection is the next one. Where it is not, the store has been replaced by a
+        copy.
+        """
         return self.version is None or isinstance(stored.event, Snapshot) or stored.event.version == self.version + 1
 
     def behind(self, survey: LogSurvey) -> bool:
-        """Whether the log holds something that is not delivered. Versions decide where they are known: after a
+        """Return whether the log holds something that is not delivered. Versions decide where they are known: after a
         restore of the store its revisions say nothing.
         """
         appended = survey.changed > self.revision if self.version is None else survey.version > self.version
@@ -63,7 +65,7 @@ class Position:
         return appended or cut
 
     def missed_before(self, survey: LogSurvey) -> bool:
-        """Whether a connection that begins at the next revision leaves out what is not delivered: the store was
+        """Return whether a connection that begins at the next revision leaves out what is not delivered: the store was
         restored, and counts its revisions from an earlier one.
         """
         return self.behind(survey) and survey.changed <= self.revision
@@ -214,7 +216,7 @@ class WatchPace:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """Who gets the events, and the error that no reconnection repairs."""
+    """The receiver of the events, and of the error that no reconnection repairs."""
 
     deliver: Callable[[LogEvent], None]
     failed: Callable[[Exception], None]
@@ -363,7 +365,9 @@ class EtcdWatch:
             stream.close()
 
     def _survey(self, at: Position) -> LogSurvey:
-        """What the log says of itself. Raises CatalogLogRewoundError when it lacks what was delivered up to `at`."""
+        """Read the state that the log itself records. Raises CatalogLogRewoundError when it lacks what was delivered up
+        to `at`.
+        """
         answer = self._client.transaction(layout.survey(self._keys, at.version or 0))
         found = surveyed(self._keys, answer.found)
         if found is None:

@@ -19,7 +19,7 @@ from compaction.catalogs.model.descriptors import Columns, Index, SystemView, Ta
 
 
 class EventKind(StrEnum):
-    """What a listener asks for. The names are those of the reference; it has no VERSIONS_SKIPPED."""
+    """The kinds of events that listeners ask for. The names are those of the reference; it has no VERSIONS_SKIPPED."""
 
     TABLE_CREATE = "TABLE_CREATE"
     TABLE_DROP = "TABLE_DROP"
@@ -211,7 +211,7 @@ Listener = Callable[[CatalogEvent], Answer | Future[Answer]]
 
 
 class Listeners:
-    """Who listens to which kind of event. A listener that fails is reported and stays subscribed."""
+    """The listeners of each kind of event. A listener that fails is reported and stays subscribed."""
 
     def __init__(self, report: Callable[[BaseException], None]) -> None:
         self._report = report

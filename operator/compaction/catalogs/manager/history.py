@@ -173,8 +173,9 @@ class CatalogHistory:
         return self.appended(applied(self.latest, update, timestamp))
 
     def snapshotted(self, catalog: Catalog) -> CatalogHistory:
-        """When the log replaced everything up to a version by a snapshot of it: from that version on, or that one alone
-        when it is later than the latest. Itself when it begins later already.
+        """Return the history after the log replaced everything up to a version by a snapshot of it: it begins with that
+        version, or holds that one alone when it is later than the latest. Return the history itself when it begins
+        later already.
 
         Column sets that the snapshot dropped are dropped from later versions too, as if they had been read after it.
         """

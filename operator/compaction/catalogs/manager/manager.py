@@ -47,7 +47,7 @@ class Executed:
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What a batch comes to, and the activation time of the version that it was decided on."""
+    """The result of a batch, and the activation time of the version that it was decided on."""
 
     answer: Executed | CatalogValidationError
     time: int

@@ -65,8 +65,9 @@ class LogRepair:
         return tuple(one for one in self._values(self._survey()) if isinstance(one, UnreadableVersion))
 
     def plan(self, versions: Collection[int]) -> Repair:
-        """What replaces these versions. Raises CatalogRepairError when one of them can be read, another one cannot, the
-        snapshot is one of them, or a later version needs what one of them held; nothing has been written.
+        """Return the repair that replaces these versions. Raises CatalogRepairError when one of them can be read,
+        another one cannot, the snapshot is one of them, or a later version needs what one of them held; nothing has
+        been written.
         """
         survey = self._survey()
         values = list(self._values(survey))

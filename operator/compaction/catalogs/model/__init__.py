@@ -1,1 +1,1 @@
-"""What a catalog holds: immutable descriptors, entries that change them, and versions that share what is equal."""
+"""The contents of a catalog: immutable descriptors, entries that change them, and versions that share what is equal."""

@@ -47,7 +47,7 @@ class IndexStatus(IntEnum):
 
 
 class IndexKind(IntEnum):
-    """How an index keeps its columns; protocol 1 writes this number before each index."""
+    """The structure of an index, by hash or sorted; protocol 1 writes this number before each index."""
 
     HASH = 0
     SORTED = 1
@@ -63,14 +63,14 @@ class Collation(IntEnum):
 
 
 class ConsistencyMode(IntEnum):
-    """What a zone does when most replicas of a partition are lost."""
+    """The behavior of a zone when most replicas of a partition are lost."""
 
     STRONG_CONSISTENCY = 0
     HIGH_AVAILABILITY = 1
 
 
 class ViewKind(IntEnum):
-    """Whether a system view shows one node or the cluster."""
+    """The scope of a system view: one node or the cluster."""
 
     NODE = 0
     CLUSTER = 1
@@ -207,8 +207,8 @@ NULL = Constant(ColumnType.NULL, None)
 
 
 def fault_of(constant: Constant) -> str | None:
-    """Why no reader takes a constant, None for a legal one: its value is of another type than `Constant.type` has, or
-    out of its range.
+    """Return the reason for which no reader takes a constant, None for a legal one: its value is of another type than
+    `Constant.type` has, or out of its range.
     """
     legal = _RULES.get(constant.type)
     if legal is None:
@@ -239,14 +239,14 @@ def _signed(bits: int) -> Callable[[int], str | None]:
 
 
 def _date_fault(date: Date) -> str | None:
-    """Why a date is no day of the calendar."""
+    """Return the reason for which a date is no day of the calendar, None for one that is."""
     days = 29 if date.month == 2 and calendar.isleap(date.year) else _DAYS[date.month] if 1 <= date.month <= 12 else 0
     legal = -MAX_YEAR <= date.year <= MAX_YEAR and 1 <= date.day <= days
     return None if legal else f"no day is {date.year}-{date.month}-{date.day}"
 
 
 def _time_fault(time: Time) -> str | None:
-    """Why a time is none of a day."""
+    """Return the reason for which a time is no time of a day, None for one that is."""
     legal = 0 <= time.hour < 24 and 0 <= time.minute < 60 and 0 <= time.second < 60 and 0 <= time.nano < _NANOS
     return None if legal else f"no time of day is {time.hour}:{time.minute}:{time.second} and {time.nano} ns"
 
@@ -317,7 +317,7 @@ UNASSIGNED = -1
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """Where and how often data is kept. `scale_up`, `scale_down`: seconds."""
+    """The rules for the nodes that hold data, and for the number of replicas. `scale_up`, `scale_down`: seconds."""
 
     id: int
     name: str
@@ -457,7 +457,7 @@ _new: Final = object.__new__
 
 
 class _Shape(NamedTuple):
-    """How to read all fields of a class, where each is, and how to set each."""
+    """The accessors of a class: one that reads all fields, the place of each field, and one setter for each."""
 
     get: Callable[[Any], tuple[Any, ...]]
     places: dict[str, int]

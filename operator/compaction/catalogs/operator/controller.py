@@ -52,7 +52,7 @@ _UNEXPECTED = "an unexpected failure; the log of the operator has the details"
 
 @dataclass(slots=True)
 class CatalogState:
-    """What is kept per catalog while it exists. `uid`: of the object that it is about."""
+    """The state that is kept for a catalog while it exists. `uid`: of the object that it is about."""
 
     uid: str = ""
     memory: CatalogMemory = field(default_factory=CatalogMemory)

@@ -218,5 +218,5 @@ def credentials_in(spec: CatalogCompactionSpec, secrets: Mapping[str, Secret]) -
 
 
 def log_secret(spec: CatalogCompactionSpec, secrets: Mapping[str, Secret]) -> Secret:
-    """What etcd asks for; empty where the spec names no Secret for it."""
+    """Return the Secret that etcd asks for; empty where the spec names no Secret for it."""
     return secrets[spec.catalog.secret_name] if spec.catalog.secret_name is not None else {}

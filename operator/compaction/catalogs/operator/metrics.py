@@ -1,4 +1,4 @@
-"""What the metrics say about catalogs: how long a history is, who pins it, how the two processes of a round end.
+"""The metrics of catalogs: how long a history is, who pins it, how the two processes of a round end.
 
 Times are Unix timestamps, so that a query knows their age also when no round ends: `time() - ...`. A label holds the
 name of a participant only where a catalog has one series of it: the participant that pins the history.

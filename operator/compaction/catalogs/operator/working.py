@@ -57,7 +57,7 @@ Secret = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What the Secrets of a spec hold: of the log, empty without one; of the participants, "" without a token."""
+    """The contents of the Secrets of a spec: of the log, empty without one; of the participants, "" without a token."""
 
     log: Secret = field(repr=False)
     token: str = field(repr=False)
@@ -66,14 +66,16 @@ class Credentials:
 
 
 class Places(Protocol):
-    """Where the participants of a catalog are, and the Secrets that its spec names; read at each call."""
+    """The addresses of the participants of a catalog, and the Secrets that its spec names; read at each call."""
 
     async def participants(self, namespace: str, spec: CatalogCompactionSpec) -> tuple[ParticipantAddress, ...]:
         """Addresses of all participants that can run, by name. Raises ApiError."""
         ...
 
     async def credentials(self, key: CacheKey, spec: CatalogCompactionSpec) -> Credentials:
-        """What the Secrets hold that are for it. Raises SecretError naming the Secret and the key, ApiError."""
+        """Read the Secrets of a catalog that its spec names. Raises SecretError naming the Secret and the key,
+        ApiError.
+        """
         ...
 
 
@@ -131,7 +133,7 @@ def reason_of(error: CatalogError) -> Reason:
 
 
 def failure_of(error: CatalogError | SecretError | OwnTokenError | ApiError) -> Finding:
-    """How a process ends that met the error."""
+    """Return the finding with which a process ends that met the error."""
     match error:
         case SecretForbiddenError():
             return Finding(Reason.PERMISSION_DENIED, str(error))
@@ -162,14 +164,14 @@ _NOT_LEADING: Final = "this replica does not lead any more"
 
 @dataclass(slots=True)
 class RoundState:
-    """What the work of one round leaves to the next: `addresses` that were asked, `events` of the log."""
+    """The state that the work of one round leaves to the next: `addresses` that were asked, `events` of the log."""
 
     addresses: tuple[ParticipantAddress, ...] = ()
     events: tuple[LogEvent, ...] = field(default=(), repr=False)
 
 
 def work_of(task: Task) -> RoundWork:
-    """Which work a task is."""
+    """Return the kind of work that a task is."""
     match task:
         case Ask():
             return RoundWork.ASK

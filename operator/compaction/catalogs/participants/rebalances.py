@@ -41,8 +41,8 @@ class ZoneAssignments:
 
 
 def moves_partitions(before: Zone, after: Zone) -> bool:
-    """Whether the assignments of a zone have to be computed again. Scale up and scale down are timers: the nodes that
-    they add or remove do not depend on a version.
+    """Return whether the assignments of a zone have to be computed again. Scale up and scale down are timers: the nodes
+    that they add or remove do not depend on a version.
     """
     return _placement(before) != _placement(after)
 
@@ -67,7 +67,7 @@ def zone_histories(versions: Iterable[Catalog]) -> dict[int, ZoneHistory]:
 
 
 def rebalance_of(history: ZoneHistory, assignments: ZoneAssignments, now: int) -> Rebalance | None:
-    """What the zone needs at `now`; None when it needs nothing older than that.
+    """Return what the zone needs at `now`; None when it needs nothing older than that.
 
     A dropped zone with neither stable nor pending assignments is gone. `since` is the change that partitions have not
     followed yet.

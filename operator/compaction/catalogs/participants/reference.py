@@ -34,8 +34,8 @@ class Participant(Protocol):
         ...
 
     def report(self) -> Report:
-        """What holds now, by the participant's own clock, which is read together with its transactions: a time that the
-        caller brought along could be later than the begin of one that is not counted yet.
+        """Report what holds now, by the participant's own clock, which is read together with its transactions: a time
+        that the caller brought along could be later than the begin of one that is not counted yet.
         """
         ...
 
@@ -333,12 +333,12 @@ class ReferenceParticipant:
             self._minimums.remove(key)
 
     def replicate(self, on: bool) -> None:
-        """Whether commands of leaders elsewhere arrive."""
+        """Switch the arrival of commands of leaders elsewhere on or off."""
         with self._lock:
             self._replicating = on
 
     def begin_checkpoint(self) -> None:
-        """What is applied now becomes durable when it succeeds."""
+        """Begin a checkpoint: what is applied now becomes durable when it succeeds."""
         with self._lock:
             if self._running is not None:
                 raise ParticipantStateError(f"{self.name}: a checkpoint is under way: finish it first")

@@ -64,7 +64,7 @@ class CatalogVersions:
 
 
 class ActiveVersions(Protocol):
-    """What the tracker asks a catalog, in memory and under its lock."""
+    """The part of a catalog that the tracker asks, in memory and under its lock."""
 
     def active(self, timestamp: int) -> tuple[int, int]:
         """Version active at `timestamp`, and its activation time. Raises CatalogError when none was, or is kept."""
@@ -140,8 +140,8 @@ class ActiveTransactions:
             return TransactionMinimum(self._held[min(self._held)].activation, next(iter(self._begun)), now)
 
     def finished_before(self, version: int) -> bool:
-        """Whether every transaction that began before `version` became active has ended: False while it is not active
-        here, since another one could still begin below it. Raises CatalogError when no version is active.
+        """Return whether every transaction that began before `version` became active has ended: False while it is not
+        active here, since another one could still begin below it. Raises CatalogError when no version is active.
         """
         with self._lock:
             active, _ = self._versions.active(self._tick())
@@ -216,7 +216,7 @@ class WatermarkMemory:
         self._timestamp = timestamp
 
     def load(self) -> int:
-        """What was saved last."""
+        """Return the timestamp that was saved last."""
         return self._timestamp
 
     def save(self, timestamp: int) -> None:
@@ -233,7 +233,7 @@ SKEW_MILLISECONDS: Final = 500
 
 
 class WatermarkStore(Protocol):
-    """Where the watermark survives the process."""
+    """The storage in which the watermark survives the process."""
 
     def load(self) -> int:
         """UNDEFINED when none was saved. Raises WatermarkFileError."""
@@ -282,7 +282,7 @@ class LowWatermark:
 
     @property
     def waiting(self) -> bool:
-        """Whether a read-only transaction holds it."""
+        """Return whether a read-only transaction holds the watermark."""
         with self._lock:
             return self._candidate > self._value
 

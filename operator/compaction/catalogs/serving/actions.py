@@ -1,4 +1,4 @@
-"""What drives a reference participant over HTTP: one action per path under /v1/admin
+"""The actions that drive a reference participant over HTTP: one action per path under /v1/admin
 (docs/design/catalog-compaction.md#reference-participant).
 """
 

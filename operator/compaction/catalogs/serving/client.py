@@ -59,7 +59,7 @@ _BY_CODE = {
 
 
 def wrong_form(response: aiohttp.ClientResponse) -> str | None:
-    """Why the body is not read at all."""
+    """Return the reason for which the body is not read at all, None when it is read."""
     if response.content_type != JSON:
         return f"Content-Type is {printable(cut(response.content_type, 100))}, not {JSON}"
     encoding = response.headers.get("Content-Encoding", "identity")
@@ -123,7 +123,7 @@ def garbage(name: str, url: str, error: ValidationError, *, body: bytes = b"") -
 
 
 def text_of(error: BaseException) -> str:
-    """What an error of the connection says, in one line."""
+    """Return the text of an error of the connection, in one line."""
     return printable(cut(" ".join(str(error).split()) or type(error).__name__, _LONGEST_DETAIL))
 
 

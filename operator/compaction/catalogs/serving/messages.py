@@ -1,4 +1,4 @@
-"""What goes over the wire between a coordinator and a participant (docs/design/catalog-compaction.md#protocol)."""
+"""The messages between a coordinator and a participant (docs/design/catalog-compaction.md#protocol)."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ class ClusterAccess:
 
 
 def connect(target: CommandTarget) -> ApiConnection:
-    """How to reach the target's API server. Raises ConnectionConfigError."""
+    """Return the connection to the target's API server. Raises ConnectionConfigError."""
     if target.groups and target.user is None:
         raise click.UsageError("--as-group needs --as")
     found = load_connection(target.kubeconfig, context=target.context, namespace=target.namespace)
@@ -217,7 +217,7 @@ def ask(target: CommandTarget, question: Callable[[ClusterAccess], Awaitable[Ans
 
 
 def _advice(error: ApiError, server: str) -> str:
-    """What a person can do about an answer of the API server, or about none."""
+    """Say what a person can do about an answer of the API server, or about none."""
     said = _said(error)
     match error:
         case ApiUnavailableError():

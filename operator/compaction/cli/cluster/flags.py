@@ -25,7 +25,7 @@ NAMES: Final = ("namespace", "context", "kubeconfig", "user", "groups", "all_nam
 
 @dataclass(frozen=True, slots=True)
 class CommandTarget:
-    """Which cluster and namespace a command is for, as its flags say. `namespace` None: that of the context.
+    """The cluster and the namespace that a command is for, as its flags say. `namespace` None: that of the context.
 
     `user`, `groups`: who the API server is asked to take the caller for (impersonation).
     """
@@ -123,7 +123,7 @@ def complete(what: str) -> Callable[[click.Context, click.Parameter, str], list[
 
 
 def _names(what: str, context: click.Context, unfinished: str) -> list[str]:
-    """What the cluster of the flags so far has; nothing where it does not answer at once."""
+    """Return the names that the cluster of the flags so far has; nothing where it does not answer at once."""
     from compaction.cli.cluster.access import names_of
 
     params = {name: context.params.get(name) for name in NAMES}

@@ -142,7 +142,7 @@ def summary(policy: CompactionPolicy, plan: PlanStatus, now: datetime) -> str:
 
 
 def _not_due(policy: CompactionPolicy, plan: PlanStatus) -> str:
-    """What waits for its time, and until when."""
+    """Say what waits for its time, and until when."""
     waiting = [(row.due_at, row) for row in plan.left_out if row.due_at is not None]
     if not waiting:
         return ""

@@ -105,7 +105,9 @@ def release(*, policy: str, sources: tuple[str, ...], everything: bool, target: 
 
 
 async def _release(cluster: ClusterAccess, name: str, sources: tuple[str, ...]) -> int:
-    """How many sources the request names. Raises ClusterCommandError when it names one that is not in quarantine."""
+    """Request the release and return the number of sources that the request names. Raises ClusterCommandError when it
+    names one that is not in quarantine.
+    """
     policy = await cluster.policy(name)
     known = {f"{one.target}/{one.source}" for one in policy.status.quarantined}
     by_name = kind_of(policy.spec.store).immutable_sources

@@ -134,7 +134,7 @@ async def _show_one(
 
 
 async def _coordinators(cluster: ClusterAccess) -> CoordinatorOf:
-    """Who coordinates a namespace, as of now."""
+    """Return the function that says who coordinates a namespace, as of now."""
     leases, complete = await cluster.coordinators()
     now = datetime.now(UTC)
     return lambda namespace: coordination(leases, namespace, now, complete=complete)

@@ -51,12 +51,12 @@ def since_text(status: CompactionPolicyStatus | CatalogCompactionStatus, now: da
 
 
 def is_observed(one: CompactionPolicy | CatalogCompaction) -> bool:
-    """Whether the status is of the spec as it is now."""
+    """Return whether the status is of the spec as it is now."""
     return one.status.observed_generation >= one.metadata.generation
 
 
 def coordinator_data(coordinator: Coordination, now: datetime) -> Data:
-    """Who coordinates, in exact values."""
+    """Return the state of the coordinator, in exact values."""
     return {
         "state": coordinator.state.value,
         "holder": coordinator.holder or None,
@@ -67,7 +67,7 @@ def coordinator_data(coordinator: Coordination, now: datetime) -> Data:
 def outdated_pairs(
     one: CompactionPolicy | CatalogCompaction, noun: str, coordinator: Coordination, now: datetime
 ) -> list[tuple[str, str]]:
-    """Why what follows is of a former time."""
+    """Return the pairs that say why what follows is of a former time."""
     pairs = [("Operator", coordinator.sentence(now))] if coordinator.is_missing else []
     if is_observed(one):
         return pairs
@@ -129,7 +129,7 @@ def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordinati
 
 
 def is_current(policy: CompactionPolicy) -> bool:
-    """Whether anything of the newest plan with jobs is still to be done."""
+    """Return whether anything of the newest plan with jobs is still to be done."""
     status = policy.status
     pending = status.plan is not None and status.plan.approval is PlanApproval.PENDING
     return pending or status.active + status.queued > 0
@@ -148,7 +148,9 @@ def _wait(wait: Data | None) -> str:
 
 
 def _next(data: Data) -> str:
-    """What comes next: nothing while no operator coordinates; else the observed spec, starting jobs, a plan, a scan."""
+    """Say what comes next: nothing while no operator coordinates; else the observed spec, starting jobs, a plan, a
+    scan.
+    """
     if Leadership(data["coordinator"]["state"]) in MISSING:
         return "no coordinator"
     if not data["observed"]:
@@ -233,7 +235,7 @@ def job_data(job: CompactionJob, now: datetime, leases: Sequence[Lease] | None =
 
 
 def sorted_jobs(jobs: Iterable[CompactionJob]) -> list[CompactionJob]:
-    """What runs first, then what waits, what is parked, and what is done."""
+    """Return the jobs in the order of the table: what runs first, then what waits, what is parked, and what is done."""
     order = (JobState.IN_PROGRESS, JobState.ABANDONED, JobState.UNASSIGNED, JobState.FAULTY, JobState.SUCCEEDED)
     return sorted(jobs, key=lambda job: (order.index(job.status.state), job.metadata.name))
 

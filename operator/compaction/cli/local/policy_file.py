@@ -107,7 +107,7 @@ def path_of(source: TextIO) -> Path | None:
 
 
 def version_of(path: Path | None) -> tuple[int, int, int] | None:
-    """What tells one version of the file from another; None when it is gone (an editor may be replacing it)."""
+    """Return what tells one version of the file from another; None when it is gone (an editor may be replacing it)."""
     if path is None:
         return None
     try:

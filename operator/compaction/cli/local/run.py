@@ -157,7 +157,7 @@ def _show(watch: LocalWatch, output: OutputFormat) -> None:
 
 
 def summary(watch: LocalWatch) -> dict[str, Any]:
-    """What became of the run, in exact values."""
+    """Return the outcome of the run, in exact values."""
     policy, jobs = watch.objects.policy, watch.objects.jobs.values()
     states = [job.status.state for job in jobs]
     return {
@@ -268,7 +268,9 @@ def _has(source: TextIO, text: str, kind: str) -> bool:
 
 
 def _policy(file: PolicyFile, plan: RunOptions, signals: StopSignals | None) -> list[str]:
-    """What is wrong, one line for each thing; a watch (until `signals`) ends without."""
+    """Run the policy of the file and return what is wrong, one line for each thing; a watch (until `signals`) ends
+    without.
+    """
     if signals is None:
         return _once(file, plan)
     _watch(file, plan, signals)
@@ -287,7 +289,7 @@ def _watch(file: PolicyFile, plan: RunOptions, signals: StopSignals) -> None:
 
 
 def _once(file: PolicyFile, plan: RunOptions) -> list[str]:
-    """What is wrong, one line for each thing."""
+    """Run once and return what is wrong, one line for each thing."""
     here, dry_run = this_process(), plan.dry_run
     with _open_jobs_of(file.policy, file, here=here, taking=not dry_run) as others:
         others.tell(take_over=plan.take_over and not dry_run)
@@ -306,7 +308,7 @@ def _open_jobs_of(
 
 
 def _dry_run(file: PolicyFile, others: Others, output: OutputFormat) -> list[str]:
-    """What is wrong, one line for each thing."""
+    """Show the plan and return what is wrong, one line for each thing."""
     policy = file.policy
     with closing(open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT, secrets=file)) as store:
         reading, plan = look(policy, store, others=others)
@@ -315,7 +317,7 @@ def _dry_run(file: PolicyFile, others: Others, output: OutputFormat) -> list[str
 
 
 def _run(file: PolicyFile, others: Others, output: OutputFormat, here: ThisProcess) -> list[str]:
-    """What is wrong, one line for each thing; everything else was compacted."""
+    """Compact the store and return what is wrong, one line for each thing; everything else was compacted."""
     policy = file.policy
     with closing(open_store(policy.spec, holder=WORKER, lock_timeout=LOCK_TIMEOUT, secrets=file, here=here)) as store:
         with ProgressBar() as bar:

@@ -46,11 +46,11 @@ class RunTables(Protocol):
         ...
 
     def debt_of(self, scan: ScanResult) -> Data:
-        """What is behind."""
+        """Return what is behind."""
         ...
 
     def more_of(self, scan: ScanResult) -> Data:
-        """What else a scan found that belongs into the data."""
+        """Return what else a scan found that belongs into the data."""
         ...
 
     def left_out(self, row: LeftOut) -> Data:
@@ -58,7 +58,7 @@ class RunTables(Protocol):
         ...
 
     def rows_after(self, result: RunResult) -> Sequence[LeftOut]:
-        """Why the rest got no job, at the end of a run."""
+        """Return the rows that say why the rest got no job, at the end of a run."""
         ...
 
     def summary(self, data: Data, plan: Plan) -> str:
@@ -70,7 +70,7 @@ class RunTables(Protocol):
         ...
 
     def receipt_row(self, job: LocalJob) -> Data:
-        """What became of a job."""
+        """Return the row that says what became of a job."""
         ...
 
     def outcome(self, data: Data, result: RunResult) -> str:
@@ -133,7 +133,7 @@ _PROBLEMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How a file is run."""
+    """The options with which a file is run."""
 
     output: OutputFormat
     dry_run: bool = False

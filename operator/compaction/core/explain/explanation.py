@@ -50,19 +50,19 @@ class ExplanationBuilder:
         self._lists: dict[str, dict[str, None]] = {name: {} for name in LISTS}
 
     def state(self, *sentences: str) -> None:
-        """What holds now."""
+        """Add sentences about what holds now."""
         self._add("state", sentences)
 
     def debt(self, *sentences: str) -> None:
-        """What waits to be compacted."""
+        """Add sentences about what waits to be compacted."""
         self._add("debt", sentences)
 
     def next(self, *sentences: str) -> None:
-        """What the operator does without a user."""
+        """Add sentences about what the operator does without a user."""
         self._add("next", sentences)
 
     def actions(self, *sentences: str) -> None:
-        """What a user can do."""
+        """Add sentences about what a user can do."""
         self._add("actions", sentences)
 
     def once(self, subject: str, says: str, message: str) -> str:
@@ -84,7 +84,7 @@ class ExplanationBuilder:
         return f"{says} ({message})"
 
     def consequences(self, meaning: Meaning, *, names: Names | None = None) -> None:
-        """What follows from a reason: `next` and `do`."""
+        """Add what follows from a reason: `next` and `do`."""
         named = names or self._names
         self.next(named.fill(meaning.next))
         if meaning.do:
@@ -122,7 +122,7 @@ _DURATION: Final = 15
 
 
 class Leadership(StrEnum):
-    """What a coordinator's Lease says."""
+    """The state of the leadership by a coordinator's Lease."""
 
     LEADS = "Leads"
     SILENT = "Silent"  # its holder has not renewed it for long

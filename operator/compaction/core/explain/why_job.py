@@ -52,7 +52,7 @@ def _changes(receipt: JobReceipt) -> str:
 def explain_job(
     job: CompactionJob, policy: CompactionPolicy | None, leases: Sequence[Lease] | None, now: datetime
 ) -> Explanation:
-    """What the job does, where it is and since when, what happens next, and what a person can do.
+    """Explain what the job does, where it is and since when, what happens next, and what a person can do.
 
     Args:
         policy: the one that `spec.policyRef` names, None when there is none.
@@ -154,7 +154,7 @@ def _waits_since(job: CompactionJob) -> datetime | None:
 
 
 def _explain_attempt(builder: ExplanationBuilder, attempt: AttemptStatus) -> None:
-    """How the last attempt ended, and what follows from it."""
+    """Explain how the last attempt ended, and what follows from it."""
     meaning = meaning_of(job_words(), attempt.reason)
     charged = "charged" if attempt.charged else "not charged"
     said = (
@@ -203,7 +203,7 @@ def _is_repaired(job: CompactionJob, policy: CompactionPolicy) -> bool:
 
 
 def _explain_superseded(builder: ExplanationBuilder, job: CompactionJob) -> None:
-    """What was wrong is over: the advice of its reason is not for this job any more."""
+    """Explain that the problem of the job is over: the advice of its reason does not apply to this job any more."""
     reason, message = _verdict(job)
     ended = builder.age(job.status.finished_at)
     builder.state(

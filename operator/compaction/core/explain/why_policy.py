@@ -1,4 +1,4 @@
-"""Why a policy is as it is, in sentences. A pure function of the policy, its jobs, the Leases and the time."""
+"""The explanation of a policy's state, in sentences: a pure function of the policy, its jobs, Leases and the time."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ def explain_policy(
     tell_coordinator(builder, leases, now, namespace=meta.namespace, seen=status.observed_generation >= 0)
     if ready is not None:
         meaning = meaning_of(policy_words(), ready.reason)
+        # A message about sources or targets is not repeated: each of them has a line of its own below.
         message = "" if _is_listed(ready.reason, status) else ready.message
         since = builder.age(status.reason_since or ready.last_transition_time)
         builder.state(builder.once(f"{ready.reason}, for {since}", meaning.says, message))
@@ -71,7 +72,7 @@ def explain_policy(
 
 
 def _with_trouble(meaning: Meaning, reason: str, status: CompactionPolicyStatus) -> Meaning:
-    """What to do about the very thing that a worker lacks, where that is known."""
+    """Replace the advice by what to do about the very thing that a worker lacks, where that is known."""
     if reason not in (PolicyReason.LAUNCH_FAILED, WaitReason.WORKER_PENDING):
         return meaning
     known = (TROUBLE_ACTIONS[one.reason] for one in status.worker_statuses if one.reason in TROUBLE_ACTIONS)
@@ -230,7 +231,7 @@ def _explain_left_out(builder: ExplanationBuilder, status: CompactionPolicyStatu
 
 
 def _explain_times(builder: ExplanationBuilder, policy: CompactionPolicy) -> None:
-    """When plans are made, when jobs may start, when the store is scanned."""
+    """Explain when plans are made, when jobs may start, when the store is scanned."""
     trigger, status = policy.spec.trigger, policy.status
     if trigger.schedule is not None and status.next_schedule_time is not None:
         moment = format_timestamp(status.next_schedule_time)

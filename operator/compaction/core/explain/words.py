@@ -395,16 +395,16 @@ def policy_words() -> Mapping[str, Meaning]:
 
 
 def wait_words() -> Mapping[str, Meaning]:
-    """What jobs and plans wait for."""
+    """Return the words for each reason that jobs and plans wait for."""
     return {**WAIT_WORDS, **{reason: word for kind in all_kinds() for reason, word in kind.words.waits.items()}}
 
 
 def target_words() -> Mapping[str, Meaning]:
-    """Why a plan leaves out whole targets."""
+    """Return the words for each reason for which a plan leaves out whole targets."""
     return {**TARGET_WORDS, **{reason: word for kind in all_kinds() for reason, word in kind.words.left_out.items()}}
 
 
 def left_out_words() -> Mapping[str, Meaning]:
-    """Why a plan leaves out targets, or parts of them."""
+    """Return the words for each reason for which a plan leaves out targets, or parts of them."""
     parts = {reason: word for kind in all_kinds() for reason, word in kind.words.left_alone.items()}
     return {**parts, **target_words()}

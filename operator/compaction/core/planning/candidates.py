@@ -19,7 +19,7 @@ LEAST_MERGED: Final = 2
 
 
 class LeftOutReason(StrEnum):
-    """Why a candidate got no job in this plan (`status.plan.leftOut`); a store adds its own for parts."""
+    """The reason for which a candidate got no job in a plan (`status.plan.leftOut`); a store adds others for parts."""
 
     BELOW_THRESHOLD = "BelowThreshold"
     COOLDOWN = "Cooldown"
@@ -99,7 +99,7 @@ class LeftAlonePart:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What one target would gain from compaction, as of the scan that began at `sensed_at`.
+    """The gain that compaction of one target would have, as of the scan that began at `sensed_at`.
 
     `base_version`: opaque text, the version of the target that a plan is made from. `debt_bytes` and `debt_sources` are
     what compaction would reclaim, or merge. `turn` orders the candidates of a level; those of the same turn go by
@@ -157,13 +157,13 @@ class Parts:
 
     @property
     def may_be_halved(self) -> bool:
-        """Whether there are two halves to plan when the whole has failed."""
+        """Return whether there are two halves to plan when the whole has failed."""
         several = len(self.groups) + bool(self.obsolete) > 1
         return several or (self.divisible and any(len(group) >= 2 * LEAST_MERGED for group in self.groups))
 
     def is_offered(self, candidate: Candidate) -> bool:
-        """Whether a plan from this candidate could make the very job again: as long as any part of it is there; of
-        divisible groups while all sources are, since the name is made of them.
+        """Return whether a plan from this candidate could make the very job again: as long as any part of it is there;
+        of divisible groups while all sources are, since the name is made of them.
         """
         if candidate.base_version != self.base_version:
             return False  # the names of all its jobs are different ones now

@@ -98,7 +98,7 @@ class ScanResult:
     outdated: frozenset[str] = frozenset()
 
     def says_the_same(self, other: ScanResult) -> bool:
-        """Whether both found the same in the store; when they ran, and their numbers, do not count."""
+        """Return whether both scans found the same in the store; when they ran, and their numbers, do not count."""
         before = {one.target: one for one in other.candidates}
         if len(self.candidates) != len(other.candidates) or _besides(self) != _besides(other):
             return False
@@ -190,6 +190,8 @@ def total_debt(candidates: Iterable[Candidate], beyond: Iterable[UnofferedDebt] 
         _add(levels[one.level], tenants[one.tenant], one.debt_bytes, one.debt_sources)
         if one.oldest_debt_at is not None:
             oldest = one.oldest_debt_at if oldest is None else min(oldest, one.oldest_debt_at)
+    # Due as well, and no candidates only because there are so many: without them the debt would seem smaller than it
+    # is.
     for more in beyond:
         targets += more.targets
         copy += more.bytes

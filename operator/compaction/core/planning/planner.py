@@ -25,7 +25,9 @@ def _always(candidate: Candidate) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PlanTrigger:
-    """When a target is due: its debt is enough (`is_due`, the kind's own rule) and the cooldown is over (seconds)."""
+    """The conditions under which a target is due: its debt is enough (`is_due`, the kind's own rule) and the cooldown
+    is over (seconds).
+    """
 
     is_due: Callable[[Candidate], bool] = _always
     cooldown: float = 0.0
@@ -34,7 +36,7 @@ class PlanTrigger:
 
 @dataclass(frozen=True, slots=True)
 class TargetHistory:
-    """What happened to a target lately: when its last finished job ended, on both clocks (epoch, monotonic)."""
+    """The recent past of a target: when its last finished job ended, on both clocks (epoch, monotonic)."""
 
     finished_at: float | None = None
     finished_monotonic: float | None = None
@@ -47,7 +49,9 @@ _NO_HISTORY = TargetHistory()
 def reason_not_due(
     candidate: Candidate, trigger: PlanTrigger, history: TargetHistory, *, now: float
 ) -> LeftOutReason | None:
-    """Why `candidate` gets no job now, or None when it is due. `now` is epoch seconds, like `finished_at`."""
+    """Return the reason for which `candidate` gets no job now, or None when it is due. `now` is epoch seconds, like
+    `finished_at`.
+    """
     if candidate.is_empty:
         return LeftOutReason.NOTHING_TO_GAIN
     if not trigger.is_due(candidate):
@@ -295,7 +299,9 @@ class Planner:
                     yield piece
 
     def _apart(self, candidate: Candidate, parked: Sequence[tuple[str, ...]]) -> Iterator[PlannedJob]:
-        """What failed by itself stays apart, else what is left of a batch would be tried as a whole again and again."""
+        """Plan each part as a job of its own: what failed by itself stays apart, else what is left of a batch would be
+        tried as a whole again and again.
+        """
         for group in candidate.groups:
             for part in group.apart(parked):
                 yield self._job(candidate, (part,), ())

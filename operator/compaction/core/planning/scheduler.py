@@ -41,13 +41,13 @@ class Rates:
 
     @property
     def left(self) -> int:
-        """What is granted to no job."""
+        """The bytes per second that no job is granted."""
         limit = self.limit if self.ceiling is None else min(self.limit, self.ceiling)
         return max(0, limit - self.granted)
 
     @property
     def room(self) -> int:
-        """How many more jobs may start."""
+        """The number of further jobs that may start."""
         whole = self.left // self.share
         # What others still hold does not lie idle: a job that began with a little of it would keep that to its end.
         lies_idle = self.limit - self.granted == self.left
@@ -56,7 +56,7 @@ class Rates:
 
     @property
     def each(self) -> int:
-        """What each of the next jobs gets: all that is left, divided between those that could start; at least 1."""
+        """The share of each of the next jobs: all that is left, divided between those that could start; at least 1."""
         return max(1, self.left // max(1, min(self.room, self.coming)))
 
     def beside(self, others: int) -> Rates:
@@ -74,7 +74,7 @@ def share_of(limit: int, *, jobs: int) -> int:
 
 
 def worth_raising(left: int, limit: int) -> bool:
-    """Whether what is left of a limit is enough to raise the shares of the jobs that run."""
+    """Return whether what is left of a limit is enough to raise the shares of the jobs that run."""
     return left * _WORTH_RAISING >= max(1, limit)
 
 
@@ -146,8 +146,8 @@ def shares(limit: int, wants: Sequence[int]) -> tuple[int, ...]:
 
 
 def share_out(limit: int, line: Sequence[SharedDemand]) -> tuple[Grant, ...]:
-    """What each may have, in line order: shares; what is free to those that stand first; what has to be released by
-    those that have too much, the last in line first.
+    """Divide the limit into one grant for each demand, in line order: shares; what is free to those that stand first;
+    what has to be released by those that have too much, the last in line first.
     """
     holds = [claim.holds for claim in line]
     fair = shares(limit, [claim.wants for claim in line])
@@ -216,7 +216,7 @@ class QueuedJob(NamedTuple):
 
 
 class TenantLoad(NamedTuple):
-    """How well a tenant is served: jobs running, and when it last got one (epoch seconds)."""
+    """The service that a tenant gets: jobs running, and when it last got one (epoch seconds)."""
 
     running: int = 0
     served_at: float = 0.0
@@ -392,7 +392,7 @@ class WorkerLimits:
 def workers_to_launch(
     limits: WorkerLimits, *, ready: int, in_progress: int, free: int, live: int, launching: int
 ) -> int:
-    """How many more workers to launch.
+    """Return the number of further workers to launch.
 
     `ready` jobs could start at once if there were slots; `in_progress` run; `free` slots are open on `live` workers;
     `launching` workers were started and have not announced themselves. Never more than the jobs (or the limit of

@@ -1,4 +1,5 @@
-"""What a reconcile decides. Plain data; `kube/executor/executor.py` carries it out in the order of `Decision`.
+"""The actions that a reconcile decides on. Plain data; `kube/executor/executor.py` carries it out in the order of
+`Decision`.
 
 Every write names the version it was decided on (`Identity`): when the world has moved on, the write fails and the
 decision is made again from a fresh picture. So two coordinators, or one that crashed between two steps, can do no
@@ -21,8 +22,8 @@ from compaction.core.reconcile.observations import NO_DEMAND, LimitDemand, Memor
 
 @dataclass(frozen=True, slots=True)
 class Premise:
-    """What a decision takes from the silence of a cache that may lag: fresh reads must confirm it before anything is
-    written. `absent` Leases do not exist; `unchanged` ones still have this version (no renewal, no report).
+    """The part of a decision that depends on the silence of a cache that may lag: fresh reads must confirm it before
+    anything is written. `absent` Leases do not exist; `unchanged` ones still have this version (no renewal, no report).
     """
 
     absent: tuple[str, ...] = ()

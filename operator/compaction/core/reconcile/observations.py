@@ -139,7 +139,7 @@ class ShareMemory:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is remembered.
+    """The state that a reconcile remembers for the next one.
 
     `finished` maps a target to the end of its last job. `waits` and `reasons`: since when each waiting job waits, and
     since when something waits for a reason (wall clock); None after a restart.
@@ -180,7 +180,7 @@ NO_LIMITS = OperatorLimits()
 
 @dataclass(frozen=True, slots=True)
 class LimitDemand:
-    """What a policy could use now, running jobs included, and what it has.
+    """The demand of a policy: what it could use now, running jobs included, and what it has.
 
     `bytes_per_second` None is as much as there is; `granted` is what its running jobs were promised.
     """
@@ -201,18 +201,18 @@ NO_DEMAND = LimitDemand()
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a policy may have of the operator's limits; a grant is None where there is no limit."""
+    """The part of the operator's limits that a policy may have; a grant is None where there is no limit."""
 
     limits: OperatorLimits = NO_LIMITS
     workers: Grant | None = None
     bytes: Grant | None = None
 
     def workers_within(self, own: int) -> int:
-        """How many workers may run, where the policy itself allows `own`."""
+        """Return the number of workers that may run, where the policy itself allows `own`."""
         return own if self.workers is None else min(own, self.workers.may_hold)
 
     def surplus(self, holds: int) -> int:
-        """How many of so many workers have to be released."""
+        """Return the number of workers, of `holds`, that have to be released."""
         return 0 if self.workers is None else max(0, holds - self.workers.may_keep)
 
 
@@ -254,7 +254,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class OperatorIdentity:
-    """Which version of which object was seen: the precondition of every write about it."""
+    """The object and the version of it that was seen: the precondition of every write about it."""
 
     name: str
     uid: str
@@ -380,5 +380,7 @@ class PolicySnapshot:
 
     @property
     def job_versions(self) -> tuple[str, ...]:
-        """Which jobs there are, and as what: resourceVersions are unique among the objects of a kind."""
+        """The resourceVersions of all jobs, which say which jobs there are, and as what: they are unique among the
+        objects of a kind.
+        """
         return tuple(view.job.metadata.resource_version for view in self.jobs)

@@ -156,6 +156,7 @@ class _Reconcile:
         raises, assigned, self.memory = assigning.raised(
             assigned, steps, self.memory, jobs_to_come=bool(created), now=self.now.monotonic
         )
+        # After the plan: a scan has to know the jobs that are about to be made, whose sources no other job may have.
         store_tasks, self.memory = store_work.start(
             self.snapshot,
             self.policy,
@@ -166,6 +167,7 @@ class _Reconcile:
             release=self.release,
         )
         waiting = self._waits({**assigned.waits, **announcing.of_new_jobs(self.memory.planning.unmade.jobs)}, steps)
+        # Last, because it says what all of the above has decided.
         after = self._status(steps, assigned, workers, totals, quarantined, waiting)
         write, gap = self._status_write(after)
         taken = {action.job.name for action in assigned.actions}
@@ -229,7 +231,7 @@ class _Reconcile:
         return tuple(step for step in steps if step.name not in names), (*orphans, *obsolete)
 
     def _futile(self, job: CompactionJob) -> str | None:
-        """Why a retry of a parked job would change nothing; None until a scan tells."""
+        """Return the reason for which a retry of a parked job would change nothing; None until a scan tells."""
         refusal = self.refusals.refuse(job)
         if refusal is not None:
             return refusal.message
@@ -309,8 +311,8 @@ class _Reconcile:
         return approval.updated(kept, found=found, reading=self.snapshot.reading, now=self.now)
 
     def _is_released(self, job: CompactionJob) -> bool:
-        """Whether the quarantine of one of its sources ends now. Where a source keeps its name when it is repaired, a
-        plan would give the same name to the same job, so the parked one is tried again.
+        """Return whether the quarantine of one of the job's sources ends now. Where a source keeps its name when it is
+        repaired, a plan would give the same name to the same job, so the parked one is tried again.
         """
         places = {(job.spec.target, skipped.source) for skipped in job.status.skipped}
         if any(self.release.names(*place) for place in places):
@@ -326,8 +328,8 @@ class _Reconcile:
         return mark_of(value) if value and not waiting else before
 
     def _events(self, steps: Iterable[JobStep], planned: Plan | None) -> list[Announce]:
-        """What the jobs and the policy have to say. A release is judged when it is first seen: what it lifts is gone
-        from the status before it is done.
+        """Return the Events of the jobs and of the policy. A release is judged when it is first seen: what it lifts is
+        gone from the status before it is done.
         """
         found = announcing.of_jobs(steps) + announcing.of_plan(planned)
         if (

@@ -61,7 +61,7 @@ class SharedLimits(Generic[Key]):
         return sum(member.demand.holds for member in self._members.values())
 
     def allowance(self, key: Key) -> Allowance:
-        """What the policy may have: what was shared out last, for one that was not there nothing yet."""
+        """Return what the policy may have: what was shared out last, for one that was not there nothing yet."""
         return self._allowances.get(key, self._nothing)
 
     def note(self, key: Key, demand: LimitDemand, *, now: float, waited: float = 0.0) -> None:
@@ -103,7 +103,9 @@ class SharedLimits(Generic[Key]):
         return tuple(key for key in others if self._matters(key, before.get(key, self._nothing)))
 
     def _matters(self, key: Key, before: Allowance) -> bool:
-        """Whether a policy can do anything new now. Shares of many change with each that comes; few can act on it."""
+        """Return whether the policy can do anything new now. Shares of many change with each that comes; few can act on
+        it.
+        """
         demand, now = self._members[key].demand, self._allowances[key]
         if now.workers is not None and before.workers is not None:
             more = now.workers.may_hold > max(before.workers.may_hold, demand.holds)

@@ -210,13 +210,13 @@ class Claimant:
 
     @property
     def age(self) -> tuple[float, str, str]:
-        """What orders policies: the oldest first; of the same second, by namespace and name."""
+        """The order of policies: the oldest first; of the same second, by namespace and name."""
         return self.created, self.namespace, self.name
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Where its store lies, in paths of parts between slashes. Who shares a store with it has a place that is the
-        same, around or inside one of these; most that have none need not be compared.
+        """The places of the policy's store, in paths of parts between slashes. A policy that shares a store with it has
+        a place that is the same, around or inside one of these; most that have none need not be compared.
         """
         return kind_of(self.store).places(self.store, self.namespace)
 
@@ -228,7 +228,7 @@ def older_owner(policy: Claimant, others: Iterable[Claimant]) -> Claimant | None
 
 
 def said(policy: Claimant, owner: Claimant) -> str:
-    """What the younger policy says of it."""
+    """Return the message of the younger policy about the overlap."""
     remedy = kind_of(policy.store).overlap_remedy
     return (
         f"{policy.store.location} is compacted by the older policy {owner.namespace}/{owner.name}: delete one of the "
@@ -237,7 +237,7 @@ def said(policy: Claimant, owner: Claimant) -> str:
 
 
 def share_a_store(one: Claimant, other: Claimant) -> bool:
-    """Whether both may select the same source."""
+    """Return whether both policies may select the same source."""
     kind = kind_of(one.store)
     if kind_of(other.store) is not kind:
         return False

@@ -44,7 +44,7 @@ class OpenWindow:
 
 @dataclass(frozen=True, slots=True)
 class WindowState:
-    """Whether jobs may be started, and when that changes (epoch seconds; None: never).
+    """The state of the windows: whether jobs may be started, and when that changes (epoch seconds; None: never).
 
     `closes_at` is when the windows open now close; another may have opened by then. `opens_at` is None while open.
     """
@@ -92,7 +92,7 @@ def latest_time(expression: str, zone: str, *, after: float, until: float) -> fl
 
 
 def window_state(windows: Sequence[OpenWindow], zone: str, *, now: float) -> WindowState:
-    """Whether any of the windows is open; without windows always."""
+    """Return the state of the windows now: open while any of them is; without windows always."""
     if not windows:
         return WindowState(is_open=True)
     closes = [at for window in windows if (at := _closes_at(window, zone, now)) is not None]
@@ -103,14 +103,14 @@ def window_state(windows: Sequence[OpenWindow], zone: str, *, now: float) -> Win
 
 
 def _closes_at(window: OpenWindow, zone: str, now: float) -> float | None:
-    """When the window that is open now closes; None when it is closed. At its very end it is closed."""
+    """Return the end of the window if it is open now; None when it is closed. At its very end it is closed."""
     opened = latest_time(window.schedule, zone, after=now - window.duration, until=now)
     return opened + window.duration if opened is not None else None
 
 
 def finished_by(windows: Sequence[OpenWindow], zone: str, *, now: float, work: float) -> float | None:
-    """When `work` seconds of work are done that goes on only while a window is open; None when it cannot be computed,
-    or, with windows, only of a time after HORIZON_SECONDS.
+    """Return the time at which `work` seconds of work are done that goes on only while a window is open; None when it
+    cannot be computed, or, with windows, only of a time after HORIZON_SECONDS.
 
     Work that has begun when a window closes is counted as done in the next one, which errs on the late side.
     """
@@ -161,7 +161,7 @@ class Timing:
 
 
 def timing(policy: CompactionPolicy, memory: Memory, now: Moment) -> Timing:
-    """What the clock says now."""
+    """Return the schedule and the windows of the policy as the clock has them now."""
     trigger = policy.spec.trigger
     windows = tuple(OpenWindow(one.schedule, float(one.duration)) for one in trigger.windows)
     window = window_state(windows, trigger.time_zone, now=now.wall)
@@ -204,7 +204,7 @@ def noted(policy: CompactionPolicy, memory: Memory, clock: Timing, now: Moment) 
 
 
 def release_look(value: str) -> str:
-    """What the memory calls the scan that a value of annotation compaction.dev/release asks for."""
+    """Return the name in the memory of the scan that a value of annotation compaction.dev/release asks for."""
     return f"release {value}"
 
 

@@ -61,7 +61,7 @@ _PAGE_RESTARTS: Final = 2
 
 
 class PatchKind(StrEnum):
-    """How a patch body is read by the server."""
+    """The form in which the server reads a patch body."""
 
     MERGE = "application/merge-patch+json"
     JSON = "application/json-patch+json"
@@ -138,6 +138,7 @@ class ApiClient:
             try:
                 return await self._pages(resource, path, query, deadline)
             except GoneError:
+                # The version of the first page was compacted away before the last one was read: begin at a newer one.
                 if restart == _PAGE_RESTARTS:
                     raise
         raise AssertionError("unreachable: the last restart returns or raises")
@@ -257,7 +258,9 @@ class ApiClient:
         return await self._transport.call(Request(method.lower(), "", method, path, body=body), deadline=deadline)
 
     async def is_ready(self) -> bool:
-        """Whether the API server says that it has read what it answers by: roles, resource definitions, its caches."""
+        """Return whether the API server says that it has read what it answers by: roles, resource definitions, its
+        caches.
+        """
         request = Request("get", "", "GET", "/readyz")
         try:
             # The answer is "ok", no JSON; without it, 403 (no role has been read) or 500.

@@ -184,6 +184,7 @@ def from_kubeconfig(path: str, *, context: str | None = None, namespace: str | N
 
 def _read_kubeconfig(path: str, context: str | None, namespace: str | None) -> ApiConnection:
     try:
+        # Imported here: only a kubeconfig needs the package, and an image for pods can do without it.
         from kubernetes.client import Configuration
         from kubernetes.config import ConfigException, kube_config
     except ModuleNotFoundError as error:

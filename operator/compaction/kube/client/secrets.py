@@ -37,7 +37,7 @@ _BEYOND_DEADLINE: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What was read, and when (monotonic seconds)."""
+    """The values that were read, and when (monotonic seconds)."""
 
     values: Mapping[str, str] = field(repr=False)
     at: float
@@ -83,12 +83,14 @@ class NamespaceSecrets:
             asking.close()  # the term has ended under a look: loop or client are closed
             raise SecretError(name, "", "the API server is not asked any more: the operator ends") from None
         except NoAnswer:
+            # The client gives up earlier than this, so the loop is stuck: the thread must not wait for it without an
+            # end.
             answer.cancel()
             raise SecretError(name, "", "the API server did not give it: no answer in time") from None
 
 
 def resource_of(name: str) -> Resource:
-    """What is read under a name: Secrets, and ConfigMaps behind `CONFIG_MAP`."""
+    """Return the resource that is read under a name: Secrets, and ConfigMaps behind `CONFIG_MAP`."""
     return CONFIG_MAPS if name.startswith(CONFIG_MAP) else SECRETS
 
 

@@ -40,7 +40,7 @@ class AccountName:
 
     @property
     def path(self) -> str:
-        """Where its tokens are requested."""
+        """The path at which the account's tokens are requested."""
         return f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{self.name}/token"
 
 
@@ -132,6 +132,7 @@ class TokenReviewer:
                 return await self._client.request("POST", PATH, body=body, deadline=DEADLINE)
             except ApiError as error:
                 log.warning("a token could not be reviewed", status=error.status, reason=error.reason, attempt=attempt)
+                # A refusal of our own credentials would be repeated at the next try; other errors may pass.
                 if error.status in {401, 403}:
                     break
         raise TokenReviewUnavailableError("the API server cannot be asked whose token it is; the log says why")

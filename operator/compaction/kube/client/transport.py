@@ -158,6 +158,7 @@ class Transport:
                     try:
                         return await self._once(request)
                     except errors.UnauthorizedError:
+                        # The token may have been rotated since it was read: read it again, once.
                         if renewed_token:
                             raise
                         renewed_token = True
@@ -205,8 +206,10 @@ class Transport:
                 answer: Obj = json.loads(text)
                 return answer
         except aiohttp.ClientConnectorError as error:
+            # Nothing was sent, so a write can be repeated as well as a read (`_pause`).
             raise errors.ApiUnavailableError(f"{what}: cannot connect: {_text(error)}", reason=_UNSENT) from error
         except TRANSPORT_ERRORS as error:
+            # The request may have been processed: only a read is repeated.
             raise errors.ApiUnavailableError(f"{what}: {_text(error)}") from error
         finally:
             self._observed(request, code, started)
@@ -259,7 +262,7 @@ def _pause(error: errors.ApiError, *, method: str, attempt: int) -> float | None
 
 
 def _unserved(error: errors.ApiError, method: str) -> bool:
-    """Whether the server has no handler for the path of a creation: it processed nothing."""
+    """Return whether the server has no handler for the path of a creation: it processed nothing."""
     return method == "POST" and isinstance(error, errors.NotFoundError) and error.is_of_kind
 
 
@@ -292,6 +295,7 @@ def error_of(code: int, text: str, call: str, headers: Mapping[str, Any]) -> err
     try:
         status = json.loads(text)
     except ValueError:
+        # A proxy or load balancer in between answers with text of its own: the HTTP code has to do.
         status = None
     if not isinstance(status, dict):
         status = {}

@@ -99,6 +99,7 @@ class EventRecorder:
         try:
             self._queue.put_nowait(_Post(series, self._body(about, series, reason, message, type)))
         except asyncio.QueueFull:
+            # Dropped, not awaited: a reconcile does not wait for what only people read.
             self._dropped("too many events wait to be posted")
 
     async def run(self) -> None:

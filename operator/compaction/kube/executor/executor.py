@@ -49,7 +49,7 @@ from compaction.storage.adapter import StoreAdapter
 
 @dataclass(slots=True)
 class ExecutionResult:
-    """What carrying out a decision came to. `stale`: something had changed, decide again at once.
+    """The result of carrying out a decision. `stale`: something had changed, decide again at once.
 
     `claims` are jobs whose claim was refused, `claimed` those whose claim the store accepted; `failed_jobs` are jobs
     whose write did not happen. `launch_errors` are messages; `not_launched` are the workers that were certainly not
@@ -93,19 +93,19 @@ class PolicyObjects(Protocol):
 
     @property
     def stale(self) -> bool:
-        """Whether a read or a write met another version than the decision was made from."""
+        """Return whether a read or a write met another version than the decision was made from."""
         ...
 
     async def policy_is_absent(self) -> bool:
-        """Whether a fresh read finds no such policy."""
+        """Return whether a fresh read finds no such policy."""
         ...
 
     async def holds(self, premise: Premise, job: OperatorIdentity) -> bool:
-        """Whether fresh reads confirm what a decision about a job depends on."""
+        """Return whether fresh reads confirm what a decision about a job depends on."""
         ...
 
     def serves(self, worker: str) -> bool:
-        """Whether a worker still takes jobs."""
+        """Return whether a worker still takes jobs."""
         ...
 
     async def create_job(self, action: CreateJob) -> bool:
@@ -258,11 +258,13 @@ def claim(store: StoreAdapter, action: AssignJob) -> int | ClaimRefused | None:
         token = next_token(action.lease_token, token_of(action.status), known)
         store.claim(action.spec, job=name, token=token)
     except StaleTokenError:
+        # The caller has the decision made again, from what the other replica has written.
         return None
     except ClaimRefusedError as error:
         gone = error.refusal is ClaimRefusal.GONE
         return ClaimRefused(error.wait or _WAITS[error.refusal], error.message, terminal=gone)
     except CompactionError as error:
+        # An answer that did not come is no refusal: never terminal, so the job waits and is tried again.
         return ClaimRefused(WaitReason.STORE_ERROR, str(error))
     return token
 
@@ -333,6 +335,7 @@ class Executor:
                 try:
                     await act(action)
                 except ApiError as error:
+                    # Raised at the end of the decision: one write that fails does not keep the others from being made.
                     errors.append(error)
                     self._note_failure(action)
 

@@ -86,7 +86,7 @@ class ApiObjects:
         return lease is not None and (lease["metadata"].get("annotations") or {}).get(ANNOTATION_SLOTS) != "0"
 
     async def _leases_absent(self, names: Iterable[str], *, owners: Collection[str]) -> bool:
-        """What a decision took for absent must be so on a fresh read.
+        """Return whether a fresh read confirms that the Leases which a decision took for absent are so.
 
         A Lease that lost its labels never reaches the cache, however often it is read. One that `owners` (uids) created
         is deleted, so that its holder stops; one of another holder is not what the decision was about.
@@ -102,7 +102,7 @@ class ApiObjects:
         return True
 
     def _is_visible(self, lease: Obj) -> bool:
-        """Whether the cache knows a Lease as one of this policy's."""
+        """Return whether the cache knows a Lease as one of this policy's."""
         cached = self._rt.cache.leases.get(self._namespace, lease["metadata"]["name"])
         return cached is not None and self._key in policy_of_lease(cached)
 
@@ -137,6 +137,7 @@ class ApiObjects:
         try:
             answer = await self._client.create(COMPACTION_JOBS, body)
         except AlreadyExistsError:
+            # The name of a planned job is made of all that the job is: this is the same job, from an earlier try.
             await self._refresh(COMPACTION_JOBS, action.name)
             return True
         except InvalidObjectError as error:
@@ -244,8 +245,10 @@ class ApiObjects:
                 resource, about.name, namespace=self._namespace, uid=about.uid, resource_version=version
             )
         except NotFoundError:
+            # Deleted by an earlier try or by a user; the cache learns it below, before the watch says so.
             pass
         except ConflictError:
+            # A later version, or a namesake: the reason for the deletion may not hold for it.
             await self._moved_on(resource, about.name)
             return
         cached = self._rt.cache.store(resource).get(self._namespace, about.name)
@@ -360,7 +363,9 @@ class LaunchedWorkers:
 
 
 def pod_request(policy: CompactionPolicy, *, memory: int, executor_memory: int) -> PodRequest:
-    """What the policy says about the pods of a worker whose driver gets `memory` bytes, and each executor its own."""
+    """Return what the policy says about the pods of a worker whose driver gets `memory` bytes, and each executor its
+    own.
+    """
     return PodRequest(
         workers=policy.spec.workers,
         owner_uid=policy.metadata.uid,

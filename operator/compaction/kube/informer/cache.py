@@ -60,7 +60,7 @@ class CatalogKey(CacheKey):
 
 
 class CacheChange(StrEnum):
-    """What an update did to the store."""
+    """The effect of an update on the store."""
 
     ADDED = "Added"
     UPDATED = "Updated"
@@ -269,7 +269,9 @@ class ObjectCache:
         return self.leases.indexed("policy", policy)
 
     def policies_of(self, resource: Resource, body: Obj) -> tuple[CacheKey, ...]:
-        """Which policies or catalogs are reconciled again when this object changed; nothing for objects of none."""
+        """Return the policies or catalogs that are reconciled again when this object changed; nothing for objects of
+        none.
+        """
         if resource == CATALOG_COMPACTIONS:
             return (CatalogKey(*key_of(body)),)
         if resource == COMPACTION_POLICIES:

@@ -54,7 +54,7 @@ class Backoff:
 
 @dataclass(slots=True)
 class KeySchedule(Generic[Key]):
-    """Which keys are ready, running, dirty while running, or due later. Pure: callers pass the time."""
+    """The keys that are ready, running, dirty while running, or due later. Pure: callers pass the time."""
 
     ready: OrderedDict[Key, float] = field(default_factory=OrderedDict)  # key -> when it became ready
     running: set[Key] = field(default_factory=set)
@@ -92,7 +92,7 @@ class KeySchedule(Generic[Key]):
                 self.add(key, now)
 
     def next_due(self) -> float | None:
-        """When the next timer fires."""
+        """Return the time at which the next timer fires."""
         while self._timers and self.due.get(self._timers[0][2]) != self._timers[0][0]:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
@@ -118,10 +118,10 @@ class KeySchedule(Generic[Key]):
 
 
 class QueueMetrics(Protocol):
-    """What the queue tells the outside."""
+    """The measures that the queue reports to the outside."""
 
     def depth(self, ready: int, running: int) -> None:
-        """How many keys wait and how many are being handled."""
+        """Report how many keys wait and how many are being handled."""
         ...
 
     def added(self) -> None:

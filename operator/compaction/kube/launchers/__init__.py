@@ -1,1 +1,1 @@
-"""How workers are started: Spark applications, driver pods, or local processes."""
+"""The ways in which workers are started: Spark applications, driver pods, or local processes."""

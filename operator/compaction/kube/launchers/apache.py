@@ -127,7 +127,7 @@ def _conf(request: WorkerRequest, *, image: str) -> dict[str, str]:
 
 
 def observe_apache(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation:
-    """What the application's status says about its worker (docs/design/spark-applications.md); pure."""
+    """Return what the application's status says about its worker (docs/design/spark-applications.md); pure."""
     status = body.get("status") or {}
     entry = _telling(status)
     state, message = str(entry.get("currentStateSummary") or ""), str(entry.get("message") or "")

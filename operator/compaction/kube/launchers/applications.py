@@ -1,4 +1,4 @@
-"""What workers as SparkApplications have in common, whichever Spark operator runs them.
+"""The common part of workers as SparkApplications, whichever Spark operator runs them.
 
 The application is one attempt: created and deleted, never changed (Kubeflow's operator would run a changed one again),
 never restarted by their operator (restarts are ours to decide), and gone by itself at last should we be.
@@ -129,7 +129,7 @@ def not_taken_up(
 
 
 def driver_of(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation | None:
-    """What the driver pod says, where it is seen: it knows more about waiting and ending than the application."""
+    """Return what the driver pod says, where it is seen: it knows more of waiting and ending than the application."""
     return observe_pod(pod, since, about=body, container=DRIVER_CONTAINER) if pod is not None else None
 
 

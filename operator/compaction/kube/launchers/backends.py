@@ -42,6 +42,8 @@ class AutoLauncher:
         try:
             return await self.objects.launch_as(launcher, request)
         except KindNotServedError:
+            # The kind has gone since it was chosen: choose again, but never a process here instead of pods in the
+            # cluster.
             other = choose(wanted, await self._offer())
             if other in (launcher, LauncherType.PROCESS):
                 raise
@@ -74,6 +76,7 @@ class AutoLauncher:
         try:
             await self.objects.forget(ref)
         except ApiError as error:
+            # It is still seen as ended, so the next decision forgets it again.
             log.warning("an ended worker could not be deleted yet", worker=ref.name, error=str(error))
 
 

@@ -46,8 +46,8 @@ _SECCOMP: Final = frozenset({"RuntimeDefault", "Localhost"})
 
 @dataclass(frozen=True, slots=True)
 class PodAllowance:
-    """What an installation allows. `accounts`: service accounts that policies may name for drivers. `privileged`: pods
-    may have whatever the API server admits.
+    """The rights of worker pods in an installation. `accounts`: service accounts that policies may name for drivers.
+    `privileged`: pods may have whatever the API server admits.
     """
 
     accounts: frozenset[str] = frozenset({WORKER_SERVICE_ACCOUNT})
@@ -93,7 +93,7 @@ def secrets_in(found: Any) -> Iterator[str]:
 
 
 def _beyond(spec: Mapping[str, Any]) -> Iterator[str]:
-    """What goes beyond the Baseline, in words that name the field."""
+    """Yield what goes beyond the Baseline, in words that name the field."""
     yield from (member for member in _HOST if spec.get(member))
     if spec.get("nodeName"):
         yield "nodeName"
@@ -160,7 +160,7 @@ def _objects(found: Any) -> Iterator[Mapping[str, Any]]:
 
 
 class PolicyKey(NamedTuple):
-    """Which policy a worker belongs to."""
+    """The policy that a worker belongs to."""
 
     namespace: str
     name: str
@@ -178,9 +178,9 @@ class WorkerPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """What a worker that runs in pods needs besides. `owner_uid` is the policy's; `volume` what the store is on, if it
-    is on one; `memory` the bytes that the driver pod gets this time, `executor_memory` each executor. `allowance`: what
-    the installation allows.
+    """The part of a request that only a worker in pods needs. `owner_uid` is the policy's; `volume` what the store is
+    on, if it is on one; `memory` the bytes that the driver pod gets this time, `executor_memory` each executor.
+    `allowance`: what the installation allows.
     """
 
     workers: WorkersSpec

@@ -59,6 +59,7 @@ def driver_pod(request: WorkerRequest, *, default_image: str) -> Obj:
     metadata = metadata_of(request, PodRole.DRIVER)
     if workers.queue_name:
         metadata["labels"][QUEUE_LABEL] = workers.queue_name
+    # Executors are made by Spark in the driver, which reads their template from its own pod.
     if distributed:
         spec = _with_executor_template(spec)
         template = json.dumps(executor_template(request, image=image), separators=(",", ":"))

@@ -158,7 +158,7 @@ def _executor(request: WorkerRequest, template: Obj) -> Obj:
 
 
 def observe_kubeflow(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObservation:
-    """What the application's status says about its worker (docs/design/spark-applications.md); pure."""
+    """Return what the application's status says about its worker (docs/design/spark-applications.md); pure."""
     status = body.get("status") or {}
     found = status.get("applicationState") or {}
     state, error = str(found.get("state") or ""), str(found.get("errorMessage") or "")
@@ -181,17 +181,20 @@ def observe_kubeflow(body: Obj, pod: Obj | None, since: Sighting) -> WorkerObser
     if state == "COMPLETED":
         return seen(body, since, WorkerPhase.SUCCEEDED, reason=state, ending=WorkerEnding.COMPLETED)
     if state in _FAILED:
+        # Their operator says FAILED also of what it never could submit; only a submission counts as an attempt.
         submitted = state == "FAILED" and bool(status.get("executionAttempts"))
         if not submitted and _was_submitted_before(driver, error):
             return driver
         ending = _ending(error) if submitted else WorkerEnding.FAILED
         return failed(body, since, driver, reason=state, message=error, ending=ending)
+    # A state of a later release: whatever it means, it is no end that we may act upon.
     return waiting_or_running(body, since, driver, running=False, reason=state)
 
 
 def _was_submitted_before(driver: WorkerObservation | None, error: str) -> TypeGuard[WorkerObservation]:
-    """Whether the driver is the work of an earlier submission, whose answer was lost: the next one is refused because
-    of its pod. What still waits after another error is half of what this submission was to make, and never starts.
+    """Return whether the driver is the work of an earlier submission, whose answer was lost: the next one is refused
+    because of its pod. What still waits after another error is half of what this submission was to make, and never
+    starts.
     """
     if driver is None or driver.ended:
         return False
@@ -199,8 +202,8 @@ def _was_submitted_before(driver: WorkerObservation | None, error: str) -> TypeG
 
 
 def _ending(error: str) -> WorkerEnding:
-    """How a driver ended whose pod is not there to be asked. Of an application that was never submitted the message is
-    spark-submit's, in which any word may stand.
+    """Return the ending of a driver whose pod is not there to be asked. Of an application that was never submitted the
+    message is spark-submit's, in which any word may stand.
     """
     if "OOMKilled" in error:
         return WorkerEnding.OUT_OF_MEMORY

@@ -58,7 +58,7 @@ from compaction.storage.errors import SecretError
 
 
 class Availability(StrEnum):
-    """What the API server said about a kind of object."""
+    """The API server's answer about a kind of object."""
 
     ABSENT = "absent"  # it does not serve the kind
     FORBIDDEN = "forbidden"  # it does, and the operator may not list it
@@ -75,13 +75,13 @@ KINDS: Final[Mapping[LauncherType, Resource]] = {
 
 @dataclass(frozen=True, slots=True)
 class LauncherChoice:
-    """What can be used here. `in_pod`: the operator runs in a pod."""
+    """The launchers that can be used here. `in_pod`: the operator runs in a pod."""
 
     kinds: Mapping[LauncherType, Availability] = field(default_factory=lambda: MappingProxyType({}))
     in_pod: bool = False
 
     def of(self, launcher: LauncherType) -> Availability:
-        """Whether a launcher's kind can be used."""
+        """Return whether a launcher's kind can be used."""
         return self.kinds.get(launcher, Availability.ABSENT)
 
 
@@ -166,7 +166,7 @@ KEPT_SECONDS: Final = 600.0
 
 
 class Backend(Protocol):
-    """What one kind of object looks like, and what it says about its worker. Pure."""
+    """The form of one kind of object, and what it says about its worker. Pure."""
 
     def build(self, request: WorkerRequest, default_image: str) -> Obj:
         """The object to create. Raises LaunchError."""
@@ -183,7 +183,7 @@ _Key = tuple[str, str]
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen of one worker last."""
+    """The last sight of one worker."""
 
     launcher: LauncherType
     observation: WorkerObservation
@@ -230,7 +230,7 @@ class ObjectLauncher:
         self._asked_at = self._looked_at = float("-inf")
 
     async def offer(self) -> Mapping[LauncherType, Availability]:
-        """Which kinds of objects can be used, as of a short while ago."""
+        """Return the kinds of objects that can be used, as of a short while ago."""
         if self._monotonic() - self._asked_at >= OFFER_SECONDS:
             asked = {launcher: await self._availability(launcher) for launcher in self._backends}
             if asked != self._kinds:
@@ -313,6 +313,7 @@ class ObjectLauncher:
                     return Availability.ABSENT
             await self._client.list(kind, namespace=self._namespace, labels=SELECTOR)
         except NotFoundError:
+            # The whole API group is unknown where that Spark operator is not installed.
             return Availability.ABSENT
         except ForbiddenError:
             return Availability.FORBIDDEN
@@ -392,6 +393,7 @@ class ObjectLauncher:
             body = await self._client.get(KINDS[seen.launcher], worker.name, namespace=worker.policy.namespace)
         except NotFoundError:
             return False
+        # A namesake that was created since is not this worker.
         return bool(body["metadata"]["uid"] == seen.uid)
 
     async def _delete(self, seen: _Seen, *, grace: float | None = None) -> None:
@@ -426,7 +428,7 @@ def _remedy(refusal: str, namespace: str) -> str:
 
 
 def _gone(last: WorkerObservation) -> WorkerObservation:
-    """What is said of a worker whose object has gone; one that had ended, ended as it did."""
+    """Return what is said of a worker whose object has gone; one that had ended, ended as it did."""
     if last.ended:
         return last
     disrupted = last.ending is WorkerEnding.DISRUPTED

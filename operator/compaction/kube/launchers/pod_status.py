@@ -41,7 +41,7 @@ _ERROR: Final = "error: "
 
 
 def ending_of(code: int | None, output: str) -> str:
-    """What is said of a worker that ended with this exit code (negative: a signal; None: not known) and this output."""
+    """Say how a worker ended with this exit code (negative: a signal; None: not known) and this output."""
     if code is None:
         words = last_words(output)
         return f"its process is gone; its log ends with: {words}" if words else ""
@@ -82,7 +82,7 @@ def _answered(said: str) -> str:
 
 
 def bounded(words: str) -> str:
-    """What Kubernetes says of a pod, as it may stand in a message: one printable line, without credentials."""
+    """Return what Kubernetes says of a pod, as it may stand in a message: one printable line, without credentials."""
     return cut(printable(redacted(words[:_READ])), LONGEST)
 
 
@@ -95,7 +95,7 @@ def _end_of(output: str) -> str:
 
 
 def _said(line: str) -> str:
-    """What a line of ours says, without time, level and keys; any other line as it is."""
+    """Return what a line of ours says, without time, level and keys; any other line as it is."""
     if line.startswith("{"):
         try:
             said = json.loads(line).get("message")
@@ -143,8 +143,8 @@ CREATING_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """When this process first saw an object (wall clock), and for how many seconds it has (monotonic): what the API
-    server's clock says about its age is never compared with ours.
+    """The time at which this process first saw an object (wall clock), and for how many seconds it has (monotonic):
+    what the API server's clock says about its age is never compared with ours.
     """
 
     started: datetime
@@ -159,7 +159,7 @@ def owner_of(body: Obj) -> str:
 
 
 def policy_of(body: Obj) -> PolicyKey:
-    """Whose worker an object is."""
+    """Return the policy whose worker an object is."""
     return PolicyKey(body["metadata"]["namespace"], owner_of(body))
 
 
@@ -241,7 +241,7 @@ def _ended(body: Obj, status: Mapping[str, Any], container: str) -> _Found | Non
 
 
 def ending_by_code(code: int | None) -> WorkerEnding:
-    """How a worker says itself that it ended, where nothing else is known."""
+    """Return the ending that a worker's own exit code says, where nothing else is known."""
     if code == WorkerExit.EXECUTORS_OUT_OF_MEMORY:
         return WorkerEnding.EXECUTORS_OUT_OF_MEMORY
     return WorkerEnding.FAILED
@@ -256,13 +256,13 @@ def _out_of_memory(body: Obj) -> str:
 
 
 def _terminated(status: Mapping[str, Any], container: str) -> Mapping[str, Any]:
-    """How the container that runs Spark ended; empty while it runs."""
+    """Return the ended state of the container that runs Spark; empty while it runs."""
     ours = (one for one in status.get("containerStatuses") or () if one.get("name") == container)
     return next(((one.get("state") or {}).get("terminated") or {} for one in ours), {})
 
 
 def _failed_init(body: Obj, status: Mapping[str, Any]) -> str:
-    """Which init container failed, and how; empty when none did."""
+    """Say which init container failed, and how; empty when none did."""
     for one in status.get("initContainerStatuses") or ():
         ended = (one.get("state") or {}).get("terminated") or {}
         if ended.get("exitCode"):
@@ -322,7 +322,7 @@ def _held_back(body: Obj) -> str:
 
 
 def _why(body: Obj, one: Mapping[str, Any], waiting: Mapping[str, Any], container: str) -> str:
-    """Why a container waits: in the kubelet's words, where they quote nothing of a container that is not ours."""
+    """Say why a container waits: in the kubelet's words, where they quote nothing of a container that is not ours."""
     name, reason = str(one.get("name") or ""), str(waiting["reason"])
     if reason in _QUOTES_NOTHING or (reason in _COMMAND and name == container):
         return bounded(str(waiting.get("message") or "")) or f"image {one.get('image', '')}"

@@ -126,7 +126,9 @@ class PodRole(StrEnum):
 
 
 def pods_of(request: WorkerRequest) -> PodRequest:
-    """What the request says about pods. Raises LaunchError when it says nothing: then it is for another launcher."""
+    """Return what the request says about pods. Raises LaunchError when it says nothing: then it is for another
+    launcher.
+    """
     if request.pod is None:
         raise LaunchError(f"worker {request.name} cannot be started in a pod: nothing is said about its pods")
     return request.pod
@@ -167,7 +169,7 @@ def owner_of(request: WorkerRequest) -> list[Obj]:
 
 
 def memory_annotations(request: WorkerRequest) -> dict[str, str]:
-    """What the object that stands for the worker remembers: more is given next time, if that was too little."""
+    """Return what the object that stands for the worker remembers: more is given next time, if that was too little."""
     pod = pods_of(request)
     executors = {ANNOTATION_EXECUTOR_MEMORY: str(pod.executor_memory)} if has_executors(pod.workers) else {}
     return {ANNOTATION_DRIVER_MEMORY: str(pod.memory), **executors}
@@ -393,7 +395,7 @@ def ui_enabled(conf: Mapping[str, str]) -> bool:
 
 
 def worker_arguments(request: WorkerRequest) -> list[str]:
-    """What `compactor worker` has to know, without Spark's master and settings."""
+    """Return the arguments that `compactor worker` needs, without Spark's master and settings."""
     return [
         *("--namespace", request.policy.namespace, "--policy", request.policy.name, "--name", request.name),
         *("--slots", str(request.slots), "--idle-seconds", f"{request.idle_seconds:g}"),

@@ -39,7 +39,9 @@ REFRESH_SECONDS: Final = 15.0
 
 
 class HandedOver(NamedTuple):
-    """Where the worker finds its Secrets, and the descriptors that it has to inherit; nothing when it needs none."""
+    """The directory in which the worker finds its Secrets, and the descriptors that it has to inherit; nothing when it
+    needs none.
+    """
 
     directory: Path | None
     descriptors: tuple[int, ...]
@@ -187,6 +189,7 @@ class _Record:
         try:
             data = json.loads(text)
         except RecursionError as error:
+            # Raised for deep nesting by the JSON parser; callers expect ValueError for whatever is no record.
             raise ValueError("it is nested too deeply") from error
         if not isinstance(data, dict) or data.get("name") != name:
             raise ValueError(f"it is not the record of worker {name}")
@@ -311,6 +314,7 @@ class ProcessLauncher:
         except FileExistsError as error:
             raise LaunchError(f"worker {request.name} was launched before; names are used once") from error
         except OSError as error:
+            # No process has the name, so it is released.
             record_path.unlink(missing_ok=True)
             raise LaunchError(f"worker {request.name} cannot be started: {error}") from error
         self._children[request.name] = child
@@ -362,6 +366,7 @@ class ProcessLauncher:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
                 return log.read().decode("utf-8", "replace")
         except OSError:
+            # The log only explains an end that the exit code tells: without it the message is shorter.
             return ""
 
     def _path(self, name: str, suffix: str) -> Path:

@@ -1,1 +1,1 @@
-"""What the operator exports for Prometheus."""
+"""The metrics that the operator exports for Prometheus."""

@@ -1,4 +1,4 @@
-"""What the metrics say about one policy, from the picture a reconcile saw and the decision it made."""
+"""The values of the metrics of one policy, from the picture a reconcile saw and the decision it made."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SUPERSEDED: Final = "Superseded"
 
 @dataclass(frozen=True, slots=True)
 class CleanupState:
-    """What the last scan and the last sweep found: for how many seconds the oldest deletion had been due, and how many
-    targets could not be swept.
+    """The state of deletions after the last scan and the last sweep: for how many seconds the oldest deletion had been
+    due, and how many targets could not be swept.
     """
 
     overdue: float = 0.0
@@ -46,6 +46,7 @@ def measure(
     metrics.workers.labels(*key).set(len(snapshot.workers))
     metrics.skewed_workers.labels(*key).set(len(skewed(snapshot)))
     spec, trigger = policy.spec, policy.spec.trigger
+    # The alert on old debt (CompactionDebtTooOld) leaves out policies whose user lets debt wait.
     may_wait = spec.suspend or spec.approval is Approval.MANUAL or trigger.schedule is not None or bool(trigger.windows)
     metrics.debt_may_wait.labels(*key).set(may_wait)
     lacking = Counter(one.trouble.value for one in snapshot.processes if one.trouble is not None and not one.ended)
@@ -75,8 +76,8 @@ def _by_state(snapshot: PolicySnapshot, policy: CompactionPolicy) -> dict[str, i
 
 
 def _measure_store(metrics: Metrics, key: CacheKey, reading: ScanResult, now: float) -> None:
-    """What the last scan found; one that failed leaves what is known. The measures of one kind of store are absent for
-    the others.
+    """Set the metrics of what the last scan found; one that failed leaves what is known. The measures of one kind of
+    store are absent for the others.
     """
     metrics.target_errors.labels(*key).set(len(reading.problems))
     if reading.problem is not None:

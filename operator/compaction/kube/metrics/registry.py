@@ -61,7 +61,7 @@ class QueueGauges:
         self._adds, self._retries, self._wait = adds.labels(name), retries.labels(name), wait.labels(name)
 
     def depth(self, ready: int, running: int) -> None:
-        """How many keys wait and how many are being handled."""
+        """Report how many keys wait and how many are being handled."""
         self._depth.set(ready)
         self._running.set(running)
 
@@ -133,7 +133,7 @@ class Metrics:
         self.catalogs = CatalogMetrics(registry)
 
     def _of_policies(self, registry: CollectorRegistry) -> None:
-        """What is measured for each policy."""
+        """Register the metrics of each policy."""
 
         def per_policy(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(f"compaction_{name}", text, [*_POLICY, *labels], registry=registry)
@@ -192,7 +192,7 @@ class Metrics:
         )
 
     def _count_for_policies(self, registry: CollectorRegistry) -> None:
-        """What only grows."""
+        """Register the counters of each policy: what only grows."""
 
         def counted(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"compaction_{name}", text, [*_POLICY, *labels], registry=registry)
@@ -270,7 +270,7 @@ class Metrics:
 
 
 def _last_job_gauges(registry: CollectorRegistry) -> tuple[Gauge, Gauge]:
-    """What the job that succeeded last changed, by measure: before it, and after it."""
+    """Return the gauges of what the job that succeeded last changed, by measure: before it, and after it."""
     labels = [*_POLICY, "measure"]
     before, after = "Measure of the target before the job that succeeded last", "The same after it"
     return (

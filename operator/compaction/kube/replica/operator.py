@@ -100,7 +100,7 @@ _STOP_SLACK_SECONDS: Final = 15.0
 
 
 class ExitCode(IntEnum):
-    """How the process ends (70, the deadman's, is in leases.elector)."""
+    """The exit codes of the process (70, the deadman's, is in leases.elector)."""
 
     STOPPED = 0
     FAILED = 1

@@ -91,7 +91,7 @@ async def check(client: ApiClient, *, namespace: str | None, lease_namespace: st
 
 @dataclass(slots=True)
 class StartupPatience:
-    """How long a replica that starts waits for an API server that is away, instead of ending.
+    """The time for which a replica that starts waits for an API server that is away, instead of ending.
 
     A supervisor waits longer before each restart (kubelet up to five minutes), so a replica that ended for want of an
     answer would be missing for long after the API server is back. `settling`: an API server that has just come up
@@ -108,7 +108,7 @@ class StartupPatience:
     _back_since: float | None = None
 
     def bears(self, error: Exception, *, ready: bool) -> bool:
-        """Whether to try again after this error; `ready`: the API server said so before it was asked."""
+        """Return whether to try again after this error; `ready`: the API server said so before it was asked."""
         now = self.clock()
         if isinstance(error, ApiUnavailableError | TooManyRequestsError):
             self._back_since = None
@@ -172,6 +172,7 @@ async def _check_kinds(client: ApiClient) -> None:
     try:
         served = await client.request("GET", f"/apis/{GROUP}/{VERSION}")
     except NotFoundError:
+        # The group has no kind at all: each of ours is named as absent below, with the command that creates it.
         kinds: set[str] = set()
     else:
         kinds = {entry["name"] for entry in served["resources"]}

@@ -35,7 +35,7 @@ from compaction.kube.metrics.registry import Metrics
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What a controller works with; all of it belongs to the running loop.
+    """The parts that a controller works with; all of it belongs to the running loop.
 
     `is_leader` must be asked before every side effect outside the API server (starting or stopping a worker, deleting
     files); API writes are made harmless by their preconditions instead. `epoch` grows with every change of leadership.
@@ -114,7 +114,7 @@ class LoopHeartbeat:
         self._last = None
 
     def check(self) -> str | None:
-        """What is wrong, or None."""
+        """Return what is wrong, or None."""
         last = self._last
         if last is None or self._clock() - last <= self._limit:
             return None
@@ -137,11 +137,11 @@ class Health:
         self._ready.set()
 
     def livez(self) -> list[str]:
-        """What is wrong; empty means alive."""
+        """Return what is wrong; empty means alive."""
         return [f"{name}: {wrong}" for name, check in self._live.items() if (wrong := check()) is not None]
 
     def readyz(self) -> list[str]:
-        """What is missing; empty means ready."""
+        """Return what is missing; empty means ready."""
         return [] if self._ready.is_set() else ["not initialised yet"]
 
 

@@ -53,7 +53,7 @@ class TermSettings:
 
 @dataclass(slots=True)
 class StopRequest:
-    """How the end is asked for, from any thread; also before the loop exists. `by_signal`: a user or the node requested
+    """The request to stop, from any thread; also before the loop exists. `by_signal`: a user or the node requested
     it.
     """
 

@@ -46,8 +46,8 @@ def default_state_dir() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
-    """What `compactor local` started: the server's `url`, the file to reach it, the processes in the order of their
-    start.
+    """The processes that `compactor local` started: the server's `url`, the file to reach it, the processes in the
+    order of their start.
     """
 
     url: str
@@ -449,7 +449,7 @@ def _start(name: str, command: Sequence[str], *, directory: Path, detached: bool
 
 
 def server_environment() -> dict[str, str]:
-    """What servers inherit."""
+    """Return the environment that servers inherit."""
     # A user's ETCD_* variables would silently override what is decided here.
     return {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
 
@@ -529,7 +529,7 @@ def down(directory: Path, *, report: Report = lambda _: None) -> LocalState | No
 
 
 def status(directory: Path) -> LocalState | None:
-    """What is recorded in `directory`; its `running` says whether all of it still runs."""
+    """Return what is recorded in `directory`; its `running` says whether all of it still runs."""
     return read_state(directory)
 
 

@@ -138,7 +138,7 @@ class ProcessId:
 
 
 def start_mark(pid: int) -> str | None:
-    """When (in which boot) the process `pid` started, or None when it does not run."""
+    """Return the time (and the boot) at which the process `pid` started, or None when it does not run."""
     stat = Path(f"/proc/{pid}/stat")
     if not Path("/proc/self/stat").exists():
         return _start_mark_from_ps(pid)

@@ -1,1 +1,1 @@
-"""Where the programs of the control plane and of the tests come from: found, cached, downloaded, or built."""
+"""The sources of the programs of the control plane and of the tests: found, cached, downloaded, or built."""

@@ -109,7 +109,7 @@ Report = Callable[[str], None]
 
 
 class Origin(StrEnum):
-    """How the programs were obtained."""
+    """The way in which the programs were obtained."""
 
     ASSETS = "KUBEBUILDER_ASSETS"
     PATH = "PATH"
@@ -223,7 +223,9 @@ def _make(cache: Path, *, environment: Mapping[str, str], makers: Makers, report
 
 
 def missing_programs(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """What a build must make: kubectl only when no other is at hand, the servers unless the cache has them."""
+    """Return the programs that a build must make: kubectl only when no other is at hand, the servers unless the cache
+    has them.
+    """
     servers = () if any(directory.exists() for directory in _cached_sets(cache_directory(environment))) else SERVERS
     return servers if shutil.which("kubectl", path=environment.get("PATH", "")) else (*servers, "kubectl")
 

@@ -108,7 +108,7 @@ class LocalCoordinator:
 
     @property
     def stopped(self) -> bool:
-        """Whether `stop` was called."""
+        """Return whether `stop` was called."""
         return self._stop.is_set()
 
     def stop(self) -> None:

@@ -40,12 +40,12 @@ class LocalJob:
 
     @property
     def target(self) -> str:
-        """What the job's commits are to."""
+        """The target of the job's commits."""
         return self.job.spec.target
 
     @property
     def parts(self) -> Parts:
-        """What the job is made of."""
+        """The parts of which the job is made."""
         return parts_of(self.job)
 
     @property
@@ -83,8 +83,8 @@ def ended(job: CompactionJob, claims: Mapping[str, ClaimProblem], *, now: Moment
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run did. `plan` is the newest plan, `reading` the last scan of the store. `races`: another process may do
-    a job first, and nothing is wrong then (`Kind.immutable_sources`).
+    """The result of a run. `plan` is the newest plan, `reading` the last scan of the store. `races`: another process
+    may do a job first, and nothing is wrong then (`Kind.immutable_sources`).
     """
 
     plan: PlanStatus
@@ -107,7 +107,7 @@ class RunResult:
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
-        """Why the rest got no job, by the newest plan."""
+        """The reasons for which the rest got no job, by the newest plan."""
         return tuple(
             LeftOut(
                 row.reason,
@@ -165,7 +165,7 @@ def of_event(event: Announce) -> News:
 
 
 def of_status(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> list[News]:
-    """What a new status says: another reason of Ready, another plan that waits for approval."""
+    """Return what a new status says: another reason of Ready, another plan that waits for approval."""
     news = []
     old, new = (get_condition(one.conditions, ConditionType.READY) for one in (before, after))
     if new is not None and (old is None or old.reason != new.reason):

@@ -164,7 +164,7 @@ class LocalObjects:
     def snapshot(
         self, *, now: Moment, worker: LocalWorker | None, reading: ScanResult | None, memory: Memory
     ) -> PolicySnapshot:
-        """What a reconcile decides from."""
+        """Return the picture that a reconcile decides from."""
         return PolicySnapshot(
             namespace=NAMESPACE,
             name=self.policy.metadata.name,

@@ -39,8 +39,8 @@ from compaction.worker.ports import Assignment, HeldLease, JobRunner
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What a run knows. `repeated` are jobs that have ended in this run and were made again: whatever they are, they
-    are no reason to go on. `changed_at`: when something became of a job last (monotonic).
+    """The state of a run. `repeated` are jobs that have ended in this run and were made again: whatever they are,
+    they are no reason to go on. `changed_at`: when something became of a job last (monotonic).
     """
 
     jobs: Mapping[str, CompactionJob]
@@ -57,8 +57,8 @@ class RunState:
 
     @property
     def marks(self) -> frozenset[tuple[str, str]]:
-        """What a scan has to be newer than, when it changes: the states of jobs, refused claims, and jobs that are
-        gone. A job that goes after it has succeeded changes nothing.
+        """The marks that a scan has to be newer than, when they change: the states of jobs, refused claims, and jobs
+        that are gone. A job that goes after it has succeeded changes nothing.
         """
         jobs = [(name, job.status.state) for name, job in self.jobs.items() if name not in self.repeated]
         unfinished = [(name, str(state)) for name, state in jobs if state is not JobState.SUCCEEDED]
@@ -66,8 +66,8 @@ class RunState:
 
     @property
     def settled(self) -> bool:
-        """Whether only others, time or a person can give the run something to do: no job is open, the last scan is
-        newer than the end of the last job, and all that it offers was planned from.
+        """Return whether only others, time or a person can give the run something to do: no job is open, the last scan
+        is newer than the end of the last job, and all that it offers was planned from.
         """
         reading, planning = self.reading, self.memory.planning
         if reading is None or self.open or reading.started < self.changed_at:
@@ -274,7 +274,7 @@ class LocalRun:
         return LONGEST_WAIT if self._is_full() else pause
 
     def _is_full(self) -> bool:
-        """Whether nothing can be given to the worker before an attempt ends: until then nothing is decided."""
+        """Return whether nothing can be given to the worker before an attempt ends: until then nothing is decided."""
         spec = self._coordinator.objects.policy.spec
         running = sum(job.status.state is JobState.IN_PROGRESS for job in self._state.jobs.values())
         return running >= min(spec.workers.slots, spec.limits.max_concurrent_jobs)
@@ -300,7 +300,7 @@ class LocalRun:
 
 
 def not_approved(plan: str) -> str:
-    """What is to be done about a plan of this hash."""
+    """Say what is to be done about a plan of this hash."""
     return (
         f"plan {plan} is not approved (spec.approval: Manual): review it with --dry-run, then run with --approve {plan}"
     )
@@ -368,7 +368,7 @@ class LocalWatch:
 
     @property
     def deleted(self) -> int:
-        """How many replaced sources were deleted."""
+        """The number of replaced sources that were deleted."""
         return self._coordinator.swept.deleted
 
     def stop(self) -> None:

@@ -149,7 +149,7 @@ class AttemptEnded:
 
 @dataclass(frozen=True, slots=True)
 class AttemptProgress:
-    """How far an attempt is, in percent."""
+    """The progress of an attempt, in percent."""
 
     job: str
     token: int

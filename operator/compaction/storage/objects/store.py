@@ -50,7 +50,7 @@ _STAGED: Final = re.compile(r"#[0-9]+\Z", re.ASCII)
 
 
 def is_staged(path: str) -> bool:
-    """Whether a file of a local folder is one that is being written, or was when the writer died."""
+    """Return whether a file of a local folder is one that is being written, or was when the writer died."""
     return _STAGED.search(path) is not None
 
 
@@ -182,7 +182,7 @@ Failures: TypeAlias = list[tuple[str, ObjectError]]
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What the store knows of an object: `etag` changes when it is replaced; `modified` in UTC."""
+    """The store's record of an object: `etag` changes when it is replaced; `modified` in UTC."""
 
     path: str
     size: int
@@ -192,7 +192,9 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class Retrying:
-    """How often and how long: the pause before try n is random in 0..min(cap, base * 2^n) seconds (full jitter)."""
+    """The number of tries and the pauses between them: the pause before try n is random in 0..min(cap, base * 2^n)
+    seconds (full jitter).
+    """
 
     tries: int = 6
     base: float = 0.2
@@ -235,7 +237,7 @@ class ObjectStorage:
 
     @property
     def folder(self) -> Path | None:
-        """Where the objects are files; None when they are not."""
+        """The folder in which the objects are files; None when they are not."""
         return self._folder
 
     def from_top(self) -> tuple[ObjectStorage, str]:
@@ -278,7 +280,7 @@ class ObjectStorage:
         return [cut(start, length) if length else b"" for start, length in ranges]
 
     def head(self, path: str) -> ObjectInfo:
-        """What the store knows of an object. Raises ObjectMissingError."""
+        """Return the store's record of an object. Raises ObjectMissingError."""
         check_path(path)
         try:
             return _info(self._try(path, lambda: obstore.head(self._store, path)))

@@ -23,7 +23,7 @@ _OURS: Final = frozenset({"spark.master", "spark.app.name", "spark.submit.deploy
 
 @dataclass(frozen=True, slots=True)
 class DriverCall:
-    """What a driver's container was asked to do: where its properties are, and the arguments of the main file."""
+    """The call of a driver's container: where its properties are, and the arguments of the main file."""
 
     properties: tuple[Path, ...] = ()
     conf: Mapping[str, str] = field(default_factory=dict)

@@ -191,6 +191,7 @@ class SparkEngine:
         try:
             self._context.cancelJobsWithTag(tag)
         except (Py4JError, OSError) as error:
+            # A JVM that is gone has no tasks; the jobs that wait for it find that out by themselves.
             log.warning("cannot cancel tasks", tag=tag, error=str(error))
 
     # --- the application ---
@@ -217,6 +218,7 @@ class SparkEngine:
                 with _own_interrupt():
                     self._context = SparkContext(conf=conf, gateway=self._gateway)
             except (Py4JError, PySparkException, OSError, EOFError) as error:
+                # The JVM may run although its SparkContext failed.
                 self._stop_context()
                 master, log_file = self._settings.master, self._settings.log_file
                 where = f"its output is in {log_file}" if log_file else "its output is above"
@@ -226,6 +228,7 @@ class SparkEngine:
 
     def _warm_up(self) -> None:
         try:
+            # Tried before the first job: a Python worker that lacks a package is no fault of a job.
             self._run(_import_kernels, 0, "warm-up")
         except (TaskFailedError, EngineLostError) as error:
             raise EngineStartError(
@@ -242,6 +245,7 @@ class SparkEngine:
             try:
                 context.stop()
             except (Py4JError, OSError) as error:
+                # The JVM is ended below in any case.
                 log.warning("spark did not stop by itself", error=str(error))
         if gateway is None:
             return
@@ -279,6 +283,7 @@ def _has_descriptor(stream: Any) -> bool:
     try:
         stream.fileno()
     except (OSError, AttributeError, ValueError):
+        # An object took the place of standard error: Python can write to it, a child process cannot inherit it.
         return False
     return True
 

@@ -90,7 +90,7 @@ ARCHIVE_VARIABLE: Final = "COMPACTION_CLASS_ARCHIVE"
 
 
 def archive_path(directory: Path, java: Java) -> Path:
-    """Where the archive of this Java, this PySpark and this installation of it belongs."""
+    """Return the path at which the archive of this Java, this PySpark and this installation of it belongs."""
     spec = importlib.util.find_spec("pyspark")
     jars = Path(spec.origin).parent / "jars" if spec is not None and spec.origin else Path()
     # The JVM refuses an archive when a jar is another, or is as old as another: then this name is a new one.
@@ -157,9 +157,10 @@ logger.conf.level = error
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """What to start: master URL, extra configuration (wins over ours, except what a local master needs to stay local),
-    and how many jobs will run at a time. `log_file`: where the JVM's output goes; None = to our own standard error.
-    `archives`: directory of class archives (class_archive.py). `stop_seconds`: how long the JVM may take to end.
+    """The settings of the session to start: master URL, extra configuration (wins over ours, except what a local master
+    needs to stay local), and how many jobs will run at a time. `log_file`: where the JVM's output goes; None = to our
+    own standard error. `archives`: directory of class archives (class_archive.py). `stop_seconds`: how long the JVM may
+    take to end.
     """
 
     master: str = "local[*]"

@@ -119,8 +119,9 @@ def distrusts(error: Exception) -> bool:
 
 
 def _raise_alert(end: socket.socket | None) -> None:
-    """What a member said before it closed, as ssl.SSLError. With TLS 1.3 it refuses a certificate after the handshake:
-    a request that comes later than that fails as one on any broken connection, and the reason is still to be read.
+    """Raise what a member said before it closed, as ssl.SSLError. With TLS 1.3 it refuses a certificate after the
+    handshake: a request that comes later than that fails as one on any broken connection, and the reason is still to be
+    read.
     """
     if isinstance(end, ssl.SSLSocket):
         try:

@@ -64,7 +64,7 @@ SENTENCE: Final = 300
 
 
 class RefusalFate(Enum):
-    """What to do after a refusal."""
+    """The reaction to a refusal."""
 
     RETRY = auto()
     RENEW_TOKEN = auto()
@@ -125,7 +125,7 @@ class GatewayStream:
             self._socket.settimeout(None)
 
     def refused(self) -> EtcdAnswer | None:
-        """What a member answered that does not watch; the connection is closed then."""
+        """Return the answer of a member that does not watch, and close the connection; None when it watches."""
         if self._status == http.client.OK:
             return None
         self.close()

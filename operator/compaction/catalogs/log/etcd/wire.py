@@ -97,7 +97,9 @@ class EtcdSettings:
 
 
 class Relation(StrEnum):
-    """How the value of a key compares with another, byte by byte. A key that is absent compares with none."""
+    """The relation between the value of a key and another value, compared byte by byte. A key that is absent compares
+    with none.
+    """
 
     EQUAL = "EQUAL"
     GREATER = "GREATER"
@@ -169,7 +171,7 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class EtcdPage:
-    """What a range holds, ascending, at the store's `revision`; `more` when the limit left something out."""
+    """The pairs of a range, ascending, at the store's `revision`; `more` when the limit left something out."""
 
     pairs: tuple[KeyValue, ...]
     more: bool
@@ -178,8 +180,8 @@ class EtcdPage:
 
 @dataclass(frozen=True, slots=True)
 class TransactionAnswer:
-    """Which branch ran, and what its reads found, in their order. `repeated`: the transaction was sent more than once,
-    so an earlier sending may have done already what this one was refused for.
+    """The branch of a transaction that ran, and what its reads found, in their order. `repeated`: the transaction was
+    sent more than once, so an earlier sending may have done already what this one was refused for.
     """
 
     succeeded: bool
@@ -372,12 +374,12 @@ def _pair(pair: Document) -> KeyValue:
 
 
 def page(answer: Document, revision: int) -> EtcdPage:
-    """What a range found; `revision` is the store's."""
+    """Decode what a range found; `revision` is the store's."""
     return EtcdPage(tuple(map(_pair, answer.get("kvs", ()))), bool(answer.get("more", False)), revision)
 
 
 def transaction_answer(answer: Document, *, repeated: bool) -> TransactionAnswer:
-    """What a transaction did and found."""
+    """Decode what a transaction did and found."""
     revision = revision_of(answer)
     found = tuple(
         page(one["response_range"], revision) for one in answer.get("responses", ()) if "response_range" in one

@@ -194,7 +194,7 @@ async def _grows(probe: Probe) -> None:
 
 
 def _later(before: ParticipantAnswer, after: ParticipantAnswer) -> None:
-    """What may only grow. Raises BrokenRuleError."""
+    """Check what may only grow. Raises BrokenRuleError."""
     one, two = before.report, after.report
     if two.name != one.name:
         raise BrokenRuleError(f"its name was {one.name!r}, and is {two.name!r}")

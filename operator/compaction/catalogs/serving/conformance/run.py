@@ -198,7 +198,7 @@ BEHAVIOR_CHECKS: Final = (
 
 
 class CheckOutcome(StrEnum):
-    """How a check ended."""
+    """The result of a check."""
 
     PASS = "pass"
     FAIL = "fail"

@@ -26,7 +26,7 @@ from compaction.registry import fate_of
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What the policy's status says about finished jobs."""
+    """The totals of finished jobs in the policy's status."""
 
     counted: tuple[CountedJob, ...]
     succeeded: int
@@ -34,7 +34,7 @@ class Totals:
 
 
 def entry_of(step: JobStep) -> CountedJob:
-    """What a finished job contributes to the totals."""
+    """Return what a finished job contributes to the totals."""
     receipt = step.status.receipt
     return CountedJob(
         job=step.name,
@@ -98,7 +98,7 @@ def beyond_history(
 
 
 def finished_work(steps: Iterable[JobStep]) -> list[FinishedWork]:
-    """What the succeeded jobs say about speed."""
+    """Return what the succeeded jobs say about speed."""
     work = []
     for step in steps:
         status = step.status
@@ -129,7 +129,7 @@ def owed(steps: Sequence[JobStep], quarantined: Iterable[QuarantinedSource], *, 
 
 
 def is_blamed(step: JobStep) -> bool:
-    """Whether the job is parked for something that may lie in one of its sources."""
+    """Return whether the job is parked for something that may lie in one of its sources."""
     if step.state is not JobState.FAULTY:
         return False
     return may_split(step) or any(attempt.reason == JobReason.SOURCE_CORRUPT for attempt in step.status.attempts)
@@ -142,7 +142,9 @@ def may_split(step: JobStep) -> bool:
 
 
 def is_parked(candidate: Candidate, faulty: Mapping[str, Sequence[JobStep]]) -> bool:
-    """Whether all that the target offers are sources of its parked jobs (`faulty`, by target): no plan takes it up."""
+    """Return whether all that the target offers are sources of its parked jobs (`faulty`, by target): no plan takes it
+    up.
+    """
     known = [parts_of(step.view.job) for step in faulty.get(candidate.target, ())]
     # What was planned from another version is planned again, under other names.
     mine = [parts for parts in known if parts.base_version == candidate.base_version]

@@ -58,6 +58,7 @@ def tear_down(snapshot: PolicySnapshot) -> Decision:
     leases = {worker.name: worker for worker in snapshot.workers}
     stops = [StopWorker(worker.name, worker.identity, STOP_GRACE, POLICY_DELETED) for worker in snapshot.workers]
     running = [process for process in snapshot.processes if not process.ended]
+    # Workers on their way have no Lease yet; one that is being stopped is not stopped again.
     stops += [
         StopWorker(process.name, None, STOP_GRACE, POLICY_DELETED)
         for process in running
@@ -79,6 +80,7 @@ def tear_down(snapshot: PolicySnapshot) -> Decision:
         delete_leases=tuple(DeleteLease(lease.identity) for lease in snapshot.stray_leases),
         delete_jobs=tuple(deletions),
         requeue_after=LOOK_AGAIN if stops or deletions or snapshot.processes else None,
+        # What still runs counts against the operator's limits until it has ended.
         demand=LimitDemand(holds=holding(snapshot, ())),
     )
 
@@ -107,8 +109,8 @@ def _set_aside(view: JobView, snapshot: PolicySnapshot) -> EndAttempt | None:
 
 
 class RefusedJobs:
-    """Which jobs make no sense for this policy and its store, by the last scan. `reading` is that scan, if
-    it was a good one with this spec.
+    """The jobs that make no sense for this policy and its store, by the last scan. `reading` is that scan, if it was a
+    good one with this spec.
     """
 
     def __init__(self, snapshot: PolicySnapshot, policy: CompactionPolicy) -> None:
@@ -118,7 +120,7 @@ class RefusedJobs:
         self._kind = kind_of(policy.spec.store)
 
     def refuse(self, job: CompactionJob) -> JobRefusal | None:
-        """Why a job made by hand can never run; planned ones are deleted instead (`obsolete`)."""
+        """Return the reason why a job made by hand can never run; planned ones are deleted instead (`obsolete`)."""
         if owner_uid(job):
             return None
         elsewhere = self._elsewhere(job)
@@ -168,7 +170,7 @@ class RefusedJobs:
         )
 
     def _elsewhere(self, job: CompactionJob) -> JobRefusal | None:
-        """Why the job is not one of the policy's store."""
+        """Return the reason for which the job is not one of the policy's store, None when it is."""
         store, name = self._policy.spec.store, self._policy.metadata.name
         if kind_of_job(job.spec.kind) is not self._kind:
             return JobRefusal(
@@ -207,8 +209,8 @@ def with_waits(steps: tuple[JobStep, ...], memory: Memory, now: Moment) -> tuple
 def futile(
     job: CompactionJob, quarantined: Iterable[QuarantinedSource], reading: ScanResult | None = None
 ) -> str | None:
-    """Why another attempt of a parked job would end as the last one did, and what to do instead; "" when it may not.
-    None when only a scan tells, and there is none.
+    """Return the reason for which another attempt of a parked job would end as the last one did, and what to do
+    instead; "" when it may not. None when only a scan tells, and there is none.
 
     `quarantined`: sources of the job's policy. `reading`: a good scan of its store since the job ended.
     """
@@ -232,7 +234,7 @@ def futile(
 
 
 def _is_gone(job: CompactionJob, reading: ScanResult) -> bool:
-    """Whether no plan could make the job again from what the scan has found."""
+    """Return whether no plan could make the job again from what the scan has found."""
     if job.metadata.name in reading.outdated:
         return True
     parts, target = parts_of(job), job.spec.target

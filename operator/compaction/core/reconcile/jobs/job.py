@@ -44,7 +44,7 @@ UNASSIGNED, IN_PROGRESS, ABANDONED, FAULTY, SUCCEEDED = (
 
 
 class JobEvent(StrEnum):
-    """What can happen to a job."""
+    """The events that can happen to a job."""
 
     ASSIGN = "assign"
     ADOPT = "adopt"
@@ -123,7 +123,9 @@ LONGEST_CLAIM_PAUSE: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ClaimRefused:
-    """Why a claim was refused, as what the job waits for. `terminal`: its sources are known to be gone."""
+    """The reason for which a claim was refused, as what the job waits for. `terminal`: its sources are known to be
+    gone.
+    """
 
     reason: str
     message: str
@@ -164,7 +166,7 @@ _NO_BACKOFF: Final = frozenset({JobReason.WORKER_STOPPED, JobReason.ENGINE_LOST}
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an attempt ended without success."""
+    """The end of an attempt without success."""
 
     outcome: AttemptOutcome
     reason: str
@@ -227,6 +229,7 @@ def assigned(
         worker=worker,
         fencing_token=token,
         progress_percent=0,
+        # An attempt that no coordinator saw end is closed here: two would seem to run otherwise.
         attempts=(*_closed(status.attempts, now), attempt),
         assigned_at=now.time,
         finished_at=None,
@@ -434,7 +437,8 @@ def lease_ending(
     now_token: int,
     worker_ending: WorkerEnding | None = None,
 ) -> Ending | None:
-    """Whether the attempt with `now_token` is over without a report, judged by its Lease and its worker.
+    """Judge by its Lease and its worker whether the attempt with `now_token` is over without a report: return its
+    ending, None while it goes on.
 
     `worker_gone` says why the worker is known to be gone, or is empty; `worker_ending` how it ended, if that is known.
     """

@@ -43,7 +43,7 @@ The Lease has it exactly.
 
 @dataclass(frozen=True, slots=True)
 class GoneWorker:
-    """Why a worker is known to be gone. `absent_lease`: known only because its Lease is not there; `ending`: how its
+    """The evidence that a worker is gone. `absent_lease`: known only because its Lease is not there; `ending`: how its
     launcher says that it ended.
     """
 
@@ -54,7 +54,7 @@ class GoneWorker:
 
 @dataclass(frozen=True, slots=True)
 class JobRefusal:
-    """Why no attempt of a job can ever succeed."""
+    """The reason for which no attempt of a job can ever succeed."""
 
     reason: str
     message: str
@@ -62,9 +62,9 @@ class JobRefusal:
 
 @dataclass(frozen=True, slots=True)
 class StepRules:
-    """What a step needs to know of the policy and its workers. `refuse` says why a job can never run, or None;
-    `released` whether the quarantine of one of its sources has just ended; `futile` why a retry of a parked
-    job would change nothing, or "", or None as long as that is not known.
+    """The rules that a step needs of the policy and its workers. `refuse` says why a job can never run, or None;
+    `released` whether the quarantine of one of its sources has just ended; `futile` why a retry of a parked job would
+    change nothing, or "", or None as long as that is not known.
     """
 
     max_attempts: int

@@ -1,1 +1,1 @@
-"""When a policy plans, what its planner may choose from, and how a plan becomes jobs."""
+"""The planning of a policy: its times, what its planner may choose from, and how a plan becomes jobs."""

@@ -40,13 +40,14 @@ def unmade(plan: PlanStatus, policy: CompactionPolicy) -> frozenset[str]:
     try:
         ends = base64.b64decode(plan.unmade, validate=True).hex()
     except binascii.Error:
+        # Edited from outside: nothing is sought then, and a plan is made from a scan as at any other time.
         return frozenset()
     stem = name_stem(policy.metadata.name)
     return frozenset(f"{stem}-{ends[at : at + _DIGITS]}" for at in range(0, len(ends), _DIGITS))
 
 
 def is_written(plan: PlanStatus | None, wanted: str) -> bool:
-    """Whether the status says what is to be created for the approved plan `wanted`."""
+    """Return whether the status says what is to be created for the approved plan `wanted`."""
     return plan is not None and plan.hash == wanted and plan.approval is PlanApproval.APPROVED and bool(plan.unmade)
 
 
@@ -145,7 +146,7 @@ class Release:
     alone: bool
 
     def names(self, target: str, source: str) -> bool:
-        """Whether it names the source."""
+        """Return whether the annotation names the source."""
         named = {part.strip() for part in self.value.split(",")}
         return "all" in named or (self.alone and source in named) or str(PurePosixPath(target) / source) in named
 
@@ -157,7 +158,7 @@ class Release:
         return tuple(part.value for part in single if not any(part.names(target, name) for target, name in sources))
 
     def of(self, quarantined: Iterable[QuarantinedSource]) -> frozenset[tuple[str, str]]:
-        """Which of these sources (target, name) it names."""
+        """Return those of the sources (target, name) that the annotation names."""
         if not self.value:
             return frozenset()
         return frozenset((one.target, one.source) for one in quarantined if self.names(one.target, one.source))
@@ -202,8 +203,8 @@ def repaired(before: Iterable[QuarantinedSource], reading: ScanResult | None) ->
 
 
 def _still_damaged(before: Sequence[QuarantinedSource], reading: ScanResult | None) -> Iterable[QuarantinedSource]:
-    """What the reading does not lift. An entry for which the worker gave no identity gets the one found by the first
-    reading after it.
+    """Yield the entries that the reading does not lift. An entry for which the worker gave no identity gets the one
+    found by the first reading after it.
     """
     for entry in before:
         looked_at = reading is not None and (entry.target, entry.source) in reading.identities

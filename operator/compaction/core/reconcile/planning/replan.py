@@ -75,7 +75,7 @@ def creations(
 
 
 def trigger_of(policy: CompactionPolicy) -> PlanTrigger:
-    """When a target of the policy is due. One without a history has no cooldown."""
+    """Return the conditions under which a target of the policy is due. One without a history has no cooldown."""
     store = policy.spec.store
     return PlanTrigger(
         is_due=kind_of(store).due(store),
@@ -205,6 +205,7 @@ def plan_again(
             return None, gone_on
     before = memory.planning.plan or policy.status.plan
     if policy.spec.trigger.schedule is not None and clock.due is None and not is_pending(before):
+        # Outside its times only what the last plan still owes is planned.
         owing = tuple(candidate for candidate in reading.candidates if candidate.target in owed)
         if not owing:
             return None, memory
@@ -218,6 +219,8 @@ def plan_again(
         generation=policy.metadata.generation,
         scheduled_for=clock.due if clock.due is not None else memory.planning.scheduled_for,
     )
+    # The scan has seen the outputs of jobs that ended before it began; the targets of later ones are not planned from
+    # it.
     finished = frozen({target: at for target, at in memory.finished.items() if at >= reading.started})
     memory = replace(memory, planning=planning, finished=finished)
     plan = _approved(reading, policy, steps, memory, now)
@@ -339,7 +342,7 @@ def _apart(
 
 
 def unplanned(reading: ScanResult | None, policy: CompactionPolicy, steps: Sequence[JobStep]) -> tuple[Candidate, ...]:
-    """What would be planned if a plan were made now; nothing without a schedule: one is made at each scan."""
+    """Return what would be planned if a plan were made now; nothing without a schedule: one is made at each scan."""
     if reading is None or policy.spec.trigger.schedule is None:
         return ()
     busy = {step.target for step in steps if not is_finished(step.status)}

@@ -1,1 +1,1 @@
-"""What a policy says of itself: its status, its Events, and what it waits for."""
+"""The parts of a policy's own account: its status, its Events, and what it waits for."""

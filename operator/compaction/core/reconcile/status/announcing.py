@@ -66,7 +66,7 @@ def when(moment: float) -> str:
 def of_plans(
     policy: CompactionPolicy, plan: PlanStatus | None, clock: Timing, *, unplanned: Sequence[Candidate]
 ) -> Waits:
-    """What the next plan waits for: approval, or its time. `unplanned`: what is due."""
+    """Return what the next plan waits for: approval, or its time. `unplanned`: what is due."""
     if plan is not None and is_pending(plan):
         # One whose jobs were created was honoured: its annotation stays, and says nothing about this plan.
         void = approved_hash(policy) if approved_hash(policy) != policy.status.approved else ""

@@ -82,7 +82,9 @@ def eta(policy: CompactionPolicy, steps: tuple[JobStep, ...], debt: Debt, clock:
 
 
 def running_work(steps: Iterable[JobStep], now: Moment) -> list[FinishedWork]:
-    """What running jobs have copied so far, as their Leases say: all there is before the first of them has ended."""
+    """Return what running jobs have copied so far, as their Leases say: all there is before the first of them has
+    ended.
+    """
     return [
         FinishedWork(
             step.view.job.spec.estimated_bytes * step.lease.progress // 100,
@@ -158,9 +160,9 @@ STALLED_AFTER_LAUNCHES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the status is assembled from. `waits` are the rows of status.waits, jobs first; `created` counts the jobs
-    that are being created; `granted` are the bytes per second of the running jobs; `stuck` says why a worker cannot
-    start; `raised` is the memory that pods get, when that is more than the spec says; `skew` tells of workers of
+    """The facts that the status is assembled from. `waits` are the rows of status.waits, jobs first; `created` counts
+    the jobs that are being created; `granted` are the bytes per second of the running jobs; `stuck` says why a worker
+    cannot start; `raised` is the memory that pods get, when that is more than the spec says; `skew` tells of workers of
     another version, `held_by` of an older policy over the same store.
     """
 
@@ -233,6 +235,7 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
         "granted_bytes_per_second": facts.granted,
         "released": facts.released,
     }
+    # Without a scan, as after a restart, the figures of the last one stay.
     if facts.reading is not None and debt is not None:
         changes |= _from_reading(facts, facts.reading, debt)
     return CompactionPolicyStatus.model_validate({**dict(before), **changes})
@@ -249,7 +252,7 @@ def _count(facts: Facts) -> _Counts:
 
 
 def last_reason(step: JobStep) -> str:
-    """Why the job's last attempt ended."""
+    """Return the reason of the end of the job's last attempt, "" before the first."""
     return step.status.attempts[-1].reason if step.status.attempts else ""
 
 
@@ -298,13 +301,15 @@ def _conditions(facts: Facts, counts: _Counts, debt: Debt | None) -> Conditions:
 
 
 def _is_known(policy: CompactionPolicy) -> bool:
-    """Whether the status says how the policy stands with this spec."""
+    """Return whether the status says how the policy stands with this spec."""
     known = get_condition(policy.status.conditions, ConditionType.READY) is not None
     return known and policy.status.observed_generation == policy.metadata.generation
 
 
 def _going_on(facts: Facts, counts: _Counts, debt: Debt | None) -> tuple[str, str]:
-    """What the policy does, when nothing keeps it from that: the spec is carried out, jobs first, then what is left."""
+    """Return the reason and the message of what the policy does, when nothing keeps it from that: the spec is carried
+    out, jobs first, then what is left.
+    """
     reading, location = facts.reading, facts.policy.spec.store.location
     if reading is None or reading.generation != facts.policy.metadata.generation:
         return PolicyReason.SENSING, f"{location} has not been scanned with this spec yet"
@@ -331,8 +336,8 @@ def _waiting_count(counts: _Counts) -> str:
 
 
 def _stalled(facts: Facts, counts: _Counts) -> tuple[str, str] | None:
-    """What a person has to act on, if anything does not go on by itself: whatever else goes on meanwhile, because under
-    steady load something always does.
+    """Return what a person has to act on, if anything does not go on by itself: whatever else goes on meanwhile,
+    because under steady load something always does.
     """
     reading = facts.reading
     if facts.held_by:

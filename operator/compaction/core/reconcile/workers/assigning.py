@@ -45,7 +45,7 @@ seconds after it could have been tried again. Not earlier: Spark would be starte
 
 @dataclass(frozen=True, slots=True)
 class AssignmentResult:
-    """What scheduling came to. `waits` says what jobs wait for; `seconds` until it may change by itself.
+    """The result of scheduling. `waits` says what jobs wait for; `seconds` until it may change by itself.
 
     `likely` are the actions whose claim was not refused before: the others still wait, until theirs succeeds. `granted`
     are the bytes per second of the jobs that run then, `rates` what is left beside all actions; None without a limit.
@@ -147,8 +147,8 @@ class Assigner:
         return AssignmentResult((), (), (), waits, self.memory, None, said, demand, rates, idle=True)
 
     def _is_idle(self, schedule: Schedule, *, running: int) -> bool:
-        """Whether no other job could start soon: none that is ready or in its backoff has a slot to come, and what
-        follows from the output of the last job is planned, or was not for a minute.
+        """Return whether no other job could start soon: none that is ready or in its backoff has a slot to come, and
+        what follows from the output of the last job is planned, or was not for a minute.
         """
         spec, reading = self.policy.spec, self.snapshot.reading
         slots = self.snapshot.allowance.workers_within(spec.workers.max) * spec.workers.slots
@@ -170,8 +170,8 @@ class Assigner:
         return min(workers.max, -(-jobs // workers.slots))
 
     def _demand(self, running: int, ready: int, rates: Rates | None, *, started: int) -> LimitDemand:
-        """What the policy could use if it were alone. While launches are paused it wants no more workers than it has:
-        others would wait for nothing.
+        """Return what the policy could use if it were alone. While launches are paused it wants no more workers than it
+        has: others would wait for nothing.
         """
         limits, holds = self.policy.spec.limits, self._holds()
         own = None if limits.bytes_per_second is None else int(limits.bytes_per_second)
@@ -207,7 +207,7 @@ class Assigner:
         return Rates(limit, granted, share, coming=max(1, jobs - len(running)), ceiling=ceiling)
 
     def _may_run(self, running: int, rates: Rates | None) -> int:
-        """How many jobs may run at once now."""
+        """Return the number of jobs that may run at once now."""
         limit = self.policy.spec.limits.max_concurrent_jobs
         return limit if rates is None else min(limit, running + rates.room)
 
@@ -221,7 +221,9 @@ class Assigner:
     def _sound(
         self, queued: list[JobStep], running: list[JobStep], by_name: dict[str, JobStep], schedule: Schedule
     ) -> int:
-        """How many jobs that got no slot are worth a new worker: not those that could not claim their target lately."""
+        """Return the number of jobs without a slot that are worth a new worker: not those that could not claim their
+        target lately.
+        """
         given = {one.job for one in schedule.assignments}
         since = self.now.monotonic - LAUNCH_DESPITE_CLAIM
         doubtful = {name for name, problem in self.memory.claims.items() if problem.retry_at > since}
@@ -388,7 +390,9 @@ def raised(
 def _raises(
     held: ShareMemory, steps: Iterable[JobStep], rates: Rates, *, now: float, may_raise: bool
 ) -> tuple[tuple[RaiseShare, ...], ShareMemory]:
-    """What was decided before is written in any case, until the Lease shows it."""
+    """Return the raises of shares to write, and the memory with them: what was decided before is written in any case,
+    until the Lease shows it.
+    """
     running = {key: lease for key, lease in shares.running(steps).items() if key in held.held}
     before = [held.held[key].bytes_per_second for key in running]
     known = held.known_at is not None and held.known_at <= now

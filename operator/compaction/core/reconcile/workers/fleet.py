@@ -114,7 +114,7 @@ def _waits(found: Launching, process: WorkerProcess, memory: WorkerMemory, now: 
 
 
 def stuck(trouble: WorkerProcess | None) -> str:
-    """What a person has to act on, if a worker has been waiting for it for long enough; empty otherwise."""
+    """Say what a person has to act on, if a worker has been waiting for it for long enough; empty otherwise."""
     if trouble is None or trouble.trouble in PATIENT:
         return ""
     # An operator that is silent was given its time already.
@@ -164,8 +164,8 @@ def skew_announced(before: Conditions, after: Conditions) -> Iterable[Announce]:
 
 
 def skew_of(snapshot: PolicySnapshot) -> str:
-    """What to tell about the workers' versions; empty without a difference. The same for any number of workers, so that
-    the status is not written again for each that comes or goes.
+    """Say how the workers' versions differ; empty without a difference. The same for any number of workers, so that the
+    status is not written again for each that comes or goes.
     """
     versions = ", ".join(sorted({worker.version for worker in skewed(snapshot)}))
     if not versions:
@@ -240,7 +240,7 @@ def gone_workers(snapshot: PolicySnapshot) -> Mapping[str, GoneWorker]:
 
 
 def holding(snapshot: PolicySnapshot, launches: Iterable[str]) -> int:
-    """How many workers the policy has, of whatever kind: announced, on their way, or on their way out.
+    """Return the number of workers that the policy has, of whatever kind: announced, on their way, or on their way out.
 
     One that is silent for longer than its Lease, and of which the launcher knows nothing, is dead or soon finds out.
     """
@@ -398,7 +398,8 @@ def _next_look(snapshot: PolicySnapshot, launching: int) -> float | None:
 
 
 def settings_of(spec: CompactionPolicySpec) -> str:
-    """What a worker is started with and keeps to its end, as 4 hex digits. Idle time is no reason for another one.
+    """Return the settings that a worker is started with and keeps to its end, as 4 hex digits. Idle time is no reason
+    for another one.
 
     Names of Secrets belong to it: a worker sees those that it was started with, and could open no other store.
     """
@@ -467,7 +468,7 @@ def _next(spec: GrowingPod, before: int | None, killed: Iterable[int]) -> int:
 
 
 def raised(policy: CompactionPolicy, memory: WorkerMemory) -> Raised:
-    """What the status says of it."""
+    """Return the bytes of memory of pods that are more than the spec says, for the status."""
     workers = policy.spec.workers
     return Raised(_above(workers.driver, memory.driver_memory), _above(workers.executor, memory.executor_memory))
 

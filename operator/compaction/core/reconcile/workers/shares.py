@@ -40,7 +40,9 @@ Attempt = tuple[str, int]
 def noted(
     shares: ShareMemory, steps: Iterable[JobStep], snapshot: PolicySnapshot, *, lease_seconds: float
 ) -> ShareMemory:
-    """Who has a share now. `lease_seconds` is what attempts have that ended before this term."""
+    """Return the memory with the shares that attempts have now. `lease_seconds` is what attempts have that ended before
+    this term.
+    """
     now = snapshot.now.monotonic
     held: dict[Attempt, HeldShare] = {}
     for key, lease in running(steps).items():
@@ -103,7 +105,9 @@ Worded = tuple[WaitReason, str]
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What is known when a schedule was made. `rates` are given when they allow fewer jobs than the limit of jobs."""
+    """The state of the limits when a schedule was made. `rates` are given when they allow fewer jobs than the limit of
+    jobs.
+    """
 
     policy: CompactionPolicy
     allowance: Allowance
@@ -148,7 +152,7 @@ class Shortage:
         return WaitReason.WORKER_PENDING, f"{run}; {one.name} counts as one, and waits ({one.trouble}): {one.message}"
 
     def _bytes(self, rates: Rates) -> Worded:
-        """Which of the two limits it is: the policy's own, or what the operator's leaves it."""
+        """Say which of the two limits it is: the policy's own, or what the operator's leaves it."""
         own, grant = self.policy.spec.limits.bytes_per_second, self.allowance.bytes
         if grant is None or (own is not None and not Rates(int(own), rates.granted, rates.share).room):
             given, limit = format_bytes(rates.granted), format_bytes(rates.limit)
