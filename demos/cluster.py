@@ -249,7 +249,7 @@ class Succession:
     def happen(self, seen: DemoObservation) -> bool:
         """Kill the coordinator while a job runs that it has assigned. True when it has just happened."""
         running = any(job.status.state is JobState.IN_PROGRESS for job in seen.jobs)
-        leader = next((one for one in self.replicas.alive if one.name == seen.leader), None)
+        leader = next((item for item in self.replicas.alive if item.name == seen.leader), None)
         if self.killed or leader is None or not running:
             return False
         leader.send(signal.SIGKILL)

@@ -33,7 +33,7 @@ def find_leaks(
 ) -> list[str]:
     """The places where one of the secrets was found; `directory`: of the operator's and its workers' logs."""
     wanted = [secret.encode() for secret in secrets]
-    return [place for place, text in _places(cluster, directory, processes) if any(one in text for one in wanted)]
+    return [place for place, text in _places(cluster, directory, processes) if any(item in text for item in wanted)]
 
 
 def _places(cluster: DemoCluster, directory: Path, processes: Iterable[ProcessId]) -> Iterator[tuple[str, bytes]]:

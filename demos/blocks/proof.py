@@ -67,7 +67,7 @@ class StoreFacts:
 
 def look(store: BlockStore) -> StoreFacts:
     """The store as its index knows it. Raises DatabaseUnavailableError, DatabaseError."""
-    aside = frozenset(one.block.id for one in store.quarantined())
+    aside = frozenset(item.block.id for item in store.quarantined())
     return StoreFacts(store.live().blocks, aside, summary(store.index).blocks)
 
 
@@ -85,7 +85,7 @@ class Stray:
 
 def compare(store: BlockStore) -> Stray:
     """Objects at paths of blocks that are no live blocks, and live blocks that have no object."""
-    objects = {one.path for one in store.objects.list() if parse_block_path(one.path) is not None}
+    objects = {item.path for item in store.objects.list() if parse_block_path(item.path) is not None}
     blocks = {block.path for block in store.live().blocks}
     return Stray(tuple(sorted(objects - blocks)), tuple(sorted(blocks - objects)))
 
@@ -246,7 +246,7 @@ class BlockStory:
 
     @property
     def commits(self) -> list[datetime]:
-        return sorted(one.committed_at for one in self.receipts.values() if one.committed_at is not None)
+        return sorted(receipt.committed_at for receipt in self.receipts.values() if receipt.committed_at is not None)
 
 
 def checks(story: BlockStory) -> list[Check]:
@@ -294,7 +294,7 @@ def _written_meanwhile(story: BlockStory) -> Check:
     """In all of the pauses between commits together: a store that stands still would prove nothing."""
     commits = [moment.timestamp() for moment in story.commits]
     between = sum(commits[0] <= moment <= commits[-1] for moment in story.moments) if commits else 0
-    pauses = sum(any(first <= one < last for one in story.moments) for first, last in pairwise(commits))
+    pauses = sum(any(first <= moment < last for moment in story.moments) for first, last in pairwise(commits))
     return Check(
         "writers kept writing while blocks were merged",
         between > 0 and pauses > 1,
@@ -309,7 +309,9 @@ def read_amplification_of(seen: DemoObservation) -> float:
 
 
 def _receipts_agree(story: BlockStory) -> Check:
-    equal = [one for one in story.receipts.values() if BLOCKS.proves_equal(one) and one.fingerprint_before]
+    equal = [
+        receipt for receipt in story.receipts.values() if BLOCKS.proves_equal(receipt) and receipt.fingerprint_before
+    ]
     return Check(
         "every receipt shows equal fingerprints of its sources and outputs",
         bool(equal) and len(equal) == len(story.receipts),
@@ -346,10 +348,10 @@ def _no_debt(story: BlockStory) -> Check:
 def _damage_is_named(story: BlockStory) -> Check:
     policy = story.seen.policy
     named = policy.status.quarantined if policy is not None else ()
-    holds = [one.source for one in named] == [story.lost] and story.after.aside == {story.lost}
-    sources = {source for one in story.receipts.values() for source in one.sources}
+    holds = [item.source for item in named] == [story.lost] and story.after.aside == {story.lost}
+    sources = {source for receipt in story.receipts.values() for source in receipt.sources}
     holds = holds and story.lost not in sources
-    fact = "; ".join(f"{one.source}: {one.reason}" for one in named) or "not named"
+    fact = "; ".join(f"{item.source}: {item.reason}" for item in named) or "not named"
     return Check("the damaged block, and only it, is quarantined and named", holds, fact)
 
 
@@ -363,7 +365,7 @@ def _accident_did_no_harm(story: BlockStory) -> Check:
 
 
 def _nothing_waits(story: BlockStory) -> Check:
-    replaced = sum(len(one.sources) for one in story.receipts.values())
+    replaced = sum(len(receipt.sources) for receipt in story.receipts.values())
     return Check(
         "replaced blocks were deleted after their grace",
         story.after.tombstones == 0 and replaced > 0,

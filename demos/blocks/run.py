@@ -121,14 +121,14 @@ def receipts_table(jobs: Sequence[CompactionJob], receipts: Mapping[str, JobRece
         mine = [
             receipts[job.metadata.name] for job in jobs if job.spec.level == level and job.metadata.name in receipts
         ]
-        equal = sum(BLOCKS.proves_equal(one) for one in mine)
+        equal = sum(BLOCKS.proves_equal(item) for item in mine)
         table.add_row(
             f"L{level} -> L{level + 1}",
             str(len(mine)),
-            f"{sum(len(one.sources) for one in mine)} -> {sum(len(one.outputs) for one in mine)}",
-            str(sum(one.records for one in mine)),
-            format_bytes(sum(one.bytes_before for one in mine)),
-            format_bytes(sum(one.bytes_after for one in mine)),
+            f"{sum(len(item.sources) for item in mine)} -> {sum(len(item.outputs) for item in mine)}",
+            str(sum(item.records for item in mine)),
+            format_bytes(sum(item.bytes_before for item in mine)),
+            format_bytes(sum(item.bytes_after for item in mine)),
             Text(f"{equal} of {len(mine)} equal", style="green" if equal == len(mine) else "bold red"),
         )
     return table
@@ -291,7 +291,7 @@ class _Play:
 
     def _judge(self, seen: DemoObservation, before: StoreFacts, replicas: Replicas) -> bool:
         stage, cast, store = self.stage, self.cast, self.store
-        found = [one.path for one in find_orphans(store.objects, store.index, older_than=0).orphans]
+        found = [orphan.path for orphan in find_orphans(store.objects, store.index, older_than=0).orphans]
         collect_orphans(store.objects, store.index, now=store.now(), older_than=0)
         final = cast.prover.prove()
         stage.command(self.cluster, "get", "cpol,cjob,lease")

@@ -56,7 +56,7 @@ def stored(settings: EtcdSettings) -> StoredVersions:
         client.close()
     first, end = Keys(PREFIX).updates
     return StoredVersions(
-        sum(first <= one.key < end for one in pairs), sum(len(one.key) + len(one.value) for one in pairs)
+        sum(first <= pair.key < end for pair in pairs), sum(len(pair.key) + len(pair.value) for pair in pairs)
     )
 
 
@@ -97,18 +97,18 @@ class Author:
 
     def tell(self, node: Node) -> None:
         """A participant that starts reads the catalog and holds its partitions. Raises DemoError."""
-        for one in self.model.all():
-            _add(node, one)
+        for item in self.model.all():
+            _add(node, item)
         hold_partitions(node, self._tables)
 
     @property
     def _tables(self) -> list[int]:
         """Ids of the tables that stay."""
-        return [one.id for one in self.manager.latest.tables.values() if one.name in TABLES]
+        return [table.id for table in self.manager.latest.tables.values() if table.name in TABLES]
 
     def _register_index(self) -> None:
         self._run([nodes.index()])
-        self.index = next(one.id for one in self.manager.latest.indexes.values() if one.name == nodes.INDEX)
+        self.index = next(index.id for index in self.manager.latest.indexes.values() if index.name == nodes.INDEX)
         self._run([StartBuildingIndex(self.index)])
         self.nodes[0].act("start-index-build", indexId=self.index)
 
@@ -133,8 +133,8 @@ class Author:
         return recorded
 
 
-def _add(node: Node, one: Recorded) -> None:
-    node.act("add-version", version=one.version, activation=str(one.activation))
+def _add(node: Node, recorded: Recorded) -> None:
+    node.act("add-version", version=recorded.version, activation=str(recorded.activation))
 
 
 def hold_partitions(node: Node, tables: Sequence[int]) -> None:

@@ -184,17 +184,17 @@ def digest(catalog: Catalog) -> str:
         "version": catalog.version,
         "activation": catalog.activation_time,
         "default": catalog.default_zone_id,
-        "zones": [canonical.zone(one) for _, one in sorted(catalog.zones.items())],
-        "schemas": [[one.id, one.name] for _, one in sorted(catalog.schemas.items())],
-        "tables": [_table(one) for _, one in sorted(catalog.tables.items())],
-        "indexes": [canonical.index(one) for _, one in sorted(catalog.indexes.items())],
+        "zones": [canonical.zone(item) for _, item in sorted(catalog.zones.items())],
+        "schemas": [[item.id, item.name] for _, item in sorted(catalog.schemas.items())],
+        "tables": [_table(item) for _, item in sorted(catalog.tables.items())],
+        "indexes": [canonical.index(item) for _, item in sorted(catalog.indexes.items())],
     }
     return hashlib.sha256(canonical.text(seen).encode("ascii")).hexdigest()
 
 
-def _table(one: Table) -> list[object]:
-    keys = [one.id, one.name, one.schema_id, one.zone_id, one.pk_index_id, list(one.pk_column_ids)]
-    return [*keys, [canonical.column(each) for each in one.columns]]
+def _table(table: Table) -> list[object]:
+    keys = [table.id, table.name, table.schema_id, table.zone_id, table.pk_index_id, list(table.pk_column_ids)]
+    return [*keys, [canonical.column(each) for each in table.columns]]
 
 
 # Participants of the demo: reference participants as processes (`compactor catalogs serve`), driven over HTTP.

@@ -86,7 +86,7 @@ def needed_by(nodes: list[Node], model: Model) -> int:
     for node in nodes:
         report = node.report()
         times += [int(report["transactions"]), int(report["lowWatermark"])]
-        times += [int(one["minimum"]) for one in report["partitions"]]
+        times += [int(item["minimum"]) for item in report["partitions"]]
     versions = [model.active(at).version for at in times if at]
     return min(versions, default=model.all()[-1].version)
 
@@ -154,35 +154,35 @@ class CatalogProver:
         self.started += fresh
         self.readings += 1
         # A version that is read was recorded a moment later at most: what is not recorded yet is left to the next one.
-        recorded = [one for one in self.model.all() if one.version <= history.latest.version]
+        recorded = [item for item in self.model.all() if item.version <= history.latest.version]
         first = max(1, history.earliest.version)
         if not fresh and self.earliest[-1:] != [first]:
             self.earliest.append(first)
-        for one, end in zip(recorded, _ends(recorded), strict=True):
-            if one.version < first:
-                self._refuse(history, one, end)
+        for item, end in zip(recorded, _ends(recorded), strict=True):
+            if item.version < first:
+                self._refuse(history, item, end)
             else:
-                self._equal(history, one, end)
+                self._equal(history, item, end)
 
-    def _equal(self, history: CatalogHistory, one: Recorded, end: int) -> None:
-        for at in (one.activation, end):
+    def _equal(self, history: CatalogHistory, recorded: Recorded, end: int) -> None:
+        for at in (recorded.activation, end):
             try:
                 found = history.active(at)
             except CatalogNotFoundError as error:
-                self._differ(f"version {one.version} at {at}: {error}")
+                self._differ(f"version {recorded.version} at {at}: {error}")
                 continue
-            if found.version != one.version:
-                self._differ(f"at {at} version {found.version} is active, {one.version} was written")
-            elif at == one.activation and digest(found) != one.digest:
-                self._differ(f"version {one.version} has other descriptors than were written")
+            if found.version != recorded.version:
+                self._differ(f"at {at} version {found.version} is active, {recorded.version} was written")
+            elif at == recorded.activation and digest(found) != recorded.digest:
+                self._differ(f"version {recorded.version} has other descriptors than were written")
             else:
                 self.proven += 1
 
-    def _refuse(self, history: CatalogHistory, one: Recorded, end: int) -> None:
+    def _refuse(self, history: CatalogHistory, recorded: Recorded, end: int) -> None:
         reads: tuple[Callable[[], Catalog], ...] = (
-            partial(history.active, one.activation),
+            partial(history.active, recorded.activation),
             partial(history.active, end),
-            partial(history.catalog, one.version),
+            partial(history.catalog, recorded.version),
         )
         for read in reads:
             try:
@@ -190,7 +190,7 @@ class CatalogProver:
             except CatalogNotFoundError:
                 self.refused += 1
                 continue
-            self._differ(f"version {one.version} was cut, and version {found.version} is read in its place")
+            self._differ(f"version {recorded.version} was cut, and version {found.version} is read in its place")
 
     def _differ(self, what: str) -> None:
         self.wrong += 1
@@ -231,16 +231,16 @@ class CatalogStory:
     def steps(self) -> list[int]:
         """The versions that history must have begun with, in order, each once."""
         found: list[int] = []
-        for one in (*(each.scene.first for each in self.shown), self.first):
-            if found[-1:] != [one]:
-                found.append(one)
+        for item in (*(each.scene.first for each in self.shown), self.first):
+            if found[-1:] != [item]:
+                found.append(item)
         return found
 
 
 def checks(story: CatalogStory) -> list[Check]:
     """Everything the demo claims."""
     return [
-        *(_pin(one) for one in story.shown),
+        *(_pin(item) for item in story.shown),
         _not_one_further(story),
         _short(story),
         _equal(story.prover),
@@ -257,14 +257,14 @@ def checks(story: CatalogStory) -> list[Check]:
     ]
 
 
-def _pin(one: Shown) -> Check:
-    status, ended = one.status, one.status.compaction
+def _pin(shown: Shown) -> Check:
+    status, ended = shown.status, shown.status.compaction
     subject = f", {ended.subject}" if ended is not None and ended.subject else ""
-    fact = f"versions {status.earliest_version} to {status.latest_version} through {one.rounds} rounds{subject}"
-    if not one.holds:
+    fact = f"versions {status.earliest_version} to {status.latest_version} through {shown.rounds} rounds{subject}"
+    if not shown.holds:
         named = "nothing" if ended is None else f"{ended.reason} {ended.participant}"
-        fact = f"{fact}; {named} is named, and version {one.needed} is asked for"
-    return Check(f"{one.scene.title} is named, and holds version {one.scene.first}", one.holds, fact)
+        fact = f"{fact}; {named} is named, and version {shown.needed} is asked for"
+    return Check(f"{shown.scene.title} is named, and holds version {shown.scene.first}", shown.holds, fact)
 
 
 def _not_one_further(story: CatalogStory) -> Check:

@@ -88,10 +88,12 @@ def reader_line(prover: CatalogProver) -> str:
 def pins_table(story: CatalogStory) -> Table:
     """Each pin with its time, where history began, and what released it."""
     table = table_of(("PIN", "SUBJECT", "SINCE", "HISTORY BEGINS AT", "RELEASED BY"))
-    for one in story.shown:
-        ended = one.status.compaction
+    for item in story.shown:
+        ended = item.status.compaction
         subject = MISSING if ended is None else ended.subject or MISSING
-        table.add_row(one.scene.title, subject, _time(one.since), str(one.status.earliest_version), one.scene.released)
+        table.add_row(
+            item.scene.title, subject, _time(item.since), str(item.status.earliest_version), item.scene.released
+        )
     return table
 
 
@@ -228,10 +230,10 @@ class _Play:
                 scene.release()
             first = self.author.model.all()[-1].version - 1
             last = self._until(
-                lambda one: (
-                    one.status.earliest_version == first
-                    and one.status.compaction is not None
-                    and one.status.compaction.reason == Reason.NOTHING_TO_COMPACT
+                lambda item: (
+                    item.status.earliest_version == first
+                    and item.status.compaction is not None
+                    and item.status.compaction.reason == Reason.NOTHING_TO_COMPACT
                 ),
                 f"history begins at version {first}",
             )
@@ -279,14 +281,14 @@ class _Play:
 
     def _hold(self, scene: PinScene) -> Shown:
         """Wait until the pin is named, show it, and see it hold."""
-        seen = self._until(lambda one: shows(one.status, scene), f"{scene.title} holds version {scene.first}")
+        seen = self._until(lambda item: shows(item.status, scene), f"{scene.title} holds version {scene.first}")
         self.stage.command(self.cluster, "get", "ccat", NAME)
         self._why()
         ends = {_finished(seen)}
 
-        def held(one: CatalogCompaction) -> bool:
-            ends.add(_finished(one))
-            return len(ends) > HELD_ROUNDS or not shows(one.status, scene)
+        def held(compaction: CatalogCompaction) -> bool:
+            ends.add(_finished(compaction))
+            return len(ends) > HELD_ROUNDS or not shows(compaction.status, scene)
 
         seen = self._until(held, f"{scene.title} holds through {HELD_ROUNDS} rounds")
         needed = needed_by(self.servers.nodes, self.author.model)

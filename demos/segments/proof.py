@@ -153,7 +153,7 @@ def receipts_of(path: Path, jobs: Sequence[CompactionJob]) -> dict[str, JobRecei
 def commits_of(path: Path, jobs: Sequence[CompactionJob]) -> list[datetime]:
     """When jobs of one log were committed, in order."""
     receipts = receipts_of(path, jobs).values()
-    return sorted(one.committed_at for one in receipts if one.committed_at is not None)
+    return sorted(receipt.committed_at for receipt in receipts if receipt.committed_at is not None)
 
 
 # What the owners suffer on purpose: the leader is killed and comes back; a follower is down until the others have
@@ -293,8 +293,8 @@ def _compacted_while_written(story: LogStory, name: str) -> Check:
     """Writes were acknowledged in the pauses between commits: a log that stands still would prove nothing."""
     facts = story.members[name][1]
     commits = [moment.timestamp() for moment in story.commits(facts.path)]
-    pauses = sum(any(first <= one < last for one in story.moments) for first, last in pairwise(commits))
-    reclaimed = sum(one.bytes_reclaimed for one in story.receipts(facts.path).values())
+    pauses = sum(any(first <= moment < last for moment in story.moments) for first, last in pairwise(commits))
+    reclaimed = sum(receipt.bytes_reclaimed for receipt in story.receipts(facts.path).values())
     holds = pauses > 0 and reclaimed > 0 and not facts.unreadable
     fact = f"{len(commits)} commits, {reclaimed} bytes reclaimed, {len(facts.unreadable)} entries unreadable"
     return Check(f"{name}: its log was compacted while it was written", holds, fact)
@@ -311,9 +311,11 @@ def _reader_saw_it(reader: KeyReader) -> Check:
 
 def _leader_came_back(story: LogStory) -> Check:
     killed = story.losses.killed_at
-    moments = [] if killed is None else [one for one in story.moments if one > killed.timestamp()]
+    moments = [] if killed is None else [moment for moment in story.moments if moment > killed.timestamp()]
     commits = (
-        [] if killed is None else [one for one in story.commits(story.losses.owners.log_of(LEADER)) if one > killed]
+        []
+        if killed is None
+        else [commit for commit in story.commits(story.losses.owners.log_of(LEADER)) if commit > killed]
     )
     return Check(
         f"the owner {LEADER} was killed, came back, and its log was compacted again",
@@ -360,7 +362,7 @@ def _same_content(story: LogStory) -> Check:
 
 def _reclaimed(story: LogStory) -> Check:
     reclaimed = story.before.disk_bytes - story.after.disk_bytes
-    claimed = sum(one.bytes_reclaimed for one in story.receipts(story.before.path).values())
+    claimed = sum(receipt.bytes_reclaimed for receipt in story.receipts(story.before.path).values())
     return Check(
         f"{story.before.path.name}: disk space came back, as much as the receipts say",
         reclaimed > 0 and reclaimed == claimed,

@@ -71,7 +71,9 @@ class LogScene:
 
     def store_line(self) -> str:
         """See `Scene`."""
-        shown = ", ".join(f"{one.name} {one.entries} entries in {one.segments}" for one in self.statuses.values())
+        shown = ", ".join(
+            f"{status.name} {status.entries} entries in {status.segments}" for status in self.statuses.values()
+        )
         return f"{self.changes} changes acknowledged; needed entries and segments: {shown}"
 
     def store_table(self) -> Table:
@@ -93,13 +95,13 @@ def receipts_table(story: LogStory) -> Table:
     table = table_of(("LOG", "RECEIPTS", "GROUPS", "SOURCES", "ENTRIES", "BEFORE", "AFTER", "SHA-256 BEFORE = AFTER"))
     for facts in _logs(story):
         mine = list(story.receipts(facts.path).values())
-        rewrites = [one for one in mine if one.groups_committed]
-        equal = sum(one.fingerprint_before == one.fingerprint_after != "" for one in rewrites)
+        rewrites = [item for item in mine if item.groups_committed]
+        equal = sum(rewrite.fingerprint_before == rewrite.fingerprint_after != "" for rewrite in rewrites)
         table.add_row(
             facts.path.name,
             str(len(mine)),
             f"{_sum(mine, 'groups_committed')} of {_sum(mine, 'groups')}",
-            str(sum(len(one.sources) for one in mine)),
+            str(sum(len(item.sources) for item in mine)),
             str(_sum(mine, "records")),
             format_bytes(_sum(mine, "bytes_before")),
             format_bytes(_sum(mine, "bytes_after")),
@@ -112,7 +114,7 @@ def proof_table(story: LogStory) -> Table:
     """By log: what can be read of it at the end, and what it costs."""
     table = table_of(("LOG", "CONTENT", "IN SEGMENTS", "SEGMENTS", "DISK", "RECLAIMED"))
     for facts in _logs(story):
-        comparison = next((one for one, other in story.members.values() if other is facts), None)
+        comparison = next((item for item, other in story.members.values() if other is facts), None)
         same = not comparison.different if comparison is not None else facts.fingerprint == story.before.fingerprint
         table.add_row(
             facts.path.name,
@@ -130,7 +132,7 @@ def _logs(story: LogStory) -> list[MeasuredLog]:
 
 
 def _sum(receipts: Sequence[JobReceipt], name: str) -> int:
-    return sum(getattr(one, name) for one in receipts)
+    return sum(getattr(receipt, name) for receipt in receipts)
 
 
 # The demo of segment logs from beginning to end.

@@ -111,7 +111,7 @@ class LeftOver:
 
 def left_over(area: Area, compacted: Iterable[str]) -> LeftOver:
     """`compacted`: tokens that became part of a base. Raises CompactionError."""
-    stored = {one.path for one in area.ranges.stored()}
+    stored = {item.path for item in area.ranges.stored()}
     with_rows = tuple(token for token in compacted if area.tokens.has_rows(token))
     return LeftOver(with_rows, tuple(sorted(stored - reachable(area))))
 
@@ -272,7 +272,7 @@ class StagingStory:
     @property
     def swaps(self) -> list[datetime]:
         """When bases were swapped."""
-        return sorted(one.committed_at for one in self.receipts.values() if one.committed_at is not None)
+        return sorted(receipt.committed_at for receipt in self.receipts.values() if receipt.committed_at is not None)
 
     def receipts_of(self, branch: str) -> list[JobReceipt]:
         """Of the jobs of a branch."""
@@ -309,10 +309,10 @@ def checks(story: StagingStory) -> list[Check]:
 
 def _same_content(story: StagingStory, name: str) -> Check:
     model, read = story.writers[name].model, story.final.get(name, ())
-    records = sum(one.records for one in read)
-    holds = bool(read) and all(one.exact and not one.different for one in read) and records == model.records
+    records = sum(item.records for item in read)
+    holds = bool(read) and all(item.exact and not item.different for item in read) and records == model.records
     fact = f"{records} records after {model.acknowledged} changes"
-    wrong = next((one.difference() for one in read if one.different), "")
+    wrong = next((item.difference() for item in read if item.different), "")
     return Check(f"{name}: it shows what its writer was acknowledged", holds, f"{fact}; {wrong}" if wrong else fact)
 
 
@@ -335,7 +335,7 @@ def _written_meanwhile(story: StagingStory) -> Check:
         for name, writer in story.writers.items()
     }
     moments = [moment for writer in story.writers.values() for moment in writer.moments]
-    pauses = sum(any(first <= one < last for one in moments) for first, last in pairwise(swaps))
+    pauses = sum(any(first <= moment < last for moment in moments) for first, last in pairwise(swaps))
     return Check(
         "all writers kept writing while branches were compacted",
         pauses > 1 and all(during.values()),
@@ -380,7 +380,7 @@ def _listing_steps_over_little(story: StagingStory) -> Check:
 
 def _receipts_agree(story: StagingStory) -> Check:
     receipts = story.receipts.values()
-    equal = sum(STAGING.proves_equal(one) and bool(one.fingerprint_before) for one in receipts)
+    equal = sum(STAGING.proves_equal(receipt) and bool(receipt.fingerprint_before) for receipt in receipts)
     return Check(
         "every receipt shows equal fingerprints of what was staged and what was written",
         0 < equal == len(receipts),
@@ -391,7 +391,7 @@ def _receipts_agree(story: StagingStory) -> Check:
 def _only_touched_ranges(story: StagingStory) -> Check:
     """The changes of `EXPERIMENT` are below `tables/`: a tenth of the records."""
     receipts = story.receipts_of(EXPERIMENT.name)
-    most = max((one.records for one in receipts), default=0)
+    most = max((receipt.records for receipt in receipts), default=0)
     shown = story.writers[EXPERIMENT.name].model.records
     return Check(
         "only touched ranges were written",
@@ -426,7 +426,9 @@ def _damage_is_named(story: StagingStory) -> Check:
 def _restored(story: StagingStory) -> Check:
     receipts = story.receipts_of(DAMAGED.name)
     since = [
-        one for one in receipts if story.restored and one.committed_at is not None and one.committed_at > story.restored
+        receipt
+        for receipt in receipts
+        if story.restored and receipt.committed_at is not None and receipt.committed_at > story.restored
     ]
     others = [name for name in story.writers if name not in (DAMAGED.name, COMMITTED.name)]
     meanwhile = all(story.receipts_of(name) for name in others)
@@ -466,7 +468,7 @@ def _nothing_is_due(story: StagingStory) -> Check:
 
 
 def _nothing_is_left(story: StagingStory) -> Check:
-    compacted = sum(len(one.sources) for one in story.receipts.values())
+    compacted = sum(len(receipt.sources) for receipt in story.receipts.values())
     return Check(
         "compacted tokens and replaced ranges were deleted after their grace",
         compacted > 0 and story.left.none,

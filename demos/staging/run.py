@@ -130,13 +130,13 @@ def receipts_table(story: StagingStory) -> Table:
     table = table_of(("BRANCH", "RECEIPTS", "TOKENS", "RANGES", "RECORDS", "FINGERPRINTS BEFORE = AFTER"))
     for name in story.writers:
         mine = story.receipts_of(name)
-        equal = sum(STAGING.proves_equal(one) for one in mine)
+        equal = sum(STAGING.proves_equal(item) for item in mine)
         table.add_row(
             name,
             str(len(mine)),
-            str(sum(len(one.sources) for one in mine)),
-            str(sum(len(one.outputs) for one in mine)),
-            str(sum(one.records for one in mine)),
+            str(sum(len(item.sources) for item in mine)),
+            str(sum(len(item.outputs) for item in mine)),
+            str(sum(item.records for item in mine)),
             Text(f"{equal} of {len(mine)} equal", style="green" if equal == len(mine) else "bold red"),
         )
     return table
@@ -147,7 +147,7 @@ def proof_table(story: StagingStory) -> Table:
     table = table_of(("BRANCH", "RECORDS", "CONTENT", "CHANGES", "COMMITS", "TOMBSTONES", "SEALED TOKENS"))
     for name, writer in story.writers.items():
         before, after, read = story.before[name], story.after[name], story.final.get(name, ())
-        equal = bool(read) and not any(one.different for one in read)
+        equal = bool(read) and not any(item.different for item in read)
         table.add_row(
             name,
             str(writer.model.records),
@@ -189,7 +189,7 @@ class StagingCast:
                 Brancher(area).create(branch.name, COMMITTED.name)
             model = BranchModel(branch.name, np.full(TOTAL, FIRST_VERSION, np.uint32))
             writers[branch.name] = BranchWriter(area, branch, model, seed=SEED + number)
-        return cls(area, writers, StagingProver(area, {name: one.model for name, one in writers.items()}))
+        return cls(area, writers, StagingProver(area, {name: item.model for name, item in writers.items()}))
 
     def begin(self, *, purged: int = PURGED) -> None:
         """The backlog: deletions below `logs/` on the branch that purges, a few changes on the others, and a range of
@@ -208,8 +208,8 @@ class StagingCast:
         area = self.area
         head = area.references.commit(DAMAGED.name).meta_range_id
         base = area.references.commit(f"{DAMAGED.name}~1").meta_range_id
-        shared = {one.id for one in area.ranges.ranges(base)}
-        own = [one.id for one in area.ranges.ranges(head, key_of(LOGS)) if one.id not in shared]
+        shared = {item.id for item in area.ranges.ranges(base)}
+        own = [item.id for item in area.ranges.ranges(head, key_of(LOGS)) if item.id not in shared]
         if not own:
             raise DemoError(f"branch {DAMAGED.name} has no range of its own")
         self.damaged = own[-1]
@@ -370,7 +370,7 @@ class _Play:
         if self.restored is not None:
             return
         damage = self.cast.damaged
-        said = (one.message for job in seen.jobs for one in job.status.attempts)
+        said = (attempt.message for job in seen.jobs for attempt in job.status.attempts)
         self.named = next((message for message in said if damage in message), "")
         others = any(job.status.state is JobState.SUCCEEDED for job in seen.jobs)
         if self.named and others and self.cast.prover.refused:
@@ -390,7 +390,7 @@ class _Play:
             status.active == status.queued == 0
             and status.last_sense_time is not None
             and status.last_sense_time >= max(ends)
-            and not any(due(one) for one in facts.values())
+            and not any(due(fact) for fact in facts.values())
             and self._left(seen).none
         )
 

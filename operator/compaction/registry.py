@@ -34,7 +34,7 @@ def register(kind: Kind) -> None:
     global KINDS
     if kind in KINDS:
         return
-    known = {reason: fate for one in KINDS for reason, fate in one.fates.items()} | dict(FATES)
+    known = {reason: fate for kind in KINDS for reason, fate in kind.fates.items()} | dict(FATES)
     for reason, fate in kind.fates.items():
         if known.get(reason, fate) is not fate:
             raise ValueError(

@@ -196,4 +196,4 @@ def _ready(node: RunningNode) -> bool:
     if not (answer.ok and account.ok):
         return False
     conditions = answer.json().get("status", {}).get("conditions", [])
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

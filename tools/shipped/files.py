@@ -71,7 +71,7 @@ def table() -> str:
     metrics = Metrics()
     metrics.watched("CompactionPolicy")
     rows = []
-    for family, labels in sorted(_families(metrics), key=lambda one: one[0].name):
+    for family, labels in sorted(_families(metrics), key=lambda family: family[0].name):
         name = family.name + _ENDINGS.get(family.type, "")
         rows.append(f"| `{name}` | {family.type} | {', '.join(labels)} | {family.documentation} |")
     return "\n".join(["| metric | type | labels | meaning |", "|---|---|---|---|", *rows, ""])
@@ -156,7 +156,7 @@ def write_files(root: Path, files: Iterable[ShippedFile]) -> list[Path]:
 
 def _differing(root: Path, files: Iterable[ShippedFile]) -> dict[Path, str]:
     """The texts of those that differ: made once, because kustomize takes its time."""
-    return {one.path: text for one in files if (text := one.text(root)) != _present(root / one.path)}
+    return {file.path: text for file in files if (text := file.text(root)) != _present(root / file.path)}
 
 
 def install(kubectl: Path, root: Path) -> str:

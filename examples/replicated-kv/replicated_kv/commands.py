@@ -68,9 +68,9 @@ def member(
     segment_entries: int,
 ) -> None:
     """Run member NAME until it receives SIGTERM or SIGINT."""
-    for one in (name, leader):
-        if one not in members:
-            raise KeyValueError(f"{one} is not one of the members {', '.join(members)}")
+    for item in (name, leader):
+        if item not in members:
+            raise KeyValueError(f"{item} is not one of the members {', '.join(members)}")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     limits = Limits(snapshot_every=snapshot_every, wal_bytes=wal_bytes, segment_entries=segment_entries)
     running = Member(name, members, directory, term=term, leader=leader, limits=limits)
@@ -155,7 +155,7 @@ def load(members: Members, seconds: float, keys: int, value_bytes: int, pause: f
     click.echo(f"{workload.written} changes of {keys} keys acknowledged, the last one is entry {workload.last_index}")
     with Client(members) as client:
         found = [workload.compare(client, name) for name in members]
-    for one in found:
-        click.echo(f"{one.member}: {one.keys} keys, {len(one.different)} differ")
+    for item in found:
+        click.echo(f"{item.member}: {item.keys} keys, {len(item.different)} differ")
     if wrong := difference(found):
         raise KeyValueError(wrong)

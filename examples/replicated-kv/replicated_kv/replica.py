@@ -162,7 +162,7 @@ class Replica:
         """
         entries = [entry for entry in entries if entry.index > self.snapshot_index]
         held = {entry.index: entry.term for entry in self.log.read(entry.index for entry in entries)}
-        missing = next((place for place, one in enumerate(entries) if held.get(one.index) != one.term), None)
+        missing = next((place for place, item in enumerate(entries) if held.get(item.index) != item.term), None)
         if missing is None:
             # All of it is there, but may not be durable yet. Acknowledgements come in the order of the writes.
             return self._appended

@@ -137,7 +137,7 @@ class Workload:
 def difference(comparisons: Sequence[Comparison]) -> str:
     """What is wrong, in a sentence; empty when nothing is."""
     return "; ".join(
-        f"{one.member}: {len(one.different)} keys differ ({', '.join(one.different[:REMEMBERED])})"
-        for one in comparisons
-        if one.different
+        f"{comparison.member}: {len(comparison.different)} keys differ ({', '.join(comparison.different[:REMEMBERED])})"
+        for comparison in comparisons
+        if comparison.different
     )

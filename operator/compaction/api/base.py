@@ -90,9 +90,9 @@ class Documented(BaseModel):
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
     """The docstrings of the attributes of a model and of the models that it inherits from, by attribute."""
     found: dict[str, str] = {}
-    for one in reversed(model.__mro__):
-        if issubclass(one, Documented) and one is not Documented:
-            found |= _of_module(one.__module__).get(one.__qualname__, {})
+    for item in reversed(model.__mro__):
+        if issubclass(item, Documented) and item is not Documented:
+            found |= _of_module(item.__module__).get(item.__qualname__, {})
     return found
 
 
@@ -100,7 +100,7 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
 def _of_module(name: str) -> Mapping[str, Mapping[str, str]]:
     """Docstrings of attributes by the qualified name of their class."""
     tree = ast.parse(inspect.getsource(sys.modules[name]))
-    return {qualified: dict(_of_class(one)) for qualified, one in _classes(tree, "")}
+    return {qualified: dict(_of_class(item)) for qualified, item in _classes(tree, "")}
 
 
 def _classes(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:

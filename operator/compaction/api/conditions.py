@@ -40,7 +40,7 @@ Conditions = tuple[Condition, ...]
 
 def get_condition(conditions: Iterable[Condition], condition_type: str) -> Condition | None:
     """The condition of that type, or None."""
-    return next((one for one in conditions if one.type == condition_type), None)
+    return next((condition for condition in conditions if condition.type == condition_type), None)
 
 
 def is_true(conditions: Iterable[Condition], condition_type: str) -> bool:
@@ -75,12 +75,12 @@ def set_condition(
     )
     if before is None:
         return (*old, after)
-    return tuple(after if one.type == type else one for one in old)
+    return tuple(after if item.type == type else item for item in old)
 
 
 def remove_condition(conditions: Iterable[Condition], condition_type: str) -> Conditions:
     """The conditions without that one."""
-    return tuple(one for one in conditions if one.type != condition_type)
+    return tuple(condition for condition in conditions if condition.type != condition_type)
 
 
 def set_ready(

@@ -56,8 +56,8 @@ def add_member(store: StoreMember) -> None:
 
 
 def _check_free(store: StoreMember) -> None:
-    stores = {name for one in STORES for name in (one.name, one.member)}
-    jobs = {name for one in job_members() for name in (one.name, one.member)}
+    stores = {name for store in STORES for name in (store.name, store.member)}
+    jobs = {name for member in job_members() for name in (member.name, member.member)}
     taken = stores & {store.name, store.member} | jobs & {name for job in store.jobs for name in (job.name, job.member)}
     if taken:
         raise ValueError(f"kind of store {store.name}: another kind has {', '.join(sorted(taken))} already")

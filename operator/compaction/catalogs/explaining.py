@@ -259,7 +259,7 @@ def explain_catalog(catalog: CatalogCompaction, leases: Sequence[Lease] | None, 
     for process, ended in ((Process.COMPACTION, status.compaction), (Process.PROPAGATION, status.propagation)):
         _explain_process(builder, process, ended, ready.reason if ready is not None else "")
     _explain_round(builder, status)
-    builder.state(*(participant_sentence(builder, one) for one in status.participants))
+    builder.state(*(participant_sentence(builder, participant) for participant in status.participants))
     _explain_next(builder, catalog, leases)
     if meta.is_deleting:
         builder.state("It is being deleted: no round begins, the log is not changed.")
@@ -336,32 +336,32 @@ def _explain_round(builder: ExplanationBuilder, status: CatalogCompactionStatus)
         builder.state(f"The minimum that was propagated last is {format_timestamp(status.propagated_minimum.time)}.")
 
 
-def participant_sentence(builder: ExplanationBuilder, one: ParticipantStatus) -> str:
+def participant_sentence(builder: ExplanationBuilder, status: ParticipantStatus) -> str:
     """Say what one participant reported in the last round."""
-    if one.reason != ANSWERED:
-        meaning = meaning_of(CATALOG_WORDS, one.reason)
-        return f"Participant {one.name}: {one.reason}. {one.message or meaning.says}"
-    cause = CAUSE_WORDS.get(one.cause, one.cause)
-    if one.minimum is not None:
-        about = f" of {one.subject}" if one.subject and one.cause != Cause.LOW_WATERMARK else ""
-        needs = f"needs the catalog from {format_timestamp(one.minimum)} on, for {cause}{about}"
+    if status.reason != ANSWERED:
+        meaning = meaning_of(CATALOG_WORDS, status.reason)
+        return f"Participant {status.name}: {status.reason}. {status.message or meaning.says}"
+    cause = CAUSE_WORDS.get(status.cause, status.cause)
+    if status.minimum is not None:
+        about = f" of {status.subject}" if status.subject and status.cause != Cause.LOW_WATERMARK else ""
+        needs = f"needs the catalog from {format_timestamp(status.minimum)} on, for {cause}{about}"
     else:
-        about = f" ({one.subject})" if one.subject else ""
+        about = f" ({status.subject})" if status.subject else ""
         needs = f"has not said from when on it needs the catalog, because {cause}{about}"
     details = [
-        f"oldest transaction {builder.age(one.oldest_transaction)} old" if one.oldest_transaction else "",
-        _partitions(one),
-        f"last checkpoint {builder.age(one.checkpoint)} ago" if one.checkpoint else "",
-        plural(one.index_builds, "index build") if one.index_builds else "",
-        plural(one.rebalances, "rebalance") if one.rebalances else "",
-        _clock(one.clock_skew_milliseconds),
+        f"oldest transaction {builder.age(status.oldest_transaction)} old" if status.oldest_transaction else "",
+        _partitions(status),
+        f"last checkpoint {builder.age(status.checkpoint)} ago" if status.checkpoint else "",
+        plural(status.index_builds, "index build") if status.index_builds else "",
+        plural(status.rebalances, "rebalance") if status.rebalances else "",
+        _clock(status.clock_skew_milliseconds),
     ]
-    return f"Participant {one.name} {needs}; {', '.join(filter(None, details))}."
+    return f"Participant {status.name} {needs}; {', '.join(filter(None, details))}."
 
 
-def _partitions(one: ParticipantStatus) -> str:
-    undefined = f" ({one.undefined_partitions} without a published minimum)" if one.undefined_partitions else ""
-    return plural(one.partitions, "partition") + undefined
+def _partitions(status: ParticipantStatus) -> str:
+    undefined = f" ({status.undefined_partitions} without a published minimum)" if status.undefined_partitions else ""
+    return plural(status.partitions, "partition") + undefined
 
 
 def _clock(skew: int) -> str:

@@ -117,7 +117,7 @@ def open_catalog(
 def _commands(given: Sequence[CatalogCommand]) -> list[CatalogCommand]:
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise CatalogArgumentError(f"{given!r:.80} is no list of commands")
-    for one in given:
-        if not callable(getattr(one, "entries", None)):
-            raise CatalogArgumentError(f"{one!r:.80} is no command, such as CreateTable")
+    for item in given:
+        if not callable(getattr(item, "entries", None)):
+            raise CatalogArgumentError(f"{item!r:.80} is no command, such as CreateTable")
     return list(given)

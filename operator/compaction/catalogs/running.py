@@ -40,7 +40,7 @@ class FilePlaces:
 
     async def participants(self, namespace: str, spec: CatalogCompactionSpec) -> tuple[ParticipantAddress, ...]:
         """See `Places`. What labels select is refused where the file is read."""
-        return tuple(sorted(named_participants(spec), key=lambda one: one.name))
+        return tuple(sorted(named_participants(spec), key=lambda participant: participant.name))
 
     async def credentials(self, key: CacheKey, spec: CatalogCompactionSpec) -> Credentials:
         """See `Places`."""
@@ -144,7 +144,7 @@ class LocalCatalog:
             await asyncio.sleep(seconds)
             return (), running
         ended, running = await asyncio.wait(running, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        return tuple(one.result() for one in ended), running
+        return tuple(item.result() for item in ended), running
 
     def _take_changes(self) -> None:
         wanted = self._reread()

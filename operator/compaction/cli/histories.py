@@ -163,13 +163,13 @@ class Fields:
     def many(self, name: str) -> list[bytes]:
         """A list of bytes, each as in `data`; empty when it is not there."""
         if name + BASE64 in self.given:
-            return [bytes_of_base64(one, name + BASE64) for one in self.items(name + BASE64)]
-        return [Fields({name: one}, self.what).data(name) for one in self.items(name)]
+            return [bytes_of_base64(item, name + BASE64) for item in self.items(name + BASE64)]
+        return [Fields({name: item}, self.what).data(name) for item in self.items(name)]
 
     def objects(self, name: str) -> list[Mapping[str, Any]]:
         """A list of objects; empty when it is not there."""
         found = self.items(name)
-        if not all(isinstance(one, dict) for one in found):
+        if not all(isinstance(item, dict) for item in found):
             raise RecordTextError(f'"{name}" of {self.what} is a list of objects')
         return found
 

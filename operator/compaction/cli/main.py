@@ -41,7 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "List quarantined sources; release them.",
     ),
     "run": ("compaction.cli.local.run:command", "Compact the store of a policy file, without Kubernetes."),
-    **{one.name: (one.door.name, one.help) for one in commands()},
+    **{command.name: (command.door.name, command.help) for command in commands()},
     "catalogs": ("compaction.catalogs.cli.commands:group", "Work with versioned catalogs and their update logs."),
     "operator": ("compaction.cli.cluster.operator:command", "Run one replica of the operator."),
     "worker": ("compaction.cli.cluster.worker:command", "Run one Spark worker (started by the operator)."),

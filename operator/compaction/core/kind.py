@@ -201,7 +201,7 @@ class Kind(ABC):
         """
 
     @abstractmethod
-    def overlap(self, one: StoreSpec, other: StoreSpec, *, same_namespace: bool) -> bool:
+    def overlap(self, spec: StoreSpec, other: StoreSpec, *, same_namespace: bool) -> bool:
         """Return whether two stores of this kind may hold the same source."""
 
     def secrets(self, store: StoreSpec) -> StoreSecrets:

@@ -181,7 +181,7 @@ def job_leases(bodies: Iterable[Obj], observer: LeaseObserver[Uid], now: float) 
 def owner_job(body: Obj) -> Uid:
     """The uid of the job that a Lease was made for; "" for a Lease of anything else."""
     owners = body["metadata"].get("ownerReferences") or ()
-    return next((str(one.get("uid", "")) for one in owners if one.get("kind") == JOB_KIND), "")
+    return next((str(owner.get("uid", "")) for owner in owners if owner.get("kind") == JOB_KIND), "")
 
 
 def is_lease_of(lease: Obj, job: Obj) -> bool:
@@ -270,7 +270,7 @@ class _Places:
     def near(self, places: Iterable[str]) -> set[CacheKey]:
         found: set[CacheKey] = set()
         for place in places:
-            found.update(self._inside.get(place, ()), *(self._at.get(one, ()) for one in (place, *_around(place))))
+            found.update(self._inside.get(place, ()), *(self._at.get(item, ()) for item in (place, *_around(place))))
         return found
 
 

@@ -64,8 +64,8 @@ class Seen:
             self.policy is other.policy
             and len(self.jobs) == len(other.jobs)
             and len(self.leases) == len(other.leases)
-            and all(one is two for one, two in zip(self.jobs, other.jobs, strict=True))
-            and all(one is two for one, two in zip(self.leases, other.leases, strict=True))
+            and all(item is two for item, two in zip(self.jobs, other.jobs, strict=True))
+            and all(item is two for item, two in zip(self.leases, other.leases, strict=True))
             and self.workers == other.workers
             and self.allowance == other.allowance
             and self.held_by == other.held_by

@@ -74,7 +74,7 @@ class TenantTable:
         """As the package has it."""
         found = yaml.safe_load((resources.files("compaction.local") / "tenants.yaml").read_text())
         usual = found["usual"]
-        return cls(_object(COMPACTION_POLICIES, usual), tuple(_attempt(one, usual) for one in found["attempts"]))
+        return cls(_object(COMPACTION_POLICIES, usual), tuple(_attempt(item, usual) for item in found["attempts"]))
 
 
 def _attempt(document: Mapping[str, Any], usual: Mapping[str, Any]) -> TenantAttempt:
@@ -144,8 +144,8 @@ class TenantsDrill:
             self._as(worker) as of_worker,
         ):
             self.tell(f"{len(attempts)} attempts of a tenant, {len(OF_WORKERS) + 1} of a worker, nothing is kept")
-            checks = [await self._attempt(tenant, one) for one in attempts]
-            checks += [await self._attempt(of_worker, one) for one in OF_WORKERS]
+            checks = [await self._attempt(tenant, attempt) for attempt in attempts]
+            checks += [await self._attempt(of_worker, worker) for worker in OF_WORKERS]
             return (*checks, await self._lead(own, of_worker))
 
     @asynccontextmanager

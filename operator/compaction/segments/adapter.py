@@ -173,13 +173,13 @@ class SegmentLogsAdapter:
                 for group in log.plan.groups
             ),
             obsolete=tuple(
-                ObsoleteSource(one.name, log.identities[one.name], one.bytes) for one in log.plan.unreferenced
+                ObsoleteSource(item.name, log.identities[item.name], item.bytes) for item in log.plan.unreferenced
             ),
             debt_bytes=log.bytes,
             debt_sources=log.segments,
             sensed_at=started,
             oldest_debt_at=log.oldest_debt_at,
-            left_alone=tuple(_left_alone(one.name, one.reason) for one in log.plan.left_alone),
+            left_alone=tuple(_left_alone(item.name, item.reason) for item in log.plan.left_alone),
         )
 
     def _sweep_in(self, result: SenseResult) -> float | None:

@@ -94,7 +94,7 @@ class SegmentLogsKind(Kind):
             path=job.target,
             snapshot_index=int(job.base_version or 0),
             groups=tuple(SegmentGroup(segments=group.sources) for group in job.groups),
-            obsolete=tuple(one.name for one in job.obsolete),
+            obsolete=tuple(item.name for item in job.obsolete),
         )
         return Work(SEGMENT_REWRITE, JobSources(segment_log=sources), self.parameters(store))
 
@@ -118,11 +118,11 @@ class SegmentLogsKind(Kind):
         """See `Kind`."""
         return (f"logs:{plain_path(_logs(store).root)}".rstrip("/"),)
 
-    def overlap(self, one: StoreSpec, other: StoreSpec, *, same_namespace: bool) -> bool:
+    def overlap(self, spec: StoreSpec, other: StoreSpec, *, same_namespace: bool) -> bool:
         """See `Kind`. The operator reads both where it runs, so the same path is the same directory whatever volumes
         workers mount.
         """
-        outside, inside = _logs(one), _logs(other)
+        outside, inside = _logs(spec), _logs(other)
         below = relative_to(outside.root, inside.root)
         if below is None:
             outside, inside = inside, outside

@@ -123,10 +123,10 @@ class AllowedAccounts:
 
     def __init__(self, written: Collection[str]) -> None:
         """Raises IngestConfigError."""
-        for one in written:
-            namespace, slash, name = one.partition("/")
+        for item in written:
+            namespace, slash, name = item.partition("/")
             if not slash or not _PART.fullmatch(namespace) or not (name == "*" or _PART.fullmatch(name)):
-                raise IngestConfigError(f"{one[:200]!r}: a service account is NAMESPACE/NAME, or NAMESPACE/* for all")
+                raise IngestConfigError(f"{item[:200]!r}: a service account is NAMESPACE/NAME, or NAMESPACE/* for all")
         self._written = frozenset(written)
 
     def has(self, user: str) -> bool:
@@ -254,7 +254,7 @@ class AccessRules:
             raise IngestConfigError(f"{path}: write one line `principal: [{noun}, ...]` for each principal")
         rules: dict[str, frozenset[str]] = {}
         for name, wanted in document.items():
-            texts = isinstance(wanted, list) and all(isinstance(one, str) and one for one in wanted)
+            texts = isinstance(wanted, list) and all(isinstance(item, str) and item for item in wanted)
             if not isinstance(name, str) or not texts:
                 raise IngestConfigError(f'{path}: {name}: its {nouns} are no list of texts, such as [acme] or ["*"]')
             rules[name] = frozenset(wanted)

@@ -155,6 +155,6 @@ def bad_request(message: str) -> RequestRefusedError:
 
 def _wrong(error: ValidationError) -> str:
     found = error.errors(include_input=False, include_url=False, include_context=False)
-    lines = [": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"]))) for one in found[:_SHOWN_ERRORS]]
+    lines = [": ".join(filter(None, (".".join(map(str, item["loc"])), item["msg"]))) for item in found[:_SHOWN_ERRORS]]
     more = f" (and {len(found) - _SHOWN_ERRORS} more)" if len(found) > _SHOWN_ERRORS else ""
     return printable(cut("; ".join(lines), 1000)) + more

@@ -253,7 +253,7 @@ class TlsFiles:
             found = [os.stat(path) for path in (self.certificate, self.key)]
         except OSError:
             return ()
-        return tuple((one.st_ino, one.st_mtime_ns) for one in found)
+        return tuple((item.st_ino, item.st_mtime_ns) for item in found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,9 @@ class ClosingConnector(aiohttp.TCPConnector):
         await super().close(abort_ssl=abort_ssl)
         if await self._closed_within(SETTLE_SECONDS):
             return
-        for one in self._sockets:
+        for item in self._sockets:
             with contextlib.suppress(OSError):  # one that never was connected
-                one.shutdown(socket.SHUT_RDWR)
+                item.shutdown(socket.SHUT_RDWR)
         await self._closed_within(CUT_SECONDS)
 
     async def _closed_within(self, seconds: float) -> bool:
@@ -56,8 +56,8 @@ class ClosingConnector(aiohttp.TCPConnector):
         self._sockets.add(made)
         return made
 
-    def _forget(self, one: _Socket) -> None:
-        self._sockets.discard(one)
+    def _forget(self, item: _Socket) -> None:
+        self._sockets.discard(item)
         if not self._sockets:
             self._none_open.set()
 

@@ -54,7 +54,7 @@ class SecretsNotFoundError(SecretMissingError):
         if len(shown) == 1:
             noun, name = shown[0]
             return f'{noun} "{name}" not found in {self.where}. {self.remedy} it or correct the name.'
-        together = {noun: " and ".join(f'"{name}"' for one, name in shown if one == noun) for noun, _ in shown}
+        together = {noun: " and ".join(f'"{name}"' for item, name in shown if item == noun) for noun, _ in shown}
         named = " and ".join(f"{noun}{'s' if ' and ' in names else ''} {names}" for noun, names in together.items())
         return f"{named} not found in {self.where}. {self.remedy} them or correct the names."
 

@@ -120,17 +120,17 @@ class ParticipantsSpec(ApiModel):
             cel="!(has(self.selector) || has(self.urls) && self.urls.size() > 0) || has(self.token) || "
             "has(self.serviceAccountToken)",
             message="name the Secret with the token that participants ask for, or set serviceAccountToken",
-            holds=lambda one: (
-                not (one.selector is not None or one.urls)
-                or one.token is not None
-                or one.service_account_token is not None
+            holds=lambda item: (
+                not (item.selector is not None or item.urls)
+                or item.token is not None
+                or item.service_account_token is not None
             ),
             field=".token",
         ),
         Rule(
             cel="!(has(self.token) && has(self.serviceAccountToken))",
             message="set either token or serviceAccountToken: the coordinator shows one of them",
-            holds=lambda one: one.token is None or one.service_account_token is None,
+            holds=lambda item: item.token is None or item.service_account_token is None,
             field=".serviceAccountToken",
         ),
     )
@@ -152,7 +152,7 @@ class PartitionAssignment(ApiModel):
         Rule(
             cel="self.firstPartition <= self.lastPartition",
             message="lastPartition must not be below firstPartition",
-            holds=lambda one: one.first_partition <= one.last_partition,
+            holds=lambda item: item.first_partition <= item.last_partition,
             field=".lastPartition",
         ),
     )

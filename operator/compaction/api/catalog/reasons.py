@@ -223,6 +223,6 @@ class Processes:
         return process in self.running
 
 
-def _first(one: Trigger | None, other: Trigger) -> Trigger:
+def _first(trigger: Trigger | None, other: Trigger) -> Trigger:
     order = tuple(Trigger)
-    return other if one is None or order.index(other) < order.index(one) else one
+    return other if trigger is None or order.index(other) < order.index(trigger) else trigger

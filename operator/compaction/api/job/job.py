@@ -35,7 +35,7 @@ def job_members() -> tuple[JobMember, ...]:
     return tuple(job for store in STORES for job in store.jobs)
 
 
-JobTypeName = Annotated[str, OneOf(lambda: (one.name for one in job_members()))]
+JobTypeName = Annotated[str, OneOf(lambda: (member.name for member in job_members()))]
 
 
 class PolicyReference(ApiModel):

@@ -153,4 +153,4 @@ def is_superseded(
     if reason != JobReason.SOURCE_CORRUPT or not status.skipped:
         return False
     damaged = {skipped.source for skipped in status.skipped}
-    return not any(one.target == job.spec.target and one.source in damaged for one in quarantined)
+    return not any(item.target == job.spec.target and item.source in damaged for item in quarantined)

@@ -189,7 +189,7 @@ class TargetDebtStatus(ApiModel):
 
     def measure(self, name: str) -> float:
         """The value of a measure; 0 when the target has none of that name."""
-        return next((one.value for one in self.measures if one.name == name), 0.0)
+        return next((measure.value for measure in self.measures if measure.name == name), 0.0)
 
 
 class DebtStatus(ApiModel):
@@ -224,7 +224,7 @@ class DebtStatus(ApiModel):
 
     def measure(self, name: str) -> float:
         """The value of a measure; 0 when the store has none of that name."""
-        return next((one.value for one in self.measures if one.name == name), 0.0)
+        return next((measure.value for measure in self.measures if measure.name == name), 0.0)
 
 
 class SourceConflict(ApiModel):

@@ -28,11 +28,11 @@ STORES: Final[list[StoreMember]] = [SEGMENT_LOGS, BLOCK_STORE, STAGING_AREA]
 
 def exactly_one_store() -> tuple[Rule, ...]:
     """The rule of the union, of the kinds there are."""
-    members = tuple(one.member for one in STORES)
+    members = tuple(store.member for store in STORES)
     return (exactly_one_of(tuple(map(to_camel, members)), members, what="store"),)
 
 
-StoreName = Annotated[str, OneOf(lambda: (one.name for one in STORES))]
+StoreName = Annotated[str, OneOf(lambda: (store.name for store in STORES))]
 
 
 class StoreSpec(ApiModel):
@@ -65,7 +65,7 @@ class StoreSpec(ApiModel):
 
     @property
     def _member(self) -> StoreMember:
-        return next(one for one in STORES if getattr(self, one.member) is not None)
+        return next(store for store in STORES if getattr(self, store.member) is not None)
 
 
 # What each reason of a policy means for its conditions: the one table that decides Ready, Reconciling and Stalled.
@@ -132,14 +132,14 @@ def conditions_for(
     standing = standing or standing_of(reason)
     present = [ConditionType.READY] + ([standing.abnormal] if standing.abnormal is not None else [])
     result = before
-    for one in (ConditionType.RECONCILING, ConditionType.STALLED):
-        if one is not standing.abnormal:
-            result = remove_condition(result, one)
-    for one in present:
+    for item in (ConditionType.RECONCILING, ConditionType.STALLED):
+        if item is not standing.abnormal:
+            result = remove_condition(result, item)
+    for item in present:
         result = set_condition(
             result,
-            type=one,
-            status=standing.ready if one is ConditionType.READY else ConditionStatus.TRUE,
+            type=item,
+            status=standing.ready if item is ConditionType.READY else ConditionStatus.TRUE,
             reason=reason,
             message=message,
             observed_generation=observed_generation,

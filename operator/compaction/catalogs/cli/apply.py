@@ -49,7 +49,7 @@ class _Members(dict[str, Any]):
                 yield str(name)
             for inner in value if isinstance(value, list) else [value]:
                 if isinstance(inner, _Members):
-                    yield from (f"{name}.{one}" for one in inner.unread())
+                    yield from (f"{name}.{item}" for item in inner.unread())
 
 
 def batches_of(file: Path) -> tuple[tuple[CatalogCommand, ...], ...]:
@@ -68,7 +68,7 @@ def batches_of(file: Path) -> tuple[tuple[CatalogCommand, ...], ...]:
     if not isinstance(given, list):
         raise CatalogDdlError(str(file), "", "not a list; write each command as an item that begins with `- type:`")
     return tuple(
-        tuple(_command(file, f"step {step}", one) for one in (item if isinstance(item, list) else [item]))
+        tuple(_command(file, f"step {step}", each) for each in (item if isinstance(item, list) else [item]))
         for step, item in enumerate(given, start=1)
     )
 
@@ -100,7 +100,9 @@ def _noting(value: Any) -> Any:
     if isinstance(value, dict):
         return _Members(value)
     return (
-        [_noting(one) for one in value] if isinstance(value, Sequence) and not isinstance(value, str | bytes) else value
+        [_noting(item) for item in value]
+        if isinstance(value, Sequence) and not isinstance(value, str | bytes)
+        else value
     )
 
 

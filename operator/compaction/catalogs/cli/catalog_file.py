@@ -28,14 +28,14 @@ def load_catalogs(text: str, *, source: str) -> list[CatalogCompaction]:
             cluster can find; the message has the field and what to write instead.
     """
     catalogs = objects_of(text, CatalogCompaction, CATALOG_KIND, source=source)
-    for one in catalogs:
-        where = f"{source}: {CATALOG_KIND} {one.metadata.name}: spec.participants"
-        if one.spec.participants.service_account_token is not None:
+    for catalog in catalogs:
+        where = f"{source}: {CATALOG_KIND} {catalog.metadata.name}: spec.participants"
+        if catalog.spec.participants.service_account_token is not None:
             raise InvalidManifestError(
                 f"{where}.serviceAccountToken: an account needs a cluster: write the shared secret of the participants "
                 "into a Secret, and name it under spec.participants.token"
             )
-        if one.spec.participants.selector is not None:
+        if catalog.spec.participants.selector is not None:
             raise InvalidManifestError(
                 f"{where}.selector: labels of pods need a cluster: name each participant with its address under "
                 "spec.participants.urls"
@@ -97,9 +97,9 @@ class CatalogFile:
 def _read(text: str, name: str) -> tuple[dict[str, CatalogCompaction], GivenSecrets]:
     """Catalogs by name. Raises InvalidManifestError."""
     catalogs: dict[str, CatalogCompaction] = {}
-    for one in load_catalogs(text, source=name):
-        if one.metadata.name in catalogs:
-            raise InvalidManifestError(f"{name}: two of its catalogs are called {one.metadata.name}: rename one")
-        catalogs[one.metadata.name] = one
-    needed = any(one.spec.secret_names for one in catalogs.values())
+    for catalog in load_catalogs(text, source=name):
+        if catalog.metadata.name in catalogs:
+            raise InvalidManifestError(f"{name}: two of its catalogs are called {catalog.metadata.name}: rename one")
+        catalogs[catalog.metadata.name] = catalog
+    needed = any(catalog.spec.secret_names for catalog in catalogs.values())
     return catalogs, GivenSecrets(load_secrets(text, source=name) if needed else {}, name)

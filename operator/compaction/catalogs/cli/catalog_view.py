@@ -160,23 +160,23 @@ def catalog_columns(*, namespaces: bool, wide: bool) -> tuple[OutputColumn, ...]
     return ((NAMESPACE,) if namespaces else ()) + _CATALOGS + (_WIDE if wide else ())
 
 
-def participant_data(one: ParticipantStatus, now: datetime) -> Data:
+def participant_data(status: ParticipantStatus, now: datetime) -> Data:
     """One participant, in exact values."""
     return {
-        "name": one.name,
-        "reason": one.reason,
-        "message": one.message or None,
-        "neededAt": time_text(one.minimum),
-        "neededSeconds": seconds_between(one.minimum, now),
-        "cause": one.cause or None,
-        "subject": one.subject or None,
-        "transactionSeconds": seconds_between(one.oldest_transaction, now),
-        "checkpointSeconds": seconds_between(one.checkpoint, now),
-        "partitions": one.partitions,
-        "undefinedPartitions": one.undefined_partitions,
-        "indexBuilds": one.index_builds,
-        "rebalances": one.rebalances,
-        "clockSkewMilliseconds": one.clock_skew_milliseconds,
+        "name": status.name,
+        "reason": status.reason,
+        "message": status.message or None,
+        "neededAt": time_text(status.minimum),
+        "neededSeconds": seconds_between(status.minimum, now),
+        "cause": status.cause or None,
+        "subject": status.subject or None,
+        "transactionSeconds": seconds_between(status.oldest_transaction, now),
+        "checkpointSeconds": seconds_between(status.checkpoint, now),
+        "partitions": status.partitions,
+        "undefinedPartitions": status.undefined_partitions,
+        "indexBuilds": status.index_builds,
+        "rebalances": status.rebalances,
+        "clockSkewMilliseconds": status.clock_skew_milliseconds,
     }
 
 
@@ -187,7 +187,7 @@ def show_catalog(catalog: CatalogCompaction, now: datetime, coordinator: Coordin
     print_pairs([first, *outdated_pairs(catalog, "catalog", coordinator, now), *more])
     if catalog.status.participants:
         click.echo()
-        rows = [participant_data(one, now) for one in catalog.status.participants]
+        rows = [participant_data(participant, now) for participant in catalog.status.participants]
         print_table([row | {"detail": row["message"] or row["subject"]} for row in rows], _PARTICIPANTS)
 
 
@@ -203,7 +203,7 @@ def _pairs(catalog: CatalogCompaction, data: Data, now: datetime) -> list[tuple[
     if data["pin"] is not None:
         pairs.append(("Needed from", f"{data['pin']['requiredAt']}, {age_text(data['pin']['requiredSeconds'])} ago"))
     pairs += [(name.capitalize(), _ended(data[name], data["message"])) for name in ("compaction", "propagation")]
-    silent = [one.name for one in status.participants if one.reason != ANSWERED]
+    silent = [participant.name for participant in status.participants if participant.reason != ANSWERED]
     pairs.append(("Answers", _answers(data) + (f"; without one: {', '.join(silent)}" if silent else "")))
     pairs.append(("Next", _next(data)))
     if data["dryRun"]:

@@ -112,7 +112,7 @@ class Asking:
         return Round(
             started,
             moved(UNDEFINED, WatermarkRule(0, round(self.data_availability * 1000), skew), physical(started)),
-            Topology(frozenset(one.name for one in self.addresses)),
+            Topology(frozenset(address.name for address in self.addresses)),
             found.answers,
             found.unanswered,
             skew,
@@ -146,7 +146,7 @@ def asking_options(command: Command) -> Command:
         **rest: Any,
     ) -> Any:
         asking = Asking(
-            tuple(_address(one) for one in participants),
+            tuple(_address(participant) for participant in participants),
             secret_of(secret_file),
             None if participant_ca is None else authorities_of(participant_ca),
             plain_http,
@@ -212,8 +212,8 @@ def participants_command(context: click.Context, *, asking: Asking, output: Outp
     Example: compactor catalogs participants --participant node-1=http://127.0.0.1:8092 --secret-file SECRET
     """
     found = asking.round(HybridClock())
-    rows = [_report(one) for one in found.by_name.values()]
-    rows += [{**_nothing(one.name), "answer": f"{one.reason}: {one.message}"} for one in found.unanswered]
+    rows = [_report(item) for item in found.by_name.values()]
+    rows += [{**_nothing(item.name), "answer": f"{item.reason}: {item.message}"} for item in found.unanswered]
     emit(rows, output, columns=_COLUMNS)
     if found.unanswered:
         context.exit(EXIT_DATA_ERROR)
@@ -339,7 +339,7 @@ def _nothing(name: str) -> dict[str, Any]:
 
 # `compactor catalogs conformance`: whether a participant keeps the rules of the protocol.
 
-_WIDEST_NAME: Final = max(len(one.name) for one in (*PROTOCOL_CHECKS, *BEHAVIOR_CHECKS))
+_WIDEST_NAME: Final = max(len(check.name) for check in (*PROTOCOL_CHECKS, *BEHAVIOR_CHECKS))
 
 
 @click.command("conformance")
@@ -386,8 +386,8 @@ def conformance_command(
     tls = None if ca is None else authorities_of(ca)
     results = asyncio.run(_run(settings, admin=admin, tls=tls, plain=plain_http, output=output))
     if output is not OutputFormat.TABLE:
-        emit([_row(one) for one in results], output)
-    counts = Counter(one.outcome for one in results)
+        emit([_row(result) for result in results], output)
+    counts = Counter(result.outcome for result in results)
     broken = counts[CheckOutcome.FAIL] + counts[CheckOutcome.NOT_RUN]
     click.echo(f"{counts[CheckOutcome.PASS]} of {len(results)} rules hold", err=True)
     if broken:

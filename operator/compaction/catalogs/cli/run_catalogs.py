@@ -41,7 +41,7 @@ def watch_catalogs(file: CatalogFile, options: RunOptions, signals: StopSignals)
     catalogs = [_catalog(file, name, options) for name in file.names]
     signals.call(lambda: _stop(catalogs))
     asyncio.run(_all(catalogs))
-    _show([summary(one.catalog.metadata.name, one.status) for one in catalogs], options.output)
+    _show([summary(catalog.catalog.metadata.name, catalog.status) for catalog in catalogs], options.output)
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def watched_beside(file: CatalogFile, options: RunOptions) -> Iterator[None]:
     finally:
         _stop(catalogs)
         thread.join()
-        _show([summary(one.catalog.metadata.name, one.status) for one in catalogs], options.output)
+        _show([summary(catalog.catalog.metadata.name, catalog.status) for catalog in catalogs], options.output)
 
 
 def _catalog(file: CatalogFile, name: str, options: RunOptions) -> LocalCatalog:
@@ -81,12 +81,12 @@ def _catalog(file: CatalogFile, name: str, options: RunOptions) -> LocalCatalog:
 
 
 async def _all(catalogs: Sequence[LocalCatalog]) -> None:
-    await asyncio.gather(*(one.watch() for one in catalogs))
+    await asyncio.gather(*(catalog.watch() for catalog in catalogs))
 
 
 def _stop(catalogs: Sequence[LocalCatalog]) -> None:
-    for one in catalogs:
-        one.stop()
+    for catalog in catalogs:
+        catalog.stop()
 
 
 def _line(name: str, ended: Ended) -> str:
@@ -107,7 +107,7 @@ def summary(name: str, status: CatalogCompactionStatus) -> dict[str, Any]:
         "pin": None if pin is None else pin.to_object(),
         "compaction": _process(status.compaction),
         "propagation": _process(status.propagation),
-        "participants": [one.to_object() for one in status.participants],
+        "participants": [participant.to_object() for participant in status.participants],
     }
 
 
@@ -118,8 +118,8 @@ def _process(ended: ProcessStatus | None) -> dict[str, Any] | None:
 
 
 def _problems(name: str, status: CatalogCompactionStatus) -> list[str]:
-    both = [one for one in (status.compaction, status.propagation) if one is not None and one.outcome in _WRONG]
-    return list(dict.fromkeys(f"{name}: {one.reason}: {one.message}" for one in both))
+    both = [item for item in (status.compaction, status.propagation) if item is not None and item.outcome in _WRONG]
+    return list(dict.fromkeys(f"{name}: {item.reason}: {item.message}" for item in both))
 
 
 def _show(found: Sequence[dict[str, Any]], output: OutputFormat) -> None:
@@ -127,17 +127,19 @@ def _show(found: Sequence[dict[str, Any]], output: OutputFormat) -> None:
         if found:
             emit(list(found), output)
         return
-    for one in found:
-        pin = one["pin"]
+    for item in found:
+        pin = item["pin"]
         who = f" of {pin['participant']}" if pin and pin.get("participant") else ""
-        history = "unknown" if one["earliestVersion"] is None else f"{one['earliestVersion']} to {one['latestVersion']}"
+        history = (
+            "unknown" if item["earliestVersion"] is None else f"{item['earliestVersion']} to {item['latestVersion']}"
+        )
         print_pairs(
             [
-                ("Catalog", one["catalog"]),
-                ("History", f"versions {history}" if one["earliestVersion"] is not None else history),
-                ("Cut", f"{plural(one['versionsCut'], 'version')}, {format_bytes(one['bytesCut'])}"),
+                ("Catalog", item["catalog"]),
+                ("History", f"versions {history}" if item["earliestVersion"] is not None else history),
+                ("Cut", f"{plural(item['versionsCut'], 'version')}, {format_bytes(item['bytesCut'])}"),
                 ("Pinned by", f"{pin['reason']}{who}" if pin else "-"),
-                *((name.capitalize(), _ended(one[name])) for name in ("compaction", "propagation")),
+                *((name.capitalize(), _ended(item[name])) for name in ("compaction", "propagation")),
             ]
         )
 

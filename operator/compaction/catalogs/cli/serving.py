@@ -119,21 +119,23 @@ def _not_followed(error: BaseException) -> None:
     log.error("the catalog is not followed as it should be", error=str(error))
 
 
-def _run(one: ReferenceParticipant, admin: bool, checkpoint_interval: Duration | None, serving: Serving) -> None:
+def _run(
+    participant: ReferenceParticipant, admin: bool, checkpoint_interval: Duration | None, serving: Serving
+) -> None:
     stop = threading.Event()
-    work: list[Callable[[], None]] = [lambda: one.watermark.keep_updating(one.now, stop)]
+    work: list[Callable[[], None]] = [lambda: participant.watermark.keep_updating(participant.now, stop)]
     if checkpoint_interval is not None:
         seconds = float(checkpoint_interval)
-        work.append(lambda: _checkpoints(one, seconds, stop))
+        work.append(lambda: _checkpoints(participant, seconds, stop))
     threads = [threading.Thread(target=_logged, args=(each, stop), name="participant") for each in work]
     for thread in threads:
         thread.start()
     try:
         serving.run(
             lambda gate, limits: ParticipantServer(
-                one,
+                participant,
                 gate,
-                admin=one if admin else None,
+                admin=participant if admin else None,
                 limits=replace(limits, body_bytes=min(limits.body_bytes, MOST_MINIMUM_BYTES)),
             )
         )
@@ -143,10 +145,10 @@ def _run(one: ReferenceParticipant, admin: bool, checkpoint_interval: Duration |
             thread.join()
 
 
-def _checkpoints(one: ReferenceParticipant, seconds: float, stop: threading.Event) -> None:
+def _checkpoints(participant: ReferenceParticipant, seconds: float, stop: threading.Event) -> None:
     """One after the other, until `stop`."""
     while not stop.wait(seconds):
-        one.checkpoint()
+        participant.checkpoint()
 
 
 def _logged(work: Callable[[], None], stop: threading.Event) -> None:

@@ -101,7 +101,7 @@ def describe_command(*, place: LogPlace, version: int | None, at: str | None, ou
 
 def objects(catalog: Catalog) -> Iterator[dict[str, Any]]:
     """A row for each object of a version: zones, then schemas with what is in them, by ascending id."""
-    for zone in sorted(catalog.zones.values(), key=lambda one: one.id):
+    for zone in sorted(catalog.zones.values(), key=lambda zone: zone.id):
         details = f"{zone.partitions} partitions, {zone.replicas} replicas"
         yield {"kind": "Zone", "id": zone.id, "schema": "-", "name": zone.name, "details": details}
     for contents in catalog.contents():
@@ -174,8 +174,8 @@ def _objects(catalog: Catalog) -> Objects:
     shown = canonical.catalog(catalog)
     for schema in shown["schemas"]:
         for part in _NESTED:
-            for one in schema[part]:
-                found[_KINDS[part], one["id"]] = one
+            for item in schema[part]:
+                found[_KINDS[part], item["id"]] = item
         found["Schema", schema["id"]] = {name: value for name, value in schema.items() if name not in _NESTED}
     for zone in shown["zones"]:
         found["Zone", zone["id"]] = zone
@@ -331,13 +331,13 @@ def repair_command(
         log = LogRepair(client, place.prefix)
         if directory is None:
             found = log.unreadable()
-            emit([_unreadable_row(one, "") for one in found], output, columns=_UNREADABLE_COLUMNS)
+            emit([_unreadable_row(item, "") for item in found], output, columns=_UNREADABLE_COLUMNS)
             if found:
                 context.exit(EXIT_DATA_ERROR)
             return
         repair = log.plan(frozenset(versions))
         directory.mkdir(parents=True, exist_ok=True)
-        rows = [_unreadable_row(one, str(_save(directory, one))) for one, _ in repair.steps]
+        rows = [_unreadable_row(item, str(_save(directory, item))) for item, _ in repair.steps]
         log.replace(repair)
         emit(rows, output, columns=_UNREADABLE_COLUMNS)
 
@@ -356,5 +356,5 @@ def _save(directory: Path, version: UnreadableVersion) -> Path:
     return file
 
 
-def _unreadable_row(one: UnreadableVersion, saved: str) -> dict[str, object]:
-    return {"version": one.version, "bytes": len(one.value), "reason": one.reason, "saved": saved}
+def _unreadable_row(version: UnreadableVersion, saved: str) -> dict[str, object]:
+    return {"version": version.version, "bytes": len(version.value), "reason": version.reason, "saved": saved}

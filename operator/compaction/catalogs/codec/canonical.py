@@ -45,61 +45,61 @@ def text(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def event(one: model.Event) -> Json:
-    if isinstance(one, model.Snapshot):
+def event(item: model.Event) -> Json:
+    if isinstance(item, model.Snapshot):
         return {
             "@type": "SNAPSHOT",
-            "activationTime": one.activation_time,
-            "defaultZoneId": one.default_zone_id,
-            "objectIdGenState": one.last_id,
-            "schemas": [schema(contents) for contents in one.schemas],
-            "version": one.version,
-            "zones": [zone(each) for each in one.zones],
+            "activationTime": item.activation_time,
+            "defaultZoneId": item.default_zone_id,
+            "objectIdGenState": item.last_id,
+            "schemas": [schema(contents) for contents in item.schemas],
+            "version": item.version,
+            "zones": [zone(each) for each in item.zones],
         }
     return {
         "@type": "VERSIONED_UPDATE",
-        "delayDurationMs": one.delay,
-        "entries": [entry(each) for each in one.entries],
-        "version": one.version,
+        "delayDurationMs": item.delay,
+        "entries": [entry(each) for each in item.entries],
+        "version": item.version,
     }
 
 
-def catalog(one: Catalog) -> Json:
+def catalog(item: Catalog) -> Json:
     """A version: all lists by ascending id."""
     return {
-        "defaultZoneId": one.default_zone_id,
-        "objectIdGen": one.last_id,
-        "schemas": [schema(contents) for contents in one.contents()],
-        "time": one.activation_time,
-        "version": one.version,
-        "zones": [zone(each) for each in sorted(one.zones.values(), key=lambda each: each.id)],
+        "defaultZoneId": item.default_zone_id,
+        "objectIdGen": item.last_id,
+        "schemas": [schema(contents) for contents in item.contents()],
+        "time": item.activation_time,
+        "version": item.version,
+        "zones": [zone(each) for each in sorted(item.zones.values(), key=lambda each: each.id)],
     }
 
 
-def fingerprint(one: Catalog) -> str:
+def fingerprint(item: Catalog) -> str:
     """SHA-256, in hex, of the canonical form of a version."""
-    return hashlib.sha256(text(catalog(one)).encode("ascii")).hexdigest()
+    return hashlib.sha256(text(catalog(item)).encode("ascii")).hexdigest()
 
 
-def entry(one: model.Entry) -> Json:
-    return {"@type": TYPE_OF_ENTRY[type(one)].name, **_ENTRIES[type(one)](one)}
+def entry(item: model.Entry) -> Json:
+    return {"@type": TYPE_OF_ENTRY[type(item)].name, **_ENTRIES[type(item)](item)}
 
 
-def zone(one: Zone) -> Json:
+def zone(item: Zone) -> Json:
     return {
         "@type": "ZONE",
-        "autoAdjust": one.auto_adjust,
-        "consistencyMode": int(one.consistency_mode),
-        "filter": one.filter,
-        "id": one.id,
-        "name": one.name,
-        "partitions": one.partitions,
-        "quorumSize": one.quorum_size,
-        "replicas": one.replicas,
-        "scaleDown": one.scale_down,
-        "scaleUp": one.scale_up,
-        "storageProfiles": list(one.storage_profiles),
-        "updateTimestamp": one.update_timestamp,
+        "autoAdjust": item.auto_adjust,
+        "consistencyMode": int(item.consistency_mode),
+        "filter": item.filter,
+        "id": item.id,
+        "name": item.name,
+        "partitions": item.partitions,
+        "quorumSize": item.quorum_size,
+        "replicas": item.replicas,
+        "scaleDown": item.scale_down,
+        "scaleUp": item.scale_up,
+        "storageProfiles": list(item.storage_profiles),
+        "updateTimestamp": item.update_timestamp,
     }
 
 
@@ -107,76 +107,76 @@ def schema(contents: SchemaContents) -> Json:
     return {
         "@type": "SCHEMA",
         "id": contents.schema.id,
-        "indexes": [index(one) for one in contents.indexes],
+        "indexes": [index(item) for item in contents.indexes],
         "name": contents.schema.name,
-        "systemViews": [view(one) for one in contents.views],
-        "tables": [table(one) for one in contents.tables],
+        "systemViews": [view(item) for item in contents.views],
+        "tables": [table(item) for item in contents.tables],
         "updateTimestamp": contents.schema.update_timestamp,
     }
 
 
-def table(one: Table) -> Json:
-    names = {column.id: column.name for column in one.columns}
+def table(item: Table) -> Json:
+    names = {column.id: column.name for column in item.columns}
     return {
         "@type": "TABLE",
-        "base": one.base,
-        "colocationColumns": [names[id] for id in one.colocated_by],
-        "colocationIsPk": one.colocation_column_ids is None,
-        "id": one.id,
-        "minStaleRowsCount": one.min_stale_rows_count,
-        "name": one.name,
-        "nextColumnId": one.next_column_id,
-        "pkColumns": [names[id] for id in one.pk_column_ids],
-        "pkIndexId": one.pk_index_id,
-        "schemaId": one.schema_id,
-        "staleRowsFraction": _double(one.stale_rows_fraction),
-        "storageProfile": one.storage_profile,
-        "updateTimestamp": one.update_timestamp,
-        "versions": [[column(each) for each in columns] for columns in one.versions],
-        "zoneId": one.zone_id,
+        "base": item.base,
+        "colocationColumns": [names[id] for id in item.colocated_by],
+        "colocationIsPk": item.colocation_column_ids is None,
+        "id": item.id,
+        "minStaleRowsCount": item.min_stale_rows_count,
+        "name": item.name,
+        "nextColumnId": item.next_column_id,
+        "pkColumns": [names[id] for id in item.pk_column_ids],
+        "pkIndexId": item.pk_index_id,
+        "schemaId": item.schema_id,
+        "staleRowsFraction": _double(item.stale_rows_fraction),
+        "storageProfile": item.storage_profile,
+        "updateTimestamp": item.update_timestamp,
+        "versions": [[column(each) for each in columns] for columns in item.versions],
+        "zoneId": item.zone_id,
     }
 
 
-def column(one: TableColumn) -> Json:
+def column(item: TableColumn) -> Json:
     return {
-        "default": _default(one.default),
-        "id": one.id,
-        "length": one.length,
-        "name": one.name,
-        "nullable": one.nullable,
-        "precision": one.precision,
-        "scale": one.scale,
-        "type": one.type.name,
+        "default": _default(item.default),
+        "id": item.id,
+        "length": item.length,
+        "name": item.name,
+        "nullable": item.nullable,
+        "precision": item.precision,
+        "scale": item.scale,
+        "type": item.type.name,
     }
 
 
-def index(one: Index) -> Json:
-    key, columns = ("columns", one.column_names) if one.column_ids is None else ("columnIds", one.column_ids)
+def index(item: Index) -> Json:
+    key, columns = ("columns", item.column_names) if item.column_ids is None else ("columnIds", item.column_ids)
     listed: list[object] = list(columns or ())
-    if one.kind is IndexKind.SORTED:
-        listed = [[named, int(order)] for named, order in zip(listed, one.collations, strict=True)]
+    if item.kind is IndexKind.SORTED:
+        listed = [[named, int(order)] for named, order in zip(listed, item.collations, strict=True)]
     return {
-        "@type": f"{one.kind.name}_INDEX",
+        "@type": f"{item.kind.name}_INDEX",
         key: listed,
-        "createdWithTable": one.created_with_table,
-        "id": one.id,
-        "name": one.name,
-        "status": int(one.status),
-        "tableId": one.table_id,
-        "unique": one.unique,
-        "updateTimestamp": one.update_timestamp,
+        "createdWithTable": item.created_with_table,
+        "id": item.id,
+        "name": item.name,
+        "status": int(item.status),
+        "tableId": item.table_id,
+        "unique": item.unique,
+        "updateTimestamp": item.update_timestamp,
     }
 
 
-def view(one: SystemView) -> Json:
+def view(item: SystemView) -> Json:
     return {
         "@type": "SYSTEM_VIEW",
-        "columns": [column(each) for each in one.columns],
-        "id": one.id,
-        "name": one.name,
-        "schemaId": one.schema_id,
-        "updateTimestamp": one.update_timestamp,
-        "viewType": int(one.kind),
+        "columns": [column(each) for each in item.columns],
+        "id": item.id,
+        "name": item.name,
+        "schemaId": item.schema_id,
+        "updateTimestamp": item.update_timestamp,
+        "viewType": int(item.kind),
     }
 
 
@@ -184,13 +184,13 @@ def _double(number: float) -> Json:
     return {"bits": struct.pack(">d", number).hex()}
 
 
-def _default(one: Default) -> Json | None:
-    if one is None:
+def _default(default: Default) -> Json | None:
+    if default is None:
         return None
-    if isinstance(one, Function):
-        return {"func": one.name}
-    show = _VALUES.get(one.type)
-    return {"const": one.type.name, "value": one.value if show is None else show(one.value)}
+    if isinstance(default, Function):
+        return {"func": default.name}
+    show = _VALUES.get(default.type)
+    return {"const": default.type.name, "value": default.value if show is None else show(default.value)}
 
 
 def _decimal(value: Decimal) -> Json:
@@ -242,37 +242,37 @@ _VALUES: Final[Mapping[ColumnType, Callable[[Any], object]]] = {
 
 
 def _renamed(key: str) -> Callable[[Any], Json]:
-    return lambda one: {key: one.id, "newName": one.name}
+    return lambda item: {key: item.id, "newName": item.name}
 
 
 def _numbered(key: str) -> Callable[[Any], Json]:
-    return lambda one: {key: one.id}
+    return lambda item: {key: item.id}
 
 
 _ENTRIES: Final[Mapping[type, Callable[[Any], Json]]] = {
-    model.NewZoneEntry: lambda one: {"descriptor": zone(one.zone)},
-    model.AlterZoneEntry: lambda one: {"descriptor": zone(one.zone)},
+    model.NewZoneEntry: lambda item: {"descriptor": zone(item.zone)},
+    model.AlterZoneEntry: lambda item: {"descriptor": zone(item.zone)},
     model.DropZoneEntry: _numbered("zoneId"),
     model.SetDefaultZoneEntry: _numbered("zoneId"),
-    model.NewSchemaEntry: lambda one: {"descriptor": schema(one.contents)},
+    model.NewSchemaEntry: lambda item: {"descriptor": schema(item.contents)},
     model.DropSchemaEntry: _numbered("schemaId"),
-    model.NewTableEntry: lambda one: {"descriptor": table(one.table)},
+    model.NewTableEntry: lambda item: {"descriptor": table(item.table)},
     model.DropTableEntry: _numbered("tableId"),
     model.RenameTableEntry: _renamed("tableId"),
-    model.AlterTablePropertiesEntry: lambda one: {
-        "minStaleRowsCount": one.min_stale_rows_count,
-        "staleRowsFraction": None if one.stale_rows_fraction is None else _double(one.stale_rows_fraction),
-        "tableId": one.id,
+    model.AlterTablePropertiesEntry: lambda item: {
+        "minStaleRowsCount": item.min_stale_rows_count,
+        "staleRowsFraction": None if item.stale_rows_fraction is None else _double(item.stale_rows_fraction),
+        "tableId": item.id,
     },
-    model.NewColumnsEntry: lambda one: {"columns": [column(each) for each in one.columns], "tableId": one.table_id},
-    model.AlterColumnEntry: lambda one: {"descriptor": column(one.column), "tableId": one.table_id},
-    model.DropColumnsEntry: lambda one: {"columns": list(one.names), "tableId": one.table_id},
-    model.NewIndexEntry: lambda one: {"descriptor": index(one.index)},
+    model.NewColumnsEntry: lambda item: {"columns": [column(each) for each in item.columns], "tableId": item.table_id},
+    model.AlterColumnEntry: lambda item: {"descriptor": column(item.column), "tableId": item.table_id},
+    model.DropColumnsEntry: lambda item: {"columns": list(item.names), "tableId": item.table_id},
+    model.NewIndexEntry: lambda item: {"descriptor": index(item.index)},
     model.StartBuildingIndexEntry: _numbered("indexId"),
     model.MakeIndexAvailableEntry: _numbered("indexId"),
     model.DropIndexEntry: _numbered("indexId"),
     model.RemoveIndexEntry: _numbered("indexId"),
     model.RenameIndexEntry: _renamed("indexId"),
-    model.NewSystemViewEntry: lambda one: {"descriptor": view(one.view)},
-    model.AdvanceIdsEntry: lambda one: {"delta": one.delta},
+    model.NewSystemViewEntry: lambda item: {"descriptor": view(item.view)},
+    model.AdvanceIdsEntry: lambda item: {"delta": item.delta},
 }

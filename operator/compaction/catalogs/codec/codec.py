@@ -161,7 +161,7 @@ def _no_reader(reader: NestedReader) -> NoReturn:
     raise AssertionError("versions begin with 1")
 
 
-def _no_writer(writer: ObjectWriter, one: object) -> NoReturn:
+def _no_writer(writer: ObjectWriter, item: object) -> NoReturn:
     raise AssertionError("versions begin with 1")
 
 

@@ -25,8 +25,8 @@ def _number(entry: Callable[[int], Any], field: str) -> Form:
     def read(reader: NestedReader) -> Any:
         return entry(reader.number())
 
-    def write(writer: ObjectWriter, one: Any) -> None:
-        writer.number(get(one))
+    def write(writer: ObjectWriter, item: Any) -> None:
+        writer.number(get(item))
 
     return Form(read, write)
 
@@ -37,9 +37,9 @@ def _name(entry: Callable[[int, str], Any]) -> Form:
     def read(reader: NestedReader) -> Any:
         return entry(reader.number(), reader.text())
 
-    def write(writer: ObjectWriter, one: Any) -> None:
-        writer.number(one.id)
-        writer.text(one.name)
+    def write(writer: ObjectWriter, item: Any) -> None:
+        writer.number(item.id)
+        writer.text(item.name)
 
     return Form(read, write)
 
@@ -51,8 +51,8 @@ def _plain(entry: Callable[[Any], Any], field: str, inner: Form) -> Form:
     def read(reader: NestedReader) -> Any:
         return entry(inner.read(reader))
 
-    def write(writer: ObjectWriter, one: Any) -> None:
-        inner.write(writer, get(one))
+    def write(writer: ObjectWriter, item: Any) -> None:
+        inner.write(writer, get(item))
 
     return Form(read, write)
 
@@ -64,8 +64,8 @@ def _nested(entry: Callable[[Any], Any], field: str, types: frozenset[int], kind
     def read(reader: NestedReader) -> Any:
         return entry(reader.object(types))
 
-    def write(writer: ObjectWriter, one: Any) -> None:
-        inner = get(one)
+    def write(writer: ObjectWriter, item: Any) -> None:
+        inner = get(item)
         writer.object(kind(inner), inner)
 
     return Form(read, write)

@@ -400,20 +400,20 @@ class ObjectWriter(ValueWriter):
         super().__init__(trace)
         self.serializers = serializers
 
-    def object(self, kind: TypeId, one: Any) -> None:
-        self._header(kind)(self, one)
+    def object(self, kind: TypeId, item: Any) -> None:
+        self._header(kind)(self, item)
 
     def objects(self, kind: TypeId, many: Sequence[Any]) -> None:
         self.varint(len(many))
-        for one in many:
-            self.object(kind, one)
+        for item in many:
+            self.object(kind, item)
 
     def alike(self, kind: TypeId, many: Sequence[Any]) -> None:
         self.varint(len(many))
         if many:
             write = self._header(kind)
-            for one in many:
-                write(self, one)
+            for item in many:
+                write(self, item)
 
     def _header(self, kind: TypeId) -> Write:
         versions = self.serializers[kind]

@@ -83,7 +83,7 @@ def batch(catalog: Catalog, commands: Sequence[CatalogCommand], partitions: int 
 @cache
 def _types(of: Any) -> dict[str, Any]:
     hints = get_type_hints(of)
-    return {one.name: hints[one.name] for one in fields(of)}
+    return {field.name: hints[field.name] for field in fields(of)}
 
 
 def require_types(given: Any) -> None:
@@ -101,9 +101,9 @@ def require_types(given: Any) -> None:
 def _is(value: object, hint: Any) -> bool:
     origin = get_origin(hint)
     if origin in (Union, UnionType):
-        return any(_is(value, one) for one in get_args(hint))
+        return any(_is(value, item) for item in get_args(hint))
     if origin is tuple:
-        return isinstance(value, tuple) and all(_is(one, get_args(hint)[0]) for one in value)
+        return isinstance(value, tuple) and all(_is(item, get_args(hint)[0]) for item in value)
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     # bool is an int of Python, and no number of a catalog.
@@ -112,7 +112,7 @@ def _is(value: object, hint: Any) -> bool:
 
 def require_name(name: str | None, of: str) -> None:
     """CatalogValidationError when a name is missing or blank."""
-    if name is None or all(one.isspace() and one not in _NO_BREAK for one in name):
+    if name is None or all(item.isspace() and item not in _NO_BREAK for item in name):
         raise CatalogValidationError(f"the name of the {of} is missing or blank")
 
 

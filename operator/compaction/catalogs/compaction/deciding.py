@@ -28,7 +28,7 @@ from compaction.catalogs.participants.reports import Cause, PartitionReport
 
 def unanswered(round: Round) -> Finding | None:
     """A participant that was asked and whose transactions are not known: neither process may go on."""
-    failed = sorted(round.unanswered, key=lambda one: one.name)
+    failed = sorted(round.unanswered, key=lambda item: item.name)
     if failed:
         one = failed[0]
         more = f" ({len(failed)} participants have no answer)" if len(failed) > 1 else ""
@@ -72,8 +72,8 @@ def unready(round: Round) -> Finding | None:
 
 
 def _same_name(round: Round) -> Finding:
-    names = [one.name for one in round.answers]
-    name = min(one for one in names if names.count(one) > 1)
+    names = [answer.name for answer in round.answers]
+    name = min(name for name in names if names.count(name) > 1)
     message = f"{names.count(name)} participants answer as {name}: give each a name of its own"
     return Finding(Reason.ANSWER_REFUSED, message, name)
 
@@ -98,9 +98,9 @@ def _readiness(answer: ParticipantAnswer) -> Finding | None:
     if report.low_watermark == UNDEFINED:
         message = f"participant {report.name} has no low watermark yet; it has one after its first update interval"
         return Finding(Reason.NO_WATERMARK, message, report.name)
-    undefined = [one for one in report.partitions if one.minimum == UNDEFINED]
+    undefined = [partition for partition in report.partitions if partition.minimum == UNDEFINED]
     if undefined:
-        return _undefined(report.name, min(undefined, key=lambda one: (one.table_id, one.partition)), len(undefined))
+        return _undefined(report.name, min(undefined, key=lambda item: (item.table_id, item.partition)), len(undefined))
     if report.cause is Cause.NOT_READY:
         about = f": {report.subject}" if report.subject else ""
         message = f"participant {report.name} is not ready{about}; it reports what it needs when it has started"
@@ -204,8 +204,8 @@ Held = dict[tuple[int, int], frozenset[str]]
 def _held(round: Round) -> Held:
     held: dict[tuple[int, int], set[str]] = {}
     for answer in round.by_name.values():
-        for one in answer.report.partitions:
-            held.setdefault((one.table_id, one.partition), set()).add(answer.name)
+        for partition in answer.report.partitions:
+            held.setdefault((partition.table_id, partition.partition), set()).add(answer.name)
     return {place: frozenset(names) for place, names in held.items()}
 
 

@@ -100,8 +100,8 @@ def triggered(memory: CatalogMemory, snapshot: CatalogSnapshot, spec: CatalogCom
     if not found and _interval_left(memory, snapshot, spec) == 0.0:
         found.append(Trigger.INTERVAL)
     processes = memory.processes
-    for one in found:
-        processes = processes.triggered(one)
+    for item in found:
+        processes = processes.triggered(item)
     if memory.processes.stage is Stage.IDLE and found:
         # Several at once are one: nothing has begun before the last of them.
         processes = memory.processes.triggered(min(found, key=tuple(Trigger).index))
@@ -229,18 +229,18 @@ def _finding(old: ProcessStatus | None) -> Finding | None:
 
 def _participants(round: Round) -> tuple[ParticipantStatus, ...]:
     """Those without an answer first, then by what they need: the list is cut at the end."""
-    silent = sorted(round.unanswered, key=lambda one: one.name)
-    answers = sorted(round.answers, key=lambda one: (one.report.minimum, one.name))
+    silent = sorted(round.unanswered, key=lambda item: item.name)
+    answers = sorted(round.answers, key=lambda answer: (answer.report.minimum, answer.name))
     rows = (*map(_silent, silent), *map(_answered, answers))
     return rows[:MAX_PARTICIPANTS]
 
 
-def _silent(one: Unanswered) -> ParticipantStatus:
-    return ParticipantStatus(name=one.name, reason=one.reason, message=one.message)
+def _silent(unanswered: Unanswered) -> ParticipantStatus:
+    return ParticipantStatus(name=unanswered.name, reason=unanswered.reason, message=unanswered.message)
 
 
-def _answered(one: ParticipantAnswer) -> ParticipantStatus:
-    report = one.report
+def _answered(answer: ParticipantAnswer) -> ParticipantStatus:
+    report = answer.report
     return ParticipantStatus(
         name=report.name,
         reason=ANSWERED,
@@ -254,7 +254,7 @@ def _answered(one: ParticipantAnswer) -> ParticipantStatus:
         undefined_partitions=sum(1 for partition in report.partitions if partition.minimum == UNDEFINED),
         index_builds=len(report.index_builds),
         rebalances=len(report.rebalances),
-        clock_skew_milliseconds=physical(report.clock) - physical(one.received_at),
+        clock_skew_milliseconds=physical(report.clock) - physical(answer.received_at),
     )
 
 
@@ -432,7 +432,7 @@ def _fails(process: ProcessStatus) -> bool:
 
 def _cuts(ended: Sequence[Ended]) -> tuple[Announce, ...]:
     return tuple(
-        Announce(one.finding.reason.value, one.finding.message)
-        for one in ended
-        if one.process is Process.COMPACTION and one.finding.reason is Reason.COMPACTED
+        Announce(item.finding.reason.value, item.finding.message)
+        for item in ended
+        if item.process is Process.COMPACTION and item.finding.reason is Reason.COMPACTED
     )

@@ -86,12 +86,12 @@ class Round:
     @property
     def by_name(self) -> dict[str, ParticipantAnswer]:
         """Answers of the participants that were asked, by name, in the order of the names."""
-        return {one.name: one for one in sorted(self.answers, key=lambda one: one.name)}
+        return {answer.name: answer for answer in sorted(self.answers, key=lambda answer: answer.name)}
 
     @property
     def old_rows_read_by(self) -> str:
         """The first participant, by name, that does not declare that it reads no rows of older column sets."""
-        return next((name for name, one in self.by_name.items() if one.report.reads_old_rows), "")
+        return next((name for name, item in self.by_name.items() if item.report.reads_old_rows), "")
 
     @property
     def trims(self) -> bool:
@@ -101,7 +101,7 @@ class Round:
     @property
     def lowest_watermark(self) -> tuple[int, str]:
         """The smallest of all low watermarks, and the participant that reports it, "" for the coordinator's own."""
-        reported = [(one.report.low_watermark, one.name) for one in self.answers]
+        reported = [(answer.report.low_watermark, answer.name) for answer in self.answers]
         return min([(self.low_watermark, ""), *reported])
 
     @property
@@ -118,7 +118,7 @@ def history_of(events: Iterable[LogEvent]) -> CatalogHistory:
 
     Raises InapplicableEntryError when events contradict themselves.
     """
-    versions = [one for one in recovered(events) if one.version]
+    versions = [item for item in recovered(events) if item.version]
     return CatalogHistory(versions) if versions else START
 
 
@@ -234,20 +234,20 @@ def with_assignments(topology: Topology, spec: TopologySpec, history: CatalogHis
             names.setdefault(zone.id, set()).add(zone.name)
     assignments = {}
     for id, zone in zones.items():
-        declared = [one for one in spec.assignments if one.zone in names[id]]
+        declared = [assignment for assignment in spec.assignments if assignment.zone in names[id]]
         if declared:
             assignments[id] = _placed(declared, zone)
     known = set().union(*names.values())
-    unknown = dict.fromkeys(one.zone for one in spec.assignments if one.zone not in known)
+    unknown = dict.fromkeys(assignment.zone for assignment in spec.assignments if assignment.zone not in known)
     return replace(topology, assignments=assignments, unknown_zones=tuple(unknown))
 
 
 def _placed(declared: Iterable[PartitionAssignment], zone: Zone) -> tuple[frozenset[str] | None, ...]:
     """The participants of each partition; several entries for one partition add up."""
     placed: list[frozenset[str] | None] = [None] * zone.partitions
-    for one in declared:
-        for partition in range(one.first_partition, min(one.last_partition + 1, zone.partitions)):
-            placed[partition] = (placed[partition] or frozenset()) | frozenset(one.participants)
+    for item in declared:
+        for partition in range(item.first_partition, min(item.last_partition + 1, zone.partitions)):
+            placed[partition] = (placed[partition] or frozenset()) | frozenset(item.participants)
     return tuple(placed)
 
 

@@ -229,9 +229,9 @@ def surveyed(keys: Keys, found: Sequence[EtcdPage]) -> LogSurvey | None:
     """
     product, version, snapshot, token, asked = (page.pairs[0] if page.pairs else None for page in found)
     if product is None:
-        for one in (version, snapshot, token):
-            if one is not None:
-                raise CorruptCatalogLogError(shown(one.key), f"exists, and {shown(keys.product)} does not")
+        for item in (version, snapshot, token):
+            if item is not None:
+                raise CorruptCatalogLogError(shown(item.key), f"exists, and {shown(keys.product)} does not")
         return None
     if product.value != PRODUCT:
         raise CorruptCatalogLogError(shown(keys.product), f"the log of another product: {product.value[:40]!a}")

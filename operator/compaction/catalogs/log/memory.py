@@ -187,6 +187,6 @@ class MemoryUpdateLog:
                 return event
             # History does not reach back: what the log holds, in the order of versions, the snapshot first.
             missed = (self._kept[version] for version in sorted(self._kept))
-            watch.pending = [replace(one, revision=self._revision) for one in missed if one.revision > watch.after]
+            watch.pending = [replace(item, revision=self._revision) for item in missed if item.revision > watch.after]
             watch.after = self._revision
         return watch.pending.pop(0) if watch.pending else None

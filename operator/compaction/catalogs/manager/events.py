@@ -225,7 +225,7 @@ class Listeners:
     def remove(self, kind: EventKind, listener: Listener) -> None:
         """Nothing happens when it does not listen."""
         with self._lock:
-            self._by_kind[kind] = tuple(one for one in self._by_kind.get(kind, ()) if one is not listener)
+            self._by_kind[kind] = tuple(item for item in self._by_kind.get(kind, ()) if item is not listener)
 
     def fire(self, events: Iterable[CatalogEvent]) -> Future[None]:
         """Call all listeners of all events; the future is done when every answer is there, failed ones included."""

@@ -62,7 +62,7 @@ class LogRepair:
 
     def unreadable(self) -> tuple[UnreadableVersion, ...]:
         """Versions whose values do not decode, ascending."""
-        return tuple(one for one in self._values(self._survey()) if isinstance(one, UnreadableVersion))
+        return tuple(value for value in self._values(self._survey()) if isinstance(value, UnreadableVersion))
 
     def plan(self, versions: Collection[int]) -> Repair:
         """Return the repair that replaces these versions. Raises CatalogRepairError when one of them can be read,
@@ -71,13 +71,13 @@ class LogRepair:
         """
         survey = self._survey()
         values = list(self._values(survey))
-        broken = {one.version: one for one in values if isinstance(one, UnreadableVersion)}
+        broken = {value.version: value for value in values if isinstance(value, UnreadableVersion)}
         for version in sorted(versions):
             if version not in broken:
                 raise CatalogRepairError(version, "it can be read, or the log does not hold it; it stays as it is")
-        for version, one in broken.items():
+        for version, item in broken.items():
             if version not in versions:
-                raise CatalogRepairError(version, f"it cannot be read either ({one.reason}); name it as well")
+                raise CatalogRepairError(version, f"it cannot be read either ({item.reason}); name it as well")
             if version == survey.snapshot > FIRST_VERSION:
                 reason = "it is the snapshot that all others follow; restore the log from a backup of etcd"
                 raise CatalogRepairError(version, reason)
@@ -86,7 +86,7 @@ class LogRepair:
         active = 0
         for position, found in enumerate(values):
             if isinstance(found, UnreadableVersion):
-                later = next((one.activation for one in values[position + 1 :] if isinstance(one, Stored)), None)
+                later = next((value.activation for value in values[position + 1 :] if isinstance(value, Stored)), None)
                 stored = self._replacement(found, active, later, survey)
                 steps.append((found, pack(self._keys, stored)))
             else:
@@ -102,11 +102,11 @@ class LogRepair:
 
     def replace(self, repair: Repair) -> None:
         """Write the replacements. Raises CatalogRepairError for a value that has changed since the plan."""
-        for one, value in repair.steps:
-            what = layout.step_over(self._keys, one.version, one.value, value)
+        for item, value in repair.steps:
+            what = layout.step_over(self._keys, item.version, item.value, value)
             done = self._client.transaction(what)
-            if not done.succeeded and not (done.repeated and self._holds(one.version, value)):
-                raise CatalogRepairError(one.version, "its value has changed since; list the versions again")
+            if not done.succeeded and not (done.repeated and self._holds(item.version, value)):
+                raise CatalogRepairError(item.version, "its value has changed since; list the versions again")
 
     def _survey(self) -> LogSurvey:
         found = surveyed(self._keys, self._client.transaction(layout.survey(self._keys)).found)
@@ -130,14 +130,14 @@ class LogRepair:
             missing = shown(self._keys.update(expected))
             raise CorruptCatalogLogError(missing, f"is missing; the last is {survey.version}")
 
-    def _replacement(self, one: UnreadableVersion, before: int, later: int | None, survey: LogSurvey) -> Stored:
+    def _replacement(self, version: UnreadableVersion, before: int, later: int | None, survey: LogSurvey) -> Stored:
         """An update of nothing at the time of the value that it replaces: versions keep their times. A time that may be
         damaged itself, since it is not between those of its neighbours, is not kept.
         """
-        active = survey.activation if one.version == survey.version else one.activation
+        active = survey.activation if version.version == survey.version else version.activation
         if active is None or active <= before or (later is not None and active >= later):
             active = before + 1
-        return Stored(VersionedUpdate(one.version, 0, ()), active, secrets.token_bytes(STAMP_BYTES), WRITER)
+        return Stored(VersionedUpdate(version.version, 0, ()), active, secrets.token_bytes(STAMP_BYTES), WRITER)
 
     def _holds(self, version: int, value: bytes) -> bool:
         page = self._client.range(Get(self._keys.update(version)))

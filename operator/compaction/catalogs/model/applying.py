@@ -155,7 +155,7 @@ class CatalogDraft:
         self.index_names = self._without_name(index, schema_id)
         self.indexes = self.indexes.without(id)
         self.index_schemas = self.index_schemas.without(id)
-        left = tuple(one for one in self.table_indexes[index.table_id] if one != id)
+        left = tuple(item for item in self.table_indexes[index.table_id] if item != id)
         others = self.table_indexes
         self.table_indexes = others.put(index.table_id, left) if left else others.without(index.table_id)
 
@@ -220,9 +220,9 @@ def _require_sound(snapshot: Snapshot) -> None:
             raise InapplicableEntryError(snapshot.version, "the snapshot", f"an id of a {what} is taken twice")
     for contents in snapshot.schemas:
         inside: tuple[Table | SystemView, ...] = (*contents.tables, *contents.views)
-        for one in inside:
-            if one.schema_id != contents.schema.id:
-                reason = f"{one.id} is in schema {contents.schema.id} and names schema {one.schema_id}"
+        for item in inside:
+            if item.schema_id != contents.schema.id:
+                reason = f"{item.id} is in schema {contents.schema.id} and names schema {item.schema_id}"
                 raise InapplicableEntryError(snapshot.version, "the snapshot", reason)
 
 

@@ -469,7 +469,7 @@ _SHAPES: Final[dict[type, _Shape]] = {}
 
 
 def _shape(kind: type) -> _Shape:
-    names = [one.name for one in fields(kind)]
+    names = [field.name for field in fields(kind)]
     found = _Shape(
         attrgetter(*names),
         {name: at for at, name in enumerate(names)},
@@ -489,13 +489,13 @@ def made(kind: type[T], values: Iterable[Any]) -> T:
     return one
 
 
-def changed(one: T, **changes: object) -> T:
+def changed(item: T, **changes: object) -> T:
     """As `dataclasses.replace`, for frozen classes with slots whose checks hold for the changes: `__post_init__` does
     not run. A fraction of its time: each version of a catalog takes several. KeyError for a field that does not exist.
     """
-    kind = type(one)
+    kind = type(item)
     shape = _SHAPES.get(kind) or _shape(kind)
-    values = list(shape.get(one))
+    values = list(shape.get(item))
     for name, value in changes.items():
         values[shape.places[name]] = value
     copy = _new(kind)

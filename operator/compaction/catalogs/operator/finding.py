@@ -45,11 +45,13 @@ class EtcdLogs:
         that would travel readably.
         """
         secret, name = credentials.log, spec.catalog.secret_name or ""
-        for one, other in ((CERTIFICATE, KEY), (KEY, CERTIFICATE), ("username", "password"), ("password", "username")):
-            if secret.get(one) and not secret.get(other):
-                raise SecretMissingError(name, other, f"it is not there, and {one} is: write both or neither")
+        for item, other in ((CERTIFICATE, KEY), (KEY, CERTIFICATE), ("username", "password"), ("password", "username")):
+            if secret.get(item) and not secret.get(other):
+                raise SecretMissingError(name, other, f"it is not there, and {item} is: write both or neither")
         endpoints = tuple(Endpoint.parse(url) for url in spec.catalog.endpoints)
-        readable = next((one for one in endpoints if not one.secure and not is_loopback(one.host)), None)
+        readable = next(
+            (endpoint for endpoint in endpoints if not endpoint.secure and not is_loopback(endpoint.host)), None
+        )
         if readable is not None and secret.get("password"):
             raise SecretError(name, "password", f"it would travel readably to {readable}: use https")
         with _files(secret) as tls:
@@ -161,7 +163,7 @@ class ClusterPlaces:
             labels = ",".join(f"{key}={value}" for key, value in sorted(selector.match_labels.items()))
             pods = await self._client.list(PODS, namespace=namespace, labels=labels)
             found += addresses_of(pods.items, selector, plain=spec.participants.plain_http)
-        return tuple(sorted(found, key=lambda one: one.name))
+        return tuple(sorted(found, key=lambda item: item.name))
 
     async def credentials(self, key: CacheKey, spec: CatalogCompactionSpec) -> Credentials:
         """See `ports.Places`. Raises OwnTokenError too."""
@@ -188,7 +190,7 @@ class ClusterPlaces:
 
 def named_participants(spec: CatalogCompactionSpec) -> list[ParticipantAddress]:
     """Those that the spec names with their addresses."""
-    return [ParticipantAddress(one.name, one.url) for one in spec.participants.urls]
+    return [ParticipantAddress(url.name, url.url) for url in spec.participants.urls]
 
 
 def addresses_of(pods: Iterable[Obj], selector: ParticipantSelector, *, plain: bool) -> list[ParticipantAddress]:

@@ -243,7 +243,7 @@ class CatalogWork:
         started_at = self._clock()
         state.addresses = await self._places.participants(namespace, spec)
         answers, unanswered = await self._participants.ask(spec, state.addresses, credentials)
-        asked = frozenset(one.name for one in state.addresses)
+        asked = frozenset(address.name for address in state.addresses)
         return Heard(started_at, asked, answers, unanswered, token, unclaimed)
 
     def _read(self, state: RoundState, log: UpdateLog) -> LogRead:
@@ -286,5 +286,5 @@ def save(log: UpdateLog, task: SaveSnapshot, events: tuple[LogEvent, ...]) -> Sa
 
 def bytes_cut(events: tuple[LogEvent, ...], snapshot: Snapshot) -> int:
     """Bytes of the values that a snapshot replaces, less its own; below 0 when it is larger than all of them."""
-    replaced = sum(len(encode(one.event)) for one in events if one.event.version <= snapshot.version)
+    replaced = sum(len(encode(event.event)) for event in events if event.event.version <= snapshot.version)
     return replaced - len(encode(snapshot))

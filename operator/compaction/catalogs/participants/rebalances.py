@@ -87,7 +87,7 @@ def rebalances(
     """Of all zones, by id; a zone without an entry in `assignments` has none yet."""
     none = ZoneAssignments(0)
     found = (rebalance_of(histories[id], assignments.get(id, none), now) for id in sorted(histories))
-    return tuple(one for one in found if one is not None)
+    return tuple(item for item in found if item is not None)
 
 
 def _based(history: ZoneHistory, assignments: ZoneAssignments) -> int:

@@ -71,7 +71,7 @@ class PartitionLog:
     def checkpointed(self, index: int) -> None:
         """A checkpoint that began when `index` was applied has succeeded."""
         self.durable = max(self.durable, index)
-        self.commands = [one for one in self.commands if one[0] > self.durable]
+        self.commands = [command for command in self.commands if command[0] > self.durable]
 
     def replay(self) -> list[int]:
         """A restart: storage is what the last checkpoint holds, and the commands after it are applied again. Earlier

@@ -109,25 +109,25 @@ def required(low_watermark: int, partitions: Sequence[PartitionReport], rebalanc
     """
     if low_watermark == UNDEFINED:
         return Required(MINIMUM, Cause.NOT_READY, WATERMARK_SUBJECT)
-    for one in partitions:
-        if one.minimum == UNDEFINED:
-            return Required(MINIMUM, Cause.NOT_READY, partition_subject(one))
+    for partition in partitions:
+        if partition.minimum == UNDEFINED:
+            return Required(MINIMUM, Cause.NOT_READY, partition_subject(partition))
     found = [Required(low_watermark, Cause.LOW_WATERMARK, WATERMARK_SUBJECT)]
     if partitions:  # there are many: only the one that counts gets a text
         first = min(partitions, key=_MINIMUM)
         found.append(Required(first.minimum, Cause.PARTITION, partition_subject(first)))
-    found += [Required(one.minimum, Cause.REBALANCE, rebalance_subject(one)) for one in rebalances]
+    found += [Required(rebalance.minimum, Cause.REBALANCE, rebalance_subject(rebalance)) for rebalance in rebalances]
     return min(found, key=_MINIMUM)
 
 
-def partition_subject(one: PartitionReport) -> str:
+def partition_subject(report: PartitionReport) -> str:
     """As reports name a partition."""
-    return f"table {one.table_id} partition {one.partition}"
+    return f"table {report.table_id} partition {report.partition}"
 
 
-def rebalance_subject(one: Rebalance) -> str:
+def rebalance_subject(rebalance: Rebalance) -> str:
     """As reports name a rebalance."""
-    return f"zone {one.zone_id}"
+    return f"zone {rebalance.zone_id}"
 
 
 # What a report may say: rules that hold for every honest participant
@@ -172,9 +172,9 @@ def contradictions(report: Report) -> Iterator[Contradiction]:
 
 def _times(report: Report) -> Iterator[str]:
     defined = {"minimum": report.minimum, "transactions": report.transactions, "clock": report.clock}
-    defined |= {f"since of index {one.index_id}": one.since for one in report.index_builds}
-    defined |= {f"since of zone {one.zone_id}": one.since for one in report.rebalances}
-    defined |= {f"minimum of zone {one.zone_id}": one.minimum for one in report.rebalances}
+    defined |= {f"since of index {build.index_id}": build.since for build in report.index_builds}
+    defined |= {f"since of zone {rebalance.zone_id}": rebalance.since for rebalance in report.rebalances}
+    defined |= {f"minimum of zone {rebalance.zone_id}": rebalance.minimum for rebalance in report.rebalances}
     optional = {
         "lowWatermark": report.low_watermark,
         "oldestTransaction": report.oldest_transaction,
@@ -182,16 +182,20 @@ def _times(report: Report) -> Iterator[str]:
     }
     # There may be thousands of partitions: only those that are wrong get a text.
     optional |= {
-        f"minimum of table {one.table_id} partition {one.partition}": one.minimum
-        for one in report.partitions
-        if not UNDEFINED <= one.minimum <= MAXIMUM
+        f"minimum of table {partition.table_id} partition {partition.partition}": partition.minimum
+        for partition in report.partitions
+        if not UNDEFINED <= partition.minimum <= MAXIMUM
     }
     for least, times in ((MINIMUM, defined), (UNDEFINED, optional)):
         for name, value in times.items():
             if not least <= value <= MAXIMUM:
                 yield f"{name} {value} is no hybrid timestamp: {least} to {MAXIMUM}"
-    numbers = [one.index_id for one in report.index_builds] + [one.zone_id for one in report.rebalances]
-    numbers += [min(one.table_id, one.partition) for one in report.partitions if one.table_id < 0 or one.partition < 0]
+    numbers = [build.index_id for build in report.index_builds] + [rebalance.zone_id for rebalance in report.rebalances]
+    numbers += [
+        min(partition.table_id, partition.partition)
+        for partition in report.partitions
+        if partition.table_id < 0 or partition.partition < 0
+    ]
     if negative := [number for number in numbers if number < 0]:
         yield f"an id or partition is {negative[0]}: they are not negative"
 
@@ -204,16 +208,18 @@ def _texts(report: Report) -> Iterator[str]:
 
 def _unique(report: Report) -> Iterator[str]:
     for name, keys in (
-        ("partition", [(one.table_id, one.partition) for one in report.partitions]),
-        ("index build", [one.index_id for one in report.index_builds]),
-        ("rebalance of zone", [one.zone_id for one in report.rebalances]),
+        ("partition", [(partition.table_id, partition.partition) for partition in report.partitions]),
+        ("index build", [build.index_id for build in report.index_builds]),
+        ("rebalance of zone", [rebalance.zone_id for rebalance in report.rebalances]),
     ):
         if (twice := _repeated(keys)) is not None:
             yield f"{name} {twice} is reported twice"
 
 
 def _ready(report: Report) -> Iterator[str]:
-    undefined = report.low_watermark == UNDEFINED or any(one.minimum == UNDEFINED for one in report.partitions)
+    undefined = report.low_watermark == UNDEFINED or any(
+        partition.minimum == UNDEFINED for partition in report.partitions
+    )
     if undefined and report.cause is not Cause.NOT_READY:
         yield f"the cause is {report.cause.value} while the watermark or a partition is undefined: it is NotReady then"
     if report.cause is Cause.NOT_READY and report.minimum != MINIMUM:

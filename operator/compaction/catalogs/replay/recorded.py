@@ -168,7 +168,7 @@ def _integer(value: object, least: int, most: int) -> int:
 
 def _commands(shown: list[Any]) -> Commands:
     try:
-        return tuple(command_of(one) for one in shown)
+        return tuple(command_of(item) for item in shown)
     except CatalogValidationError as error:
         return error
 
@@ -351,12 +351,12 @@ def in_order(event: Event) -> Event:
         return event
     schemas = [
         replace(
-            one,
-            tables=tuple(sorted(one.tables, key=lambda table: table.id)),
-            indexes=tuple(sorted(one.indexes, key=lambda index: index.id)),
-            views=tuple(sorted(one.views, key=lambda view: view.id)),
+            schema,
+            tables=tuple(sorted(schema.tables, key=lambda table: table.id)),
+            indexes=tuple(sorted(schema.indexes, key=lambda index: index.id)),
+            views=tuple(sorted(schema.views, key=lambda view: view.id)),
         )
-        for one in sorted(event.schemas, key=lambda one: one.schema.id)
+        for schema in sorted(event.schemas, key=lambda schema: schema.schema.id)
     ]
     zones = sorted(event.zones, key=lambda zone: zone.id)
     return replace(event, zones=tuple(zones), schemas=tuple(schemas))

@@ -86,9 +86,9 @@ Json = dict[str, Any]
 _ERRORS: Final[Mapping[type, str]] = {**ERRORS, CatalogNotFoundError: "CatalogNotFoundException"}
 
 
-def error(one: BaseException) -> Json:
+def error(exception: BaseException) -> Json:
     """The class alone: messages are each side's own. An error that the reference does not have bears our name."""
-    return {"error": _ERRORS.get(type(one), type(one).__name__)}
+    return {"error": _ERRORS.get(type(exception), type(exception).__name__)}
 
 
 def without_message(result: Any) -> Any:
@@ -98,49 +98,49 @@ def without_message(result: Any) -> Any:
     return result
 
 
-def event(one: events.CatalogEvent) -> Json:
+def event(item: events.CatalogEvent) -> Json:
     """With the name of the reference's class of parameters."""
-    name, show = _SHOWN[type(one)]
+    name, show = _SHOWN[type(item)]
     return {
-        "catalogVersion": one.version,
-        "causalityToken": one.revision,
-        "event": one.kind.value,
+        "catalogVersion": item.version,
+        "causalityToken": item.revision,
+        "event": item.kind.value,
         "params": f"{name}EventParameters",
-        **show(one),
+        **show(item),
     }
 
 
-def _table(one: Any) -> Json:
-    return {"tableId": one.table_id}
+def _table(item: Any) -> Json:
+    return {"tableId": item.table_id}
 
 
-def _index(one: Any) -> Json:
-    return {"indexId": one.index_id}
+def _index(item: Any) -> Json:
+    return {"indexId": item.index_id}
 
 
-def _zone(one: Any) -> Json:
-    return {"zoneId": one.zone_id}
+def _zone(item: Any) -> Json:
+    return {"zoneId": item.zone_id}
 
 
 _SHOWN: Final[Mapping[type, tuple[str, Callable[[Any], Json]]]] = {
-    events.TableCreated: ("CreateTable", lambda one: {"tableDescriptorId": one.table.id, "tableId": one.table.id}),
+    events.TableCreated: ("CreateTable", lambda item: {"tableDescriptorId": item.table.id, "tableId": item.table.id}),
     events.TableDropped: ("DropTable", _table),
-    events.TableRenamed: ("RenameTable", lambda one: {"newTableName": one.name, "tableId": one.table_id}),
+    events.TableRenamed: ("RenameTable", lambda item: {"newTableName": item.name, "tableId": item.table_id}),
     events.ColumnsAdded: ("AddColumn", _table),
     events.ColumnsDropped: ("DropColumn", _table),
     events.ColumnAltered: ("AlterColumn", _table),
     events.TablePropertiesAltered: ("AlterTableProperties", _table),
-    events.IndexCreated: ("CreateIndex", lambda one: {"indexDescriptorId": one.index.id}),
+    events.IndexCreated: ("CreateIndex", lambda item: {"indexDescriptorId": item.index.id}),
     events.IndexBuilding: ("StartBuildingIndex", _index),
     events.IndexAvailable: ("MakeIndexAvailable", _index),
     events.IndexStopping: ("StoppingIndex", _index),
     events.IndexRemoved: ("RemoveIndex", _index),
-    events.ZoneCreated: ("CreateZone", lambda one: {"zoneDescriptorId": one.zone.id}),
-    events.ZoneAltered: ("AlterZone", lambda one: {"zoneDescriptorId": one.zone.id}),
+    events.ZoneCreated: ("CreateZone", lambda item: {"zoneDescriptorId": item.zone.id}),
+    events.ZoneAltered: ("AlterZone", lambda item: {"zoneDescriptorId": item.zone.id}),
     events.ZoneDropped: ("DropZone", _zone),
     # The reference has no class of its own for it.
     events.DefaultZoneSet: ("DropZone", _zone),
-    events.SystemViewCreated: ("CreateSystemView", lambda one: {"descriptorId": one.view.id}),
+    events.SystemViewCreated: ("CreateSystemView", lambda item: {"descriptorId": item.view.id}),
 }
 
 
@@ -207,8 +207,8 @@ class _Replay:
         found = {
             "result": result,
             "firstResult": self._first,
-            "events": [event(one) for one in self._events] or MISSING,
-            "decoded": [canonical.event(one) for one in self._log.events] or MISSING,
+            "events": [event(item) for item in self._events] or MISSING,
+            "decoded": [canonical.event(item) for item in self._log.events] or MISSING,
             "earliest": manager.earliest.version,
             "latest": manager.latest.version,
             **self._changed(),
@@ -219,7 +219,7 @@ class _Replay:
             expected[name] = without_message(expected.get(name))
         for name in sorted({*expected, *found}):
             yield from differences(name, expected.get(name, MISSING), found.get(name, MISSING))
-        theirs, ours = ([_transaction(one) for one in every] for every in (step.transactions, self._log.written))
+        theirs, ours = ([_transaction(item) for item in every] for every in (step.transactions, self._log.written))
         yield from differences("txns", theirs, ours)
 
     def _changed(self) -> dict[str, Any]:
@@ -302,14 +302,14 @@ class _Replay:
             self._log.before_append = None
 
     def _versions(self) -> list[list[Any]]:
-        return [[one.version, one.activation_time, canonical.fingerprint(one)] for one in self._manager.history]
+        return [[item.version, item.activation_time, canonical.fingerprint(item)] for item in self._manager.history]
 
 
-def _transaction(one: recorded.RecordedTransaction) -> dict[str, Any]:
+def _transaction(transaction: recorded.RecordedTransaction) -> dict[str, Any]:
     return {
-        "succeeded": one.succeeded,
-        "revision": one.revision,
-        "timestamp": one.timestamp,
-        "puts": {key: data.hex() for key, data in one.puts},
-        "removes": list(one.removes),
+        "succeeded": transaction.succeeded,
+        "revision": transaction.revision,
+        "timestamp": transaction.timestamp,
+        "puts": {key: data.hex() for key, data in transaction.puts},
+        "removes": list(transaction.removes),
     }

@@ -153,82 +153,82 @@ class Action:
 
 
 ACTIONS: Final = (
-    Action(ActionName.BEGIN, "Begin a read-write transaction.", Nothing, lambda one, _: one.begin()),
+    Action(ActionName.BEGIN, "Begin a read-write transaction.", Nothing, lambda item, _: item.begin()),
     Action(
         ActionName.BEGIN_READ,
         "Begin a read-only transaction, which holds the low watermark.",
         ReadOnlyTransaction,
-        lambda one, it: one.begin_read(it.timestamp),
+        lambda item, it: item.begin_read(it.timestamp),
     ),
-    Action(ActionName.FINISH, "End a transaction of either sort.", Begun, lambda one, it: one.finish(it.timestamp)),
+    Action(ActionName.FINISH, "End a transaction of either sort.", Begun, lambda item, it: item.finish(it.timestamp)),
     Action(
         ActionName.ADD_PARTITION,
         "Hold a partition from now on.",
         NewPartition,
-        lambda one, it: one.add_partition(it.table_id, it.partition, it.role),
+        lambda item, it: item.add_partition(it.table_id, it.partition, it.role),
     ),
     Action(
         ActionName.REMOVE_PARTITION,
         "Hold it no longer.",
         OldPartition,
-        lambda one, it: one.remove_partition(it.table_id, it.partition),
+        lambda item, it: item.remove_partition(it.table_id, it.partition),
     ),
     Action(
         ActionName.PAUSE_REPLICATION,
         "Let commands of leaders elsewhere wait, or arrive again.",
         Paused,
-        lambda one, it: one.replicate(not it.paused),
+        lambda item, it: item.replicate(not it.paused),
     ),
-    Action(ActionName.BEGIN_CHECKPOINT, "Begin a checkpoint.", Nothing, lambda one, _: one.begin_checkpoint()),
+    Action(ActionName.BEGIN_CHECKPOINT, "Begin a checkpoint.", Nothing, lambda item, _: item.begin_checkpoint()),
     Action(
         ActionName.FINISH_CHECKPOINT,
         "End the checkpoint under way.",
         CheckpointEnd,
-        lambda one, it: one.finish_checkpoint(it.succeeded),
+        lambda item, it: item.finish_checkpoint(it.succeeded),
     ),
     Action(
         ActionName.START_INDEX_BUILD,
         "Build an index from now on.",
         BuiltIndex,
-        lambda one, it: one.start_index_build(it.index_id),
+        lambda item, it: item.start_index_build(it.index_id),
     ),
     Action(
         ActionName.END_INDEX_BUILD,
         "Build it no longer.",
         BuiltIndex,
-        lambda one, it: one.end_index_build(it.index_id),
+        lambda item, it: item.end_index_build(it.index_id),
     ),
     Action(
         ActionName.START_REBALANCE,
         "Let partitions of a zone move.",
         MovingZone,
-        lambda one, it: one.start_rebalance(it.zone_id, it.minimum),
+        lambda item, it: item.start_rebalance(it.zone_id, it.minimum),
     ),
     Action(
         ActionName.END_REBALANCE,
         "They are where they should be.",
         SettledZone,
-        lambda one, it: one.end_rebalance(it.zone_id),
+        lambda item, it: item.end_rebalance(it.zone_id),
     ),
     Action(
         ActionName.MOVE_WATERMARK,
         "Raise the low watermark, once no reader is in the way.",
         WatermarkTarget,
-        lambda one, it: one.move_watermark(it.timestamp),
+        lambda item, it: item.move_watermark(it.timestamp),
     ),
     Action(
-        ActionName.RESTART, "Forget what a crash forgets.", RestartOptions, lambda one, it: one.restart(it.earliest)
+        ActionName.RESTART, "Forget what a crash forgets.", RestartOptions, lambda item, it: item.restart(it.earliest)
     ),
     Action(
         ActionName.SET_CLOCK,
         "Let the clock differ from the machine's.",
         ClockOffset,
-        lambda one, it: one.set_clock_offset(it.milliseconds),
+        lambda item, it: item.set_clock_offset(it.milliseconds),
     ),
     Action(
         ActionName.ADD_VERSION,
         "A further version of the catalog is known.",
         NewVersion,
-        lambda one, it: one.versions.add(it.version, it.activation),
+        lambda item, it: item.versions.add(it.version, it.activation),
     ),
 )

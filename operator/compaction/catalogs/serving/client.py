@@ -371,7 +371,7 @@ async def _each(
 ) -> tuple[dict[str, T], dict[str, ParticipantError]]:
     for address in addresses:
         address.check(plain=client.plain)
-    if twice := [name for name, count in Counter(one.name for one in addresses).items() if count > 1]:
+    if twice := [name for name, count in Counter(address.name for address in addresses).items() if count > 1]:
         raise ParticipantConfigError(f"participant {twice[0]} has several addresses: give it one")
     limits, loop = client.limits, asyncio.get_running_loop()
     turns, last_turn = asyncio.Semaphore(limits.connections), loop.time() + limits.turn_seconds

@@ -135,16 +135,22 @@ class ReportMessage(Wire):
             low_watermark=report.low_watermark,
             partitions=tuple(
                 PartitionMessage.model_construct(
-                    table_id=one.table_id, partition=one.partition, role=one.role, minimum=one.minimum
+                    table_id=partition.table_id,
+                    partition=partition.partition,
+                    role=partition.role,
+                    minimum=partition.minimum,
                 )
-                for one in report.partitions
+                for partition in report.partitions
             ),
             index_builds=tuple(
-                IndexBuildMessage.model_construct(index_id=one.index_id, since=one.since) for one in report.index_builds
+                IndexBuildMessage.model_construct(index_id=build.index_id, since=build.since)
+                for build in report.index_builds
             ),
             rebalances=tuple(
-                RebalanceMessage.model_construct(zone_id=one.zone_id, minimum=one.minimum, since=one.since)
-                for one in report.rebalances
+                RebalanceMessage.model_construct(
+                    zone_id=rebalance.zone_id, minimum=rebalance.minimum, since=rebalance.since
+                )
+                for rebalance in report.rebalances
             ),
             checkpoint=report.checkpoint,
             clock=report.clock,
@@ -161,9 +167,12 @@ class ReportMessage(Wire):
             self.transactions,
             self.oldest_transaction,
             self.low_watermark,
-            tuple(PartitionReport(one.table_id, one.partition, one.role, one.minimum) for one in self.partitions),
-            tuple(IndexBuild(one.index_id, one.since) for one in self.index_builds),
-            tuple(Rebalance(one.zone_id, one.minimum, one.since) for one in self.rebalances),
+            tuple(
+                PartitionReport(partition.table_id, partition.partition, partition.role, partition.minimum)
+                for partition in self.partitions
+            ),
+            tuple(IndexBuild(build.index_id, build.since) for build in self.index_builds),
+            tuple(Rebalance(rebalance.zone_id, rebalance.minimum, rebalance.since) for rebalance in self.rebalances),
             self.checkpoint,
             self.clock,
             self.reads_old_rows,

@@ -162,8 +162,8 @@ class ClusterAccess:
         fields = f"metadata.name={name}" if name is not None else None
         async for event in self._client.watch(resource, namespace=self._scope, fields=fields):
             if event.type in ("ADDED", "MODIFIED"):
-                for one in models(model, [event.object]):
-                    yield one
+                for item in models(model, [event.object]):
+                    yield item
 
     async def _get(self, resource: Resource, model: type[Model], name: str) -> Model:
         found = await self._find(resource, model, name)

@@ -122,10 +122,10 @@ def _show(policy: CompactionPolicy, jobs: list[CompactionJob], now: datetime) ->
         waits = any(
             row.due_at is not None for row in plan.left_out
         )  # of some kinds sources wait for a time, or for more
-        columns = [one for one in _LEFT_OUT if waits or one.key not in {"dueAt", "missing"}]
+        columns = [item for item in _LEFT_OUT if waits or item.key not in {"dueAt", "missing"}]
         print_table([_left_out(row) for row in plan.left_out], columns)
-    for one in policy.status.conflicts:
-        click.echo(one.message)
+    for conflict in policy.status.conflicts:
+        click.echo(conflict.message)
     if plan.approval is PlanApproval.PENDING:
         click.echo(f"\n{_approval(policy, plan, now)}")
 
@@ -146,7 +146,7 @@ def _not_due(policy: CompactionPolicy, plan: PlanStatus) -> str:
     waiting = [(row.due_at, row) for row in plan.left_out if row.due_at is not None]
     if not waiting:
         return ""
-    due, first = min(waiting, key=lambda one: one[0])
+    due, first = min(waiting, key=lambda item: item[0])
     source = kind_of(policy.spec.store).nouns.source
     what = plural(sum(row.count for _, row in waiting), f"{source} waits", f"{source}s wait")
     sooner = f", or when {first.missing} more have come" if first.missing else ""
@@ -155,7 +155,7 @@ def _not_due(policy: CompactionPolicy, plan: PlanStatus) -> str:
 
 def show_work(plan: PlanStatus) -> None:
     """The jobs that a plan would create, those with the largest gain."""
-    print_table([one.to_object() for one in plan.work], _WORK)
+    print_table([item.to_object() for item in plan.work], _WORK)
     more = plan.jobs - len(plan.work)
     if more > 0:
         click.echo(f"and {more} more with a smaller gain")

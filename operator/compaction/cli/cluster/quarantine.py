@@ -74,17 +74,17 @@ def _rows(policies: Iterable[CompactionPolicy], now: datetime) -> list[dict[str,
         {
             "namespace": policy.metadata.namespace,
             "policy": policy.metadata.name,
-            "target": one.target,
-            "source": one.source,
-            "index": one.index,
-            "offset": one.offset,
-            "reason": one.reason,
-            "since": format_timestamp(one.since),
-            "seconds": max(0, int((now - one.since).total_seconds())),
-            "message": one.message,
+            "target": item.target,
+            "source": item.source,
+            "index": item.index,
+            "offset": item.offset,
+            "reason": item.reason,
+            "since": format_timestamp(item.since),
+            "seconds": max(0, int((now - item.since).total_seconds())),
+            "message": item.message,
         }
         for policy in policies
-        for one in policy.status.quarantined
+        for item in policy.status.quarantined
     ]
 
 
@@ -109,9 +109,9 @@ async def _release(cluster: ClusterAccess, name: str, sources: tuple[str, ...]) 
     names one that is not in quarantine.
     """
     policy = await cluster.policy(name)
-    known = {f"{one.target}/{one.source}" for one in policy.status.quarantined}
+    known = {f"{item.target}/{item.source}" for item in policy.status.quarantined}
     by_name = kind_of(policy.spec.store).immutable_sources
-    alone = {one.source for one in policy.status.quarantined} if by_name else set()
+    alone = {item.source for item in policy.status.quarantined} if by_name else set()
     if not known:
         raise ClusterCommandError(f"policy {name}: no source is in quarantine, so there is nothing to release")
     strangers = [source for source in sources if source not in known | alone]

@@ -75,8 +75,10 @@ def _show_fleet(target: CommandTarget, output: OutputFormat) -> None:
 
     policies, catalogs, namespace, coordinator_of = ask(target, read)
     now = datetime.now(UTC)
-    namespaces = {one.metadata.namespace for one in policies} | {one.metadata.namespace for one in catalogs}
-    found = {one: coordinator_of(one) for one in namespaces}
+    namespaces = {policy.metadata.namespace for policy in policies} | {
+        catalog.metadata.namespace for catalog in catalogs
+    }
+    found = {namespace: coordinator_of(namespace) for namespace in namespaces}
     rows = [policy_data(policy, now, found[policy.metadata.namespace]) for policy in policies]
     more = [catalog_data(catalog, now, found[catalog.metadata.namespace]) for catalog in catalogs]
     _warn(found, now)
@@ -120,7 +122,7 @@ async def _show_one(
     elif watch:
         await _watch_catalog(cluster, name, output)
     elif catalog is not None and data:
-        rows = [participant_data(one, now) for one in catalog.status.participants]
+        rows = [participant_data(participant, now) for participant in catalog.status.participants]
         emit(catalog_data(catalog, now, coordinator) | {"participantRows": rows}, output)
     elif catalog is not None:
         show_catalog(catalog, now, coordinator)
@@ -142,9 +144,11 @@ async def _coordinators(cluster: ClusterAccess) -> CoordinatorOf:
 
 def _warn(found: Mapping[str, Coordination], now: datetime) -> None:
     """Warn on stderr that tables are out of date when no operator updates them."""
-    for namespace, one in sorted(found.items()):
-        if one.is_missing:
-            click.echo(f"namespace {namespace}: {one.sentence(now)} The table shows the last recorded state.", err=True)
+    for namespace, item in sorted(found.items()):
+        if item.is_missing:
+            click.echo(
+                f"namespace {namespace}: {item.sentence(now)} The table shows the last recorded state.", err=True
+            )
 
 
 async def _watch(cluster: ClusterAccess, name: str | None, target: CommandTarget, output: OutputFormat) -> None:
@@ -156,7 +160,7 @@ async def _watch(cluster: ClusterAccess, name: str | None, target: CommandTarget
     # A row is news, so an operator writes: what the Leases said at the beginning says less than that.
     await _follow(
         lambda: cluster.watch_policies(name),
-        lambda one: policy_data(one, datetime.now(UTC)),
+        lambda item: policy_data(item, datetime.now(UTC)),
         fleet_row,
         columns,
         output,
@@ -170,7 +174,7 @@ async def _watch_catalog(cluster: ClusterAccess, name: str, output: OutputFormat
     columns = catalog_columns(namespaces=False, wide=output is OutputFormat.WIDE)
     await _follow(
         lambda: cluster.watch_catalog(name),
-        lambda one: catalog_data(one, datetime.now(UTC)),
+        lambda item: catalog_data(item, datetime.now(UTC)),
         catalog_row,
         columns,
         output,
@@ -190,13 +194,13 @@ async def _follow(
     lost = False
     while True:
         try:
-            async for one in watch():
+            async for item in watch():
                 lost = False
-                meta = one.metadata
+                meta = item.metadata
                 if seen.get((meta.namespace, meta.name)) == meta.resource_version:
                     continue
                 seen[meta.namespace, meta.name] = meta.resource_version
-                data = data_of(one)
+                data = data_of(item)
                 if output is OutputFormat.JSON:
                     click.echo(json.dumps(data))
                 else:

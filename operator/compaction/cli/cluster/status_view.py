@@ -50,9 +50,9 @@ def since_text(status: CompactionPolicyStatus | CatalogCompactionStatus, now: da
     return f" for {format_age((now - (status.reason_since or ready.last_transition_time)) / timedelta(seconds=1))}"
 
 
-def is_observed(one: CompactionPolicy | CatalogCompaction) -> bool:
+def is_observed(policy: CompactionPolicy | CatalogCompaction) -> bool:
     """Return whether the status is of the spec as it is now."""
-    return one.status.observed_generation >= one.metadata.generation
+    return policy.status.observed_generation >= policy.metadata.generation
 
 
 def coordinator_data(coordinator: Coordination, now: datetime) -> Data:
@@ -65,13 +65,13 @@ def coordinator_data(coordinator: Coordination, now: datetime) -> Data:
 
 
 def outdated_pairs(
-    one: CompactionPolicy | CatalogCompaction, noun: str, coordinator: Coordination, now: datetime
+    policy: CompactionPolicy | CatalogCompaction, noun: str, coordinator: Coordination, now: datetime
 ) -> list[tuple[str, str]]:
     """Return the pairs that say why what follows is of a former time."""
     pairs = [("Operator", coordinator.sentence(now))] if coordinator.is_missing else []
-    if is_observed(one):
+    if is_observed(policy):
         return pairs
-    observed, generation = one.status.observed_generation, one.metadata.generation
+    observed, generation = policy.status.observed_generation, policy.metadata.generation
     if observed < 0:
         return [*pairs, ("Observed", f"never: no operator has observed the {noun} yet")]
     said = f"generation {observed} of {generation}: the operator has not seen the newest spec yet"
@@ -102,8 +102,8 @@ def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordinati
         "debtBytes": debt.bytes if debt is not None else None,
         "debtSources": debt.sources if debt is not None else None,
         "debtTargets": debt.targets if debt is not None else None,
-        "debtTenants": [one.to_object() for one in debt.tenants] if debt is not None else [],
-        "measures": {one.name: one.value for one in debt.measures} if debt is not None else {},
+        "debtTenants": [tenant.to_object() for tenant in debt.tenants] if debt is not None else [],
+        "measures": {measure.name: measure.value for measure in debt.measures} if debt is not None else {},
         "oldestDebtAt": time_text(status.oldest_debt_at),
         "oldestDebtSeconds": seconds_between(status.oldest_debt_at, now),
         "active": status.active,
@@ -292,7 +292,7 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
     if data["quarantined"]:
         more = f"kubectl compaction quarantine list {data['name']} -n {data['namespace']}"
         pairs.append(("Quarantined", f"{plural(data['quarantined'], kind.nouns.source)}: {more}"))
-    alarms = {one.alarm.reason for one in kind.measures if one.alarm is not None}
+    alarms = {measure.alarm.reason for measure in kind.measures if measure.alarm is not None}
     return pairs + [
         ("Lost" if error.reason in alarms else "Not planned", f"{error.reason}: {error.message}")
         for error in policy.status.target_errors
@@ -307,11 +307,11 @@ def _worker_pairs(policy: CompactionPolicy) -> list[tuple[str, str]]:
         ("executors get", status.executor_memory_bytes, "some"),
     )
     pairs = [
-        ("Worker", f"{one.name} waits ({one.reason}): {one.message}")
-        for one in policy.status.worker_statuses
-        if one.reason
+        ("Worker", f"{status.name} waits ({status.reason}): {status.message}")
+        for status in policy.status.worker_statuses
+        if status.reason
     ]
-    pairs += [("Worker", f"{one.name}: {one.ui}") for one in policy.status.worker_statuses if one.ui]
+    pairs += [("Worker", f"{status.name}: {status.ui}") for status in policy.status.worker_statuses if status.ui]
     pairs += [
         ("Memory", f"{who} {format_bytes(now)}: {some} ran out of it") for who, now, some in grown if now is not None
     ]
@@ -321,8 +321,8 @@ def _worker_pairs(policy: CompactionPolicy) -> list[tuple[str, str]]:
 def _wait_pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[str, str]]:
     """Each reason for which something waits; the main one alone when that is all the operator wrote."""
     waits = [
-        ("Waiting", f"{one.count} for {one.reason} ({age_text(seconds_between(one.since, now))}): {one.message}")
-        for one in policy.status.waits
+        ("Waiting", f"{wait.count} for {wait.reason} ({age_text(seconds_between(wait.since, now))}): {wait.message}")
+        for wait in policy.status.waits
     ]
     if not waits and data["waiting"] is not None:
         waits.append(("Waiting", f"{_wait(data['waiting'])}: {data['waiting']['message']}"))

@@ -152,8 +152,8 @@ def _show(watch: LocalWatch, output: OutputFormat) -> None:
             ("Quarantined", plural(len(data["quarantined"]), nouns.source)),
         ]
     )
-    for one in data["quarantined"]:
-        click.echo(printable(f"  {one['target']}/{one['source']}: {one['message']}"))
+    for item in data["quarantined"]:
+        click.echo(printable(f"  {item['target']}/{item['source']}: {item['message']}"))
 
 
 def summary(watch: LocalWatch) -> dict[str, Any]:

@@ -172,17 +172,17 @@ def coordination(leases: Sequence[Lease] | None, namespace: str, now: datetime, 
         leases: None when they may not be read; others than coordinators' do not matter.
         complete: whether these are the Leases of all namespaces.
     """
-    found = [one for one in leases or () if one.name == COORDINATOR_LEASE]
-    own = [_of(one, now) for one in found if one.namespace == namespace]
+    found = [lease for lease in leases or () if lease.name == COORDINATOR_LEASE]
+    own = [_of(item, now) for item in found if item.namespace == namespace]
     if own:
         return own[0]
-    others = [_of(one, now) for one in found]
-    leading = next((one for one in others if one.state is Leadership.LEADS), None)
+    others = [_of(item, now) for item in found]
+    leading = next((other for other in others if other.state is Leadership.LEADS), None)
     if leading is not None:
         return leading
     if leases is None or not complete:
         return UNKNOWN
-    return max(others, key=lambda one: (one.renewed is not None, one.renewed or now), default=_ABSENT)
+    return max(others, key=lambda other: (other.renewed is not None, other.renewed or now), default=_ABSENT)
 
 
 _ABSENT: Final = Coordination(Leadership.ABSENT)

@@ -40,9 +40,10 @@ def _receipt_changes(job: CompactionJob) -> str:
 
 
 def _changes(receipt: JobReceipt) -> str:
-    titles = {one.name: one.title.lower() for kind in all_kinds() for one in kind.measures}
+    titles = {measure.name: measure.title.lower() for kind in all_kinds() for measure in kind.measures}
     return ", ".join(
-        f"{titles.get(one.name, one.name)} {one.before:,.0f} and {one.after:,.0f}" for one in receipt.measures
+        f"{titles.get(measure.name, measure.name)} {measure.before:,.0f} and {measure.after:,.0f}"
+        for measure in receipt.measures
     )
 
 
@@ -231,6 +232,6 @@ def _explain_receipt(builder: ExplanationBuilder, job: CompactionJob) -> None:
 
 def _explain_skipped(builder: ExplanationBuilder, job: CompactionJob) -> None:
     skipped = {
-        f"{one.source} was left as it is": builder.said(f"{one.reason}.", one.message) for one in job.status.skipped
+        f"{item.source} was left as it is": builder.said(f"{item.reason}.", item.message) for item in job.status.skipped
     }
     builder.state(*first_of(skipped, "sources were left"))

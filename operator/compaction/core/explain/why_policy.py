@@ -75,7 +75,7 @@ def _with_trouble(meaning: Meaning, reason: str, status: CompactionPolicyStatus)
     """Replace the advice by what to do about the very thing that a worker lacks, where that is known."""
     if reason not in (PolicyReason.LAUNCH_FAILED, WaitReason.WORKER_PENDING):
         return meaning
-    known = (TROUBLE_ACTIONS[one.reason] for one in status.worker_statuses if one.reason in TROUBLE_ACTIONS)
+    known = (TROUBLE_ACTIONS[item.reason] for item in status.worker_statuses if item.reason in TROUBLE_ACTIONS)
     return replace(meaning, do=next(known, meaning.do))
 
 
@@ -84,7 +84,7 @@ def _is_listed(reason: str, status: CompactionPolicyStatus) -> bool:
     if reason == PolicyReason.SOURCES_QUARANTINED:
         return bool(status.quarantined)
     return bool(status.target_errors) and (
-        reason == PolicyReason.SOURCES_UNREADABLE or all(one.reason == reason for one in status.target_errors)
+        reason == PolicyReason.SOURCES_UNREADABLE or all(error.reason == reason for error in status.target_errors)
     )
 
 
@@ -120,11 +120,13 @@ def _explain_debt(builder: ExplanationBuilder, policy: CompactionPolicy, leases:
     builder.debt(f"{kind.debt(status)}{oldest}.", *kind.details(status))
     one_waits, many_wait = f"{kind.nouns.source} waits", f"{kind.nouns.source}s wait"
     tenants = {
-        f"Of tenant {one.tenant}": f"{plural(one.sources, one_waits, many_wait)} to be {kind.nouns.compacted}."
-        for one in debt.tenants
+        f"Of tenant {tenant.tenant}": f"{plural(tenant.sources, one_waits, many_wait)} to be {kind.nouns.compacted}."
+        for tenant in debt.tenants
     }
     builder.debt(*first_of(tenants, "tenants"))
-    builder.debt(*(f"{one.message} ({plural(one.sources, kind.nouns.source)})." for one in status.conflicts))
+    builder.debt(
+        *(f"{conflict.message} ({plural(conflict.sources, kind.nouns.source)})." for conflict in status.conflicts)
+    )
     if status.eta_seconds is not None:
         builder.debt(f"Estimated time to finish, at the measured speed: {format_age(status.eta_seconds)}.")
     elif status.active:
@@ -203,17 +205,17 @@ def _explain_jobs(
 
 
 def _explain_damage(builder: ExplanationBuilder, status: CompactionPolicyStatus, kind: Kind) -> None:
-    alarms = {one.alarm.reason for one in kind.measures if one.alarm is not None}
+    alarms = {measure.alarm.reason for measure in kind.measures if measure.alarm is not None}
     damaged = {
-        f"{one.target}/{one.source} quarantined for {builder.age(one.since)}": f"{one.reason}. {one.message}"
-        for one in status.quarantined
+        f"{item.target}/{item.source} quarantined for {builder.age(item.since)}": f"{item.reason}. {item.message}"
+        for item in status.quarantined
     }
     builder.state(*first_of(damaged, "sources are quarantined"))
     errors = {
-        f"{one.target} {'has lost records' if one.reason in alarms else 'could not be planned'}": (
-            f"{one.reason}. {one.message}"
+        f"{error.target} {'has lost records' if error.reason in alarms else 'could not be planned'}": (
+            f"{error.reason}. {error.message}"
         )
-        for one in status.target_errors
+        for error in status.target_errors
     }
     builder.state(*first_of(errors, "targets could not be planned"))
     builder.state(*kind.warnings(status))

@@ -63,7 +63,7 @@ class GroupCandidate:
             return (self,)
         left = dict.fromkeys(self.sources)
         found = []
-        for part in sorted(parts, key=lambda one: (-len(one), one)):
+        for part in sorted(parts, key=lambda part: (-len(part), part)):
             if left.keys() >= set(part):
                 found.append(self._part(part))
                 left = {name: None for name in left if name not in part}
@@ -170,5 +170,5 @@ class Parts:
         if self.divisible:
             return candidate.sources.issuperset(*self.groups)
         groups = {group.sources for group in candidate.groups}
-        names = {one.name for one in candidate.obsolete}
+        names = {item.name for item in candidate.obsolete}
         return any(group in groups for group in self.groups) or not names.isdisjoint(self.obsolete)

@@ -99,12 +99,13 @@ class ScanResult:
 
     def says_the_same(self, other: ScanResult) -> bool:
         """Return whether both scans found the same in the store; when they ran, and their numbers, do not count."""
-        before = {one.target: one for one in other.candidates}
+        before = {candidate.target: candidate for candidate in other.candidates}
         if len(self.candidates) != len(other.candidates) or _besides(self) != _besides(other):
             return False
         return all(
-            (known := before.get(one.target)) is not None and replace(one, sensed_at=known.sensed_at) == known
-            for one in self.candidates
+            (known := before.get(candidate.target)) is not None
+            and replace(candidate, sensed_at=known.sensed_at) == known
+            for candidate in self.candidates
         )
 
     def identity(self, target: str, source: str) -> str:
@@ -182,14 +183,14 @@ def total_debt(candidates: Iterable[Candidate], beyond: Iterable[UnofferedDebt] 
     tenants: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     targets = copy = 0
     oldest: float | None = None
-    for one in candidates:
-        if one.is_empty:
+    for candidate in candidates:
+        if candidate.is_empty:
             continue
         targets += 1
-        copy += sum(group.copy_bytes for group in one.groups)
-        _add(levels[one.level], tenants[one.tenant], one.debt_bytes, one.debt_sources)
-        if one.oldest_debt_at is not None:
-            oldest = one.oldest_debt_at if oldest is None else min(oldest, one.oldest_debt_at)
+        copy += sum(group.copy_bytes for group in candidate.groups)
+        _add(levels[candidate.level], tenants[candidate.tenant], candidate.debt_bytes, candidate.debt_sources)
+        if candidate.oldest_debt_at is not None:
+            oldest = candidate.oldest_debt_at if oldest is None else min(oldest, candidate.oldest_debt_at)
     # Due as well, and no candidates only because there are so many: without them the debt would seem smaller than it
     # is.
     for more in beyond:
@@ -217,8 +218,8 @@ def _add(level: list[int], tenant: list[int], size: int, sources: int) -> None:
 def bytes_per_second(work: Iterable[FinishedWork]) -> float | None:
     """Bytes copied per second of one job, over the newest jobs; None when nothing was measured yet."""
     newest = sorted(work, key=lambda w: w.finished_at)[-RECENT_JOBS:]
-    seconds = sum(max(LEAST_JOB_SECONDS, one.seconds) for one in newest)
-    copied = sum(one.cost_bytes for one in newest)
+    seconds = sum(max(LEAST_JOB_SECONDS, item.seconds) for item in newest)
+    copied = sum(item.cost_bytes for item in newest)
     return copied / seconds if seconds >= LEAST_SECONDS and copied > 0 else None
 
 

@@ -66,13 +66,16 @@ class Selection:
         """Patterns as a policy has them; `below` are the names that lead from the shared root to the policy's own."""
         quoted = tuple(re.sub(r"([*?[])", r"[\1]", name) for name in below)
         return cls(
-            *(tuple((*quoted, *one.strip("/").split("/")) for one in patterns) for patterns in (include, exclude))
+            *(
+                tuple((*quoted, *pattern.strip("/").split("/")) for pattern in patterns)
+                for patterns in (include, exclude)
+            )
         )
 
 
-def overlap(one: Selection, other: Selection) -> bool:
+def overlap(selection: Selection, other: Selection) -> bool:
     """True when some directory is selected by both."""
-    machines = [_Machine(patterns) for patterns in (one.include, other.include, one.exclude, other.exclude)]
+    machines = [_Machine(patterns) for patterns in (selection.include, other.include, selection.exclude, other.exclude)]
     letters = sorted({letter for machine in machines for letter in machine.letters} | {_FRESH})
     start = tuple(machine.start for machine in machines)
     seen, todo = {start}, [start]
@@ -140,7 +143,9 @@ class _Machine:
             pieces = parts[part]
             if pieces is None and piece == -1:
                 following = (pattern, part + 1, -1)
-            elif pieces is not None and 0 <= piece < len(pieces) and all(one.startswith("*") for one in pieces[piece:]):
+            elif (
+                pieces is not None and 0 <= piece < len(pieces) and all(item.startswith("*") for item in pieces[piece:])
+            ):
                 following = (pattern, part, len(pieces))
             else:
                 continue

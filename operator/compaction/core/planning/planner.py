@@ -335,8 +335,8 @@ class Planner:
             yield job
             return
         if halves is not None:
-            for one in halves:
-                yield from self._split_faulty(candidate, self._job(candidate, (one,), ()), inventory)
+            for item in halves:
+                yield from self._split_faulty(candidate, self._job(candidate, (item,), ()), inventory)
             return
         half = len(job.groups) // 2
         # Dropping obsolete sources needs no rewrite: it goes with the smaller half, or alone.
@@ -355,7 +355,7 @@ class Planner:
             groups=groups,
             obsolete=obsolete,
             cost_bytes=sum([group.copy_bytes for group in groups]),
-            gain_bytes=sum([group.gain_bytes for group in groups]) + sum([one.gain_bytes for one in obsolete]),
+            gain_bytes=sum([group.gain_bytes for group in groups]) + sum([item.gain_bytes for item in obsolete]),
         )
 
     def _name(
@@ -369,8 +369,8 @@ class Planner:
             else:
                 for pair in zip(group.sources, group.identities, strict=True):
                     said += pair
-        for one in obsolete:
-            said += ("obsolete", one.name, one.identity)
+        for item in obsolete:
+            said += ("obsolete", item.name, item.identity)
         said.append("")
         return f"{name_stem(self.policy_name)}-{hashlib.sha256(chr(0).join(said).encode()).hexdigest()[:10]}"
 

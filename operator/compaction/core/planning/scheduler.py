@@ -127,7 +127,7 @@ def shares(limit: int, wants: Sequence[int]) -> tuple[int, ...]:
     """The max-min fair share of each, in line order. O(n log n) for n claims, whatever the limit is."""
     left, behind = max(0, limit), len(wants)
     level = 0
-    for want in sorted(max(0, one) for one in wants):
+    for want in sorted(max(0, want) for want in wants):
         if want * behind > left:
             level = left // behind
             break

@@ -307,7 +307,7 @@ class _Reconcile:
             for source in step.status.skipped
         ]
         # A release is about what is listed: a job it has reopened may have found the same damage again by now.
-        kept = [one for one in self.policy.status.quarantined if not self.release.names(one.target, one.source)]
+        kept = [item for item in self.policy.status.quarantined if not self.release.names(item.target, item.source)]
         return approval.updated(kept, found=found, reading=self.snapshot.reading, now=self.now)
 
     def _is_released(self, job: CompactionJob) -> bool:

@@ -50,7 +50,7 @@ class SharedLimits(Generic[Key]):
         self._limits = limits
         self._members = {key: _Member(LimitDemand(holds=count), now) for key, count in holds.items()}
         self._allowances: dict[Key, Allowance] = {}
-        self._nothing = Allowance(limits, *(None if one is None else Grant(0, 0, MOST) for one in _fields(limits)))
+        self._nothing = Allowance(limits, *(None if field is None else Grant(0, 0, MOST) for field in _fields(limits)))
         self._unheard = set(holds)
         self._settled_at = now + SETTLING
         self._changed = True

@@ -86,7 +86,7 @@ def held_by_jobs(
     approval: a scan must not offer their sources in another target.
     """
     specs = [(step.name, step.view.job.spec) for step in steps if step.state is not JobState.SUCCEEDED]
-    specs += [(one.name, one.spec) for one in created]
+    specs += [(item.name, item.spec) for item in created]
     held = {}
     for name, spec in specs:
         parts = kind_of_job(spec.kind).parts(spec)
@@ -94,7 +94,7 @@ def held_by_jobs(
             held[name] = HeldJob(spec.target, spec.level, parts.sources)
     for job in planned:
         if any(group.divisible for group in job.groups):
-            sources = tuple(one for group in job.groups for one in group.sources)
+            sources = tuple(source for group in job.groups for source in group.sources)
             held[job.name] = HeldJob(job.target, job.level, sources)
     return frozen(held)
 
@@ -223,8 +223,8 @@ class Claimant:
 
 def older_owner(policy: Claimant, others: Iterable[Claimant]) -> Claimant | None:
     """The oldest of the policies that are older than this one and compact the same store, or a part of it."""
-    older = [one for one in others if one.age < policy.age and share_a_store(policy, one)]
-    return min(older, key=lambda one: one.age, default=None)
+    older = [other for other in others if other.age < policy.age and share_a_store(policy, other)]
+    return min(older, key=lambda item: item.age, default=None)
 
 
 def said(policy: Claimant, owner: Claimant) -> str:
@@ -236,9 +236,9 @@ def said(policy: Claimant, owner: Claimant) -> str:
     )
 
 
-def share_a_store(one: Claimant, other: Claimant) -> bool:
+def share_a_store(claimant: Claimant, other: Claimant) -> bool:
     """Return whether both policies may select the same source."""
-    kind = kind_of(one.store)
+    kind = kind_of(claimant.store)
     if kind_of(other.store) is not kind:
         return False
-    return kind.overlap(one.store, other.store, same_namespace=one.namespace == other.namespace)
+    return kind.overlap(claimant.store, other.store, same_namespace=claimant.namespace == other.namespace)

@@ -163,7 +163,7 @@ class Timing:
 def timing(policy: CompactionPolicy, memory: Memory, now: Moment) -> Timing:
     """Return the schedule and the windows of the policy as the clock has them now."""
     trigger = policy.spec.trigger
-    windows = tuple(OpenWindow(one.schedule, float(one.duration)) for one in trigger.windows)
+    windows = tuple(OpenWindow(window.schedule, float(window.duration)) for window in trigger.windows)
     window = window_state(windows, trigger.time_zone, now=now.wall)
     if trigger.schedule is None:
         return Timing(window, windows)

@@ -107,7 +107,7 @@ def check_used_by(name: str, body: Obj, user: str) -> None:
     """Raises SecretForbiddenError for a Secret object that does not say that it is for this user, `KIND/NAME`."""
     metadata = body["metadata"]
     said = (metadata.get("annotations") or {}).get(ANNOTATION_USED_BY, "")
-    known = [one.strip() for one in said.split(",") if one.strip()]
+    known = [word.strip() for word in said.split(",") if word.strip()]
     if user in known or f"{user.partition('/')[0]}/*" in known:
         return
     wanted = ",".join([*known, user])

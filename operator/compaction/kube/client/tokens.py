@@ -69,7 +69,7 @@ class OwnTokens:
                 "serviceAccountToken: the operator does not know its own service account: start it with "
                 "--service-account NAMESPACE/NAME"
             )
-        self._kept = {key: one for key, one in self._kept.items() if now - one.at < KEPT_SECONDS}
+        self._kept = {key: item for key, item in self._kept.items() if now - item.at < KEPT_SECONDS}
         if (kept := self._kept.get(audience)) is not None:
             return kept.token
         token = await self._request(account, audience)

@@ -113,7 +113,7 @@ class ApiObjects:
     async def _delete_invisible(self, lease: Obj, *, owners: Collection[str]) -> bool:
         """Delete a Lease without our labels if one of `owners` (uids) created it; False when none did."""
         metadata = lease["metadata"]
-        if not any(one.get("uid") in owners for one in metadata.get("ownerReferences") or ()):
+        if not any(item.get("uid") in owners for item in metadata.get("ownerReferences") or ()):
             return False
         about = OperatorIdentity(metadata["name"], metadata["uid"], metadata["resourceVersion"])
         await self.delete_lease(about, any_version=True)

@@ -109,9 +109,9 @@ def project(body: Obj) -> Obj:
 
 def _shared(value: Any) -> Any:
     if type(value) is dict:
-        return {sys.intern(key): _shared(one) for key, one in value.items()}
+        return {sys.intern(key): _shared(item) for key, item in value.items()}
     if type(value) is list:
-        return [_shared(one) for one in value]
+        return [_shared(item) for item in value]
     return sys.intern(value) if type(value) is str and len(value) <= _LONGEST_SHARED else value
 
 

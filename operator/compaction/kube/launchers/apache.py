@@ -122,7 +122,9 @@ def _conf(request: WorkerRequest, *, image: str) -> dict[str, str]:
     if workers.image_pull_policy is not None:
         conf["spark.kubernetes.container.image.pullPolicy"] = workers.image_pull_policy.value
     if workers.image_pull_secrets:
-        conf["spark.kubernetes.container.image.pullSecrets"] = ",".join(one.name for one in workers.image_pull_secrets)
+        conf["spark.kubernetes.container.image.pullSecrets"] = ",".join(
+            secret.name for secret in workers.image_pull_secrets
+        )
     return conf
 
 

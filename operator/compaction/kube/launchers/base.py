@@ -67,7 +67,7 @@ def check_pod(
     """Raises LaunchError with all that a pod has and may not have. `accounts`: those that it may run as."""
     # The second is the older name of the first.
     named = (spec.get(member) for member in ("serviceAccountName", "serviceAccount"))
-    strange = [f"the service account {one}" for one in named if one is not None and one not in accounts]
+    strange = [f"the service account {item}" for item in named if item is not None and item not in accounts]
     if found := [*strange, *(() if allowance.privileged else (*_beyond(spec), *_unconfined(annotations)))]:
         raise LaunchError(
             f"workers of policies may not have {', '.join(found)}: correct spec.workers, or have the installation "
@@ -88,8 +88,8 @@ def secrets_in(found: Any) -> Iterator[str]:
             if key != "imagePullSecrets":
                 yield from secrets_in(value)
     elif isinstance(found, list):
-        for one in found:
-            yield from secrets_in(one)
+        for item in found:
+            yield from secrets_in(item)
 
 
 def _beyond(spec: Mapping[str, Any]) -> Iterator[str]:
@@ -149,7 +149,7 @@ def _object(found: Any) -> Mapping[str, Any]:
 
 
 def _objects(found: Any) -> Iterator[Mapping[str, Any]]:
-    return (one for one in (found if isinstance(found, list) else ()) if isinstance(one, Mapping))
+    return (item for item in (found if isinstance(found, list) else ()) if isinstance(item, Mapping))
 
 
 # What a launcher of workers must be able to do. One worker = one uniquely named, create/delete-only thing.

@@ -107,7 +107,7 @@ def kubeflow_application(request: WorkerRequest, *, default_image: str) -> Obj:
     if workers.image_pull_policy is not None:
         spec["imagePullPolicy"] = workers.image_pull_policy.value
     if workers.image_pull_secrets:
-        spec["imagePullSecrets"] = [one.name for one in workers.image_pull_secrets]
+        spec["imagePullSecrets"] = [secret.name for secret in workers.image_pull_secrets]
     if workers.dynamic_allocation is not None:
         spec["dynamicAllocation"] = {
             "enabled": True,

@@ -88,8 +88,8 @@ class LauncherChoice:
 def choose(wanted: LauncherType, offer: LauncherChoice) -> LauncherType:
     """The launcher to use. Raises LaunchError when the one that the policy names cannot be used, with what to do."""
     if wanted is LauncherType.AUTO:
-        usable = (one for one in KINDS if offer.of(one) is Availability.USABLE)
-        found = next((one for one in usable if one is not LauncherType.POD or offer.in_pod), LauncherType.PROCESS)
+        usable = (kind for kind in KINDS if offer.of(kind) is Availability.USABLE)
+        found = next((item for item in usable if item is not LauncherType.POD or offer.in_pod), LauncherType.PROCESS)
         if found is not LauncherType.PROCESS or not offer.in_pod:
             return found
         wanted = LauncherType.POD  # the operator's image has no Spark: a process of it could not work
@@ -309,7 +309,7 @@ class ObjectLauncher:
         try:
             if kind.group:
                 served = await self._client.request("GET", f"/apis/{kind.group}/{kind.version}")
-                if kind.plural not in {one["name"] for one in served.get("resources", ())}:
+                if kind.plural not in {item["name"] for item in served.get("resources", ())}:
                     return Availability.ABSENT
             await self._client.list(kind, namespace=self._namespace, labels=SELECTOR)
         except NotFoundError:

@@ -154,8 +154,8 @@ class Sighting:
 def owner_of(body: Obj) -> str:
     """The name of the policy that owns an object; empty for one that is none of ours, whatever its labels say."""
     owners = body["metadata"].get("ownerReferences") or ()
-    ours = (one for one in owners if one.get("kind") == POLICY_KIND and one.get("controller"))
-    return next((str(one.get("name") or "") for one in ours), "")
+    ours = (owner for owner in owners if owner.get("kind") == POLICY_KIND and owner.get("controller"))
+    return next((str(item.get("name") or "") for item in ours), "")
 
 
 def policy_of(body: Obj) -> PolicyKey:
@@ -257,16 +257,16 @@ def _out_of_memory(body: Obj) -> str:
 
 def _terminated(status: Mapping[str, Any], container: str) -> Mapping[str, Any]:
     """Return the ended state of the container that runs Spark; empty while it runs."""
-    ours = (one for one in status.get("containerStatuses") or () if one.get("name") == container)
-    return next(((one.get("state") or {}).get("terminated") or {} for one in ours), {})
+    ours = (item for item in status.get("containerStatuses") or () if item.get("name") == container)
+    return next(((item.get("state") or {}).get("terminated") or {} for item in ours), {})
 
 
 def _failed_init(body: Obj, status: Mapping[str, Any]) -> str:
     """Say which init container failed, and how; empty when none did."""
-    for one in status.get("initContainerStatuses") or ():
-        ended = (one.get("state") or {}).get("terminated") or {}
+    for item in status.get("initContainerStatuses") or ():
+        ended = (item.get("state") or {}).get("terminated") or {}
         if ended.get("exitCode"):
-            metadata, name = body["metadata"], one.get("name")
+            metadata, name = body["metadata"], item.get("name")
             return (
                 f"the init container {name} of its pod failed ({ended.get('reason') or 'Error'}, exit code "
                 f"{ended['exitCode']}): kubectl logs -n {metadata['namespace']} {metadata['name']} -c {name}"
@@ -292,13 +292,13 @@ def _pending(body: Obj, status: Mapping[str, Any], container: str, age: float) -
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             message = str(condition.get("message") or "the scheduler found no node for its pod")
             return _waits(str(condition.get("reason") or "Unschedulable"), message, WorkerTrouble.UNSCHEDULABLE)
-    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        waiting = (one.get("state") or {}).get("waiting") or {}
+    for item in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (item.get("state") or {}).get("waiting") or {}
         reason = str(waiting.get("reason") or "")
         if reason in _IMAGE:
-            return _waits(reason, _why(body, one, waiting, container), WorkerTrouble.IMAGE_PULL)
+            return _waits(reason, _why(body, item, waiting, container), WorkerTrouble.IMAGE_PULL)
         if reason in _CONFIG:
-            return _waits(reason, _why(body, one, waiting, container), WorkerTrouble.POD_CONFIG)
+            return _waits(reason, _why(body, item, waiting, container), WorkerTrouble.POD_CONFIG)
     if status.get("conditions") and age > CREATING_SECONDS:
         message = (
             f"its container has not been made within {CREATING_SECONDS:.0f} s: a volume or a Secret is missing, as a "
@@ -321,11 +321,11 @@ def _held_back(body: Obj) -> str:
     )
 
 
-def _why(body: Obj, one: Mapping[str, Any], waiting: Mapping[str, Any], container: str) -> str:
+def _why(body: Obj, item: Mapping[str, Any], waiting: Mapping[str, Any], container: str) -> str:
     """Say why a container waits: in the kubelet's words, where they quote nothing of a container that is not ours."""
-    name, reason = str(one.get("name") or ""), str(waiting["reason"])
+    name, reason = str(item.get("name") or ""), str(waiting["reason"])
     if reason in _QUOTES_NOTHING or (reason in _COMMAND and name == container):
-        return bounded(str(waiting.get("message") or "")) or f"image {one.get('image', '')}"
+        return bounded(str(waiting.get("message") or "")) or f"image {item.get('image', '')}"
     metadata = body["metadata"]
     return f"{reason} of container {name}: kubectl describe pod -n {metadata['namespace']} {metadata['name']}"
 

@@ -204,7 +204,7 @@ def pod_spec(request: WorkerRequest, role: PodRole, *, image: str, container: st
         **({"imagePullPolicy": workers.image_pull_policy.value} if workers.image_pull_policy else {}),
     }
     if workers.env_from_secrets:
-        worker["envFrom"] = [{"secretRef": {"name": one.name}} for one in workers.env_from_secrets]
+        worker["envFrom"] = [{"secretRef": {"name": secret.name}} for secret in workers.env_from_secrets]
     is_driver = role is PodRole.DRIVER
     spec: Obj = {
         "restartPolicy": "Never",
@@ -257,16 +257,16 @@ def _placement(workers: WorkersSpec) -> Obj:
     if workers.node_selector:
         spec["nodeSelector"] = dict(workers.node_selector)
     if workers.tolerations:
-        spec["tolerations"] = [_toleration(one) for one in workers.tolerations]
+        spec["tolerations"] = [_toleration(toleration) for toleration in workers.tolerations]
     if workers.priority_class_name:
         spec["priorityClassName"] = workers.priority_class_name
     if workers.image_pull_secrets:
-        spec["imagePullSecrets"] = [{"name": one.name} for one in workers.image_pull_secrets]
+        spec["imagePullSecrets"] = [{"name": secret.name} for secret in workers.image_pull_secrets]
     return spec
 
 
-def _toleration(one: Toleration) -> Obj:
-    return {key: value for key, value in one.to_object().items() if value != ""}
+def _toleration(toleration: Toleration) -> Obj:
+    return {key: value for key, value in toleration.to_object().items() if value != ""}
 
 
 # Spark's settings for workers in pods, as plain text: defaults, then the policy's own, then what has to be as it is.

@@ -52,8 +52,8 @@ class ConditionMetrics:
             found = get_condition(shown, kind)
             absent = ConditionStatus.UNKNOWN if kind is ConditionType.READY else ConditionStatus.FALSE
             status = found.status if found is not None else absent
-            for one in statuses:
-                self.condition.labels(*key, kind.value, one.value).set(one is status)
+            for item in statuses:
+                self.condition.labels(*key, kind.value, item.value).set(item is status)
         ready = get_condition(shown, ConditionType.READY)
         known = self._reasons.setdefault(key, set())
         if ready is not None:
@@ -66,7 +66,7 @@ class ConditionMetrics:
         if self._set.pop(key, None) is None:
             return
         for kind, statuses in _STATUSES.items():
-            for one in statuses:
-                self.condition.remove(*key, kind.value, one.value)
+            for status in statuses:
+                self.condition.remove(*key, kind.value, status.value)
         for reason in self._reasons.pop(key, ()):
             self.reason.remove(*key, reason)

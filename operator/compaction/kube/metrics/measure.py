@@ -49,7 +49,9 @@ def measure(
     # The alert on old debt (CompactionDebtTooOld) leaves out policies whose user lets debt wait.
     may_wait = spec.suspend or spec.approval is Approval.MANUAL or trigger.schedule is not None or bool(trigger.windows)
     metrics.debt_may_wait.labels(*key).set(may_wait)
-    lacking = Counter(one.trouble.value for one in snapshot.processes if one.trouble is not None and not one.ended)
+    lacking = Counter(
+        process.trouble.value for process in snapshot.processes if process.trouble is not None and not process.ended
+    )
     metrics.set_pending_workers(key, lacking)
     metrics.quarantined.labels(*key).set(len(policy.status.quarantined))
     metrics.cleanup_overdue_seconds.labels(*key).set(cleanup.overdue)
@@ -84,7 +86,7 @@ def _measure_store(metrics: Metrics, key: CacheKey, reading: ScanResult, now: fl
         return
     debt = debt_of(reading)
     metrics.debt_bytes.labels(*key).set(debt.bytes)
-    metrics.set_level_debt(key, {str(one.level): one.bytes for one in debt.levels})
+    metrics.set_level_debt(key, {str(level.level): level.bytes for level in debt.levels})
     metrics.debt_oldest_age_seconds.labels(*key).set(max(0.0, now - (debt.oldest_at or now)))
     metrics.debt_sources.labels(*key).set(debt.sources)
     metrics.targets.labels(*key).set(len(reading.targets))
@@ -120,7 +122,9 @@ def _count_endings(metrics: Metrics, key: CacheKey, decision: Decision, snapshot
             changes = after.receipt.measures
             if changes:
                 metrics.set_last_job(
-                    key, {one.name: one.before for one in changes}, {one.name: one.after for one in changes}
+                    key,
+                    {change.name: change.before for change in changes},
+                    {change.name: change.after for change in changes},
                 )
         if after.state is JobState.SUCCEEDED and after.assigned_at is not None and after.finished_at is not None:
             seconds = (after.finished_at - after.assigned_at).total_seconds()

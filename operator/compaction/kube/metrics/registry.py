@@ -148,7 +148,9 @@ class Metrics:
         self.targets = per_policy("targets", "Targets (logs, batches of blocks, branches) that the last scan found")
         self.target_errors = per_policy("target_errors", "Targets that could not be planned")
         self.quarantined = per_policy("quarantined_sources", "Sources in quarantine because their data is damaged")
-        self.measures = {one.name: per_policy(one.metric, one.help) for kind in all_kinds() for one in kind.measures}
+        self.measures = {
+            measure.name: per_policy(measure.metric, measure.help) for kind in all_kinds() for measure in kind.measures
+        }
         self.last_job_before, self.last_job_after = _last_job_gauges(registry)
         self.cleanup_overdue_seconds = per_policy(
             "cleanup_overdue_seconds", "For how long the oldest deletion had been due at the last scan of the store"

@@ -136,7 +136,7 @@ async def secrets_refused(client: ApiClient, *, namespace: str | None) -> tuple[
     return tuple(
         f"policy {metadata['namespace']}/{metadata['name']} cannot be looked after: "
         + may_not_read(name, metadata["namespace"], "block-stores")
-        for metadata, name in (wanted[one] for one in await missing_permissions(client, tuple(wanted)))
+        for metadata, name in (wanted[permission] for permission in await missing_permissions(client, tuple(wanted)))
     )
 
 

@@ -172,12 +172,12 @@ def _ensure_pinned(module: str, wrapper: Path) -> None:
 
 def _copy_writable(source: Path, target: Path) -> None:
     """Copy a file, or a directory without tests, out of the module cache, where everything is read-only."""
-    files = [source] if source.is_file() else [one for one in source.rglob("*") if one.is_file()]
-    for one in files:
-        if not one.name.endswith("_test.go"):
-            copy = target / one.relative_to(source) if source.is_dir() else target
+    files = [source] if source.is_file() else [item for item in source.rglob("*") if item.is_file()]
+    for file in files:
+        if not file.name.endswith("_test.go"):
+            copy = target / file.relative_to(source) if source.is_dir() else target
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(one, copy)
+            shutil.copyfile(file, copy)
 
 
 def _build_module(go: Go, module: str, programs: list[str], *, place: Path, report: Report) -> None:

@@ -148,8 +148,8 @@ class LocalCoordinator:
         news, self._repeated = [], frozenset()
         if decision.policy_status is not None:
             news = of_status(status, decision.policy_status.status)
-            said = {one.reason for one in news} | {RECOVERED}  # another reason of Ready is news of its own
-            self._repeated = frozenset(one for one in decision.policy_status.events if one.reason in said)
+            said = {item.reason for item in news} | {RECOVERED}  # another reason of Ready is news of its own
+            self._repeated = frozenset(event for event in decision.policy_status.events if event.reason in said)
         executor = Executor(self.objects, self.workers, store_of=lambda: self.store, now=_now())
         self._loop.run(executor.execute(decision))
         self.memory = executor.outcome.remembered(self.memory, now=time.monotonic())
@@ -166,8 +166,8 @@ class LocalCoordinator:
             held.bytes_per_second = lease.bytes_per_second
         if decision.policy_status is not None:
             self._told.clear()
-            for one in news:
-                self.say(one)
+            for item in news:
+                self.say(item)
 
     def _start(self, name: str, lease: JobLease) -> LocalLease:
         """Begin the attempt that a Lease stands for, as a worker does that finds it."""

@@ -167,7 +167,7 @@ def of_event(event: Announce) -> News:
 def of_status(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> list[News]:
     """Return what a new status says: another reason of Ready, another plan that waits for approval."""
     news = []
-    old, new = (get_condition(one.conditions, ConditionType.READY) for one in (before, after))
+    old, new = (get_condition(item.conditions, ConditionType.READY) for item in (before, after))
     if new is not None and (old is None or old.reason != new.reason):
         news.append(News(new.reason, new.message, warning=is_true(after.conditions, ConditionType.STALLED)))
     plan = after.plan

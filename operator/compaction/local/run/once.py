@@ -148,12 +148,12 @@ class SharedStore:
 def _without(reading: ScanResult, held: Mapping[str, HeldJob]) -> ScanResult:
     """The scan without the targets of those jobs: what they have is behind, and in no plan."""
     targets = {job.target for job in held.values()}
-    theirs = [one for one in reading.candidates if one.target in targets]
+    theirs = [candidate for candidate in reading.candidates if candidate.target in targets]
     rows = [LeftOut(LeftOutReason.JOB_UNFINISHED, len(job.sources), name) for name, job in sorted(held.items())]
-    debt = [UnofferedDebt(one.level, one.tenant, one.debt_sources, one.debt_bytes) for one in theirs]
+    debt = [UnofferedDebt(item.level, item.tenant, item.debt_sources, item.debt_bytes) for item in theirs]
     return replace(
         reading,
-        candidates=tuple(one for one in reading.candidates if one.target not in targets),
+        candidates=tuple(candidate for candidate in reading.candidates if candidate.target not in targets),
         beyond=(*reading.beyond, *debt),
         left_out=(*reading.left_out, *rows),
     )

@@ -231,17 +231,17 @@ def writers(system: SystemFacts) -> Iterator[CheckProblem]:
     """Ids are names of logs' directories. Whether those are there is asked of a whole system only."""
     logs = {log.name for log in system.logs}
     for wal in system.wal:
-        for one in wal.writers:
-            name = one.log
+        for writer in wal.writers:
+            name = writer.log
             if not name or "/" in name or "\0" in name or name in (".", ".."):
                 what = f"a writer's id is {name!a}, which is no name of a directory"
                 yield CheckProblem(OwnerRule.WAL_WRITERS, str(wal.path), what, "its entries are lost: fix the owner")
             elif name not in logs and wal.path.parent == system.directory:
-                what = f"it holds {one.records} records of {name!a}, a log that has no directory"
+                what = f"it holds {writer.records} records of {name!a}, a log that has no directory"
                 remedy = "that is right if the log was deleted: the owner drops them at its next start"
                 yield CheckProblem(OwnerRule.WAL_WRITERS, str(wal.path), what, remedy, note=True)
             elif wal.is_held:
-                what = f"{one.records} records of {name!a} wait in it: its owner could not open the log"
+                what = f"{writer.records} records of {name!a} wait in it: its owner could not open the log"
                 remedy = "remove the cause, or restore the log's files, then start the owner again"
                 yield CheckProblem(OwnerRule.WAL_WRITERS, str(wal.path), what, remedy, note=True)
 
@@ -370,14 +370,14 @@ def hidden(log: LogFacts) -> Iterator[CheckProblem]:
     state = log.state
     lost = live is not None and in_no_segment(state.segments, live).without(LiveSet.from_indexes(log.waiting or ()))
     dead = find_dead(state, state.live) if state.live is not None and not lost else {}
-    for one in hidden_entries(state, needed, cut=None if log.cut is None else log.cut.first):
-        rule = OwnerRule.SAME_ENTRY if one.replaced else OwnerRule.ENTRIES_ABOVE
-        if not one.replaced and live is not None and one.indexes[0] < above:
+    for entry in hidden_entries(state, needed, cut=None if log.cut is None else log.cut.first):
+        rule = OwnerRule.SAME_ENTRY if entry.replaced else OwnerRule.ENTRIES_ABOVE
+        if not entry.replaced and live is not None and entry.indexes[0] < above:
             rule = OwnerRule.LIVE_ENTRIES
-        remedy = f"if {one.by} is an old file under a new name, move it out of the log's directory; else {_COPY}"
-        if one.by in dead:
+        remedy = f"if {entry.by} is an old file under a new name, move it out of the log's directory; else {_COPY}"
+        if entry.by in dead:
             remedy = "nothing of that file is needed: `compactor segments compact` deletes it after the grace"
-        yield CheckProblem(rule, str(state.directory / one.by), str(one), remedy)
+        yield CheckProblem(rule, str(state.directory / entry.by), str(entry), remedy)
 
 
 def entries_above(log: LogFacts) -> Iterator[CheckProblem]:

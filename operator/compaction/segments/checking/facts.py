@@ -143,7 +143,7 @@ class LogFacts:
             for index, term, length, crc in zip(*(column[rows].tolist() for column in columns), strict=True):
                 if (bound is None or index < bound) and self.counts(index) and row.needs(index):
                     result[index] = Content(term, length, crc)
-        result.update((index, one) for index, one in waiting.items() if row.needs(index))
+        result.update((index, item) for index, item in waiting.items() if row.needs(index))
         return result
 
 

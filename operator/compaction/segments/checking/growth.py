@@ -72,7 +72,7 @@ def nothing_vanishes(before: LogFacts, after: LogFacts) -> Iterator[CheckProblem
     An entry that was overwritten above the earlier snapshot, and all behind it, may go.
     """
     row, now = after.row, after.content()
-    kept: dict[int, Content] = {index: one for index, one in before.content().items() if row.needs(index)}
+    kept: dict[int, Content] = {index: item for index, item in before.content().items() if row.needs(index)}
     floor = -1 if before.row.snapshot_index is None else before.row.snapshot_index
     overwritten = _overwritten_from(kept, now, floor, _end(row, now))
     for index in sorted(kept):
@@ -103,13 +103,13 @@ def _overwritten_from(
     """The first index above `floor` that was overwritten: its entry is another now, or the log ends below it, in a
     later term than the entry's.
     """
-    others = (index for index, one in kept.items() if index in now and _differs(one, now[index]))
-    cut = (index for index, one in kept.items() if index > end[0] and one.term < end[1])
+    others = (index for index, item in kept.items() if index in now and _differs(item, now[index]))
+    cut = (index for index, item in kept.items() if index > end[0] and item.term < end[1])
     return min((index for index in (*others, *cut) if index > floor), default=None)
 
 
-def _differs(one: Content, other: Content) -> bool:
-    return one[:2] != other[:2] or bool(one.crc and other.crc and one.crc != other.crc)
+def _differs(content: Content, other: Content) -> bool:
+    return content[:2] != other[:2] or bool(content.crc and other.crc and content.crc != other.crc)
 
 
 def snapshots_advance(before: LogFacts, after: LogFacts) -> Iterator[CheckProblem]:

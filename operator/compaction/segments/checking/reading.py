@@ -476,7 +476,7 @@ def _kept(log: Path) -> set[str]:
 
     Of a commit that goes on meanwhile, one reading alone says too much.
     """
-    return {f"{kept.name}: {kept.reason}" for one in recovery.outlook(log) for kept in one.kept}
+    return {f"{kept.name}: {kept.reason}" for item in recovery.outlook(log) for kept in item.kept}
 
 
 def _compactor(log: Path, found: Iterable[str]) -> tuple[tuple[str, ...], tuple[CompactionError, ...]]:

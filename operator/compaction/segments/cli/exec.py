@@ -66,10 +66,10 @@ class LogFields(histories.Fields):
         if "entries" in self.given:
             if given := sorted(self.given.keys() & {*_ENTRY, "repeat"}):
                 raise RecordTextError(f'{self.what} has "entries" or "{given[0]}", not both')
-            each = [LogFields(one, "an entry") for one in self.objects("entries")]
-            for one in each:
-                one.check(_ENTRY[:3])
-            return [one.entry() for one in each]
+            each = [LogFields(item, "an entry") for item in self.objects("entries")]
+            for item in each:
+                item.check(_ENTRY[:3])
+            return [item.entry() for item in each]
         index, term, payload = self.entry()
         count = self.number("repeat", 1, least=1, most=MAX_REPEATED)
         return [LogEntry(index + position, term, payload) for position in range(count)]
@@ -80,7 +80,7 @@ class LogFields(histories.Fields):
         try:
             if isinstance(found, str):
                 return LiveSet.parse(found)
-            if isinstance(found, list) and all(type(one) is int and 0 <= one <= MAX_INDEX for one in found):
+            if isinstance(found, list) and all(type(item) is int and 0 <= item <= MAX_INDEX for item in found):
                 return LiveSet.from_indexes(found)
         except LiveSetSyntaxError as error:
             raise RecordTextError(f'"{name}" of {self.what}: {error}') from None
@@ -92,10 +92,10 @@ class LogFields(histories.Fields):
             return None
         if not (self.has("cluster") and self.has("machine_version")):
             raise RecordTextError(f'{self.what} has "cluster" and "machine_version", or neither')
-        each = [LogFields(one, "a member of the cluster") for one in self.objects("cluster")]
-        for one in each:
-            one.check(("name", "node"))
-        members = tuple((one.text("name"), one.text("node")) for one in each)
+        each = [LogFields(item, "a member of the cluster") for item in self.objects("cluster")]
+        for item in each:
+            item.check(("name", "node"))
+        members = tuple((item.text("name"), item.text("node")) for item in each)
         return SnapshotOrigin.of_members(members, self.number("machine_version", most=MAX_INDEX))
 
 

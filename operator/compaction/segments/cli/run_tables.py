@@ -60,7 +60,7 @@ def planned_job(job: PlannedJob) -> dict[str, Any]:
             {"sources": list(group.sources), "costBytes": group.copy_bytes, "gainBytes": group.gain_bytes}
             for group in job.groups
         ],
-        "obsolete": [{"source": one.name, "gainBytes": one.gain_bytes} for one in job.obsolete],
+        "obsolete": [{"source": item.name, "gainBytes": item.gain_bytes} for item in job.obsolete],
     }
 
 
@@ -75,8 +75,8 @@ def _group_rows(job: PlannedJob) -> Iterable[dict[str, Any]]:
         for group in job.groups
     ]
     if job.obsolete:
-        gain = sum(one.gain_bytes for one in job.obsolete)
-        names = _short([one.name for one in job.obsolete], limit=4)
+        gain = sum(item.gain_bytes for item in job.obsolete)
+        names = _short([item.name for item in job.obsolete], limit=4)
         rows.append({"group": f"delete {names}", "costBytes": 0, "gainBytes": gain})
     for number, row in enumerate(rows):
         yield {"name": job.name if number == 0 else "", "target": job.target if number == 0 else ""} | row

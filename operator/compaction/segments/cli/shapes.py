@@ -107,11 +107,11 @@ def recovery_object(done: recovery.RecoveryReport) -> dict[str, list[Any]]:
 def outlook_words(outlook: Iterable[recovery.RecoveryReport]) -> list[str]:
     """Return the actions that a recovery would take: the end of a sentence for each half-done commit."""
     said = []
-    for one in outlook:
-        said += [f"it undoes {group}" for group in one.discarded]
-        stays = f", but {one.stayed[0].segment} stays: {_STAYS[one.stayed[0].reason]}" if one.stayed else ""
-        said += [f"it finishes {group}{stays}" for group in one.finished]
-        said += [f"it keeps {kept.name}: {kept.reason}" for kept in one.kept]
+    for item in outlook:
+        said += [f"it undoes {group}" for group in item.discarded]
+        stays = f", but {item.stayed[0].segment} stays: {_STAYS[item.stayed[0].reason]}" if item.stayed else ""
+        said += [f"it finishes {group}{stays}" for group in item.finished]
+        said += [f"it keeps {kept.name}: {kept.reason}" for kept in item.kept]
     return said
 
 

@@ -214,12 +214,12 @@ def conformance_command(
         readings, problems = _watched(read, duration, every)
         results = list(verdicts(readings, problems))
     if output is not OutputFormat.TABLE:
-        emit([_verdict_object(one, len(readings)) for one in results], output)
+        emit([_verdict_object(result, len(readings)) for result in results], output)
     else:
-        for one in results:
-            for line in _lines(one, len(readings)):
+        for result in results:
+            for line in _lines(result, len(readings)):
                 click.echo(printable(line))
-    counts = Counter(one.outcome for one in results)
+    counts = Counter(result.outcome for result in results)
     seen = len(results) - counts[RuleOutcome.NOT_SEEN]
     click.echo(f"{counts[RuleOutcome.PASS]} of {seen} rules that were seen hold", err=True)
     if counts[RuleOutcome.FAIL] + counts[RuleOutcome.KNOWN]:

@@ -178,8 +178,8 @@ def _writer_rows(
     """One per log that has records in the files, or is in the snapshot of writers; in name order."""
     found: dict[bytes, list[WriterFacts]] = {uid: [] for uid in at_roll}
     for wal in files:
-        for one in wal.writers:
-            found.setdefault(one.writer, []).append(one)
+        for writer in wal.writers:
+            found.setdefault(writer.writer, []).append(writer)
     for uid, parts in sorted(found.items()):
         state = at_roll.get(uid)
         yield {

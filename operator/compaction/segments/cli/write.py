@@ -271,7 +271,7 @@ LARGEST_PAYLOAD = 64 << 20
 )
 @click.option(
     "--pattern",
-    type=click.Choice([one.value for one in Pattern]),
+    type=click.Choice([item.value for item in Pattern]),
     default=Pattern.STRIDED.value,
     show_default=True,
     help="How live entries lie among dead ones.",

@@ -158,9 +158,9 @@ def _parsed(path: Path) -> SegmentIndex | None:
         return None
 
 
-def _same(one: SegmentIndex, other: SegmentIndex) -> bool:
+def _same(index: SegmentIndex, other: SegmentIndex) -> bool:
     """By content, not by inode: a copy of the directory must come to the same end."""
-    return one.identity.size == other.identity.size and index_digest(one) == index_digest(other)
+    return index.identity.size == other.identity.size and index_digest(index) == index_digest(other)
 
 
 def _map(directory: Path, *, first: int) -> Moves:

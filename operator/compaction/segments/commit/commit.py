@@ -143,13 +143,13 @@ def _place(directory: Path, intent: PendingCommit, written: bytes, held: lock.He
 def _link(directory: Path, intent: PendingCommit, held: lock.HeldLock) -> PendingCommit:
     """Step 3 of one group: the intent as it came true."""
     linked: list[str] = []
-    for one in intent.replaced[1:]:
+    for item in intent.replaced[1:]:
         held.verify()
-        if not records.put_symlink(directory, one.name, intent.receipt.output, expected=one.identity):
+        if not records.put_symlink(directory, item.name, intent.receipt.output, expected=item.identity):
             # The first name that is another file hides the output from here on, so links above it would hide live
             # entries.
             break
-        linked.append(one.name)
+        linked.append(item.name)
     return intent.cut_short(linked)
 
 

@@ -75,18 +75,18 @@ def _holds_all(log: LogState, leader: str, ref: SegmentRef, snapshot_index: int)
     return bool(np.all(same)) and same_payloads(output, found, source, wanted)
 
 
-def same_payloads(one: SegmentIndex, rows: RowArray, other: SegmentIndex, other_rows: RowArray) -> bool:
+def same_payloads(index: SegmentIndex, rows: RowArray, other: SegmentIndex, other_rows: RowArray) -> bool:
     """Return whether the payloads of `rows` are those of `other_rows`, position by position; False for a torn one.
 
     Bytes are compared: equal stored checksums prove nothing about bytes that never reached the disk.
     """
-    left, right = (os.open(s.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW) for s in (one, other))
+    left, right = (os.open(s.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW) for s in (index, other))
     try:
         for mine, theirs in zip(rows.tolist(), other_rows.tolist(), strict=True):
             length = int(other.length[theirs])
-            if int(one.length[mine]) != length:
+            if int(index.length[mine]) != length:
                 return False
-            copy = pread_up_to(left, length, int(one.offset[mine]))
+            copy = pread_up_to(left, length, int(index.offset[mine]))
             if len(copy) != length or copy != pread_up_to(right, length, int(other.offset[theirs])):
                 return False
     finally:

@@ -103,8 +103,8 @@ def settle_marker(directory: Path, marker: str) -> RaRecovery:
         # Ra syncs neither its rename nor, always, what it renamed; and the members are the only other copy.
         fs.sync_file(directory / leader)
         fs.sync_directory(directory)
-    for one in proven:
-        if not records.put_symlink(directory, one.segment, leader, expected=one.identity):
+    for item in proven:
+        if not records.put_symlink(directory, item.segment, leader, expected=item.identity):
             break
     if proven:
         fs.sync_directory(directory)
@@ -221,8 +221,8 @@ class RecoveryReport:
 
     def require_settled(self, directory: Path) -> None:
         """RecoveryBlockedError if something could not be settled: then the log is not compacted further."""
-        for one in self.kept:
-            raise RecoveryBlockedError(str(directory / one.name), one.reason)
+        for item in self.kept:
+            raise RecoveryBlockedError(str(directory / item.name), item.reason)
 
 
 def is_needed(directory: Path) -> bool:
@@ -349,7 +349,7 @@ class _Settling:
                 return
         if verdict.committed:
             verdict = _finish_links(self.directory, names.group_sources(group)[0], verdict)
-            self.stayed += [Stayed(group, one.segment, one.reason) for one in verdict.stays]
+            self.stayed += [Stayed(group, stay.segment, stay.reason) for stay in verdict.stays]
         linked_at = self.held.now() if self.now is None else self.now
         settled = _with_outcome(self.directory, record, intent, verdict, now=linked_at)
         if settled != record:
@@ -387,7 +387,7 @@ def outlook(directory: Path) -> tuple[RecoveryReport, ...]:
             assert group is not None
             verdict = judge(directory, name, _intent_of(record, name))
             kept = (Kept(name, verdict.needed),) if verdict.needed else ()
-            stayed = tuple(Stayed(group, one.segment, one.reason) for one in verdict.stays)
+            stayed = tuple(Stayed(group, stay.segment, stay.reason) for stay in verdict.stays)
             if verdict.committed:
                 reports.append(RecoveryReport(finished=(group,), stayed=stayed, kept=kept))
             else:
@@ -404,8 +404,8 @@ def _finish_links(directory: Path, lowest: str, verdict: CommitVerdict) -> Commi
         # Durable first: after a power cut the lowest name must not be the old file again while these are links to it.
         fs.sync_file(directory / lowest)
         fs.sync_directory(directory)
-    for position, one in enumerate(verdict.replace):
-        if not records.put_symlink(directory, one.segment, lowest, expected=one.identity):
+    for position, item in enumerate(verdict.replace):
+        if not records.put_symlink(directory, item.segment, lowest, expected=item.identity):
             late = [StayingName(left.segment, Stays.CHANGED) for left in verdict.replace[position:]]
             gone = {left.segment for left in late}
             linked = tuple(name for name in verdict.linked if name not in gone)
@@ -429,7 +429,7 @@ def _with_outcome(
         return fence.promoted(record, intent.cut_short(verdict.linked), linked_at=now, links=links)
     if not verdict.committed:
         return record
-    made = [one.segment for one in verdict.replace if one.segment in verdict.linked]
+    made = [item.segment for item in verdict.replace if item.segment in verdict.linked]
     marks = [
         SegmentTombstone(name=name, kind=TombstoneKind.LINKED, since=now, identity=links.get(name))
         for name in verdict.linked

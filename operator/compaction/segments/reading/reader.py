@@ -111,7 +111,7 @@ def hidden_errors(log: LogState, *, cut: int | None) -> list[EntriesHiddenError]
     # From the first one that waits on, a reader asks the write-ahead log.
     bound = np.uint64(min(waiting.smallest if waiting else MAX_INDEX, MAX_INDEX if cut is None else cut))
     found = hidden_entries(log, lambda indexes: log.live_mask(indexes) & (indexes < bound), cut=cut)
-    return [EntriesHiddenError(str(log.directory / one.by), str(one)) for one in found]
+    return [EntriesHiddenError(str(log.directory / item.by), str(item)) for item in found]
 
 
 def _dropped(segment: SegmentIndex, rows: RowArray, newer: tuple[SegmentIndex, ...]) -> BoolArray:

@@ -178,9 +178,9 @@ def in_no_segment(segments: Iterable[SegmentIndex], live: LiveSet) -> LiveSet:
     (`unreferenced.find_stranded`).
     """
     held = [segment for segment in segments if segment.count]
-    whole = [one for one in held if one.count == one.last - one.first + 1 and one.effective.all()]
+    whole = [item for item in held if item.count == item.last - item.first + 1 and item.effective.all()]
     # A segment without a gap needs no look at its records.
-    missing = live.without(LiveSet.from_ranges((one.first, one.last) for one in whole))
+    missing = live.without(LiveSet.from_ranges((item.first, item.last) for item in whole))
     for segment in held:
         if not missing:
             break
@@ -197,7 +197,7 @@ def waiting_in(directory: Path, uid: bytes) -> LiveSet:
     for path in wal_files(directory):
         try:
             with read_wal(path) as reader:
-                ranges += [(one.entries[0].index, one.entries[-1].index) for one in reader.runs() if one.writer == uid]
+                ranges += [(run.entries[0].index, run.entries[-1].index) for run in reader.runs() if run.writer == uid]
         except FileNotFoundError:
             # Emptied since it was listed: its entries are in segments, which are read after it.
             continue

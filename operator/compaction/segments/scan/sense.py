@@ -287,7 +287,7 @@ def _modified_at(path: Path) -> float | None:
 
 def _identities(log: LogState, plan: LogPlan) -> dict[str, str]:
     sources = [name for group in plan.groups for name in group.sources]
-    return {name: str(log.segment(name).identity) for name in (*sources, *(one.name for one in plan.unreferenced))}
+    return {name: str(log.segment(name).identity) for name in (*sources, *(item.name for item in plan.unreferenced))}
 
 
 def _is_whole(log: LogState) -> bool:

@@ -158,7 +158,7 @@ def delete_dead(
         record = fence.read(directory)
         marked = {tombstone.name for tombstone in record.tombstones}
         now = held.now()
-        new = [one.tombstone(since=now, job=OWNER) for one in dead.values() if one.name not in marked]
+        new = [each.tombstone(since=now, job=OWNER) for each in dead.values() if each.name not in marked]
         if new:
             record = fence.with_tombstones(record, new)
             fence.write(directory, record, held=held, spare=fence.MAX_FENCE_BYTES // 2)
@@ -291,8 +291,8 @@ class Compactions:
             self._closed = True
             waiting, self._waiting = list(self._waiting), deque()
             self._changed.notify_all()
-        for one in waiting:
-            one.future.set_exception(_closed(one.log))
+        for item in waiting:
+            item.future.set_exception(_closed(item.log))
         self._thread.join()
 
     def _ask(self, log: CompactedLog) -> None:
@@ -315,10 +315,12 @@ class Compactions:
         with self._changed:
             if self._closed:
                 raise _closed(log)
-            for one in self._waiting:
-                if one.log is log:
-                    one.bytes_per_second = min((r for r in (one.bytes_per_second, rate) if r is not None), default=None)
-                    return one
+            for item in self._waiting:
+                if item.log is log:
+                    item.bytes_per_second = min(
+                        (r for r in (item.bytes_per_second, rate) if r is not None), default=None
+                    )
+                    return item
             request = _Request(log, reason, rate)
             self._waiting.append(request)
             self._changed.notify_all()
@@ -346,7 +348,7 @@ class Compactions:
     def _left(self, times: Iterable[float]) -> float | None:
         now = self._clock()
         left = [seconds_left(self._rules.due, compacted_at=time, now=now) for time in times]
-        return min((one for one in left if one is not None), default=None)
+        return min((item for item in left if item is not None), default=None)
 
     def _ask_by_timer(self, log: CompactedLog) -> None:
         try:

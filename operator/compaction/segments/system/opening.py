@@ -95,7 +95,7 @@ def recover(directory: Path, logs: Mapping[bytes, RecoveringLog]) -> RecoveredTa
         )
         if reader.tail is not None:
             tails[path] = reader.tail
-    return RecoveredTables(tuple(files), number, frozenset().union(*(one.writers for one in files)), tails, failed)
+    return RecoveredTables(tuple(files), number, frozenset().union(*(file.writers for file in files)), tails, failed)
 
 
 def _put(log: RecoveringLog, run: WalRun, pieces: dict[MemTable, Seq], number: int) -> None:

@@ -50,8 +50,10 @@ class SegmentView:
             return SegmentView(self.directory, {}, ())
         if files.errors:
             raise files.errors[0]
-        obsolete = {one.name: one for one in files.segments if self.dropped.get(one.name) == one.identity}
-        read = tuple(one for one in files.segments if one.name not in obsolete)
+        obsolete = {
+            segment.name: segment for segment in files.segments if self.dropped.get(segment.name) == segment.identity
+        }
+        read = tuple(segment for segment in files.segments if segment.name not in obsolete)
         refs, orphans = limit_refs(read)
         return SegmentView(
             self.directory,
@@ -60,7 +62,7 @@ class SegmentView:
             orphans,
             files.links,
             obsolete,
-            {name: one.identity for name, one in obsolete.items()},
+            {name: item.identity for name, item in obsolete.items()},
         )
 
     def state(self, row: LogRow, waiting: LiveSet) -> LogState:

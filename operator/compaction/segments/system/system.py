@@ -226,7 +226,7 @@ class LogSystem:
         if last is None or left is None:
             return
         try:
-            write_stop(self.directory, {one.path.name: one.end for one in (*left, last)}, held=held)
+            write_stop(self.directory, {item.path.name: item.end for item in (*left, last)}, held=held)
         except (OSError, LockLostError) as error:
             _logger.warning("%s: that it was stopped cleanly is not recorded: %s", self.directory, error)
 

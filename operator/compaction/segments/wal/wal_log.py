@@ -344,7 +344,7 @@ class CurrentFile:
     def rolled(self) -> RolledFile:
         """Return the content of the file, for the segment writer."""
         pieces = {client: list(pieces.items()) for client, pieces in self._pieces.items()}
-        return RolledFile(self.path, WalEnd(self.size, self.size), pieces, frozenset(one.uid for one in pieces))
+        return RolledFile(self.path, WalEnd(self.size, self.size), pieces, frozenset(piece.uid for piece in pieces))
 
 
 # The write-ahead log of a system: one thread that writes what all logs sent, in batches, and syncs each batch once.

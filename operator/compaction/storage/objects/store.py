@@ -99,7 +99,7 @@ def files_below(root: Path, prefix: str, skipped: MutableMapping[str, str]) -> I
     """
     parts = prefix.split("/") if prefix else []
     above = [_folder_id(root.joinpath(*parts[:count])) for count in range(len(parts) + 1)]
-    open_folders = [(prefix, frozenset(one for one in above if one is not None))]
+    open_folders = [(prefix, frozenset(item for item in above if item is not None))]
     while open_folders:
         folder, holding = open_folders.pop()
         for name in _names(root / folder, folder):
@@ -439,7 +439,7 @@ class ObjectStorage:
 def coalesce(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Fewer (start, length) that hold all of these: gaps of up to `NEAR_BYTES` are read along. Ascending, disjoint."""
     spans: list[tuple[int, int]] = []
-    for start, length in sorted(one for one in ranges if one[1]):
+    for start, length in sorted(item for item in ranges if item[1]):
         if spans:
             begin, size = spans[-1]
             end = max(begin + size, start + length)

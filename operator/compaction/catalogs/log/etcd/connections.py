@@ -83,7 +83,7 @@ class Connections:
         """Close what is idle, and what is in use when it comes back."""
         with self._lock:
             self._closed = True
-            idle = [connection for one in self._idle.values() for connection in one]
+            idle = [connection for item in self._idle.values() for connection in item]
             self._idle.clear()
         for connection in idle:
             connection.close()

@@ -337,9 +337,9 @@ def _compare(what: Compare | Absent) -> Document:
 def transaction_request(what: Transaction) -> Document:
     """A transaction."""
     return {
-        "compare": [_compare(one) for one in what.compares],
-        "success": [_operation(one) for one in what.success],
-        "failure": [_operation(one) for one in what.failure],
+        "compare": [_compare(compare) for compare in what.compares],
+        "success": [_operation(item) for item in what.success],
+        "failure": [_operation(item) for item in what.failure],
     }
 
 
@@ -382,7 +382,7 @@ def transaction_answer(answer: Document, *, repeated: bool) -> TransactionAnswer
     """Decode what a transaction did and found."""
     revision = revision_of(answer)
     found = tuple(
-        page(one["response_range"], revision) for one in answer.get("responses", ()) if "response_range" in one
+        page(item["response_range"], revision) for item in answer.get("responses", ()) if "response_range" in item
     )
     return TransactionAnswer(bool(answer.get("succeeded", False)), found, revision, repeated)
 

@@ -173,9 +173,9 @@ async def _report(probe: Probe) -> None:
 def _kept(rule: ReportRule) -> Callable[[Probe], Awaitable[None]]:
     async def check(probe: Probe) -> None:
         answer = await probe.report()
-        for one in contradictions(answer.report):
-            if one.rule is rule:
-                raise BrokenRuleError(one.what)
+        for contradiction in contradictions(answer.report):
+            if contradiction.rule is rule:
+                raise BrokenRuleError(contradiction.what)
 
     return check
 

@@ -57,7 +57,7 @@ def _with_partition(body: Callable[[Probe], Awaitable[None]]) -> Callable[[Probe
 async def _published(probe: Probe) -> int:
     """The published minimum of the partition."""
     partitions = (await probe.bare_report()).partitions
-    found = [one.minimum for one in partitions if (one.table_id, one.partition) == (TABLE, 0)]
+    found = [partition.minimum for partition in partitions if (partition.table_id, partition.partition) == (TABLE, 0)]
     _require(len(found) == 1, f"{SUBJECT} was added and is not in the report")
     return found[0]
 
@@ -124,7 +124,7 @@ async def _build(probe: Probe) -> None:
 
 
 def _builds(report: Report) -> bool:
-    return any(one.index_id == TABLE for one in report.index_builds)
+    return any(build.index_id == TABLE for build in report.index_builds)
 
 
 async def _rebalance(probe: Probe) -> None:
@@ -132,7 +132,9 @@ async def _rebalance(probe: Probe) -> None:
     await probe.act("start-rebalance", zoneId=TABLE, minimum="2")
     try:
         found = await probe.bare_report()
-        _require(any(one.zone_id == TABLE for one in found.rebalances), "a zone moves, and is not in the report")
+        _require(
+            any(rebalance.zone_id == TABLE for rebalance in found.rebalances), "a zone moves, and is not in the report"
+        )
         _require(found.minimum <= 2 < before, f"a zone that moves needs 2, and the minimum is {found.minimum}")
     finally:
         await probe.act("end-rebalance", zoneId=TABLE)

@@ -154,7 +154,9 @@ def is_parked(candidate: Candidate, faulty: Mapping[str, Sequence[JobStep]]) -> 
         return False
     if any(parts.divisible for parts in mine):
         return candidate.sources <= {name for group in groups for name in group}
-    return {one.sources for one in candidate.groups} <= groups and {one.name for one in candidate.obsolete} <= names
+    return {group.sources for group in candidate.groups} <= groups and {
+        item.name for item in candidate.obsolete
+    } <= names
 
 
 def _newest(moments: Iterable[tuple[str, float]]) -> dict[str, float]:

@@ -158,7 +158,7 @@ class RefusedJobs:
         """
         if self.reading is None or not self.reading.outdated:
             return frozenset()
-        left = {one.target: one.sources for one in self.reading.candidates}
+        left = {candidate.target: candidate.sources for candidate in self.reading.candidates}
         return frozenset(
             step.name
             for step in steps
@@ -217,8 +217,8 @@ def futile(
     reason, target = parked_for(job.status), job.spec.target
     if reason == JobReason.SOURCES_CHANGED:
         return "its sources are no longer what it was planned from, and what is left of them was planned again"
-    damaged = {one.source for one in job.status.skipped}
-    aside = [one for one in quarantined if one.target == target and one.source in damaged]
+    damaged = {item.source for item in job.status.skipped}
+    aside = [item for item in quarantined if item.target == target and item.source in damaged]
     if aside:
         return (
             f"{target}/{aside[0].source} is damaged and in quarantine: restore it, and its quarantine ends by itself; "
@@ -240,7 +240,7 @@ def _is_gone(job: CompactionJob, reading: ScanResult) -> bool:
     parts, target = parts_of(job), job.spec.target
     if parts.divisible or target in {problem.target for problem in reading.problems}:
         return False
-    candidate = next((one for one in reading.candidates if one.target == target), None)
+    candidate = next((candidate for candidate in reading.candidates if candidate.target == target), None)
     return target not in reading.targets or (candidate is not None and not parts.is_offered(candidate))
 
 
@@ -257,7 +257,7 @@ def known(memory: PlanMemory, status: CompactionPolicyStatus, now: Moment) -> Pl
     """The memory with the evictions that still hold. None for longer than EVICTED_FOR, whatever clock wrote it."""
     found = memory.evicted
     if found is None:
-        found = {one.job: one.until.timestamp() for one in status.evicted}
+        found = {item.job: item.until.timestamp() for item in status.evicted}
     latest = now.wall + EVICTED_FOR
     return replace(
         memory, evicted=frozen({name: min(until, latest) for name, until in found.items() if until > now.wall})

@@ -112,7 +112,7 @@ def known_damage(attempts: Sequence[AttemptStatus]) -> AttemptStatus | None:
     """The attempt that found a source damaged. That the siblings were compacted since, and so changed, is no news about
     the damage: it stays what the job is parked for.
     """
-    return next((one for one in reversed(attempts) if one.reason == JobReason.SOURCE_CORRUPT), None)
+    return next((attempt for attempt in reversed(attempts) if attempt.reason == JobReason.SOURCE_CORRUPT), None)
 
 
 # Claims that the store refused: how long a job waits before its claim is tried again. Pure.

@@ -161,7 +161,7 @@ class Release:
         """Return those of the sources (target, name) that the annotation names."""
         if not self.value:
             return frozenset()
-        return frozenset((one.target, one.source) for one in quarantined if self.names(one.target, one.source))
+        return frozenset((item.target, item.source) for item in quarantined if self.names(item.target, item.source))
 
 
 NO_RELEASE: Final = Release("", alone=False)

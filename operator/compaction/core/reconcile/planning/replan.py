@@ -250,14 +250,14 @@ def _as_shown(reading: ScanResult, policy: CompactionPolicy, memory: Memory) -> 
     """
     if policy.spec.approval is not Approval.MANUAL or memory.planning.generation != policy.metadata.generation:
         return reading
-    targets = {one.target: one for one in reading.candidates}
+    targets = {candidate.target: candidate for candidate in reading.candidates}
     shown = [
         (targets.get(job.target), {name for group in job.groups for name in group.sources})
         for job in memory.planning.pending
     ]
-    if not shown or any(one is None or one.sources != names for one, names in shown):
+    if not shown or any(item is None or item.sources != names for item, names in shown):
         return reading
-    return replace(reading, candidates=tuple(one for one, _ in shown if one is not None))
+    return replace(reading, candidates=tuple(item for item, _ in shown if item is not None))
 
 
 def _is_new(reading: ScanResult, policy: CompactionPolicy, memory: Memory) -> bool:
@@ -335,10 +335,12 @@ def _apart(
     if not target_of:
         return candidates, ()
     taken = {
-        one.target for one in candidates if any(target_of.get(name, one.target) != one.target for name in one.sources)
+        candidate.target
+        for candidate in candidates
+        if any(target_of.get(name, candidate.target) != candidate.target for name in candidate.sources)
     }
     row = LeftOut(LeftOutReason.JOB_UNFINISHED, len(taken), min(taken, default=""))
-    return [one for one in candidates if one.target not in taken], (row,) if taken else ()
+    return [candidate for candidate in candidates if candidate.target not in taken], (row,) if taken else ()
 
 
 def unplanned(reading: ScanResult | None, policy: CompactionPolicy, steps: Sequence[JobStep]) -> tuple[Candidate, ...]:
@@ -351,7 +353,7 @@ def unplanned(reading: ScanResult | None, policy: CompactionPolicy, steps: Seque
     for step in steps:
         if step.state is JobState.FAULTY:
             parked.setdefault(step.target, []).append(step)
-    return tuple(one for one in due if one.target not in busy and not is_parked(one, parked))
+    return tuple(item for item in due if item.target not in busy and not is_parked(item, parked))
 
 
 def _history(steps: Iterable[JobStep], memory: Memory) -> dict[str, TargetHistory]:
@@ -409,7 +411,7 @@ def split_records(steps: Iterable[JobStep], reading: ScanResult | None) -> froze
     Such a job is needed as long as a plan could make it again from what the store offers, and while that is not known.
     It takes no room in the queue: its work is planned in halves.
     """
-    candidates = {one.target: one for one in reading.candidates} if reading is not None else {}
+    candidates = {candidate.target: candidate for candidate in reading.candidates} if reading is not None else {}
     needed = set()
     for step in steps:
         if step.state is not JobState.FAULTY or not owner_uid(step.view.job):

@@ -78,7 +78,7 @@ def of_plans(
         return {WaitReason.APPROVAL_PENDING: Wait(1, message)}
     if unplanned and clock.anchor is not None and clock.due is None:
         after = f"next plan {when(clock.upcoming)}" if clock.upcoming is not None else "no plan follows"
-        nouns, debt = kind_of(policy.spec.store).nouns, format_bytes(sum(one.debt_bytes for one in unplanned))
+        nouns, debt = kind_of(policy.spec.store).nouns, format_bytes(sum(item.debt_bytes for item in unplanned))
         message = f"{debt} in {plural(len(unplanned), nouns.target, nouns.targets)}; {after}"
         return {WaitReason.AWAITING_SCHEDULE: Wait(1, message)}
     return NO_WAITS
@@ -91,7 +91,7 @@ def aged(
     status knows the ages.
     """
     waits = {**of_jobs, **of_plan}
-    known: Mapping[str, datetime] = {one.reason: one.since for one in policy.status.waits}
+    known: Mapping[str, datetime] = {wait.reason: wait.since for wait in policy.status.waits}
     if memory.reasons is not None:
         known = memory.reasons
     since = {str(reason): known.get(reason, now.time) for reason in waits}
@@ -99,8 +99,8 @@ def aged(
     if WaitReason.APPROVAL_PENDING in waits and plan is not None and plan.waiting_since is not None:
         since[WaitReason.APPROVAL_PENDING.value] = plan.waiting_since
     rows = [
-        WaitCount(reason=reason, count=one.count, since=since[reason], message=one.message, example=one.example)
-        for reason, one in sorted(waits.items(), key=lambda item: (item[0] in of_plan, -item[1].count, item[0]))
+        WaitCount(reason=reason, count=each.count, since=since[reason], message=each.message, example=each.example)
+        for reason, each in sorted(waits.items(), key=lambda item: (item[0] in of_plan, -item[1].count, item[0]))
     ]
     return tuple(rows[:MAX_WAITS]), replace(memory, reasons=frozen(since))
 
@@ -137,12 +137,12 @@ def of_policy(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> 
 
 def of_release(release: Release, policy: CompactionPolicyStatus, steps: Iterable[JobStep]) -> list[Announce]:
     """The Event for a new value of annotation compaction.dev/release that names what is not quarantined."""
-    sources = {(one.target, one.source) for one in policy.quarantined}
+    sources = {(item.target, item.source) for item in policy.quarantined}
     sources |= {(step.target, skipped.source) for step in steps for skipped in step.status.skipped}
     strangers = release.unmatched(sources)
     if not strangers:
         return []
-    named = printable(cut(", ".join(repr(one) for one in strangers), MESSAGE_LIMIT))
+    named = printable(cut(", ".join(repr(stranger) for stranger in strangers), MESSAGE_LIMIT))
     how = "TARGET/SOURCE, a source alone, or all" if release.alone else "TARGET/SOURCE, or all"
     message = f"no quarantined source is named {named}: see status.quarantined; write {how}"
     return [Announce("ReleaseIgnored", message, warning=True)]

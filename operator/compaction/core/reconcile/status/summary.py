@@ -123,23 +123,29 @@ def store_figures(debt: Debt, scan: ScanResult, kind: Kind) -> dict[str, Any]:
             sources=debt.sources,
             targets=debt.targets,
             measures=tuple(
-                MeasureStatus(name=one.name, value=scan.measures[one.name])
-                for one in kind.measures
-                if one.name in scan.measures
+                MeasureStatus(name=measure.name, value=scan.measures[measure.name])
+                for measure in kind.measures
+                if measure.name in scan.measures
             ),
             behind=tuple(
                 TargetDebtStatus(
-                    target=one.target,
-                    measures=tuple(MeasureStatus(name=name, value=value) for name, value in one.measures),
+                    target=item.target,
+                    measures=tuple(MeasureStatus(name=name, value=value) for name, value in item.measures),
                 )
-                for one in scan.behind
+                for item in scan.behind
             ),
-            levels=tuple(LevelDebtStatus(level=one.level, bytes=one.bytes, sources=one.sources) for one in debt.levels),
-            tenants=tuple(TenantDebtStatus(tenant=one.tenant, bytes=one.bytes, sources=one.sources) for one in tenants),
+            levels=tuple(
+                LevelDebtStatus(level=level.level, bytes=level.bytes, sources=level.sources) for level in debt.levels
+            ),
+            tenants=tuple(
+                TenantDebtStatus(tenant=tenant.tenant, bytes=tenant.bytes, sources=tenant.sources) for tenant in tenants
+            ),
         ),
         "conflicts": tuple(
-            SourceConflict(tenant=one.tenant, classes=one.classes, sources=one.sources, message=one.message)
-            for one in scan.conflicts
+            SourceConflict(
+                tenant=conflict.tenant, classes=conflict.classes, sources=conflict.sources, message=conflict.message
+            )
+            for conflict in scan.conflicts
         ),
     }
 
@@ -268,8 +274,8 @@ def _from_reading(facts: Facts, reading: ScanResult, debt: Debt) -> dict[str, An
         "eta_seconds": eta(facts.policy, facts.steps, debt, facts.clock, facts.now),
         "last_sense_time": timestamp_from_epoch(reading.wall),
         "target_errors": tuple(
-            TargetError(target=one.target, reason=one.reason, message=one.message)
-            for one in (*problems, *reading.problems)
+            TargetError(target=problem.target, reason=problem.reason, message=problem.message)
+            for problem in (*problems, *reading.problems)
         ),
     }
 
@@ -366,7 +372,7 @@ def _stalled(facts: Facts, counts: _Counts) -> tuple[str, str] | None:
 def _unreadable(facts: Facts, problems: Sequence[TargetProblem]) -> tuple[str, str]:
     """Of targets that could not be planned: when all have one reason that the kind has words for, that one."""
     kind, first, count = kind_of(facts.policy.spec.store), problems[0], len(problems)
-    if first.reason in kind.words.policies and all(one.reason == first.reason for one in problems):
+    if first.reason in kind.words.policies and all(problem.reason == first.reason for problem in problems):
         more = f" ({count} {kind.nouns.targets} in all)" if count > 1 else ""
         return first.reason, f"{first.message}{more}"
     more = f" ({count} {kind.nouns.targets} in all, see status.targetErrors)" if count > 1 else ""
@@ -408,7 +414,7 @@ def write_gap(before: CompactionPolicyStatus, after: CompactionPolicyStatus) -> 
     """Seconds that must have passed since the last write for this one; None when nothing changed."""
     if before == after:
         return None
-    if {one.job for one in after.evicted} - {one.job for one in before.evicted}:
+    if {item.job for item in after.evicted} - {item.job for item in before.evicted}:
         return 0.0  # the jobs are being deleted: this is all that is left of them
     if _unmade(after) and not _unmade(before):
         return 0.0  # the jobs of the approved plan are created once this is written
@@ -425,7 +431,7 @@ def _unmade(status: CompactionPolicyStatus) -> str:
 def _urgent(status: CompactionPolicyStatus) -> tuple[Any, ...]:
     return (
         status.observed_generation,
-        tuple((one.type, one.status, one.reason) for one in status.conditions),
+        tuple((condition.type, condition.status, condition.reason) for condition in status.conditions),
         status.plan.hash if status.plan is not None else "",
         status.active,
         status.queued,
@@ -438,5 +444,5 @@ def _urgent(status: CompactionPolicyStatus) -> tuple[Any, ...]:
         status.plan.approval if status.plan is not None else None,
         status.last_schedule_time,
         status.released,
-        tuple((one.target, one.reason) for one in status.target_errors),
+        tuple((error.target, error.reason) for error in status.target_errors),
     )

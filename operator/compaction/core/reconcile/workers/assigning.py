@@ -106,15 +106,17 @@ class Assigner:
         )
         by_name = {step.name: step for step in queued}
         share = rates.each if rates is not None else None
-        actions = tuple(self._assignment(by_name[one.job], one.worker, share) for one in schedule.assignments)
-        likely = tuple(one for one in actions if one.job.name not in self.memory.claims)
+        actions = tuple(
+            self._assignment(by_name[assignment.job], assignment.worker, share) for assignment in schedule.assignments
+        )
+        likely = tuple(action for action in actions if action.job.name not in self.memory.claims)
         sound = self._sound(queued, running, by_name, schedule) if self.memory.claims else None
         # Jobs whose claim was refused lately ask for no worker: it would idle beside a log that is locked by another
         # process.
         launches = self._launches(
             schedule, workers, may_run=may_run, in_progress=len(running) + len(actions), sound=sound
         )
-        doubtful = {one.job.name for one in actions} & self.memory.claims.keys()
+        doubtful = {action.job.name for action in actions} & self.memory.claims.keys()
         given = rates.after(len(actions)) if rates is not None else None
         bounded = given if may_run < spec.limits.max_concurrent_jobs else None
         ready = schedule.ready if sound is None else sound + len(actions)
@@ -224,7 +226,7 @@ class Assigner:
         """Return the number of jobs without a slot that are worth a new worker: not those that could not claim their
         target lately.
         """
-        given = {one.job for one in schedule.assignments}
+        given = {assignment.job for assignment in schedule.assignments}
         since = self.now.monotonic - LAUNCH_DESPITE_CLAIM
         doubtful = {name for name, problem in self.memory.claims.items() if problem.retry_at > since}
         rest = [self._queued(step) for step in queued if step.name not in given | doubtful]
@@ -357,7 +359,7 @@ class Assigner:
 
 def soonest(*seconds: float | None) -> float | None:
     """The smallest that is known."""
-    return min((one for one in seconds if one is not None), default=None)
+    return min((second for second in seconds if second is not None), default=None)
 
 
 # Bytes per second that end with a job go to the jobs that run on, once no other job could start with them.
@@ -400,7 +402,7 @@ def _raises(
     worth = may_raise and known and worth_raising(beside.left, beside.limit)
     after = dict(zip(running, topped_up(before, beside.left) if worth else before, strict=True))
     raises = (
-        RaiseShare(one.identity, after[key]) for key, one in running.items() if one.bytes_per_second != after[key]
+        RaiseShare(item.identity, after[key]) for key, item in running.items() if item.bytes_per_second != after[key]
     )
     given = {
         key: replace(share, bytes_per_second=after.get(key, share.bytes_per_second)) for key, share in held.held.items()

@@ -137,7 +137,9 @@ def skewed(snapshot: PolicySnapshot) -> tuple[WorkerLease, ...]:
     """The workers that live and say another version; one that says none is not judged."""
     if not snapshot.version:
         return ()
-    return tuple(one for one in snapshot.workers if one.is_live and one.version not in {"", snapshot.version})
+    return tuple(
+        worker for worker in snapshot.workers if worker.is_live and worker.version not in {"", snapshot.version}
+    )
 
 
 def with_skew(conditions: Conditions, message: str, *, observed_generation: int, now: datetime) -> Conditions:
@@ -265,7 +267,7 @@ def survey(
     launches = dict(memory.launches)
     announced = (memory.announced | names) & (names | processes.keys())
     # What a queue has taken back starts again, if ever, and announces itself again.
-    announced -= {one.name for one in snapshot.processes if one.trouble in PATIENT} - names
+    announced -= {process.name for process in snapshot.processes if process.trouble in PATIENT} - names
     fleet = _Survey(slots=[], stops=[], forgets=[], deletions=[], failures=[])
     live = 0
     surplus = _surplus(snapshot, held, owner_uid=owner_uid, settings=settings)
@@ -453,8 +455,8 @@ def learned(snapshot: PolicySnapshot, policy: CompactionPolicy, memory: WorkerMe
     """The memory with the bytes that the next driver and executors get."""
     workers, status = policy.spec.workers, policy.status
     ended = [process for process in snapshot.processes if process.ended]
-    drivers = (one.memory for one in ended if one.ending is WorkerEnding.OUT_OF_MEMORY)
-    executors = (one.executor_memory for one in ended if one.ending is WorkerEnding.EXECUTORS_OUT_OF_MEMORY)
+    drivers = (item.memory for item in ended if item.ending is WorkerEnding.OUT_OF_MEMORY)
+    executors = (item.executor_memory for item in ended if item.ending is WorkerEnding.EXECUTORS_OUT_OF_MEMORY)
     return replace(
         memory,
         driver_memory=_next(workers.driver, memory.driver_memory or status.driver_memory_bytes, drivers),

@@ -146,10 +146,13 @@ class Shortage:
             return self._operator_workers()
         return WaitReason.NO_FREE_SLOT, f"{self.workers.live} of {limits.max} workers run, {limits.slots} slots each"
 
-    def _held_back(self, one: WorkerProcess) -> Worded:
+    def _held_back(self, process: WorkerProcess) -> Worded:
         """A worker that has its place in workers.max and does nothing, beside others that work."""
         run = f"{self.workers.live} of {self.policy.spec.workers.max} workers run"
-        return WaitReason.WORKER_PENDING, f"{run}; {one.name} counts as one, and waits ({one.trouble}): {one.message}"
+        return (
+            WaitReason.WORKER_PENDING,
+            f"{run}; {process.name} counts as one, and waits ({process.trouble}): {process.message}",
+        )
 
     def _bytes(self, rates: Rates) -> Worded:
         """Say which of the two limits it is: the policy's own, or what the operator's leaves it."""
