@@ -58,7 +58,7 @@ FIRST_ORPHANS: Final = 900.0
 
 @dataclass(slots=True)
 class CleanupResult:
-    """What one run did. `failures`: what was not cleaned (a path, or the store), and why."""
+    """The result of one cleanup run. `failures`: what was not cleaned (a path, or the store), and why."""
 
     deleted: int = 0
     bytes: int = 0
@@ -84,7 +84,7 @@ class BlockCleaner:
         self._orphans_due = clock() + FIRST_ORPHANS
 
     def upcoming(self, store: BlockStore) -> UpcomingClean:
-        """When something is due, and what is late. Raises DatabaseError."""
+        """Return the time at which something is due, and the delay of what is late. Raises DatabaseError."""
         now = self._clock()
         moments = [self._orphans_due - now]
         if self._keeps_for_a_time:
@@ -146,7 +146,7 @@ class BlockCleaner:
 
 
 def _said(failed: Mapping[str, str], noun: str) -> dict[str, str]:
-    """What could not be deleted, by the first of all that failed for the same reason: a store that refuses deletions
+    """Describe the failed deletions, those with the same reason by the first of them: a store that refuses deletions
     refuses a thousand in a request.
     """
     alike: dict[str, list[str]] = {}
@@ -316,7 +316,7 @@ class BlockStoreAdapter:
         )
 
     def _beyond(self, waiting: WaitingBlocks, offered: OfferedCandidates) -> tuple[UnofferedDebt, ...]:
-        """What is due and in no candidate for its number."""
+        """Return the debt that is due and in no candidate because the number of candidates is limited."""
         seen = {source for one in offered.candidates for group in one.groups for source in group.sources}
         batches: Counter[tuple[int, str]] = Counter()
         blocks: Counter[tuple[int, str]] = Counter()
@@ -419,7 +419,7 @@ def open_adapter(request: OpenRequest) -> StoreAdapter:
 
 
 def rules_of(spec: BlockStoreSpec, *, max_bytes_per_job: int) -> BlockRules:
-    """What a policy says to the queue."""
+    """Return the rules that a policy sets for the queue."""
     levels = tuple(LevelRule(one.max_blocks, float(one.max_age), int(one.max_bytes)) for one in spec.levels)
     return BlockRules(
         levels=levels,
@@ -430,7 +430,7 @@ def rules_of(spec: BlockStoreSpec, *, max_bytes_per_job: int) -> BlockRules:
 
 
 def retention_of(spec: BlockStoreSpec) -> RetentionPeriods:
-    """What a policy says about how long blocks are kept."""
+    """Return the periods for which a policy keeps blocks."""
     keep = spec.retention
     return RetentionPeriods(
         default=0 if keep.default is None else int(float(keep.default) * SECOND),

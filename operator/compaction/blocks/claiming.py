@@ -93,7 +93,9 @@ STRAY_CLAIM: Final = 3600 * SECOND
 
 
 class Sign(StrEnum):
-    """What is known of the one who claimed a job. UNKNOWN: no local process did, so a cluster has it, or had it."""
+    """The state of the process that claimed a job. UNKNOWN: no local process claimed it, so a cluster has it, or had
+    it.
+    """
 
     ALIVE = "Alive"
     DEAD = "Dead"
@@ -107,7 +109,7 @@ class Sign(StrEnum):
 
 
 def sign_of(holder: HolderRecord | None, here: ThisProcess | None) -> Sign:
-    """What is known of a holder, seen from this process (None: from a place without processes of its own)."""
+    """Return the state of a holder, seen from this process (None: from a place without processes of its own)."""
     if holder is None:
         return Sign.UNKNOWN
     one = holder.holder
@@ -136,7 +138,7 @@ class BlockClaims:
 
     @property
     def holder(self) -> Holder | None:
-        """Who claims."""
+        """The holder that claims jobs; None in a place without processes of its own."""
         return None if self._here is None else self._here.holder
 
     def hear_of(self, jobs: Collection[str]) -> None:
@@ -171,8 +173,8 @@ class BlockClaims:
             log.info("the end of this process is not written down", error=str(error))
 
     def _is_stray(self, record: JobRecord, *, age: int, waited: float) -> bool:
-        """Whether no process works on it. A claim younger than the count of jobs belongs to one that was not
-        counted.
+        """Return whether no process works on the job. A claim younger than the count of jobs belongs to a job that was
+        not counted.
         """
         if age > waited and record.job in self._known:
             return True

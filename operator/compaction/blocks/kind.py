@@ -82,7 +82,7 @@ class BlockWork:
 
 
 def work_of(target: str, level: int, sources: tuple[str, ...]) -> BlockWork:
-    """What a job of a block store does."""
+    """Return the work of a job of a block store."""
     tenant, shard, _, _ = target.rsplit("/", 3)
     return BlockWork(tenant=tenant, shard=int(shard), level=level, sources=sources)
 
@@ -99,7 +99,7 @@ def tenant_of_target(target: str) -> str:
 
 
 def format_merge(sources: int, outputs: int) -> str:
-    """What a job did with blocks: `20 blocks merged into 1`; nothing comes of those without rows."""
+    """Format the result of a job with blocks: `20 blocks merged into 1`; blocks without rows have no output."""
     blocks = plural(sources, "block")
     return f"{blocks} merged into {outputs}" if outputs else f"{blocks} without rows dropped"
 

@@ -23,7 +23,7 @@ _DIGESTS: Final = 1 << DIGEST_BITS
 
 
 class BlockKey(NamedTuple):
-    """What is compacted together: blocks of one tenant, shard and level; never of two."""
+    """The key of blocks that are compacted together: those of one tenant, shard and level; never of two."""
 
     tenant: str
     shard: int
@@ -107,7 +107,7 @@ _SHARD: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 
 class BlockPlace(NamedTuple):
-    """What the path of a block says."""
+    """The parts of a block's path."""
 
     tenant: str
     shard: int
@@ -155,7 +155,7 @@ def escape_tenant(tenant: str) -> str:
 
 
 def place_problem(tenant: str, shard: int) -> str:
-    """Why no block can be of this tenant and shard; empty when one can."""
+    """Return the reason for which no block can be of this tenant and shard; empty when one can."""
     try:
         escape_tenant(tenant)
     except InvalidTenantError as error:

@@ -81,7 +81,7 @@ def _verified(store: BlockStore, blocks: Sequence[Block]) -> Iterator[dict[str, 
 
 
 def _verify(store: BlockStore, block: Block) -> dict[str, Any]:
-    """What came of one block. Raises ObjectStoreUnavailableError: then nothing can be said of any."""
+    """Return the outcome of verifying one block. Raises ObjectStoreUnavailableError: then no block can be verified."""
     try:
         differences = _differences(store.objects, block)
         verified = DIFFERENT if differences else EQUAL
@@ -118,7 +118,9 @@ def _words(error: CompactionError) -> str:
 
 
 def _differences(objects: ObjectStorage, block: Block) -> list[str]:
-    """What the object is and the index says otherwise. Raises BlockFormatError, ObjectError, UnreadableBlockError."""
+    """Describe the differences between an object and its entry in the index. Raises BlockFormatError, ObjectError,
+    UnreadableBlockError.
+    """
     footer = read_footer(objects, block.path)
     # Of a block that was registered before, the schema says nothing of how its INT96 is read.
     known = {footer.schema_id, schema_id(without_readings(footer.schema))}

@@ -105,7 +105,7 @@ class BlockFooter:
         return Bounds(min(lows), max(highs), nulls)
 
     def in_order(self) -> bool:
-        """Whether bounds prove that the row groups follow each other by the first column they are sorted by.
+        """Return whether bounds prove that the row groups follow each other by the first column they are sorted by.
 
         A value at the end of one and at the beginning of the next proves nothing when there is a second column.
         """
@@ -215,7 +215,7 @@ class _Shape:
 
 
 def _shape(footer: Struct, *, end: int) -> _Shape:
-    """What the footer says, when it agrees with itself and with data that ends at `end`. Raises FooterError."""
+    """Return the shape of a footer that agrees with itself and with data that ends at `end`. Raises FooterError."""
     if ENCRYPTION_ALGORITHM in footer:
         raise FooterError("it is encrypted: its footer is plain and signed, its columns are not", costly=True)
     orders = structs(footer, 7, "the order of columns")
@@ -258,8 +258,8 @@ def _row_group(group: Struct, columns: list[Leaf], *, end: int) -> RowGroup:
 
 
 def _sorted_by(groups: list[Struct], columns: list[Leaf]) -> tuple[tuple[str, ...], bool]:
-    """What all row groups with rows declare alike, up to the first column that is descending or nested; where nulls
-    go.
+    """Return the order that all row groups with rows declare alike, up to the first column that is descending or
+    nested, and whether nulls come first.
     """
     declared = {
         tuple((count(one, 1, "a sorting column"), one.get(2), one.get(3)) for one in structs(group, 4, "its order"))
@@ -292,7 +292,7 @@ def _metadata(footer: Struct) -> dict[str, str]:
 
 
 def short(error: BaseException) -> str:
-    """What a library said, in one short line that is safe to print: it quotes what it read."""
+    """Return the message of a library's error as one short line that is safe to print: it quotes what it read."""
     return cut(printable(" ".join(str(error).split())), 200) or type(error).__name__
 
 
@@ -370,7 +370,7 @@ def _unit(kind: pa.DataType) -> str | None:
 
 
 def is_instant(kind: pa.DataType) -> bool:
-    """Whether values of a time column are moments, and not what a clock of an unknown zone showed."""
+    """Return whether values of a time column are moments, and not what a clock of an unknown zone showed."""
     kind = plain_type(kind)
     return pa.types.is_int64(kind) or (pa.types.is_timestamp(kind) and kind.tz is not None)
 

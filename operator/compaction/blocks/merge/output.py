@@ -44,7 +44,7 @@ _LEAST_BATCH_ROWS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ColumnEncoding:
-    """How one column is written. `bytes_per_row` and `dictionary_bytes`: of the sample, compressed."""
+    """The encoding of one column. `bytes_per_row` and `dictionary_bytes`: of the sample, compressed."""
 
     encoding: str
     compressed: bool
@@ -132,7 +132,7 @@ def _common(options: Sequence[ColumnEncoding]) -> float:
 
 
 def _allowed(sample: pa.Table, field: pa.Field, declared: pa.Schema, *, int96: bool) -> tuple[str, ...]:
-    """What is tried on a column of the sample; the empty encoding is the writer's choice."""
+    """Return the encodings that are tried on a column of the sample; the empty encoding is the writer's choice."""
     allowed = candidates_of(declared.field(field.name), coded=pa.types.is_dictionary(field.type))
     if int96 and pa.types.is_timestamp(field.type):
         allowed = tuple(one for one in allowed if one != "DELTA_BINARY_PACKED")
@@ -142,7 +142,7 @@ def _allowed(sample: pa.Table, field: pa.Field, declared: pa.Schema, *, int96: b
 
 
 def _repeats(column: pa.ChunkedArray) -> bool:
-    """Whether a dictionary is worth trying: to fill one, and to read it, costs for each value that it has."""
+    """Return whether a dictionary is worth trying: to fill one, and to read it, costs for each value that it has."""
     return int(pc.count_distinct(column).as_py()) * _ROWS_PER_VALUE <= len(column)
 
 
@@ -171,12 +171,14 @@ def _try(
 
 
 def sample_rows(rows: int) -> int:
-    """How many of so many rows the encodings are tried on: to try them all costs as much as to write them thrice."""
+    """Return the number of rows, of so many, on which the encodings are tried: to try them on all rows costs as much as
+    to write the rows thrice.
+    """
     return max(_LEAST_SAMPLE_ROWS, min(_MOST_SAMPLE_ROWS, rows // _SAMPLE_SHARE))
 
 
 def batch_rows(sample: pa.Table) -> int:
-    """How many rows the writer encodes at a time, which is also how exactly it keeps to the size of a page.
+    """Return the number of rows that the writer encodes at a time, by which it also keeps to the size of a page.
 
     Its default of 1,024 spends a quarter of the CPU time on what is done once for each batch.
     """
@@ -239,7 +241,7 @@ _MANY_ROWS: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What was chosen on the sample. `page_index`: whether a column of a row group has more than one page."""
+    """The layout that was chosen on the sample. `page_index`: a column of a row group has more than one page."""
 
     encodings: Mapping[str, ColumnEncoding]
     group_rows: int
@@ -452,7 +454,7 @@ class Output:
                 self._times.add(part, paths)
 
     def _readings(self) -> dict[str, str]:
-        """How the INT96 of the file is read, by the paths of its columns; empty if it has none."""
+        """Return the readings of the file's INT96 columns, by their paths; empty if it has none."""
         wanted = zip((path for paths in self._leaves for path in paths), self._meanings.wanted(), strict=True)
         return {**self._times.states(), **{path: RAW for path, one in wanted if one is not None and one.raw_times}}
 

@@ -219,7 +219,7 @@ class Run(Protocol):
 
     @property
     def merged(self) -> int:
-        """How often its rows were merged."""
+        """The number of times that its rows were merged."""
 
     def batches(self, rows: int, *, whole: bool = False) -> Iterator[Rows]:
         """The rows, at most so many at a time; `whole`: a row group at a time."""
@@ -262,7 +262,7 @@ class ParquetRun:
 
     @property
     def columns_read(self) -> int:
-        """How many leaves a row has."""
+        """The number of leaves of a row."""
         return int(self.footer.metadata.num_columns)
 
     @property

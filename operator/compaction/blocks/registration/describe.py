@@ -120,7 +120,7 @@ def described(
 
 
 def said_of(footer: BlockFooter) -> BlockMetadata:
-    """What the block says of itself. Raises CorruptBlockError."""
+    """Return the statements of the block about itself. Raises CorruptBlockError."""
     try:
         return decode(footer.metadata)
     except ValueError as error:
@@ -190,7 +190,7 @@ def describe_footer(
 
 
 def _check_meanings(footer: BlockFooter) -> None:
-    """Whether a merge would keep what the columns mean. Raises UnsuitableBlockError."""
+    """Check that a merge would keep the meanings of the columns. Raises UnsuitableBlockError."""
     path = footer.info.path
     try:
         check_writable(path, footer.schema, footer.meanings)

@@ -180,7 +180,7 @@ class BlockAttempt(RewriteAttempt):
             self._commit(merged, seconds=self.monotonic() - began)
 
     def _check(self, claimed: ClaimedJob) -> None:
-        """What was claimed is what the job says. Raises ReplaceRefusedError."""
+        """Check that the claimed blocks are those of the job. Raises ReplaceRefusedError."""
         ids = tuple(source.id for source in claimed.sources)
         places = {(source.tenant, source.shard) for source in claimed.sources}
         said = (self.job.blocks, {(self.job.tenant, self.job.shard)}, self.job.level)

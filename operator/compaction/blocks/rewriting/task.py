@@ -71,7 +71,7 @@ class PacedFile(io.FileIO):
 
 
 class SourceFault(StrEnum):
-    """Why a source is quarantined; the reason that stands in the quarantine."""
+    """The reason for which a source is quarantined, as it stands in the quarantine."""
 
     MISSING = "SourceMissing"
     CORRUPT = "SourceCorrupt"
@@ -186,7 +186,9 @@ class MergedPart:
 
 @dataclass(frozen=True, slots=True)
 class MergeFailure:
-    """Why there is no output; `culprit`: the source at fault, if it is one. `passing`: a server was away."""
+    """The reason for which there is no output; `culprit`: the source at fault, if it is one. `passing`: a server was
+    away.
+    """
 
     output: str
     reason: str

@@ -1,4 +1,4 @@
-"""What the schemas of a store's blocks hold: from the index, and of older blocks from a footer.
+"""The schemas of a store's blocks: from the index, and of older blocks from a footer.
 
 Blocks that were registered before the index kept schemas have an id of theirs only. One footer tells what it means for
 all of its blocks, and is read once: the index keeps it from then on.

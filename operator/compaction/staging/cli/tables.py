@@ -229,7 +229,7 @@ def _words(info: RangeInfo, target: Path) -> str:
 
 
 def _kind_of(reader: TableReader) -> TableKind | None:
-    """What a table is by its properties, None when they do not say."""
+    """Return the kind of a table by its properties, None when they do not say."""
     said = reader.properties.user.get(b"type", b"").decode(errors="replace")
     return TableKind(said) if said in set(TableKind) else None
 

@@ -177,7 +177,7 @@ def drop_slowly(live: LiveRepository, token: str) -> int:
 
 
 def _is_due(live: LiveRepository, entry: MergeEntry) -> bool:
-    """Whether the tokens of a merge may go. One that has begun to drop them goes on."""
+    """Return whether the tokens of a merge may go. A merge that has begun to drop them goes on."""
     if entry.state == MergeState.WRITING:
         return False
     return entry.state == MergeState.DROPPING or entry.due / 1000 <= live.clock()

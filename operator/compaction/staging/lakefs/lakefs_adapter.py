@@ -127,7 +127,9 @@ class LiveSensor:
         return notes.sealed / 1000 + TokenMergeSettings().seal_every if notes.sealed else 0.0
 
     def _rests_until(self, live: LiveRepository, row: BranchRow, claim: LiveClaim) -> float:
-        """When the branch will have been as it is for the idle time; it is never merged while another merger has it."""
+        """Return the time at which the branch will have been as it is for the idle time; it is never merged while
+        another merger has it.
+        """
         notes, _ = read_notes(live, row.name)
         holder = holder_of(live, row.name)
         unchanged = notes.since / 1000 if notes.is_of(row) else live.clock()

@@ -34,7 +34,7 @@ PAGE: Final = 5_000
 
 
 class MergeEnd(Enum):
-    """How a merge ended. Only `MERGED` changed what the branch names."""
+    """The end of a merge. Only `MERGED` changed what the branch names."""
 
     MERGED = auto()
     HELD = auto()  # it may not begin now: the kill switch is on, or another merger has the branch
@@ -184,7 +184,7 @@ class _Merge:
         return row.sealed if self._warrant is None else self._warrant.tokens
 
     def _seals(self, row: BranchRow) -> bool:
-        """Whether the staging token is sealed first, where it has rows."""
+        """Return whether the staging token is sealed first, where it has rows."""
         named = self._warrant is None or row.data.staging_token in self._warrant.tokens
         return self._settings.seals and named
 

@@ -306,7 +306,7 @@ def object_answer(framed: bytes) -> ObjectAnswer:
 
 
 def listed_value(framed: bytes) -> dict[str, Any]:
-    """What a listing has of a value: other bytes than entries by their size."""
+    """Return a value as a listing shows it: other bytes than entries by their size."""
     identity, data = _parts(framed)
     entry = entry_of(identity, data)
     shown: dict[str, Any] = {"bytes": len(data)} if entry is None else {"entry": entry}

@@ -36,7 +36,7 @@ _EACH: Final = 16
 
 @dataclass(frozen=True)
 class Counts(StagingMessage):
-    """What was written to a token. `nbytes`: of keys and values."""
+    """The counts of writes to a token. `nbytes`: of keys and values."""
 
     NAME: ClassVar[str] = "staging counters"
     writes: int = count_field(1)
@@ -50,7 +50,7 @@ class Counts(StagingMessage):
 
 @dataclass(frozen=True, slots=True)
 class SensorNudge:
-    """What a writer does when one of its tokens has another `tombstones` of them: `call` is given the token and what
+    """The call of a writer when one of its tokens has another `tombstones` of them: `call` is given the token and what
     this writer counted in it. It is called by the thread that writes counters, after they are written, so a slow one
     delays counters and never a write.
     """
@@ -181,7 +181,7 @@ class TokenCounters:
             return False
 
     def read(self, tokens: Iterable[str]) -> dict[str, Counts]:
-        """What all writers counted and wrote, for each of the tokens; tokens without counters are absent."""
+        """Return the stored counts of all writers, for each of the tokens; tokens without counters are absent."""
         wanted = sorted(set(tokens), key=partition_bytes)
         found: dict[str, Counts] = {}
         bounds = [(token, token) for token in wanted] if len(wanted) <= _EACH else [(wanted[0], wanted[-1])]
