@@ -108,6 +108,7 @@ class BlockCleaner:
         try:
             wait = self.upcoming(store).next_in
         except (BlockStoreError, StorageError) as error:
+            # Only the index knows when something is due: without an answer the cleaner returns after the usual pause.
             done.failures[store.objects.url] = str(error)
             wait = SWEEP_AGAIN
         done.next_in = max(wait, SWEEP_AGAIN) if done.failures else wait
@@ -142,6 +143,7 @@ class BlockCleaner:
         try:
             part(store, done)
         except (BlockStoreError, StorageError) as error:
+            # Expiry, sweep and orphans do not depend on each other: the next part runs all the same.
             done.failures[store.objects.url] = str(error)
 
 
@@ -211,6 +213,7 @@ class BlockStoreAdapter:
         except SecretError as error:
             return self._unreadable(request, reason_of(error), str(error))
         except UNREACHABLE as error:
+            # Before the next clause, which has these errors too: an outage has a reason of its own.
             return self._unreadable(request, PolicyReason.STORE_UNREACHABLE, str(error))
         except (BlockStoreError, StorageError) as error:
             return self._unreadable(request, PolicyReason.SENSE_FAILED, str(error))
@@ -224,6 +227,7 @@ class BlockStoreAdapter:
             waited = (self._clock() - request.asked) * SECOND
             self._claims.retire_strays(store, request.jobs, waited=waited)
         if self._waiting is None or self._waiting[0].store is not store:
+            # The store was opened again: what was read from another connection may be of another index.
             book = SchemaBook(store)
             self._waiting = book, WaitingBlocks(store.index, self._rules, book.look_up)
         book, waiting = self._waiting
@@ -238,6 +242,7 @@ class BlockStoreAdapter:
             existing=Counter((job.level, tenant_of_target(job.target)) for job in request.jobs.values()),
         )
         outdated, committed = self._outdated(store, waiting, request.jobs)
+        # After `offer`, which lets everything in the queue happen that is due by now.
         due = waiting.queue.next_due()
         density, beyond = waiting.density(), self._beyond(waiting, offered)
         reading = ScanResult(
@@ -280,6 +285,7 @@ class BlockStoreAdapter:
             try:
                 store.release(block)
             except UnknownBlockError as error:
+                # A repeated request, or a block that is gone: both leave nothing to do.
                 log.info("nothing to release from quarantine", block=block, error=str(error))
 
     def _outdated(

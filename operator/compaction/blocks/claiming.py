@@ -79,6 +79,7 @@ class HolderHeartbeat:
             try:
                 self._renew()
             except (BlockStoreError, StorageError) as error:
+                # The claims stand until the lease of the holder is over: the next round tries again before.
                 log.warning("no sign of life could be given", error=str(error))
 
 
@@ -170,6 +171,7 @@ class BlockClaims:
         try:
             sign_out(store.index, self._here.holder.id)
         except (BlockStoreError, StorageError) as error:
+            # Other processes see the end without it: by the process that is gone, or by the silence of the holder.
             log.info("the end of this process is not written down", error=str(error))
 
     def _is_stray(self, record: JobRecord, *, age: int, waited: float) -> bool:

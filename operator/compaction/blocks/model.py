@@ -172,6 +172,7 @@ def unescape_tenant(part: str) -> str | None:
         tenant = data.decode()
         return tenant if escape_tenant(tenant) == part else None
     except (UnicodeDecodeError, InvalidTenantError):
+        # The path escapes a tenant as we never do, so it is not one of ours.
         return None
 
 

@@ -184,6 +184,7 @@ class FolderOwners:
             signs = _signs_in(Path("/", folder)) if self._objects.folder is not None else self._remote(folder)
             return next(filter(self._counts, signs), None)
         except (ObjectAccessError, PermissionError):
+            # Above the root of the store this is usual: the credentials of many stores end there.
             above = folder != self._root and not folder.startswith(f"{self._root}/") and bool(self._root)
             if above:
                 return None

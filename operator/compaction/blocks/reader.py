@@ -132,6 +132,7 @@ class BlockSnapshot:
             footer = self._footer(block, look=False)
             yield from _Rows(self.reader, footer, block, self.which).batches()
         except ObjectMissingError:
+            # The index says which: deleted after the grace of the snapshot, or lost.
             raise self._vanished(block) from None
 
     def _footer(self, block: Block, *, look: bool = True) -> BlockFooter:

@@ -174,6 +174,7 @@ def read_identity(objects: ObjectStorage) -> str | None:
     try:
         text = data.decode("ascii").strip()
     except UnicodeDecodeError:
+        # Refused below as damaged, as an empty one is.
         text = ""
     if not text or len(text) > _LONGEST:
         raise IndexMismatchError(
@@ -189,6 +190,7 @@ def _write(objects: ObjectStorage, identity: str) -> str:
     try:
         objects.put(IDENTITY_PATH, identity.encode(), if_absent=True)
     except ObjectExistsError:
+        # Another process was faster: both sides of the store must have one identity.
         return read_identity(objects) or identity
     return identity
 
@@ -259,6 +261,7 @@ class BlockStore:
         try:
             bind(objects, index)
         except (BlockStoreError, StorageError):
+            # No caller gets a store that it could close.
             index.close()
             raise
         return cls(objects, index, clock)

@@ -150,10 +150,12 @@ def swap_base(
     """
     head = area.commits.get(work.commit_id).meta_range_id
     forget_receipts(area, work.branch)
+    # Before the swap: an attempt that finds it done asks for the receipt.
     keep_receipt(area, work.branch, job=job, token=token, receipt=receipt)
 
     def based(branch: Branch) -> BranchRecord | None:
         record = branch.record
+        # An earlier try was committed and its answer lost. Asked first: that commit has ended the claim.
         if (record.compacted_job, record.compacted_token) == (job, token):
             return None
         if (record.claim_job, record.claim_token) != (job, token):

@@ -261,6 +261,7 @@ def time_text(microseconds: int | None) -> str | None:
     try:
         moment = _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
+        # The index holds 64-bit numbers, and `datetime` ends with the year 9999: the number itself is shown.
         return str(microseconds)
     return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 

@@ -181,6 +181,7 @@ class _Registration:
             try:
                 return objects.head(path) if path and not uri.endswith("/") else None
             except ObjectMissingError:
+                # No object has this path, so it is that of a folder.
                 return None
 
         with ThreadPoolExecutor(DESCRIBED_AT_ONCE) as pool:

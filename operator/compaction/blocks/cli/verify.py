@@ -86,12 +86,15 @@ def _verify(store: BlockStore, block: Block) -> dict[str, Any]:
         differences = _differences(store.objects, block)
         verified = DIFFERENT if differences else EQUAL
     except ObjectStoreUnavailableError:
+        # Before ObjectError, which it is one of: an outage says nothing about the block.
         raise
     except (BlockFormatError, ObjectError, MergeError, UnsupportedColumnError) as error:
         differences, verified = [_words(error)], UNREADABLE
     except CompactionError:
+        # Of the index or of the store as a whole, and not of this block.
         raise
     except Exception as error:
+        # Libraries raise what they like for a damaged file, and the other blocks are to be verified all the same.
         if lack := lack_of(error, block.path):
             raise lack from error
         differences, verified = [defect(error, block.path)], UNREADABLE

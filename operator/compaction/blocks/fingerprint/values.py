@@ -245,6 +245,7 @@ def _layout(array: pa.Array[Any]) -> tuple[Places, Places, npt.NDArray[np.uint8]
     if buffer is None or end == int(offsets[0]):
         return starts, lengths, np.zeros(_WORD, np.uint8)
     size = (-(-(end - begin) // _WORD) + 1) * _WORD
+    # Arrow pads its buffers, so the word behind the last value is mostly there, and nothing is copied.
     if buffer.size >= begin + size:
         return starts, lengths, np.frombuffer(buffer, np.uint8, count=size, offset=begin)
     data = np.zeros(size, np.uint8)

@@ -136,6 +136,8 @@ def read_footer(objects: ObjectStorage, path: str, *, limit: int = MAX_FOOTER, l
         kind = UnsuitableBlockError if error.costly else CorruptBlockError
         raise kind(path, str(error)) from None
     try:
+        # Only now: some contradictions in a footer end the process when the library reads it (`footer_shape`). It gets
+        # the footer as a file without data, so it asks the store for nothing.
         framed = MAGIC + raw + len(raw).to_bytes(4, "little") + MAGIC
         parquet = pq.ParquetFile(pa.BufferReader(framed), thrift_string_size_limit=limit).metadata
         int96 = _reading(objects, info, parquet, raw, look=look)
@@ -350,12 +352,14 @@ def registered_time_column(block: Block, footer: BlockFooter, said: str = "") ->
     try:
         taken = [time_column_of(footer, said)]
     except UnsuitableBlockError:
+        # Several columns of time, or none by such a name: the bounds below decide.
         taken = []
     others = [str(field.name) for field in footer.schema if _unit(field.type) is not None]
     for name in dict.fromkeys(taken + others):
         try:
             times = times_of_footer(footer, name) if footer.rows else None
         except UnsuitableBlockError:
+            # Rows without a time in it: times that were registered cannot be of this column.
             continue
         if times == (block.min_time, block.max_time) or (times is None and name in taken):
             return name

@@ -318,6 +318,7 @@ def with_physical_type(footer: bytes, paths: Collection[str], kind: int) -> byte
     PLAIN or in a dictionary. Their bounds go: they are in another order.
     """
     parsed = parse(footer)
+    # The schema is a list in depth-first order: each open node counts the children that are still to come.
     open_nodes: list[tuple[bytes, int]] = []
     for place, node in enumerate(parsed[_SCHEMA][1][1]):
         if open_nodes:

@@ -285,6 +285,7 @@ def has_width(kind: pa.DataType) -> bool:
     try:
         return int(kind.bit_width) > 0
     except ValueError:
+        # pyarrow has no `bit_width` for types of variable width, and raises.
         return False
 
 
@@ -292,6 +293,7 @@ def _has_order(kind: pa.DataType) -> bool:
     if pa.types.is_null(kind):
         return True
     try:
+        # One null is tried, because a list of types kept here would have to follow the versions of pyarrow.
         pc.rank(pa.nulls(1, kind), tiebreaker="dense")
     except pa.ArrowException:
         return False

@@ -176,6 +176,7 @@ def merge(
     schema = unified(named)
     coded = repeating(schema, footers)
     budget = budget_for(settings, schema, coded, footers)
+    # The sizes in the footers are too much for the memory: those of single pages cost reads, and may fit.
     if sum(footer.reading_bytes for footer in footers) > budget.pages:
         footers = [replace(footer, reading_bytes=paged_bytes(footer)) for footer in footers]
     most = MemoLimits(budget.memos // max(1, len(coded)), most_values(footers))

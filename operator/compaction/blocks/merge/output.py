@@ -358,6 +358,7 @@ class Output:
         wanted = max(_MIN_GROUP_ROWS, int(self._settings.row_group_bytes / per_row))
         arrow_row = max(1, self._waiting_bytes() // max(1, self._count))
         fitting = max(1, self._pending_bytes // arrow_row)
+        # `wanted` is by encoded bytes, `fitting` by the memory that the rows of a group take until it is written.
         group_rows = whole_pages(min(wanted, fitting, self._settings.max_group_rows))
         self.layout = Layout(chosen, group_rows, page_index=group_rows > batch_rows(sample))
         kinds = [

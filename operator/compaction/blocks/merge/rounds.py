@@ -309,12 +309,14 @@ class MergeRounds:
             cut = self._cut(numbers)
             counts = _counts(numbers, cut)
             last = _largest(numbers) if cut is None else cut
+            # A run that is not open yet may have rows before the last one of this round: those wait until it is open.
             if self._waiting and self._next_begins_by(self._first_key(self._open[last], len(numbers[last]) - 1)):
                 counts = self._before_next(counts)
                 if not any(counts):
                     self._open_next()
                     continue
             while sum(counts) > 1 and self._are_too_many(counts):
+                # Windows of one row cannot be halved: then the round emits the least row alone, however large it is.
                 single = max(windows) == 1
                 windows = [-(-window // 2) for window in windows]
                 numbers, floor = self._numbers(windows)

@@ -328,6 +328,7 @@ class BlockQueue:
             if reason is BlockReason.WAITING_FOR_MORE:
                 size, due = size + batch.bytes, min(due, batch.due)
                 short = self.rules.levels[batch.level].max_blocks - count
+                # 0 stands for no batch so far.
                 missing = min(missing, short) if missing else short
             known = first.get(reason)
             if known is None or batch.blocks[0].number < known.number:
@@ -438,6 +439,7 @@ def figures_of(queue: BlockQueue, *, tenant: str | None = None) -> QueueFigures:
             row.due += count
             continue
         short = queue.rules.levels[batch.level].max_blocks - count
+        # 0 stands for no batch so far.
         row.missing = min(row.missing, short) if row.missing else short
         row.next_due = batch.due if row.next_due is None else min(row.next_due, batch.due)
     for held in queue.held.values():

@@ -149,14 +149,17 @@ def _each(call: Callable[[str, BlockPlace], T], blocks: Sequence[Place], unreada
         try:
             return (call(*item),)
         except ObjectMissingError:
+            # Deleted since the listing: it is neither rebuilt nor reported as unreadable.
             return None
         except (BlockFormatError, ObjectChangedError, ObjectTruncatedError) as error:
             return error.reason
         except BlockStoreError as error:
             return str(error)
         except StorageError:
+            # Of the store as a whole: to go on would leave blocks out of the index that can be read.
             raise
         except Exception as error:
+            # Libraries raise what they like for a damaged file: it is named, and the others are rebuilt.
             if lack := lack_of(error, item[0]):
                 raise lack from error
             return defect(error, item[0])

@@ -250,6 +250,7 @@ class OrderCheck:
                 return
             found = _descent([_ranked(column) for column in columns])
         except pa.ArrowException:
+            # Arrow cannot compare values of this type, so no order of them can be shown.
             self.unordered = True
             return
         self.broken = None if found is None else start + found

@@ -268,4 +268,5 @@ def _said(metadata: Mapping[str, str]) -> BlockMetadata:
     try:
         return decode(metadata)
     except ValueError:
+        # Only hints are read from it: a wrong one must not fail the merge of rows that are sound.
         return BlockMetadata()

@@ -214,9 +214,11 @@ class RewriteRounds:
             tag=f"{tag}.look",
             budget=self.budget,
         )
+        # Before any source is accused: a failure of the store says nothing about sources.
         if of_the_store := tuple(failure for failure in found if failure.culprit is None):
             self.failures = of_the_store
             return False
+        # A source that a task has named and that reads well by itself is a suspect only, and gets a second chance.
         guilty = {path: one for path, one in named.items() if path in self._suspects or one.fault in _CERTAIN}
         guilty |= {failure.culprit.path: failure.culprit for failure in found if failure.culprit}
         for source in sources:

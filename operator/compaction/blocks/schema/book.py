@@ -75,9 +75,11 @@ class SchemaBook:
             try:
                 footer = read_footer(self.store.objects, record.block.path)
             except _OF_THE_OBJECT as error:
+                # Another block of the same schema may have a footer that can be read.
                 log.info("a footer tells no schema", block=block, error=str(error))
                 continue
             except CompactionError:
+                # Of the store as a whole: the other blocks would fail the same.
                 raise
             except Exception as error:
                 if lack := lack_of(error, record.block.path):

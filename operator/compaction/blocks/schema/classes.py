@@ -81,6 +81,7 @@ def classes_of(schemas: Mapping[str, pa.Schema]) -> SchemaClasses:
         for folded, names in one.items():
             every.setdefault(folded, set()).add(names)
     spelled = {folded: sorted(sets) for folded, sets in sorted(every.items()) if len(sets) > 1}
+    # `_NONE` is in no family: a schema that lacks the column gets 0, the number of the first one.
     labels = {
         name: (
             *(numbers.get(members[name].get(column, _NONE), 0) for column, numbers in split.items()),

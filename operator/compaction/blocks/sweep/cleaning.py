@@ -78,6 +78,7 @@ def _missing(objects: ObjectStorage, asked: Iterable[Successor]) -> dict[str, st
         except ObjectMissingError:
             return f"is not in the store ({one.path})"
         except ObjectError as error:
+            # Not known to be there: the source is kept until the store answers.
             return f"cannot be read: {error.reason}"
         return "" if size == one.bytes else f"has {size} bytes instead of {one.bytes} ({one.path})"
 
@@ -142,6 +143,7 @@ def sweep(objects: ObjectStorage, index: IndexDatabase, *, now: int, grace: int,
         try:
             signs = owners.of(one.path for one in batch)
         except ObjectError as error:
+            # While no owner can be found out, each of them may belong to a table: nothing is deleted.
             kept |= {one.block: f"it is kept: {error}" for one in batch}
             signs, silent = {}, True
         kept |= {one.block: f"it is kept: it belongs to {signs[one.path]}" for one in batch if one.path in signs}

@@ -241,4 +241,5 @@ def _said(objects: ObjectStorage, path: str) -> BlockMetadata | None:
     except ObjectMissingError:
         return None
     except (BlockFormatError, ValueError):
+        # It names no job, so no open claim can keep it; the age of the object decides.
         return BlockMetadata()

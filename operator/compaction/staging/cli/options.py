@@ -218,6 +218,7 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
+        # In a container the user id often has no entry in the password file.
         return f"uid-{os.getuid()}"
 
 

@@ -54,6 +54,7 @@ def record_line(key: bytes, value: bytes, kind: TableKind | None) -> dict[str, A
         try:
             return line | {"range": _range_object(identity, RangeData.decode(data))}
         except CorruptMessageError:
+            # The command shows damaged tables too: of such a record it has the bytes.
             return line
     entry = entry_of(identity, data, strictly=False)
     return line if entry is None else line | {"entry": entry_object(entry)}

@@ -161,7 +161,9 @@ def swapped(
             try:
                 return area.branches.swap(branch, record)
             except PredicateFailedError:
+                # Another writer came first: the next try begins with the branch as it is then.
                 pass
+        # At random, so that writers which met once do not meet at every try.
         area.sleep(random.uniform(0.5, 1.0) * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt))
     raise TooManyTriesError(name, doing, tries)
 

@@ -276,6 +276,7 @@ class Reader:
                     if floor is None:
                         return
                     at = first_at(batch.keys, floor, at)
+                # A large folder: a stream that begins behind it costs less than to read over all of its keys.
                 if passed >= _PASSED:
                     break
             else:

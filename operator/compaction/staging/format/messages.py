@@ -101,6 +101,7 @@ def read_fields(data: bytes) -> Iterator[WireField]:
         except (IndexError, OverflowError):
             raise WireError(begin, "it is cut off") from None
         except ValueError as error:
+            # A WireError is a ValueError too, and knows its own offset.
             raise error if isinstance(error, WireError) else WireError(begin, str(error)) from None
         yield WireField(number, kind, value, data[begin:at], begin)
 

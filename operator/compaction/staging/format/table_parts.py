@@ -121,6 +121,7 @@ def unseal_into(
             try:
                 written = _decompress(source[begin : begin + size], room[at:end])
             except cramjam.DecompressionError:
+                # Refused below, as data of another length are.
                 written = -1
             if written != end - at:
                 raise CorruptRangeError(path, offset + begin, "its checksum is right, its Snappy data are not")
@@ -328,6 +329,7 @@ def encode_properties(summary: TableSummary, user: Mapping[bytes, bytes]) -> byt
     """The properties block. Properties of the format win over a user's of the same name."""
     index = summary.index
     options = "window_bits=-14; level=32767; strategy=0; max_dict_bytes=0; zstd_max_train_bytes=0; enabled=0; "
+    # The names and values that lakeFS itself writes: only counts and sizes differ from table to table.
     counts = {
         "column.family.id": 0x7FFFFFFF,
         "creation.time": 0,
@@ -376,6 +378,7 @@ def decode_properties(entries: Mapping[bytes, bytes], *, path: str, offset: int)
         try:
             number, end = decode_varint(value, 0)
         except (IndexError, ValueError):
+            # Refused below, as a count with bytes behind it is.
             number, end = 0, -1
         if end != len(value):
             raise CorruptRangeError(path, offset, f"the property {name.decode()} is no count")

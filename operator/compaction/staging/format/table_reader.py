@@ -190,6 +190,7 @@ class TableReader:
         try:
             handle, end = BlockHandle.decode(value)
         except (IndexError, ValueError):
+            # Refused below, as a handle with bytes behind it is.
             handle, end = BlockHandle(0, 0), -1
         if end != len(value):
             raise CorruptRangeError(self._source.name, where.offset, "an entry of the index is no place of a block")

@@ -280,6 +280,7 @@ class MergeLease:
         try:
             lease._write(Presence.ABSENT if raw is None else raw)
         except PredicateFailedError:
+            # Another merger wrote the row since it was read: it has the lease.
             return None
         return lease
 

@@ -113,6 +113,7 @@ class LiveSensor:
                     rests[name] = until
                 debts.append(debt)
             except StagingStoreError as error:
+                # Every row is decoded for its tokens; a branch that the policy leaves out is no problem of the policy.
                 if chosen(name):
                     damaged.append((name, error))
             except CompactionError:

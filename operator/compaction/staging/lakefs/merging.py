@@ -101,9 +101,11 @@ def merge_branch(
         return TokenMergeOutcome(branch, MergeEnd.HELD, reason)
     began = live.clock()
     try:
+        # With the lease in hand: what other mergers have left of this branch is of dead ones now.
         recover(live, branch=branch)
         outcome = _Merge(live, branch, settings, lease, warrant, receipt).run()
     except Exception:
+        # Else the next attempt would wait until the lease is over.
         lease.release()
         raise
     lease.release()
@@ -129,6 +131,7 @@ class _Merge:
         try:
             row = self._settled()
         except TokenMergeStoppedError as error:
+            # No row was written yet, so there is nothing to discard.
             return TokenMergeOutcome(self._branch, MergeEnd.SKIPPED, error.reason)
         tree = self._live.head(row)
         entry = MergeEntry(
@@ -147,6 +150,7 @@ class _Merge:
             discard(self._live, journal)
             return TokenMergeOutcome(self._branch, MergeEnd.DISCARDED, error.reason, tokens=entry.old)
         except Exception:
+            # `recover` would find the entry later: until then its rows would take space for nothing.
             discard(self._live, journal)
             raise
 
@@ -226,6 +230,7 @@ class _Merge:
             view=view,
         )
         self._swap(row, journal, outcome, first.fingerprints)
+        # Else the next merge would take this swap for a change by a user of the branch, and yield to it.
         note(self._live, read_branch_row(merged, name=self._branch, repository=self._live.name))
         return outcome
 

@@ -244,6 +244,7 @@ def plan_merge(live: LiveRepository, branch: str, settings: TokenMergeSettings |
         after += len(batch.rows)
         deleted += batch.tombstones
         idle += batch.dropped
+    # Only for its length: nothing is written under this token.
     merged = row.with_sealed([new_token(live.name, branch)]) if tokens else row.raw
     return MergePlan(
         live.name,

@@ -171,6 +171,7 @@ class MetarangeAttempt(BranchAttempt):
                     written=written.objects,
                 )
             except (DatabaseUnavailableError, TooManyTriesError) as error:
+                # The answer of a swap may be lost, or others changed the branch: repeating it is safe.
                 if self.monotonic() >= give_up_at:
                     raise
                 log.warning("the swap is repeated", error=str(error))

@@ -230,6 +230,7 @@ class TreeWriter:
         every: list[RangeInfo] = []
         written: list[RangeInfo] = []
         counts = ChangeCounts()
+        # `planned` has ranges that are reused between its parts; the parts are in the order of `done`.
         results = iter(done)
         for one in planned:
             if isinstance(one, RangeInfo):

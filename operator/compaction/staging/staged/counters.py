@@ -129,6 +129,7 @@ class TokenCounters:
             try:
                 self._kv.set_many(PARTITION, rows)
             except BaseException:
+                # Also when the thread is interrupted: the next flush writes what this one did not.
                 with self._changed:
                     self._dirty |= dirty & self._totals.keys()
                     self._pending += pending
@@ -218,6 +219,7 @@ class TokenCounters:
             try:
                 self._kv.set_if(PARTITION, _key(token, PRIMED), counts.encode(), Presence.ABSENT)
             except PredicateFailedError:
+                # Another process has counted the same rows: all use the result that is stored.
                 return self.read([token])[token]
         return counts
 

@@ -327,6 +327,7 @@ class ObjectSource:
         except ObjectMissingError:
             raise self._missing from None
         except ObjectTruncatedError:
+            # The reader compares the length, and reports the place with the error.
             return b""
 
 
