@@ -152,8 +152,8 @@ def _said(failed: Mapping[str, str], noun: str) -> dict[str, str]:
     refuses a thousand in a request.
     """
     alike: dict[str, list[str]] = {}
-    for one, reason in failed.items():
-        alike.setdefault(reason, []).append(one)
+    for item, reason in failed.items():
+        alike.setdefault(reason, []).append(item)
     return {
         ones[0]: f"{noun}{ones[0]}{f' and {len(ones) - 1} more' if ones[1:] else ''} could not be deleted: {reason}"
         for reason, ones in alike.items()
@@ -252,7 +252,7 @@ class BlockStoreAdapter:
             ended=self._clock(),
             wall=now,
             candidates=offered.candidates,
-            targets=frozenset(one.target for one in offered.candidates) | committed,
+            targets=frozenset(candidate.target for candidate in offered.candidates) | committed,
             outdated=outdated,
             identities=self._identities(store, request.quarantined),
             measures=measures_of(
@@ -260,7 +260,8 @@ class BlockStoreAdapter:
             ),
             beyond=beyond,
             conflicts=tuple(
-                Conflict(one.tenant, one.schemas, one.blocks, str(one), one.alone) for one in waiting.conflicts()
+                Conflict(conflict.tenant, conflict.schemas, conflict.blocks, str(conflict), conflict.alone)
+                for conflict in waiting.conflicts()
             ),
             left_out=offered.left_out,
             problems=tuple(
@@ -312,7 +313,7 @@ class BlockStoreAdapter:
         """A block is its own identity as long as the index has it in quarantine."""
         if not quarantined:
             return MappingProxyType({})
-        aside = {one.block.id for one in store.quarantined()}
+        aside = {item.block.id for item in store.quarantined()}
         return MappingProxyType(
             {
                 (target, block): block if block in aside else ""
@@ -323,7 +324,7 @@ class BlockStoreAdapter:
 
     def _beyond(self, waiting: WaitingBlocks, offered: OfferedCandidates) -> tuple[UnofferedDebt, ...]:
         """Return the debt that is due and in no candidate because the number of candidates is limited."""
-        seen = {source for one in offered.candidates for group in one.groups for source in group.sources}
+        seen = {source for candidate in offered.candidates for group in candidate.groups for source in group.sources}
         batches: Counter[tuple[int, str]] = Counter()
         blocks: Counter[tuple[int, str]] = Counter()
         sizes: Counter[tuple[int, str]] = Counter()
@@ -426,7 +427,7 @@ def open_adapter(request: OpenRequest) -> StoreAdapter:
 
 def rules_of(spec: BlockStoreSpec, *, max_bytes_per_job: int) -> BlockRules:
     """Return the rules that a policy sets for the queue."""
-    levels = tuple(LevelRule(one.max_blocks, float(one.max_age), int(one.max_bytes)) for one in spec.levels)
+    levels = tuple(LevelRule(level.max_blocks, float(level.max_age), int(level.max_bytes)) for level in spec.levels)
     return BlockRules(
         levels=levels,
         span=int(float(spec.span) * SECOND),
@@ -440,5 +441,5 @@ def retention_of(spec: BlockStoreSpec) -> RetentionPeriods:
     keep = spec.retention
     return RetentionPeriods(
         default=0 if keep.default is None else int(float(keep.default) * SECOND),
-        tenants={one.tenant: int(float(one.keep) * SECOND) for one in keep.tenants},
+        tenants={tenant.tenant: int(float(tenant.keep) * SECOND) for tenant in keep.tenants},
     )

@@ -43,8 +43,8 @@ def measures_of(
             `live / windows` blocks on average.
         candidates, beyond: the debt. Of each batch one block is left.
     """
-    fewer = sum(one.debt_sources - 1 for one in candidates if not one.is_empty)
-    fewer += sum(one.sources - one.targets for one in beyond)
+    fewer = sum(candidate.debt_sources - 1 for candidate in candidates if not candidate.is_empty)
+    fewer += sum(item.sources - item.targets for item in beyond)
     return {
         LIVE: live,
         WINDOWS: windows,
@@ -210,12 +210,12 @@ class BlockStoreKind(Kind):
         index = f"index:{namespace}:{blocks.index.secret_name}:{blocks.index.key}"
         return f"blocks:{_place(blocks)}".rstrip("/"), index
 
-    def overlap(self, one: StoreSpec, other: StoreSpec, *, same_namespace: bool) -> bool:
+    def overlap(self, spec: StoreSpec, other: StoreSpec, *, same_namespace: bool) -> bool:
         """See `Kind`: the same index, or one place inside the other. Secrets are of a namespace: in two of them the
         same URL with credentials may be of two servers, and what an index does not know the store's own identity keeps
         apart.
         """
-        mine, theirs = _store(one), _store(other)
+        mine, theirs = _store(spec), _store(other)
         if same_namespace and mine.index == theirs.index:
             return True
         places = sorted(f"{_place(blocks).rstrip('/')}/" for blocks in (mine, theirs))
@@ -291,9 +291,13 @@ class BlockStoreKind(Kind):
         query = f"a query opens {debt.measure(READS):g} on average{after}"
         rows = [("Blocks", f"{debt.measure(LIVE):g} live; {query}")]
         if debt.levels and debt.sources:
-            rows.append(("Levels", ", ".join(f"L{one.level}: {plural(one.sources, 'block')}" for one in debt.levels)))
+            rows.append(
+                ("Levels", ", ".join(f"L{level.level}: {plural(level.sources, 'block')}" for level in debt.levels))
+            )
         if debt.tenants:
-            rows.append(("Tenants", ", ".join(f"{one.tenant}: {plural(one.sources, 'block')}" for one in debt.tenants)))
+            rows.append(
+                ("Tenants", ", ".join(f"{tenant.tenant}: {plural(tenant.sources, 'block')}" for tenant in debt.tenants))
+            )
         return tuple(rows)
 
 

@@ -128,12 +128,12 @@ class FolderOwners:
         if len(self._known) > MOST_KNOWN:
             self._known = {}
         known = self._known
-        fresh = {one for one, (at, _) in tuple(known.items()) if self._keep is None or now - at < self._keep}
+        fresh = {item for item, (at, _) in tuple(known.items()) if self._keep is None or now - at < self._keep}
         asked = sorted({folder for chain in chains.values() for folder in chain} - fresh)
         with ThreadPoolExecutor(max(1, min(ASKED_AT_ONCE, len(asked)))) as pool:
             known.update(zip(asked, ((now, sign) for sign in pool.map(self._ask, asked)), strict=True))
         for path, chain in chains.items():
-            if (sign := next((sign for one in chain if (sign := known[one][1])), None)) is not None:
+            if (sign := next((sign for item in chain if (sign := known[item][1])), None)) is not None:
                 found[path] = sign
         where = "" if self._objects.folder is not None or not found else self._top.url.rstrip("/")
         return {path: sign._replace(evidence=f"{where}/{sign.evidence}") for path, sign in found.items()}
@@ -178,7 +178,7 @@ class FolderOwners:
     def _ask(self, folder: str) -> OwnerSign | None:
         if folder in self._shown:
             return self._shown[folder]
-        if any(not one or folder == one or folder.startswith(f"{one}/") for one in self._listed):
+        if any(not item or folder == item or folder.startswith(f"{item}/") for item in self._listed):
             return None
         try:
             signs = _signs_in(Path("/", folder)) if self._objects.folder is not None else self._remote(folder)
@@ -218,7 +218,7 @@ def _signs_in(folder: Path) -> Iterator[OwnerSign]:
         names = [name for name in _FOLDERS if (place / name).is_dir()]
         names += [_HINT] if (place / _HINT).is_file() else []
         if (place / _METADATA).is_dir():
-            names += [f"{_METADATA}/{one.name}" for one in (place / _METADATA).iterdir()]
+            names += [f"{_METADATA}/{item.name}" for item in (place / _METADATA).iterdir()]
         names += [IDENTITY_PATH] if (place / IDENTITY_PATH).is_file() else []
         for name in names:
             path = f"{place}/{name}".removeprefix("/")

@@ -238,11 +238,11 @@ class _Rows:
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema, block: Block) -> pa.RecordBatch:
     """The batch in the common schema. Raises SchemaConflictError."""
     columns = []
-    for one in schema:
-        present = one.name in batch.schema.names
-        values = batch.column(one.name) if present else pa.nulls(batch.num_rows, one.type)
+    for item in schema:
+        present = item.name in batch.schema.names
+        values = batch.column(item.name) if present else pa.nulls(batch.num_rows, item.type)
         try:
-            columns.append(values.cast(one.type))
+            columns.append(values.cast(item.type))
         except pa.ArrowException:
-            raise SchemaConflictError(one.name, block.path, str(values.type), "the schema", str(one.type)) from None
+            raise SchemaConflictError(item.name, block.path, str(values.type), "the schema", str(item.type)) from None
     return pa.record_batch(columns, schema=schema)

@@ -61,7 +61,7 @@ class BlockClasses:
         Raises what `look_up` raises.
         """
         places = self._places
-        fresh = {place: set[str]() for place, one in places.items() if isinstance(one, _Several) and one.unknown}
+        fresh = {place: set[str]() for place, item in places.items() if isinstance(item, _Several) and item.unknown}
         for entry in entries:
             if not entry.rows:
                 continue
@@ -97,9 +97,9 @@ class BlockClasses:
         wanted = set(classes)
         schemas = {
             name: self._schemas[name]
-            for place in {(one.tenant, one.shard) for one in wanted}
-            for name, one in self._classes(place).items()
-            if one in wanted and name in self._schemas
+            for place in {(item.tenant, item.shard) for item in wanted}
+            for name, item in self._classes(place).items()
+            if item in wanted and name in self._schemas
         }
         return classes_of(schemas).conflicts
 
@@ -116,11 +116,11 @@ class BlockClasses:
         known = {name: self._schemas[name] for name in sorted(names) if name in self._schemas}
         unknown = sorted(names - known.keys())
         found = (*classes_of(known).classes(), *(frozenset({name}) for name in unknown))
-        before = [{former[name] for name in one if name in former} for one in found]
-        stays = all(len(one) <= 1 for one in before) and sum(map(len, before)) == len(set().union(*before))
+        before = [{former[name] for name in item if name in former} for item in found]
+        stays = all(len(item) <= 1 for item in before) and sum(map(len, before)) == len(set().union(*before))
         classes: dict[str, BlockClass] = {}
-        for one, kin in zip(found, before, strict=True):
-            classes |= dict.fromkeys(one, min(kin) if stays and kin else BlockClass(*place, min(one)))
+        for item, kin in zip(found, before, strict=True):
+            classes |= dict.fromkeys(item, min(kin) if stays and kin else BlockClass(*place, min(item)))
         self._places[place] = _Several(classes, unknown=bool(unknown))
         self.has_several |= len(found) > 1
         return stays
@@ -178,10 +178,12 @@ class WaitingBlocks:
         """
         tenants = {entry.tenant for entry in entries}
         # Names, not places, are checked: a store has few of them, and up to half as many places as blocks.
-        doubtful = {one for one in tenants - self._tenants if place_problem(one, 0)}
+        doubtful = {tenant for tenant in tenants - self._tenants if place_problem(tenant, 0)}
         self._tenants |= tenants - doubtful
         if doubtful or any(not 0 <= entry.shard <= MAX_SHARD for entry in entries):
-            self._parked |= {one.id: (one.tenant, one.shard) for one in entries if place_problem(one.tenant, one.shard)}
+            self._parked |= {
+                entry.id: (entry.tenant, entry.shard) for entry in entries if place_problem(entry.tenant, entry.shard)
+            }
             return [entry for entry in entries if entry.id not in self._parked]
         return entries
 
@@ -211,17 +213,17 @@ class WaitingBlocks:
         if not self._classes.has_several:
             return ()
         found: dict[tuple[str, tuple[str, ...]], SchemaConflict] = {}
-        for one in kept_apart(self.queue):
-            columns = tuple(map(str, self._classes.conflicts(one.classes)))
-            known = found.get((one.tenant, columns), SchemaConflict(one.tenant, 0, columns, 0))
-            found[one.tenant, columns] = SchemaConflict(
-                one.tenant,
-                max(known.schemas, len(one.classes)),
+        for item in kept_apart(self.queue):
+            columns = tuple(map(str, self._classes.conflicts(item.classes)))
+            known = found.get((item.tenant, columns), SchemaConflict(item.tenant, 0, columns, 0))
+            found[item.tenant, columns] = SchemaConflict(
+                item.tenant,
+                max(known.schemas, len(item.classes)),
                 columns,
-                known.blocks + one.blocks,
-                known.alone + one.alone,
+                known.blocks + item.blocks,
+                known.alone + item.alone,
             )
-        return tuple(sorted(found.values(), key=lambda one: (-one.blocks, one.tenant, one.columns)))
+        return tuple(sorted(found.values(), key=lambda item: (-item.blocks, item.tenant, item.columns)))
 
     def _hold(self, jobs: Iterable[HeldJob]) -> None:
         """Targets whose jobs are gone, or hold fewer blocks than before, release theirs; then all that is held is."""

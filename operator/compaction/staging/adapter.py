@@ -103,7 +103,7 @@ class StagingAdapter:
                 TargetProblem(target_name(repository, name), PolicyReason.SENSE_FAILED, str(error))
                 for name, error in scan.damaged
             ),
-            targets=frozenset(target_name(repository, one.name) for one in scan.branches),
+            targets=frozenset(target_name(repository, branch.name) for branch in scan.branches),
             measures=scan.measures,
             behind=furthest_behind(repository, scan.branches),
             identities=self._identities(area, scan, request.quarantined),
@@ -122,7 +122,7 @@ class StagingAdapter:
     def _identities(
         self, area: Area, scan: BranchScan, quarantined: Mapping[str, frozenset[str]]
     ) -> Mapping[tuple[str, str], str]:
-        records = {target_name(area.repository.name, one.name): one.record for one in scan.branches}
+        records = {target_name(area.repository.name, branch.name): branch.record for branch in scan.branches}
         return self._damage.identities(area.kv, area.ranges, records, quarantined)
 
     def _retire_strays(self, area: Area, scan: BranchScan, jobs: Mapping[str, HeldJob]) -> None:
@@ -193,7 +193,7 @@ class StagingAdapter:
 
 def _outdated(scan: BranchScan, jobs: Mapping[str, HeldJob]) -> frozenset[str]:
     """Jobs whose tokens are no more the oldest of their branch. One that has committed keeps its branch's word."""
-    records = {one.name: one.record for one in scan.branches}
+    records = {branch.name: branch.record for branch in scan.branches}
     found = set()
     for name, job in jobs.items():
         record = records.get(branch_of_target(job.target))

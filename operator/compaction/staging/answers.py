@@ -98,7 +98,7 @@ def left_out(reason: StagingReason, branches: Sequence[tuple[str, float | None]]
     """Branches (name, epoch seconds from which it is planned, None when that is not known) that a plan leaves out."""
     if not branches:
         return ()
-    name, due = min(branches, key=lambda one: (one[1] is None, one[1] or 0.0, one[0]))
+    name, due = min(branches, key=lambda branch: (branch[1] is None, branch[1] or 0.0, branch[0]))
     return (LeftOut(reason, len(branches), name, due=due),)
 
 
@@ -119,7 +119,7 @@ def furthest_behind(
     merges: tokens become one (a live lakeFS), whose tombstones may have to stay; otherwise they become the base.
     """
     measured = {debt.name: _measures(debt, merges=merges) for debt in debts if debt.work is not None}
-    most = {name: max((one[name] for one in measured.values()), default=0.0) for name in RANKED}
+    most = {name: max((item[name] for item in measured.values()), default=0.0) for name in RANKED}
 
     def rank(branch: str) -> tuple[float, float, str]:
         shares = [measured[branch][name] / most[name] for name in RANKED if most[name]]

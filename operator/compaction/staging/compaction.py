@@ -174,7 +174,7 @@ def swap_base(
         )
 
     def present() -> None:
-        gone = [one for one in written if not area.ranges.exists(one)]
+        gone = [item for item in written if not area.ranges.exists(item)]
         if gone:
             raise OutputSweptError(_path(work), gone[0])
 

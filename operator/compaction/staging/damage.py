@@ -42,7 +42,7 @@ def damaged_source(error: CompactionError, tokens: Sequence[str]) -> DamagedSour
     if isinstance(error, MissingRangeError):
         return _range_of(error.path, None)
     if isinstance(error, CorruptMessageError):
-        token = next((one for one in tokens if error.name.startswith(f"{one}:")), None)
+        token = next((token for token in tokens if error.name.startswith(f"{token}:")), None)
         return None if token is None else DamagedSource(token)
     return None
 

@@ -103,7 +103,7 @@ def format_rewrite(receipt: JobReceipt) -> str:
 
 def listing_costs(debt: DebtStatus) -> tuple[str, ...]:
     """One sentence per branch that the status names, the worst first; none when it names none."""
-    return tuple(_cost(one) for one in debt.behind)
+    return tuple(_cost(item) for item in debt.behind)
 
 
 def _cost(target: TargetDebtStatus) -> str:
@@ -226,16 +226,18 @@ class StagingAreaKind(Kind):
     def gone(self, job: str, spec: CompactionJobSpec, scan: ScanResult) -> bool:
         """See `Kind`: the branch is gone, or has another commit, base or tokens."""
         version = _version(_sources(spec))
-        return not any(one.target == spec.target and one.base_version == version for one in scan.candidates)
+        return not any(
+            candidate.target == spec.target and candidate.base_version == version for candidate in scan.candidates
+        )
 
     def places(self, store: StoreSpec, namespace: str) -> tuple[str, ...]:
         """See `Kind`."""
         area = _area(store)
         return (f"staging:{namespace}:{area.kv.secret_name}:{area.kv.key}/{area.table}/{area.repository}",)
 
-    def overlap(self, one: StoreSpec, other: StoreSpec, *, same_namespace: bool) -> bool:
+    def overlap(self, spec: StoreSpec, other: StoreSpec, *, same_namespace: bool) -> bool:
         """See `Kind`. Secrets are of a namespace: in two of them the same name may be of two databases."""
-        mine, theirs = _area(one), _area(other)
+        mine, theirs = _area(spec), _area(other)
         same = (mine.repository, mine.kv, mine.table) == (theirs.repository, theirs.kv, theirs.table)
         return same_namespace and same
 

@@ -81,14 +81,14 @@ class BranchScan:
     @property
     def measures(self) -> dict[str, float]:
         """Of the whole store."""
-        counts = [one.counts for one in self.branches]
-        sealed = [len(one.record.sealed_tokens) for one in self.branches]
+        counts = [branch.counts for branch in self.branches]
+        sealed = [len(branch.record.sealed_tokens) for branch in self.branches]
         return {
-            TOMBSTONES: sum(one.tombstones for one in counts),
+            TOMBSTONES: sum(count.tombstones for count in counts),
             SEALED_TOKENS: sum(sealed),
-            STAGED_WRITES: sum(one.writes for one in counts),
-            STAGED_BYTES: sum(one.nbytes for one in counts),
-            MOST_TOMBSTONES: max((one.tombstones for one in counts), default=0),
+            STAGED_WRITES: sum(count.writes for count in counts),
+            STAGED_BYTES: sum(count.nbytes for count in counts),
+            MOST_TOMBSTONES: max((count.tombstones for count in counts), default=0),
             MOST_SEALED_TOKENS: max(sealed, default=0),
             BRANCHES: len(self.branches),
         }
@@ -115,8 +115,8 @@ class BranchSensor:
 
         every = list(area.branches.every(unreadable))
         chosen = selected(self.spec.include, self.spec.exclude)
-        branches = [one for one in every if chosen(one.name)]
-        counted = area.counters.read({token for one in branches for token in one.record.tokens})
+        branches = [item for item in every if chosen(item.name)]
+        counted = area.counters.read({token for branch in branches for token in branch.record.tokens})
         debts = []
         for branch in branches:
             try:
@@ -128,7 +128,7 @@ class BranchSensor:
             except Exception as error:  # noqa: BLE001 - of one branch: the others are scanned all the same
                 damaged.append((branch.name, StagingStoreError(f"branch {branch.name}: {defect(error, branch.name)}")))
         damaged = [(name, error) for name, error in damaged if chosen(name)]
-        tokens = frozenset(token for one in every for token in one.record.tokens)
+        tokens = frozenset(token for item in every for token in item.record.tokens)
         return BranchScan(tuple(debts), tuple(damaged), tokens)
 
     def _debt(self, area: Area, branch: Branch, counted: dict[str, Counts], store: bool) -> BranchDebt:
@@ -207,7 +207,7 @@ def next_change(debts: Iterable[BranchDebt], spec: StagingAreaSpec, *, now: floa
         rested = debt.rests_until()
         if rested is not None:
             moments.append(rested)
-    return min((one - now for one in moments if one > now), default=None)
+    return min((moment - now for moment in moments if moment > now), default=None)
 
 
 def selected(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool]:
@@ -218,12 +218,12 @@ def selected(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], 
     left = [re.compile(translate(pattern)) for pattern in exclude]
 
     def chosen(name: str) -> bool:
-        return any(one.match(name) for one in taken) and not any(one.match(name) for one in left)
+        return any(item.match(name) for item in taken) and not any(item.match(name) for item in left)
 
     return chosen
 
 
-def _remember(known: set[str], one: str) -> None:
+def _remember(known: set[str], text: str) -> None:
     if len(known) >= _REMEMBERED:
         known.clear()
-    known.add(one)
+    known.add(text)

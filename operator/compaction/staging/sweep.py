@@ -43,12 +43,12 @@ def sweep_objects(area: Area, *, grace: float) -> SweptObjects:
 
     Raises RowMissingError, CorruptRangeError, MissingRangeError, CorruptMessageError, ObjectError, DatabaseError.
     """
-    found = {one.path: one for one in area.ranges.stored()}
+    found = {item.path: item for item in area.ranges.stored()}
     claimed = claimed_since(area)  # before the bases are read: a swap in between makes a base of what it has
     reached = reachable(area)
     now = area.clock()
-    unreached = [one for one in found.values() if one.path not in reached]
-    due = [one.path for one in unreached if age_of(one.modified, now) > grace and epoch_of(one.modified) < claimed]
+    unreached = [item for item in found.values() if item.path not in reached]
+    due = [item.path for item in unreached if age_of(item.modified, now) > grace and epoch_of(item.modified) < claimed]
     objects = size = 0
     for begin in range(0, len(due), BATCH):
         names = due[begin : begin + BATCH]
@@ -100,15 +100,15 @@ def claimed_since(area: Area) -> float:
     A branch without sealed tokens was committed or reset since: its claim commits nothing any more.
     """
     records = [branch.record for branch in area.branches.every()]
-    started = [one.compaction_started / 1000 for one in records if one.claim_job and one.sealed_tokens]
+    started = [record.compaction_started / 1000 for record in records if record.claim_job and record.sealed_tokens]
     return min(started, default=inf) - CLOCKS_DIFFER
 
 
 def _with_ranges(area: Area, trees: Iterable[str]) -> Iterable[str]:
     for tree in trees:
         yield tree
-        for one in area.ranges.ranges(tree):
-            yield one.id
+        for item in area.ranges.ranges(tree):
+            yield item.id
 
 
 def _still_old(area: Area, name: str, grace: float) -> bool:
@@ -280,13 +280,13 @@ class UnreachedObject:
 
 def unused_tokens(area: Area) -> list[UnusedToken]:
     """Tokens of the journal that no branch has; each is dropped when the grace has passed since a sweep saw it."""
-    entries = [one for one in journalled(area.kv) if one.repository == area.repository.name]
+    entries = [item for item in journalled(area.kv) if item.repository == area.repository.name]
     used = {token for branch in area.branches.every() for token in branch.record.tokens}
     now = area.clock()
     return [
-        UnusedToken(one.token, None if one.unused_since == 0 else max(0.0, now - max(0, one.unused_since) / 1000))
-        for one in entries
-        if one.token not in used
+        UnusedToken(entry.token, None if entry.unused_since == 0 else max(0.0, now - max(0, entry.unused_since) / 1000))
+        for entry in entries
+        if entry.token not in used
     ]
 
 
@@ -296,8 +296,8 @@ def unreached_objects(area: Area) -> list[UnreachedObject]:
     claimed = claimed_since(area)
     reached, now = reachable(area), area.clock()
     rows = [
-        UnreachedObject(one.path, one.size, age_of(one.modified, now), epoch_of(one.modified) >= claimed)
-        for one in found
-        if one.path not in reached
+        UnreachedObject(item.path, item.size, age_of(item.modified, now), epoch_of(item.modified) >= claimed)
+        for item in found
+        if item.path not in reached
     ]
-    return sorted(rows, key=lambda one: (-one.seconds, one.id))
+    return sorted(rows, key=lambda row: (-row.seconds, row.id))

@@ -69,16 +69,16 @@ class RepositoryPass:
     def commits(self, commits: Iterable[CommitData]) -> set[str]:
         """Commits with their trees; the ids of those that are there."""
         every = list(commits)
-        known = {one.id for one in every}
+        known = {item.id for item in every}
         self.found.commits += len(every)
-        for one in every:
-            name = f"commit {one.id[:16]}"
-            if commit_id(one) != one.id:
-                self._problem(name, f"what it says has the id {commit_id(one)}")
-            for parent in one.parents:
+        for item in every:
+            name = f"commit {item.id[:16]}"
+            if commit_id(item) != item.id:
+                self._problem(name, f"what it says has the id {commit_id(item)}")
+            for parent in item.parents:
                 if parent not in known and not self._exists(parent):
                     self._problem(name, f"its parent {parent} does not exist")
-            self.tree(one.meta_range_id, name)
+            self.tree(item.meta_range_id, name)
         return known
 
     def branch(self, branch: Branch) -> None:

@@ -71,23 +71,23 @@ def debt(context: click.Context, /, *, place: StorePlace, tenant: str | None, ou
     with place.open() as store:
         now = store.now()
         others = OpenJobs(store, this_process(), taking=False)
-        jobs = [one for one in others.all() if tenant in (None, one.record.key.tenant)]
+        jobs = [item for item in others.all() if tenant in (None, item.record.key.tenant)]
         waiting = WaitingBlocks(store.index, rules_of(place.policy), lambda examples: _schemas(store, examples))
         waiting.refresh(others().values())
         waiting.queue.advance(now / SECOND)
-        conflicts = [one for one in waiting.conflicts() if tenant in (None, one.tenant)]
+        conflicts = [conflict for conflict in waiting.conflicts() if tenant in (None, conflict.tenant)]
     found = figures_of(waiting.queue, tenant=tenant)
-    rows = [_row(level, name, one, now) for (level, name), one in sorted(found.waits.items())]
+    rows = [_row(level, name, item, now) for (level, name), item in sorted(found.waits.items())]
     if output is OutputFormat.TABLE:
         _show(rows, found.alone)
-        for line in (*map(str, conflicts), *(one.text for one in jobs)):
+        for line in (*map(str, conflicts), *(job.text for job in jobs)):
             click.echo(line)
     else:
         totals = {key: sum(row[key] for row in rows) for key in ("blocks", "due", "bytes")}
-        open_jobs = [one.to_object() for one in jobs]
-        said = [conflict_object(one) for one in conflicts]
+        open_jobs = [job.to_object() for job in jobs]
+        said = [conflict_object(conflict) for conflict in conflicts]
         emit({**totals, "alone": found.alone, "items": rows, "schemaConflicts": said, "openJobs": open_jobs}, output)
-    if any(one.parked for one in jobs):
+    if any(job.parked for job in jobs):
         context.exit(EXIT_DATA_ERROR)
 
 

@@ -98,7 +98,7 @@ def _print(data: dict[str, Any]) -> None:
         print_pairs([*pairs, ("object", "not readable")])
         return
     pairs += [("object", f"{format_bytes(found['bytes'])}, {plural(found['rowGroups'], 'row group')}")]
-    shown = [f"{one['name']} {one['type']}" for one in found["columns"][:_SHOWN_COLUMNS]]
+    shown = [f"{item['name']} {item['type']}" for item in found["columns"][:_SHOWN_COLUMNS]]
     more = len(found["columns"]) - len(shown)
     pairs.append(("columns", ", ".join(shown) + (f" and {more} more" if more else "")))
     pairs += [(name, cut(value, _SHOWN_TEXT)) for name, value in found["metadata"].items()]
@@ -119,7 +119,7 @@ def why_not_merged(store: BlockStore, record: BlockRecord, policy: CompactionPol
         retry = f"`quarantine retry {record.block.id}` when the cause is gone"
         return _answer(QUARANTINED, f"it is quarantined ({record.quarantined[0]}): {retry}")
     if record.job is not None:
-        held = [one for one in OpenJobs(store, this_process()).all() if one.record.job == record.job]
+        held = [item for item in OpenJobs(store, this_process()).all() if item.record.job == record.job]
         return _answer(IN_JOB, held[0].text if held else f"job {record.job} has it")
     rules = rules_of(policy)
     blocks = WaitingBlocks(store.index, rules, SchemaBook(store, keeps=False).look_up)

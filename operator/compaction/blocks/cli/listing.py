@@ -103,20 +103,20 @@ def list_quarantine_command(*, place: StorePlace, output: OutputFormat) -> None:
         now = store.now()
         rows: list[dict[str, Any]] = [
             {
-                "block": one.block.id,
-                "tenant": one.block.tenant,
-                "shard": one.block.shard,
-                "level": one.block.level,
-                "path": one.block.path,
-                "rows": one.block.rows,
-                "bytes": one.block.bytes,
-                "reason": one.fault.reason,
-                "message": one.fault.message,
-                "job": one.job,
-                "since": time_text(one.since),
-                "seconds": age(one.since, now),
+                "block": item.block.id,
+                "tenant": item.block.tenant,
+                "shard": item.block.shard,
+                "level": item.block.level,
+                "path": item.block.path,
+                "rows": item.block.rows,
+                "bytes": item.block.bytes,
+                "reason": item.fault.reason,
+                "message": item.fault.message,
+                "job": item.job,
+                "since": time_text(item.since),
+                "seconds": age(item.since, now),
             }
-            for one in store.quarantined()
+            for item in store.quarantined()
         ]
     if output in (OutputFormat.JSON, OutputFormat.YAML):
         emit({"items": rows}, output)
@@ -150,7 +150,7 @@ def drop(*, blocks: tuple[str, ...], place: StorePlace, yes: bool) -> None:
     grace.
     """
     with place.open() as store:
-        known = {one.block.id: one.block.rows for one in store.quarantined()}
+        known = {item.block.id: item.block.rows for item in store.quarantined()}
         for block in blocks:
             if block not in known:
                 _refuse_drop(block, store.inspect(block))

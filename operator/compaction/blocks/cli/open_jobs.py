@@ -85,13 +85,13 @@ class OpenJobs:
     def __call__(self) -> Mapping[str, HeldJob]:
         """The jobs that others work on by name, each in a target of its own. Raises DatabaseError."""
         held: dict[str, HeldJob] = {}
-        for one in self.all():
-            job = one.record
-            if not one.sign.is_gone:
+        for item in self.all():
+            job = item.record
+            if not item.sign.is_gone:
                 target = target_name(job.key.tenant, job.key.shard, job.key.level, job.job)
                 held[job.job] = HeldJob(target, job.key.level, job.sources)
             elif self.taking and self.store is not None and self.store.retire(job.job, token=job.token):
-                click.echo(f"{one.text}: taken over", err=True)
+                click.echo(f"{item.text}: taken over", err=True)
         return held
 
     def all(self) -> tuple[OpenJob, ...]:
@@ -106,18 +106,18 @@ class OpenJobs:
         """One line for each job that holds its blocks although no process seems to work on it. Raises
         DatabaseError.
         """
-        return [one.text for one in self.all() if one.parked]
+        return [item.text for item in self.all() if item.parked]
 
     def tell(self, *, take_over: bool = False) -> None:
         """Say on standard error which there are; with `take_over` they are released: no process works on them any more.
 
         Raises DatabaseError.
         """
-        for one in self.all():
-            job = one.record
+        for item in self.all():
+            job = item.record
             if take_over and self.store is not None:
                 self.store.retire(job.job, token=job.token)
-                count, since = plural(len(job.sources), "block"), format_age(age(job.changed_at, one.now))
+                count, since = plural(len(job.sources), "block"), format_age(age(job.changed_at, item.now))
                 click.echo(f"job {job.job}: given up; {count}, claimed {since} ago, are free", err=True)
-            elif not (one.sign.is_gone and self.taking):
-                click.echo(one.text, err=True)
+            elif not (item.sign.is_gone and self.taking):
+                click.echo(item.text, err=True)

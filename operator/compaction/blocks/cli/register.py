@@ -189,35 +189,35 @@ class _Registration:
         for path, uri, info in zip(paths, uris, alone, strict=True):
             listing = self.store.owners.noting(path, objects.list(path)) if info is None else ()
             # In order, so that they wait in the order in which they were made, if their names say it.
-            infos = sorted(parquet_among(listing, self.skipped), key=lambda one: one.path)
-            self.listed.update(one.path for one in infos)
-            self.infos.update((one.path, one) for one in (infos if info is None else (info,)))
+            infos = sorted(parquet_among(listing, self.skipped), key=lambda item: item.path)
+            self.listed.update(info.path for info in infos)
+            self.infos.update((item.path, item) for item in (infos if info is None else (info,)))
             if not infos and uri.endswith("/"):
                 passed = "".join(f"; skipped: {line}" for line in self.skipped)
                 raise ObjectMissingError(uri, f"no Parquet file lies below this folder{passed}")
-            found.update(dict.fromkeys([one.path for one in infos] or (path,)))
+            found.update(dict.fromkeys([info.path for info in infos] or (path,)))
         return list(found)
 
     def take(self, paths: Sequence[str]) -> bool:
         """Register the files, or what is new of them; whether to go on. Raises errors of the store and of the index."""
         signs = self.store.owners.of(paths)
         for sign in dict.fromkeys(signs.values()):
-            count = sum(one == sign for one in signs.values())
-            path = next(path for path, one in signs.items() if one == sign)
+            count = sum(item == sign for item in signs.values())
+            path = next(path for path, item in signs.items() if item == sign)
             more = f" and {plural(count - 1, 'other file')}" if count > 1 else ""
             self.errors.append(ForeignFileError(f"{path}{more}", f"belongs to {sign}"))
         same, unread = self._known([path for path in paths if path not in signs])
         with ThreadPoolExecutor(DESCRIBED_AT_ONCE) as pool:
-            found = [one for one in pool.map(self._described, unread) if one is not None]
-        self.errors += [one for one in found if not isinstance(one, Described)]
+            found = [item for item in pool.map(self._described, unread) if item is not None]
+        self.errors += [item for item in found if not isinstance(item, Described)]
         # One that no registration could take keeps none of the others out.
-        bad = [one for one in found if not isinstance(one, Described | UnknownOutputError)]
+        bad = [item for item in found if not isinstance(item, Described | UnknownOutputError)]
         if (bad or signs) and not self.skip_bad:
             self.stopped = len(paths), len(unread) - len(bad)
             return False
-        fresh = [one for one in found if isinstance(one, Described)]
-        new = self._register([one.block for one in fresh])
-        described = {one.block.path: one for one in fresh} | same
+        fresh = [item for item in found if isinstance(item, Described)]
+        new = self._register([item.block for item in fresh])
+        described = {item.block.path: item for item in fresh} | same
         self.rows += [_row(described[path], new) for path in paths if path in described]
         return True
 
@@ -234,7 +234,7 @@ class _Registration:
         wanted = (self.known["tenant"], self.known["shard"], self.known["level"])
         same: dict[str, Described] = {}
         done = set(overwritten)
-        for path, block in ((path, one.block) for path, one in found.items()):
+        for path, block in ((path, item.block) for path, item in found.items()):
             if (block.tenant, block.shard, block.level) == wanted:
                 same[path] = Described(block, FoundOrder(block.sort_key, OrderSource.DECLARED, "registered"))
             elif path in self.listed and parse_block_path(path) is not None:
@@ -274,9 +274,9 @@ class _Registration:
                 self.pairs[key] = None
         if footer.parquet.num_row_groups:
             columns = [footer.parquet.row_group(0).column(n) for n in range(footer.parquet.num_columns)]
-            if any(one.metadata for one in columns):
+            if any(column.metadata for column in columns):
                 self.without_copy.add("key-value pairs of single columns")
-            if any(one.is_geo_stats_set for one in columns):
+            if any(column.is_geo_stats_set for column in columns):
                 self.without_copy.add("geospatial statistics of columns")
 
     def _register(self, blocks: Sequence[Block]) -> set[str]:

@@ -108,15 +108,20 @@ def show_rest(data: dict[str, Any]) -> None:
         click.echo(at_rest(alone))
     if done:
         click.echo(f"{plural(done, 'block')} {'has' if done == 1 else 'have'} come to the end of compaction")
-    for one in data["conflicts"]:
-        click.echo(one["message"])
+    for item in data["conflicts"]:
+        click.echo(item["message"])
 
 
 def more_of(scan: ScanResult) -> dict[str, Any]:
     """Return the conflicts between schemas that keep blocks apart."""
     conflicts = [
-        {"tenant": one.tenant, "schemas": one.classes, "blocks": one.sources, "message": one.message}
-        for one in scan.conflicts
+        {
+            "tenant": conflict.tenant,
+            "schemas": conflict.classes,
+            "blocks": conflict.sources,
+            "message": conflict.message,
+        }
+        for conflict in scan.conflicts
     ]
     return {"conflicts": conflicts}
 
@@ -134,8 +139,8 @@ def undone(result: RunResult) -> list[str]:
     """One line for each reason in the schemas for which a run could do nothing at all."""
     if result.jobs:
         return []
-    kept = [one for one in result.reading.conflicts if one.alone > 1]
-    return [f"{one.message}; nothing of {one.alone} blocks could be merged because of it" for one in kept]
+    kept = [conflict for conflict in result.reading.conflicts if conflict.alone > 1]
+    return [f"{item.message}; nothing of {item.alone} blocks could be merged because of it" for item in kept]
 
 
 def planned_rows(data: dict[str, Any], plan: Plan) -> list[dict[str, Any]]:
@@ -162,10 +167,10 @@ def planned_job(job: PlannedJob) -> dict[str, Any]:
 
 def debt_of(scan: ScanResult) -> dict[str, Any]:
     """Return the debt that is due: `blocks` that wait in ready batches, those of jobs included."""
-    offered = [group for one in scan.candidates for group in one.groups]
+    offered = [group for candidate in scan.candidates for group in candidate.groups]
     return {
-        "bytes": sum(group.copy_bytes for group in offered) + sum(one.bytes for one in scan.beyond),
-        "sources": sum(len(group.sources) for group in offered) + sum(one.sources for one in scan.beyond),
+        "bytes": sum(group.copy_bytes for group in offered) + sum(item.bytes for item in scan.beyond),
+        "sources": sum(len(group.sources) for group in offered) + sum(item.sources for item in scan.beyond),
         "targets": len(scan.candidates),
         "measures": dict(scan.measures),
     }

@@ -80,15 +80,15 @@ def record_object(record: BlockRecord) -> dict[str, Any]:
     }
 
 
-def conflict_object(one: SchemaConflict) -> dict[str, Any]:
+def conflict_object(conflict: SchemaConflict) -> dict[str, Any]:
     """Blocks that their schemas keep apart, with exact values."""
     return {
-        "tenant": one.tenant,
-        "schemas": one.schemas,
-        "columns": list(one.columns),
-        "blocks": one.blocks,
-        "alone": one.alone,
-        "message": str(one),
+        "tenant": conflict.tenant,
+        "schemas": conflict.schemas,
+        "columns": list(conflict.columns),
+        "blocks": conflict.blocks,
+        "alone": conflict.alone,
+        "message": str(conflict),
     }
 
 
@@ -98,22 +98,22 @@ def at_rest(alone: int) -> str:
     return f"{plural(alone, 'block')} {stay} until others come to be merged with"
 
 
-def tombstone_object(one: BlockTombstone, *, grace: int | None) -> dict[str, Any]:
+def tombstone_object(tombstone: BlockTombstone, *, grace: int | None) -> dict[str, Any]:
     """A block that waits for its deletion; `grace` in microseconds, None: unknown."""
     return {
-        "block": one.block,
-        "path": one.path,
-        "tenant": one.tenant,
-        "bytes": one.bytes,
-        "reason": one.reason.value,
-        "job": one.job,
-        "since": time_text(one.since),
-        "due": None if grace is None else time_text(one.since + grace),
-        "attempts": one.attempts,
-        "error": one.error,
+        "block": tombstone.block,
+        "path": tombstone.path,
+        "tenant": tombstone.tenant,
+        "bytes": tombstone.bytes,
+        "reason": tombstone.reason.value,
+        "job": tombstone.job,
+        "since": time_text(tombstone.since),
+        "due": None if grace is None else time_text(tombstone.since + grace),
+        "attempts": tombstone.attempts,
+        "error": tombstone.error,
     }
 
 
-def expired_object(one: Expired) -> dict[str, Any]:
+def expired_object(expired: Expired) -> dict[str, Any]:
     """A block that is older than it is kept; `job`: the open job that it is taken from."""
-    return {"block": one.block, "tenant": one.tenant, "bytes": one.bytes, "job": one.job}
+    return {"block": expired.block, "tenant": expired.tenant, "bytes": expired.bytes, "job": expired.job}

@@ -90,7 +90,7 @@ def tombstones(
         swept = sweep_all(store, grace=kept) if sweeping and kept is not None else None
         now, total = store.now(), summary(store.index)
         waiting = standing(store.index, limit=limit)
-    rows: list[dict[str, Any]] = [tombstone_object(one, grace=kept) for one in waiting]
+    rows: list[dict[str, Any]] = [tombstone_object(item, grace=kept) for item in waiting]
     if output in (OutputFormat.JSON, OutputFormat.YAML):
         data = {"blocks": total.blocks, "bytes": total.bytes, "failing": total.failing, "items": rows}
         emit(data | {"swept": None if swept is None else swept_object(swept)}, output)
@@ -101,7 +101,7 @@ def tombstones(
             click.echo(f"deleted: {plural(swept.blocks, 'block')}, {format_bytes(swept.bytes)}")
         text = f"{plural(total.blocks, 'block')} with {format_bytes(total.bytes)} wait for their deletion"
         if kept is not None:
-            text += f", {sum(one.since + kept <= now for one in waiting)} of those shown are due"
+            text += f", {sum(item.since + kept <= now for item in waiting)} of those shown are due"
         elif rows:
             text += ", due when the policy says (give -f or --grace)"
         click.echo(f"{text}; {total.failing} could not be deleted so far")
@@ -165,8 +165,8 @@ def retention(
     rule = _rule(place, keep, tenants)
     with place.open() as store:
         found = _end_all(store, rule) if ending else would_expire(store.index, rule, now=store.now(), limit=limit + 1)
-    rows = [expired_object(one) for one in found[:limit]]
-    more, size = len(found) - len(rows), format_bytes(sum(one.bytes for one in found))
+    rows = [expired_object(item) for item in found[:limit]]
+    more, size = len(found) - len(rows), format_bytes(sum(item.bytes for item in found))
     if output is not OutputFormat.TABLE:
         emit({"ended": ending, "blocks": len(found), "more": more > 0 and not ending, "items": rows}, output)
         return
@@ -251,7 +251,7 @@ def _collect_all(store: BlockStore, age: int) -> Collected:
 
 def _show_found(found: OrphanSearch, output: OutputFormat) -> None:
     rows: list[dict[str, Any]] = [
-        {"path": one.path, "bytes": one.bytes, "seconds": one.age // SECOND} for one in found.orphans
+        {"path": orphan.path, "bytes": orphan.bytes, "seconds": orphan.age // SECOND} for orphan in found.orphans
     ]
     if output is not OutputFormat.TABLE:
         data = {"protected": found.protected, "waiting": found.waiting, "more": found.more, "items": rows}
@@ -261,7 +261,7 @@ def _show_found(found: OrphanSearch, output: OutputFormat) -> None:
     if rows:
         print_table(rows, COLUMNS)
     more = "at least " if found.more else ""
-    size = format_bytes(sum(one.bytes for one in found.orphans))
+    size = format_bytes(sum(orphan.bytes for orphan in found.orphans))
     click.echo(f"{more}{plural(len(rows), 'orphan')} with {size}; nothing was changed (--delete does it)")
     if found.protected:
         click.echo(f"{plural(found.protected, 'object')} kept: an open job may still commit them")

@@ -43,7 +43,7 @@ class Lookup:
         mine = self.dictionary
         if len(mine) != len(other) or mine.offset != other.offset or mine.type != other.type:
             return False
-        places = [[(b.address, b.size) if b is not None else None for b in one.buffers()] for one in (mine, other)]
+        places = [[(b.address, b.size) if b is not None else None for b in item.buffers()] for item in (mine, other)]
         return places[0] == places[1]
 
     def places(self, indices: pa.Array[Any], path: str) -> Places:
@@ -80,12 +80,12 @@ class Combiner:
         """Fewer tables and places whose hashes add up to the same sums."""
         groups: list[list[tuple[Words, Places]]] = []
         size = _COMBINED + 1
-        for one in sorted(looked, key=lambda one: len(one[0])):
-            if size * len(one[0]) > _COMBINED:
+        for item in sorted(looked, key=lambda item: len(item[0])):
+            if size * len(item[0]) > _COMBINED:
                 groups.append([])
                 size = 1
-            groups[-1].append(one)
-            size *= len(one[0])
+            groups[-1].append(item)
+            size *= len(item[0])
         tables = [
             (tuple(hashes for hashes, _ in group), self._table([hashes for hashes, _ in group])) for group in groups
         ]
@@ -96,7 +96,7 @@ class Combiner:
         if len(parts) == 1:
             return parts[0]
         for known, table in self._known:
-            if len(known) == len(parts) and all(one is other for one, other in zip(known, parts, strict=True)):
+            if len(known) == len(parts) and all(item is other for item, other in zip(known, parts, strict=True)):
                 return table
         sums = parts[0]
         for part in parts[1:]:

@@ -95,13 +95,13 @@ class BlockFooter:
         """Of the whole file."""
         groups = [group for group in self.row_groups if group.rows]
         every = [(group.rows, group.bounds.get(column, UNKNOWN)) for group in groups]
-        nulls = None if any(one.nulls is None for _, one in every) else sum(one.nulls or 0 for _, one in every)
+        nulls = None if any(item.nulls is None for _, item in every) else sum(item.nulls or 0 for _, item in every)
         # A row group of nulls only has no bounds and widens none.
-        valued = [one for rows, one in every if one.nulls != rows]
-        if not valued or any(one.low is None or one.high is None for one in valued):
+        valued = [item for rows, item in every if item.nulls != rows]
+        if not valued or any(item.low is None or item.high is None for item in valued):
             return Bounds(None, None, nulls)
-        lows: list[Any] = [one.low for one in valued]
-        highs: list[Any] = [one.high for one in valued]
+        lows: list[Any] = [item.low for item in valued]
+        highs: list[Any] = [item.high for item in valued]
         return Bounds(min(lows), max(highs), nulls)
 
     def in_order(self) -> bool:
@@ -113,12 +113,12 @@ class BlockFooter:
         if not self.sorted_by or len(groups) < 2:
             return bool(self.sorted_by)
         bounds = [group.bounds.get(self.sorted_by[0], UNKNOWN) for group in groups]
-        if any(one.low is None or one.high is None or one.nulls != 0 for one in bounds):
+        if any(bound.low is None or bound.high is None or bound.nulls != 0 for bound in bounds):
             return False
         strict = len(self.sorted_by) > 1
         return all(
-            one.high < other.low or (not strict and one.high == other.low)  # type: ignore[operator]
-            for one, other in pairwise(bounds)
+            item.high < other.low or (not strict and item.high == other.low)  # type: ignore[operator]
+            for item, other in pairwise(bounds)
         )
 
 
@@ -222,7 +222,7 @@ def _shape(footer: Struct, *, end: int) -> _Shape:
         raise FooterError("it is encrypted: its footer is plain and signed, its columns are not", costly=True)
     orders = structs(footer, 7, "the order of columns")
     nodes = structs(footer, 2, "its schema")
-    columns = leaves(nodes, ordered=bool(orders) and all(1 in one for one in orders))
+    columns = leaves(nodes, ordered=bool(orders) and all(1 in order for order in orders))
     if not columns:
         raise FooterError("it has no columns", costly=True)
     if orders and len(orders) != len(columns):
@@ -243,18 +243,18 @@ def _row_group(group: Struct, columns: list[Leaf], *, end: int) -> RowGroup:
     if len(given) != len(columns):
         raise FooterError(f"a row group has {len(given)} of {len(columns)} columns")
     count(group, 2, "the size of a row group")
-    chunks = [chunk(one, leaf, rows=rows, end=end) for one, leaf in zip(given, columns, strict=True)]
-    start = min(one.start for one in chunks)
+    chunks = [chunk(item, leaf, rows=rows, end=end) for item, leaf in zip(given, columns, strict=True)]
+    start = min(item.start for item in chunks)
     bounds = {
-        leaf.path[0].decode(errors="replace"): Bounds(one.low, one.high, one.nulls)
-        for leaf, one in zip(columns, chunks, strict=True)
+        leaf.path[0].decode(errors="replace"): Bounds(item.low, item.high, item.nulls)
+        for leaf, item in zip(columns, chunks, strict=True)
         if leaf.plain
     }
     return RowGroup(
         rows=rows,
         start=start,
-        bytes=max(one.start + one.size for one in chunks) - start,
-        uncompressed=sum(one.uncompressed for one in chunks),
+        bytes=max(item.start + item.size for item in chunks) - start,
+        uncompressed=sum(item.uncompressed for item in chunks),
         bounds=bounds,
     )
 
@@ -264,7 +264,10 @@ def _sorted_by(groups: list[Struct], columns: list[Leaf]) -> tuple[tuple[str, ..
     nested, and whether nulls come first.
     """
     declared = {
-        tuple((count(one, 1, "a sorting column"), one.get(2), one.get(3)) for one in structs(group, 4, "its order"))
+        tuple(
+            (count(struct, 1, "a sorting column"), struct.get(2), struct.get(3))
+            for struct in structs(group, 4, "its order")
+        )
         for group in groups
     }
     names: list[str] = []

@@ -40,13 +40,13 @@ def agreed(found: Sequence[Pairs]) -> dict[bytes, bytes]:
     kept = {
         key: value
         for key, value in found[0].items()
-        if not key.startswith(_OURS) and all(one.get(key) == value for one in found)
+        if not key.startswith(_OURS) and all(item.get(key) == value for item in found)
     }
-    versions = [one[SPARK_VERSION] for one in found if SPARK_VERSION in one]
+    versions = [item[SPARK_VERSION] for item in found if SPARK_VERSION in item]
     if len(versions) == len(found):
         kept[SPARK_VERSION] = min(versions)
     for key, join in ((_GEO, _joined_geo), (_PANDAS, _joined_pandas)):
-        objects = [_object(one[key]) for one in found if key in one]
+        objects = [_object(item[key]) for item in found if key in item]
         if objects and all(objects) and key not in kept:
             kept[key] = json.dumps(join(objects)).encode()
     return kept
@@ -67,9 +67,9 @@ def texts_in(meanings: Mapping[str, LeafMeaning], pairs: Pairs) -> dict[str, str
     geo = _object(pairs.get(_GEO, b""))
     around = {key: value for key, value in geo.items() if key != "columns"}
     texts, calendars = {}, _calendars(pairs)
-    for path, one in meanings.items():
-        said = next((said for kind, said in calendars.items() if one.meaning.startswith(kind)), "")
-        texts[path] = f"{one.text} {said}".strip()
+    for path, item in meanings.items():
+        said = next((said for kind, said in calendars.items() if item.meaning.startswith(kind)), "")
+        texts[path] = f"{item.text} {said}".strip()
     for name, column in _columns(geo).items():
         path, said = escaped(name), f"geo {_crs(column)} {_digest([around, _essential(column)])}"
         texts[path] = f"{texts.get(path, '')} {said}".strip()
@@ -130,11 +130,11 @@ def _joined_geo(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for name in dict.fromkeys(name for columns in every for name in columns):
         same = [columns[name] for columns in every if name in columns]
         column = _essential(same[0])
-        kinds = [one.get("geometry_types") for one in same]
-        listed = [one for one in kinds if isinstance(one, list) and one]  # an empty one says that any may be there
+        kinds = [item.get("geometry_types") for item in same]
+        listed = [kind for kind in kinds if isinstance(kind, list) and kind]  # an empty one says that any may be there
         known = len(listed) == len(kinds)
-        column["geometry_types"] = sorted({str(kind) for one in listed for kind in one}) if known else []
-        if box := _joined_box([one.get("bbox") for one in same]):
+        column["geometry_types"] = sorted({str(kind) for item in listed for kind in item}) if known else []
+        if box := _joined_box([item.get("bbox") for item in same]):
             column["bbox"] = box
         joined[name] = column
     return {**found[0], "columns": joined}
@@ -145,7 +145,7 @@ def _joined_box(boxes: Sequence[Any]) -> list[float] | None:
     if not all(isinstance(box, list) and len(box) in (4, 6) and len(box) == len(boxes[0]) for box in boxes):
         return None
     half = len(boxes[0]) // 2
-    if not all(isinstance(one, int | float) for box in boxes for one in box) or any(
+    if not all(isinstance(item, int | float) for box in boxes for item in box) or any(
         box[0] > box[half] for box in boxes
     ):
         return None
@@ -156,12 +156,12 @@ def _joined_box(boxes: Sequence[Any]) -> list[float] | None:
 def _joined_pandas(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Columns as the first file that has them says; an index that is a range becomes the one that all rows have."""
     joined = dict(found[0])
-    indexes = [one.get("index_columns") for one in found]
-    if any(one != indexes[0] for one in indexes):
+    indexes = [item.get("index_columns") for item in found]
+    if any(index != indexes[0] for index in indexes):
         joined["index_columns"] = []
     columns: dict[str, Any] = {}
-    for one in found:
-        said = one.get("columns")
+    for item in found:
+        said = item.get("columns")
         for column in said if isinstance(said, list) else []:
             if isinstance(column, dict):
                 columns.setdefault(str(column.get("field_name", column.get("name"))), column)

@@ -72,7 +72,7 @@ def count(value: Struct, number: int, what: str, *, bits: int = 63) -> int:
 def structs(value: Struct, number: int, what: str) -> list[Struct]:
     """A list of structs; empty when the field is not there. Raises FooterError."""
     found = value.get(number, [])
-    if not isinstance(found, list) or any(type(one) is not dict for one in found):
+    if not isinstance(found, list) or any(type(item) is not dict for item in found):
         raise FooterError(f"{what} is not a list of structs")
     return found
 
@@ -97,7 +97,7 @@ def leaves(schema: Sequence[Struct], *, ordered: bool) -> list[Leaf]:
         if children or not position:
             open_nodes.append([name, children])
         else:
-            path = (*(one[0] for one in open_nodes[1:]), name)
+            path = (*(node[0] for node in open_nodes[1:]), name)
             found.append(_leaf(path, node, ordered=ordered))
         if len(open_nodes) > MAX_DEPTH:
             raise FooterError(f"its schema is nested deeper than {MAX_DEPTH}", costly=True)
@@ -138,7 +138,7 @@ def chunk(value: Struct, leaf: Leaf, *, rows: int, end: int) -> ColumnChunk:
     if meta.get(3) != list(leaf.path):
         raise FooterError(f"{name!r} is called otherwise in a row group")
     encodings = need(meta, 2, list, f"the encodings of {name!r}")
-    if any(type(one) is not int or not 0 <= one < 16 for one in encodings):
+    if any(type(encoding) is not int or not 0 <= encoding < 16 for encoding in encodings):
         raise FooterError(f"{name!r} has an unknown encoding")
     if count(meta, 4, f"the compression of {name!r}") > 7:
         raise FooterError(f"{name!r} has an unknown compression")

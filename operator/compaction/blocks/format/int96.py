@@ -109,20 +109,20 @@ class Int96Reading:
         of them, of the unit in which it is read, and none of Spark's is merged with what becomes 64-bit nanoseconds.
         """
         return [
-            with_reading(one, unit, told=unit == RAW or not self.beside_others)
-            if (unit := self.columns.get(one.name)) is not None
-            else one
-            for one in leaves
+            with_reading(leaf, unit, told=unit == RAW or not self.beside_others)
+            if (unit := self.columns.get(leaf.name)) is not None
+            else leaf
+            for leaf in leaves
         ]
 
     def schema(self, schema: pa.Schema, meanings: Mapping[str, LeafMeaning]) -> pa.Schema:
         """The schema of what `decoded` returns; `schema`: of what pyarrow reads, `meanings`: its leaves by path."""
         times = {
-            path: pa.timestamp(self.columns[one.name])
-            for path, one in meanings.items()
-            if one.name in self.as_bytes and not one.raw_times
+            path: pa.timestamp(self.columns[item.name])
+            for path, item in meanings.items()
+            if item.name in self.as_bytes and not item.raw_times
         }
-        fields = [one.with_type(with_leaf_types(one.type, escaped(one.name), times)) for one in schema]
+        fields = [item.with_type(with_leaf_types(item.type, escaped(item.name), times)) for item in schema]
         return pa.schema(fields, metadata=schema.metadata) if times else schema
 
     def decoded(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -132,8 +132,8 @@ class Int96Reading:
         if self.as_bytes <= {path for path, unit in self.columns.items() if unit == RAW}:
             return batch
         names = batch.schema.names
-        columns = [_decoded(one, schema.field(name).type) for name, one in zip(names, batch.columns, strict=True)]
-        fields = [one.with_type(column.type) for one, column in zip(batch.schema, columns, strict=True)]
+        columns = [_decoded(item, schema.field(name).type) for name, item in zip(names, batch.columns, strict=True)]
+        fields = [item.with_type(column.type) for item, column in zip(batch.schema, columns, strict=True)]
         return pa.record_batch(columns, schema=pa.schema(fields, metadata=batch.schema.metadata))
 
 
@@ -267,9 +267,9 @@ def _decoded(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if _is_stored(array) and pa.types.is_timestamp(kind):
         return _times(array, kind)
     if pa.types.is_struct(kind):
-        children = [_decoded(array.field(place), one.type) for place, one in enumerate(kind)]
+        children = [_decoded(array.field(place), item.type) for place, item in enumerate(kind)]
         # Texts beside the times may have been read as dictionaries.
-        fields = [one.with_type(child.type) for one, child in zip(kind, children, strict=True)]
+        fields = [item.with_type(child.type) for item, child in zip(kind, children, strict=True)]
         return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
     if pa.types.is_map(kind):
         keys, items = _decoded(array.keys, kind.key_type), _decoded(array.items, kind.item_type)

@@ -43,8 +43,8 @@ def arrow_leaves(fields: Iterable[pa.Field]) -> Iterator[ArrowLeaf]:
         yield from _inside(ArrowLeaf(escaped(field.name), field.type))
 
 
-def _inside(one: ArrowLeaf) -> Iterator[ArrowLeaf]:
-    kind, path, maps = plain_type(one.kind), one.path, one.maps
+def _inside(leaf: ArrowLeaf) -> Iterator[ArrowLeaf]:
+    kind, path, maps = plain_type(leaf.kind), leaf.path, leaf.maps
     if pa.types.is_struct(kind):
         for field in kind:
             yield from _inside(ArrowLeaf(f"{path}.{escaped(field.name)}", field.type, maps))
@@ -61,7 +61,7 @@ def with_leaf_types(kind: pa.DataType, path: str, types: Mapping[str, pa.DataTyp
     """The type at a path, the leaves of these paths (`arrow_leaves`) of these types."""
     if path in types:
         return types[path]
-    if not any(one.startswith(f"{path}.") for one in types):
+    if not any(item.startswith(f"{path}.") for item in types):
         return kind
     kind = plain_type(kind)
 
@@ -152,20 +152,20 @@ _CONVERTED_NAMES: Final = {
 
 
 def _zoned(name: str) -> Callable[[Struct], str]:
-    return lambda one: f"{name}({_UNITS.get(next(iter(one.get(2, {})), 0), '?')}{', UTC' if one.get(1) else ''})"
+    return lambda item: f"{name}({_UNITS.get(next(iter(item.get(2, {})), 0), '?')}{', UTC' if item.get(1) else ''})"
 
 
-def _geography(one: Struct) -> str:
-    number = one.get(2, 0)
+def _geography(struct: Struct) -> str:
+    number = struct.get(2, 0)
     algorithm = _ALGORITHMS[number] if number in range(len(_ALGORITHMS)) else str(number)
-    return f"GEOGRAPHY({_text(one[1])}, {algorithm})" if one.get(1) else f"GEOGRAPHY({algorithm})"
+    return f"GEOGRAPHY({_text(struct[1])}, {algorithm})" if struct.get(1) else f"GEOGRAPHY({algorithm})"
 
 
 _LOGICAL_NAMES: Final[Mapping[int, Callable[[Struct], str]]] = {
-    1: lambda _: "STRING", 4: lambda _: "ENUM", 5: lambda one: f"DECIMAL scale {one.get(1, 0)}", 6: lambda _: "DATE",
+    1: lambda _: "STRING", 4: lambda _: "ENUM", 5: lambda item: f"DECIMAL scale {item.get(1, 0)}", 6: lambda _: "DATE",
     7: _zoned("TIME"), 8: _zoned("TIMESTAMP"), 10: lambda _: "INTEGER", 11: lambda _: NOTHING, 12: lambda _: "JSON",
     13: lambda _: "BSON", 14: lambda _: "UUID", 15: lambda _: "FLOAT",
-    17: lambda one: f"GEOMETRY({_text(one[1])})" if one.get(1) else "GEOMETRY", 18: _geography,
+    17: lambda item: f"GEOMETRY({_text(item[1])})" if item.get(1) else "GEOMETRY", 18: _geography,
 }  # fmt: skip
 _SAID_BY_ARROW: Final = ("BOOLEAN", "INTEGER", "FLOAT", "BYTES", "STRING", "DECIMAL", "DATE", NOTHING, TIMES_IN_DAYS)
 _UNORDERED: Final = ("GEOMETRY", "GEOGRAPHY", "INTERVAL", "VARIANT")
@@ -227,22 +227,22 @@ def without_readings(schema: pa.Schema) -> pa.Schema:
     return with_texts(schema, {path: text_with(text, "") for path, text in texts_of(schema).items()})
 
 
-def joined_text(one: str, other: str) -> str | None:
+def joined_text(text: str, other: str) -> str | None:
     """The text of a leaf that holds the values of both, whose types have a common one; None where there is none.
 
     INT96 beside other timestamps is as these are. What is exact in either unit is read in that of the others; but it
     does not become 64-bit nanoseconds, which Spark does not read: that is what the text of both remembers.
     """
-    if text_with(one, "") != text_with(other, ""):
+    if text_with(text, "") != text_with(other, ""):
         return None
-    readings = {reading_in(one), reading_in(other)}
+    readings = {reading_in(text), reading_in(other)}
     if len(readings) == 1:
-        return one
+        return text
     if "" in readings:
-        return None if NANOSECONDS_TOO in readings else text_with(one, "")
+        return None if NANOSECONDS_TOO in readings else text_with(text, "")
     if "ns" in readings or NANOSECONDS_TOO in readings:
-        return text_with(one, NANOSECONDS_TOO)
-    return text_with(one, "us")
+        return text_with(text, NANOSECONDS_TOO)
+    return text_with(text, "us")
 
 
 def leaf_meanings(nodes: Sequence[Struct]) -> list[LeafMeaning]:
@@ -255,18 +255,18 @@ def leaf_meanings(nodes: Sequence[Struct]) -> list[LeafMeaning]:
         if node.get(_CHILDREN, 0) or not place:
             open_nodes.append((place, node.get(_CHILDREN, 0)))
         else:
-            found.append(_meaning(nodes, [one for one, _ in open_nodes[1:]], place))
+            found.append(_meaning(nodes, [item for item, _ in open_nodes[1:]], place))
         while open_nodes and open_nodes[-1][1] == 0:
             open_nodes.pop()
     return found
 
 
 def _meaning(nodes: Sequence[Struct], above: Sequence[int], place: int) -> LeafMeaning:
-    path = [*(nodes[one] for one in above), nodes[place]]
-    name = _text(b".".join(one[_NAME] for one in path))
-    groups = [_kind(one, name) for one in path[:-1]]
+    path = [*(nodes[item] for item in above), nodes[place]]
+    name = _text(b".".join(item[_NAME] for item in path))
+    groups = [_kind(item, name) for item in path[:-1]]
     # What repeats inside of a list or a map is a part of it, whatever older writers call that.
-    repeated = [one.get(_REPEATED) == _IS_REPEATED for one in path[:-1]]
+    repeated = [item.get(_REPEATED) == _IS_REPEATED for item in path[:-1]]
     own = _kind(path[-1], name) or _PHYSICAL[path[-1][_TYPE]]
     variant = None
     said = [] if own.startswith(_SAID_BY_ARROW) or _is_plain_time(own) else [own]
@@ -278,7 +278,7 @@ def _meaning(nodes: Sequence[Struct], above: Sequence[int], place: int) -> LeafM
         elif kind not in ("", "LIST", "MAP"):
             raise FooterError(f"column {name[:MAX_SHOWN]!r} lies in a group of the logical type {kind}", costly=True)
     beyond_arrow = bool(said)
-    ids = tuple(one[_ID] for one in path if type(one.get(_ID)) is int and one[_ID] >= 0)
+    ids = tuple(item[_ID] for item in path if type(item.get(_ID)) is int and item[_ID] >= 0)
     if ids:
         said.append(f"id {'.'.join(map(str, ids))}")
     return LeafMeaning(
@@ -358,7 +358,7 @@ def _shape(nodes: Sequence[Struct], top: int) -> str:
         shape.append([*named, _size(node, kind or _PHYSICAL.get(node.get(_TYPE, -1), ""))])
         left += node.get(_CHILDREN, 0) - 1
         place += 1
-    names = ", ".join(one[0] for one in shape[1:4])
+    names = ", ".join(item[0] for item in shape[1:4])
     return f"{names} ({hashlib.sha256(repr(shape[1:]).encode()).hexdigest()[:8]})" if len(shape) > 3 else names
 
 
@@ -371,12 +371,12 @@ def placed(meanings: Sequence[LeafMeaning], schema: pa.Schema) -> dict[str, Leaf
     leaves = list(arrow_leaves(schema))
     if len(leaves) != len(meanings):
         raise FooterError(f"its {len(meanings)} columns are read as {len(leaves)}", costly=True)
-    for leaf, one in zip(leaves, meanings, strict=True):
-        if leaf.maps != one.maps:
+    for leaf, item in zip(leaves, meanings, strict=True):
+        if leaf.maps != item.maps:
             raise FooterError(
-                f"column {one.name[:MAX_SHOWN]!r} lies in a MAP without values, which would become a list", costly=True
+                f"column {item.name[:MAX_SHOWN]!r} lies in a MAP without values, which would become a list", costly=True
             )
-    return {leaf.path: one for leaf, one in zip(leaves, meanings, strict=True)}
+    return {leaf.path: item for leaf, item in zip(leaves, meanings, strict=True)}
 
 
 def with_texts(schema: pa.Schema, texts: Mapping[str, str]) -> pa.Schema:

@@ -135,7 +135,7 @@ def _names(given: Mapping[str, str], key: str) -> tuple[str, ...] | None:
     except (ValueError, RecursionError):
         # Refused below, in the words for JSON of another form.
         value = None
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ValueError(f"{PREFIX}{key} is not a list of texts")
     return tuple(value)
 

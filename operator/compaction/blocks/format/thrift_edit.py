@@ -119,11 +119,11 @@ def _write(out: bytearray, kind: int, value: Any) -> None:
         out.append(min(len(elements), _SHORT) << 4 | inner)
         if len(elements) >= _SHORT:
             _write_number(out, len(elements))
-        for one in elements:
+        for element in elements:
             if inner in (TRUTH, _FALSE):
-                out.append(one)
+                out.append(element)
             else:
-                _write(out, inner, one)
+                _write(out, inner, element)
     elif kind in _NUMBERS:
         _write_number(out, (value << 1) ^ (value >> 63))
     else:

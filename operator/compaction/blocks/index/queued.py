@@ -175,7 +175,7 @@ def density(database: IndexDatabase, *, span: int) -> Density:
         .subquery()
     )
     query = select(func.coalesce(func.sum(groups.c.blocks), 0), func.count())
-    return database.read(lambda connection: Density(*(int(one) for one in connection.execute(query).one())))
+    return database.read(lambda connection: Density(*(int(item) for item in connection.execute(query).one())))
 
 
 # Blocks that cannot be compacted: quarantined with the reason, so that their siblings go on without them.

@@ -145,10 +145,10 @@ def block_of(row: Any) -> Block:
     )
 
 
-def difference(one: Block, other: Block) -> str:
+def difference(block: Block, other: Block) -> str:
     """The first field in which two blocks differ, with both values; for messages."""
-    for name in (one.name for one in fields(Block) if one.compare):
-        mine, theirs = getattr(one, name), getattr(other, name)
+    for name in (field.name for field in fields(Block) if field.compare):
+        mine, theirs = getattr(block, name), getattr(other, name)
         if mine != theirs:
             return f"{name} is {mine}, and was {theirs}"
     return "nothing differs"

@@ -315,7 +315,7 @@ def expire(database: IndexDatabase, rule: RetentionPeriods, *, now: int, limit: 
 
     def body(change: IndexChange) -> tuple[Expired, ...]:
         found = tuple(Expired._make(row) for row in change.connection.execute(query))
-        bury(change, [one.block for one in found], reason=TombstoneReason.EXPIRED, job=None, now=now)
+        bury(change, [item.block for item in found], reason=TombstoneReason.EXPIRED, job=None, now=now)
         return found
 
     return database.change(body)

@@ -27,7 +27,7 @@ def most_at_once(runs: Sequence[Run], weight: Callable[[Run], int]) -> int:
     known = [(run.least, number, run) for number, run in enumerate(runs) if run.least is not None]
     ends: list[tuple[Bound, int]] = []
     most = now
-    for least, _, run in sorted(known, key=lambda one: one[:2]):
+    for least, _, run in sorted(known, key=lambda item: item[:2]):
         while ends and ends[0][0] < least:  # type: ignore[operator]  # bounds of one column are of one type
             now -= heapq.heappop(ends)[1]
         one = weight(run)
@@ -181,14 +181,14 @@ class Budget:
         Raises MergeMemoryError for a run that is too large by itself.
         """
         needs = [_Needs(run.cost, run.size, run.merged) for run in runs]  # a cost is added up from the whole footer
-        for run, one in zip(runs, needs, strict=True):
-            if one.cost > self.pages:
-                raise MergeMemoryError(run.name, one.cost, self.pages)
+        for run, item in zip(runs, needs, strict=True):
+            if item.cost > self.pages:
+                raise MergeMemoryError(run.name, item.cost, self.pages)
         if most_at_once(runs, lambda run: run.cost) <= self.pages and open_at_once(runs) <= self.most_runs:
             return None
-        excess = sum(one.cost for one in needs) - self.pages
+        excess = sum(need.cost for need in needs) - self.pages
         windows = [found for start in range(len(needs)) if (found := self._window(needs, start, excess)) is not None]
-        return min(windows, key=lambda one: one[:2])[2]
+        return min(windows, key=lambda window: window[:2])[2]
 
     @property
     def most_runs(self) -> int:
@@ -201,10 +201,10 @@ class Budget:
         """
         cost = size = merged = count = 0
         excess += self.spilled if excess > 0 else 0  # which takes the place of what is spilled
-        for one in needs[start : start + self.most_runs]:
-            if cost + one.cost > self.pages:
+        for need in needs[start : start + self.most_runs]:
+            if cost + need.cost > self.pages:
                 break
-            cost, size, merged, count = cost + one.cost, size + one.size, max(merged, one.merged), count + 1
+            cost, size, merged, count = cost + need.cost, size + need.size, max(merged, need.merged), count + 1
             if (count > 1 or not merged) and cost >= excess and len(needs) - count < self.most_runs:
                 return -1, size, slice(start, start + count)
         return (merged, -count, slice(start, start + count)) if count > 1 or (cost and not merged) else None

@@ -137,7 +137,7 @@ class Columns:
     @cached_property
     def _kinds(self) -> Sequence[tuple[str, pa.DataType]]:
         """Name and type of each; to ask Arrow for them costs as much as a small column."""
-        return [(one.name, one.type) for one in self.schema]
+        return [(item.name, item.type) for item in self.schema]
 
     @classmethod
     def of(cls, schema: pa.Schema, sort_key: Sequence[str], *, coded: Sequence[str], most: MemoLimits) -> Self:
@@ -231,7 +231,7 @@ def with_required(array: pa.Array) -> pa.Array:
     if pa.types.is_struct(kind):
         fields = list(kind)
         children = [with_required(array.field(place)) for place in range(len(fields))]
-        filled = [one if field.nullable else _filled(one) for field, one in zip(fields, children, strict=True)]
+        filled = [item if field.nullable else _filled(item) for field, item in zip(fields, children, strict=True)]
         return pa.StructArray.from_arrays(filled, fields=fields, mask=array.is_null())
     if pa.types.is_map(kind):
         entries = pa.StructArray.from_arrays(
@@ -345,10 +345,12 @@ def not_repeating(file: pq.ParquetFile, group: int, columns: Sequence[str]) -> s
         return set()
     chunks = {found.column(leaf).path_in_schema: found.column(leaf) for leaf in range(found.num_columns)}
     read = {name: batch.column(batch.schema.names.index(name)) for name in columns if name in batch.schema.names}
-    dictionaries = {name: one.dictionary for name, one in read.items() if pa.types.is_dictionary(one.type)}
+    dictionaries = {name: item.dictionary for name, item in read.items() if pa.types.is_dictionary(item.type)}
     few = max(found.num_rows // ROWS_PER_VALUE, 1)
     return {
-        name for name, one in dictionaries.items() if len(one) > few or _was_given_up(one, chunks[name], found.num_rows)
+        name
+        for name, item in dictionaries.items()
+        if len(item) > few or _was_given_up(item, chunks[name], found.num_rows)
     }
 
 

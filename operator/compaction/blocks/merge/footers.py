@@ -232,7 +232,7 @@ class OpenedFooter:
 
     def _may_be_null(self, column: str) -> bool:
         found = [chunk.statistics for chunk in self.chunks(column)]
-        return any(one is None or not one.has_null_count or one.null_count > 0 for one in found)
+        return any(item is None or not item.has_null_count or item.null_count > 0 for item in found)
 
     def bounds(self, group: int, column: str) -> tuple[Bound, Bound] | None:
         """Smallest and largest value of a row group's column, nulls left out, as the file has them."""
@@ -313,9 +313,9 @@ def read_footer(block: MergeInput, sort_key: Sequence[str], *, look: bool = Fals
             key, leaf = sort_key[0], leaves.get(sort_key[0])
             groups = [group for group in groups if _may_hold(block, _bounds(metadata, schema, group, key, leaf))]
     sizes = [_Size.of(metadata.row_group(group)) for group in groups]
-    reading_bytes = max((one.compressed + one.raw for one in sizes), default=0)
-    whole_bytes = max((one.compressed + one.widest for one in sizes), default=0)
-    stored_bytes = sum(one.compressed for one in sizes)
+    reading_bytes = max((siz.compressed + siz.raw for siz in sizes), default=0)
+    whole_bytes = max((siz.compressed + siz.widest for siz in sizes), default=0)
+    stored_bytes = sum(siz.compressed for siz in sizes)
     return OpenedFooter(
         block, metadata, schema, tuple(groups), leaves, stored_bytes, reading_bytes, whole_bytes, meanings, int96=int96
     )

@@ -318,7 +318,7 @@ class _Merge:
         )
         sink.close(describe(result))
         assert sink.layout is not None
-        encodings = {name: str(one) for name, one in sink.layout.encodings.items()}
+        encodings = {name: str(item) for name, item in sink.layout.encodings.items()}
         return replace(result, schema=sink.schema(), row_groups=sink.row_groups, encodings=encodings)
 
 

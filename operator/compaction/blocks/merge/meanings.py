@@ -61,11 +61,11 @@ class Meanings:
         """
         said: dict[str, LeafMeaning] = {}
         for _, leaves in self.sources:
-            for path, one in leaves.items():
-                if one.meaning != NOTHING:
-                    said.setdefault(path, one)
+            for path, item in leaves.items():
+                if item.meaning != NOTHING:
+                    said.setdefault(path, item)
         found = [said.get(path) for path in self.paths]
-        return [one if one is not None and one.beyond_arrow else None for one in found]
+        return [item if item is not None and item.beyond_arrow else None for item in found]
 
     def check_order(self, sort_key: Sequence[str]) -> None:
         """Raises SortKeyError for a column whose bytes are in no order of its values."""
@@ -97,9 +97,9 @@ class Meanings:
         sizes = {leaf.path: arrow_size(leaf.kind) for leaf in arrow_leaves(self.schema)}
         for block, leaves in self.sources:
             # A column without a value may be a struct or a list elsewhere: its leaf is none of the output's.
-            for path, one in ((path, one) for path, one in leaves.items() if one.meaning != NOTHING):
-                if not _is_kept(one, found[path]) or sizes[path] not in ("", found[path].size):
-                    raise LogicalTypeLostError(block, one.name, _in_words(one), _in_words(found[path]))
+            for path, item in ((path, item) for path, item in leaves.items() if item.meaning != NOTHING):
+                if not _is_kept(item, found[path]) or sizes[path] not in ("", found[path].size):
+                    raise LogicalTypeLostError(block, item.name, _in_words(item), _in_words(found[path]))
 
 
 def check_writable(name: str, schema: pa.Schema, meanings: Mapping[str, LeafMeaning]) -> None:
@@ -125,9 +125,9 @@ def _is_kept(source: LeafMeaning, output: LeafMeaning) -> bool:
     return same and text_with(source.text, "") == output.text
 
 
-def _in_words(one: LeafMeaning) -> str:
-    said = one.text if one.meaning in one.text else f"{one.meaning} {one.text}".strip()
-    return f"{said} ({one.size})" if one.size else said
+def _in_words(meaning: LeafMeaning) -> str:
+    said = meaning.text if meaning.meaning in meaning.text else f"{meaning.meaning} {meaning.text}".strip()
+    return f"{said} ({meaning.size})" if meaning.size else said
 
 
 def _annotated(raw: bytes, wanted: Sequence[LeafMeaning | None]) -> bytes:
@@ -163,20 +163,20 @@ def _annotate(node: Typed, said: Struct) -> None:
     if _LOGICAL in said:
         node[_LOGICAL] = (
             STRUCT,
-            {number: (STRUCT, _typed(one, number in _BYTES_FIRST)) for number, one in said[_LOGICAL].items()},
+            {number: (STRUCT, _typed(item, number in _BYTES_FIRST)) for number, item in said[_LOGICAL].items()},
         )
 
 
 def _typed(value: Struct, byte_first: bool = False) -> Typed:
     """The parameters of a logical type, with the types that parquet.thrift gives them."""
     found: Typed = {}
-    for number, one in value.items():
-        if isinstance(one, bool):
-            found[number] = (TRUTH, one)
-        elif isinstance(one, int):
-            found[number] = (BYTE, bytes([one])) if byte_first and number == 1 else (I32, one)
-        elif isinstance(one, bytes):
-            found[number] = (BINARY, one)
+    for number, item in value.items():
+        if isinstance(item, bool):
+            found[number] = (TRUTH, item)
+        elif isinstance(item, int):
+            found[number] = (BYTE, bytes([item])) if byte_first and number == 1 else (I32, item)
+        elif isinstance(item, bytes):
+            found[number] = (BINARY, item)
         else:
-            found[number] = (STRUCT, _typed(one))
+            found[number] = (STRUCT, _typed(item))
     return found

@@ -82,7 +82,7 @@ def candidates_of(declared: pa.Field, *, coded: bool) -> tuple[str, ...]:
     """
     allowed = candidates(without_dictionary(declared.type))
     if coded or pa.types.is_dictionary(declared.type):
-        allowed = tuple(one for one in allowed if one == DICTIONARY)
+        allowed = tuple(item for item in allowed if item == DICTIONARY)
     return allowed
 
 
@@ -107,7 +107,7 @@ def _within(tried: Mapping[str, Sequence[ColumnEncoding]]) -> dict[str, ColumnEn
     cheapest = {name: _cheapest(options) for name, options in tried.items()}
     room = sum(_BELOW * _common(options) - smallest[name].bytes_per_row for name, options in tried.items())
     chosen = dict(smallest)
-    for name in sorted(tried, key=lambda one: cheapest[one].bytes_per_row - smallest[one].bytes_per_row):
+    for name in sorted(tried, key=lambda item: cheapest[item].bytes_per_row - smallest[item].bytes_per_row):
         room -= cheapest[name].bytes_per_row - smallest[name].bytes_per_row
         if room < 0:
             break
@@ -122,12 +122,14 @@ def _size(option: ColumnEncoding) -> float:
 def _cheapest(options: Sequence[ColumnEncoding]) -> ColumnEncoding:
     """Of those that are about as small as the smallest: to compress costs more than any encoding."""
     most = _WORTH * min(map(_size, options))
-    return min((one for one in options if one.bytes_per_row <= most), key=lambda one: one.compressed)
+    return min((option for option in options if option.bytes_per_row <= most), key=lambda option: option.compressed)
 
 
 def _common(options: Sequence[ColumnEncoding]) -> float:
     """Bytes per row as every writer could have it: compressed, in no encoding of differences."""
-    common = [one.bytes_per_row for one in options if one.compressed and not one.encoding.startswith("DELTA")]
+    common = [
+        option.bytes_per_row for option in options if option.compressed and not option.encoding.startswith("DELTA")
+    ]
     return min(common or map(_size, options))
 
 
@@ -135,9 +137,9 @@ def _allowed(sample: pa.Table, field: pa.Field, declared: pa.Schema, *, int96: b
     """Return the encodings that are tried on a column of the sample; the empty encoding is the writer's choice."""
     allowed = candidates_of(declared.field(field.name), coded=pa.types.is_dictionary(field.type))
     if int96 and pa.types.is_timestamp(field.type):
-        allowed = tuple(one for one in allowed if one != "DELTA_BINARY_PACKED")
+        allowed = tuple(item for item in allowed if item != "DELTA_BINARY_PACKED")
     if len(allowed) > 1 and not _repeats(sample.column(field.name)):
-        allowed = tuple(one for one in allowed if one != DICTIONARY)
+        allowed = tuple(item for item in allowed if item != DICTIONARY)
     return allowed or ("",)
 
 
@@ -197,7 +199,7 @@ def whole_pages(rows: int) -> int:
 def _options(encodings: Mapping[str, str]) -> dict[str, Any]:
     return {
         "use_dictionary": [name for name, encoding in encodings.items() if encoding == DICTIONARY] or False,
-        "column_encoding": {name: one for name, one in encodings.items() if one not in ("", DICTIONARY)} or None,
+        "column_encoding": {name: item for name, item in encodings.items() if item not in ("", DICTIONARY)} or None,
     }
 
 
@@ -209,9 +211,9 @@ def writer_options(schema: pa.Schema, encodings: Mapping[str, ColumnEncoding], *
             one = encodings[field.name]
             by_leaf[path] = one if one.encoding else ColumnEncoding(DICTIONARY, one.compressed, one.bytes_per_row)
     return {
-        **_options({path: one.encoding for path, one in by_leaf.items()}),
-        "compression": {path: "zstd" if one.compressed else "none" for path, one in by_leaf.items()},
-        "compression_level": {path: level for path, one in by_leaf.items() if one.compressed} or None,
+        **_options({path: item.encoding for path, item in by_leaf.items()}),
+        "compression": {path: "zstd" if item.compressed else "none" for path, item in by_leaf.items()},
+        "compression_level": {path: level for path, item in by_leaf.items() if item.compressed} or None,
     }
 
 
@@ -354,7 +356,7 @@ class Output:
         chosen = choose(
             sample, self._declared.schema, level=self._settings.compression_level, int96=self._declared.int96
         )
-        per_row = sum(one.bytes_per_row for one in chosen.values()) or 1.0
+        per_row = sum(item.bytes_per_row for item in chosen.values()) or 1.0
         wanted = max(_MIN_GROUP_ROWS, int(self._settings.row_group_bytes / per_row))
         arrow_row = max(1, self._waiting_bytes() // max(1, self._count))
         fitting = max(1, self._pending_bytes // arrow_row)
@@ -457,7 +459,7 @@ class Output:
     def _readings(self) -> dict[str, str]:
         """Return the readings of the file's INT96 columns, by their paths; empty if it has none."""
         wanted = zip((path for paths in self._leaves for path in paths), self._meanings.wanted(), strict=True)
-        return {**self._times.states(), **{path: RAW for path, one in wanted if one is not None and one.raw_times}}
+        return {**self._times.states(), **{path: RAW for path, item in wanted if item is not None and item.raw_times}}
 
     def _int96_said(self) -> dict[bytes, bytes]:
         readings = self._readings()
@@ -467,7 +469,7 @@ class Output:
         """The leaves that get statistics: of types without an order the bounds would be those of their bytes."""
         leaves = [path for paths in self._leaves for path in paths]
         wanted = self._meanings.wanted()
-        found = [path for path, one in zip(leaves, wanted, strict=True) if one is None or one.ordered]
+        found = [path for path, item in zip(leaves, wanted, strict=True) if item is None or item.ordered]
         return found if len(found) < len(leaves) else True
 
     def _bloom_options(self) -> dict[str, Any]:

@@ -285,11 +285,11 @@ class MergeRounds:
         self._ahead_bytes = ahead_bytes
         self._round_bytes = round_bytes
         self._round_rows = round_rows
-        self._of_any_width = [place for place, one in enumerate(columns.schema) if not has_width(one.type)]
+        self._of_any_width = [place for place, item in enumerate(columns.schema) if not has_width(item.type)]
         self._whole = whole
         self._waiting = sorted(
             ((run.least, number, run) for number, run in enumerate(runs)),
-            key=lambda one: (one[0] is not None, one[0] if one[0] is not None else 0),
+            key=lambda item: (item[0] is not None, item[0] if item[0] is not None else 0),
         )
         self._open: list[_Open] = []
         self._floor: Rows | None = None
@@ -304,7 +304,7 @@ class MergeRounds:
                     return
                 self._open_next()
                 continue
-            windows = [one.window for one in self._open]
+            windows = [item.window for item in self._open]
             numbers, floor = self._numbers(windows)
             cut = self._cut(numbers)
             counts = _counts(numbers, cut)
@@ -323,34 +323,34 @@ class MergeRounds:
                 fewer = _only_first(numbers) if single else _counts(numbers, self._cut(numbers))
                 counts = [min(both) for both in zip(counts, fewer, strict=True)]
             emitted = sum(counts)
-            for one, count in zip(self._open, counts, strict=True):
-                one.gave(count / emitted)
+            for item, count in zip(self._open, counts, strict=True):
+                item.gave(count / emitted)
             yield self._emit(numbers, floor, counts)
 
     def _fill(self) -> None:
-        together = sum(one.share for one in self._open)
-        for one in self._open:
-            mean = self._ahead * one.share / together
-            one.window = 1 + int(mean + 2 * math.sqrt(mean))  # so few windows end before what their runs would give
-        rows = sum(one.window for one in self._open)
-        for one in self._open:
-            one.refill(max(1, self._ahead_bytes * one.window // rows))
-        self._open = [one for one in self._open if one.count]
+        together = sum(item.share for item in self._open)
+        for item in self._open:
+            mean = self._ahead * item.share / together
+            item.window = 1 + int(mean + 2 * math.sqrt(mean))  # so few windows end before what their runs would give
+        rows = sum(item.window for item in self._open)
+        for item in self._open:
+            item.refill(max(1, self._ahead_bytes * item.window // rows))
+        self._open = [item for item in self._open if item.count]
 
     def _open_next(self) -> None:
         _, number, run = self._waiting.pop(0)
-        share = sum(one.share for one in self._open) / len(self._open) if self._open else 1.0
+        share = sum(item.share for item in self._open) / len(self._open) if self._open else 1.0
         self._open.append(_Open(number, run, run.batches(self._batch, whole=self._whole), self._whole, share))
-        self._open.sort(key=lambda one: one.number)
+        self._open.sort(key=lambda item: item.number)
 
     def _are_too_many(self, counts: Sequence[int]) -> bool:
         """Return whether so many rows of each run are more than a round may emit."""
         if sum(counts) > self._round_rows:
             return True
-        if sum(part.nbytes for one in self._open for part in one.parts) <= self._round_bytes:
+        if sum(part.nbytes for item in self._open for part in item.parts) <= self._round_bytes:
             return False  # as it nearly always is: no part is cut to be counted
         pairs = zip(self._open, counts, strict=True)
-        return sum(one.bytes_ahead(self._of_any_width, count) for one, count in pairs if count) > self._round_bytes
+        return sum(item.bytes_ahead(self._of_any_width, count) for item, count in pairs if count) > self._round_bytes
 
     def _numbers(self, windows: Sequence[int]) -> tuple[list[Words], int | None]:
         """The number of the key of each row in the windows, by run, and of the row that was emitted last. Checks the
@@ -359,17 +359,17 @@ class MergeRounds:
         key = []
         for place in self._columns.keys:
             parts = [] if self._floor is None else [self._floor.columns[place]]
-            for one, window in zip(self._open, windows, strict=True):
-                parts += one.ahead(place, window)
+            for item, window in zip(self._open, windows, strict=True):
+                parts += item.ahead(place, window)
             key.append(self._columns.joined(place, parts))
         numbers = key_numbers(self._columns, key)
         least = numbers[0] if self._floor is not None else None
         found, start = [], 0 if self._floor is None else 1
-        for one, window in zip(self._open, windows, strict=True):
-            mine = numbers[start : start + min(one.count, window)]
+        for item, window in zip(self._open, windows, strict=True):
+            mine = numbers[start : start + min(item.count, window)]
             start += len(mine)
             if (least is not None and mine[0] < least) or np.any(mine[1:] < mine[:-1]):
-                raise BlockNotSortedError(one.run.name)
+                raise BlockNotSortedError(item.run.name)
             found.append(mine)
         return found, None if least is None else int(least)
 
@@ -377,8 +377,8 @@ class MergeRounds:
         """Return the place of the open run that bounds the round; None when no run has rows behind its window."""
         last = [
             (mine[-1], place)
-            for place, (one, mine) in enumerate(zip(self._open, numbers, strict=True))
-            if not one.done or one.count > len(mine)
+            for place, (item, mine) in enumerate(zip(self._open, numbers, strict=True))
+            if not item.done or item.count > len(mine)
         ]
         return min(last)[1] if last else None
 
@@ -390,20 +390,20 @@ class MergeRounds:
     def _before_next(self, counts: Sequence[int]) -> list[int]:
         """Return the number of first rows of each run that are certainly before the run that waits to be opened."""
 
-        def before(one: _Open, count: int) -> int:
-            return bisect_left(range(count), True, key=lambda row: self._next_begins_by(self._first_key(one, row)))
+        def before(item: _Open, count: int) -> int:
+            return bisect_left(range(count), True, key=lambda row: self._next_begins_by(self._first_key(item, row)))
 
-        return [before(one, count) for one, count in zip(self._open, counts, strict=True)]
+        return [before(item, count) for item, count in zip(self._open, counts, strict=True)]
 
-    def _first_key(self, one: _Open, row: int) -> Bound | None:
+    def _first_key(self, item: _Open, row: int) -> Bound | None:
         """The first key column's value in a row, as bounds are given; None of a null."""
         place = self._columns.keys[0]
-        value = self._columns.plain(place, one.at(place, row))
+        value = self._columns.plain(place, item.at(place, row))
         found: Bound | None = comparable(value)[0].as_py()
         return found
 
     def _emit(self, numbers: Sequence[Words], floor: int | None, counts: Sequence[int]) -> Emitted:
-        parts = [part for one, count in zip(self._open, counts, strict=True) if count for part in one.drop(count)]
+        parts = [part for item, count in zip(self._open, counts, strict=True) if count for part in item.drop(count)]
         keys = [mine[:count] for mine, count in zip(numbers, counts, strict=True) if count]
         found = np.concatenate(keys)
         if len(keys) > 1 and np.any(found[1:] < found[:-1]):

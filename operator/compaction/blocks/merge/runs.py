@@ -99,7 +99,7 @@ def decoded_row(file: pq.ParquetFile, group: int, source: IO[bytes] | RawIOBase,
     if unsure:
         peek = max(1, min(_PEEK_ROWS, room // longest))
         batch = next(file.iter_batches(peek, row_groups=[group], columns=sorted(unsure), use_threads=False))
-        row += sum(_own_bytes(one) for one in batch.columns) // max(1, batch.num_rows)
+        row += sum(_own_bytes(column) for column in batch.columns) // max(1, batch.num_rows)
     if row > room:
         widest = max(range(found.num_columns), key=lambda leaf: found.column(leaf).total_uncompressed_size)
         raise RowsTooLargeError(metadata.schema.column(widest).path, row)

@@ -71,16 +71,16 @@ def unified(schemas: Sequence[NamedSchema]) -> pa.Schema:
                 before = texts.setdefault(path, here)
                 joined = joined_text(before[2], text)
                 if joined is None:
-                    was, now = (f"{one[1]} {one[2] or 'without a logical type'}" for one in (before, here))
+                    was, now = (f"{item[1]} {item[2] or 'without a logical type'}" for item in (before, here))
                     raise SchemaConflictError(field.name, before[0], was, file, now)
                 texts[path] = (*before[:2], joined)
     fields = []
     names = [set(schema.names) for _, schema in schemas]
     for column, (_, field) in found.items():
-        everywhere = all(column in one for one in names)
+        everywhere = all(column in name for name in names)
         fields.append(field if everywhere else _absent(field))
     said = with_texts(pa.schema([]), {path: text for path, (_, _, text) in texts.items()}).metadata or {}
-    return pa.schema(fields, metadata={**agreed([one.metadata or {} for _, one in schemas]), **said} or None)
+    return pa.schema(fields, metadata={**agreed([item.metadata or {} for _, item in schemas]), **said} or None)
 
 
 def declared(schemas: Sequence[NamedSchema], merged: pa.Schema) -> pa.Schema:
@@ -92,7 +92,7 @@ def declared(schemas: Sequence[NamedSchema], merged: pa.Schema) -> pa.Schema:
     fields = []
     typed = [{field.name: field.type for field in schema} for _, schema in _different(schemas)]
     for field in merged:
-        kinds = {one[field.name] for one in typed if field.name in one}
+        kinds = {item[field.name] for item in typed if field.name in item}
         kinds.discard(pa.null())
         kind = kinds.pop() if len(kinds) == 1 else field.type
         fields.append(field.with_type(_unordered(kind) if without_dictionary(kind).equals(field.type) else field.type))
@@ -103,9 +103,9 @@ def declared(schemas: Sequence[NamedSchema], merged: pa.Schema) -> pa.Schema:
 def _different(schemas: Sequence[NamedSchema]) -> list[NamedSchema]:
     """The first of those that are alike in all, metadata too: wide tables have hundreds of columns to compare."""
     found: list[NamedSchema] = []
-    for one in schemas:
-        if not any(one[1].equals(other, check_metadata=True) for _, other in found):
-            found.append(one)
+    for schema in schemas:
+        if not any(schema[1].equals(other, check_metadata=True) for _, other in found):
+            found.append(schema)
     return found
 
 
@@ -188,45 +188,45 @@ def _storage(kind: pa.DataType) -> pa.DataType:
     return without_dictionary(kind)
 
 
-def _wider_number(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+def _wider_number(item: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     for family in (_FLOATS, _SIGNED, _UNSIGNED):
-        if one in family and other in family:
-            return max(one, other, key=family.index)
-    signed, unsigned = (one, other) if one in _SIGNED else (other, one)
+        if item in family and other in family:
+            return max(item, other, key=family.index)
+    signed, unsigned = (item, other) if item in _SIGNED else (other, item)
     if signed in _SIGNED and unsigned in _UNSIGNED:
         needed = max(_SIGNED.index(signed), _UNSIGNED.index(unsigned) + 1)
         return _SIGNED[needed] if needed < len(_SIGNED) else None
     return None
 
 
-def _wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    if one.scale != other.scale:
+def _wider_decimal(item: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    if item.scale != other.scale:
         return None
-    digits = max(one.precision, other.precision)
-    return (pa.decimal128 if digits <= _DECIMAL128_DIGITS else pa.decimal256)(digits, one.scale)
+    digits = max(item.precision, other.precision)
+    return (pa.decimal128 if digits <= _DECIMAL128_DIGITS else pa.decimal256)(digits, item.scale)
 
 
-def _wider_nested(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+def _wider_nested(each: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Of structs, lists and maps: what they hold is widened, each by itself."""
     t = pa.types
-    if t.is_struct(one) and t.is_struct(other):
-        return _wider_struct(one, other)
-    if t.is_map(one) and t.is_map(other):
-        key, item = wider_type(one.key_type, other.key_type), _wider_field(one.item_field, other.item_field)
+    if t.is_struct(each) and t.is_struct(other):
+        return _wider_struct(each, other)
+    if t.is_map(each) and t.is_map(other):
+        key, item = wider_type(each.key_type, other.key_type), _wider_field(each.item_field, other.item_field)
         return None if key is None or item is None else pa.map_(key, item)
-    if t.is_fixed_size_list(one) and t.is_fixed_size_list(other) and one.list_size == other.list_size:
-        value = _wider_field(one.value_field, other.value_field)
-        return None if value is None else pa.list_(value, one.list_size)
-    if t.is_list(one) and t.is_list(other):
-        value = _wider_field(one.value_field, other.value_field)
+    if t.is_fixed_size_list(each) and t.is_fixed_size_list(other) and each.list_size == other.list_size:
+        value = _wider_field(each.value_field, other.value_field)
+        return None if value is None else pa.list_(value, each.list_size)
+    if t.is_list(each) and t.is_list(other):
+        value = _wider_field(each.value_field, other.value_field)
         return None if value is None else pa.list_(value)
     return None
 
 
-def _wider_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+def _wider_struct(item: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """The fields of both, in the order in which they first appear; one that is missing somewhere may be null."""
-    mine, theirs = ({field.name: field for field in struct.fields} for struct in (one, other))
-    if len(mine) != one.num_fields or len(theirs) != other.num_fields:
+    mine, theirs = ({field.name: field for field in struct.fields} for struct in (item, other))
+    if len(mine) != item.num_fields or len(theirs) != other.num_fields:
         return None  # two fields of one name: nothing tells which of them is which
     if spelled_otherwise(mine, theirs):
         return None
@@ -265,10 +265,13 @@ def _loose(kind: pa.DataType) -> pa.DataType:
     if not pa.types.is_struct(kind):
         return kind
     return pa.struct(
-        [_absent(one) if pa.types.is_fixed_size_list(one.type) else one.with_type(_loose(one.type)) for one in kind]
+        [
+            _absent(item) if pa.types.is_fixed_size_list(item.type) else item.with_type(_loose(item.type))
+            for item in kind
+        ]
     )
 
 
-def _wider_field(one: pa.Field, other: pa.Field) -> pa.Field | None:
-    wider = wider_type(one.type, other.type)
-    return None if wider is None else one.with_type(wider).with_nullable(one.nullable or other.nullable)
+def _wider_field(field: pa.Field, other: pa.Field) -> pa.Field | None:
+    wider = wider_type(field.type, other.type)
+    return None if wider is None else field.with_type(wider).with_nullable(field.nullable or other.nullable)

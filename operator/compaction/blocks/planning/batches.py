@@ -224,7 +224,7 @@ class Group:
             self.open[batch.level] = None
         self.empty += 1
         if self.empty * 2 > len(self.batches):
-            self.batches = [one for one in self.batches if one.blocks]
+            self.batches = [batch for batch in self.batches if batch.blocks]
             self.empty = 0
 
     def __lt__(self, other: Group) -> bool:
@@ -262,7 +262,7 @@ class Cutter:
     def run(self, group: Group, now: float) -> None:
         """Everything that is due in the group by `now`, in order."""
         while group.next_due <= now:
-            batch = min((one for one in group.open if one is not None), key=_by_due, default=None)
+            batch = min((item for item in group.open if item is not None), key=_by_due, default=None)
             if batch is None or batch.due > now:
                 group.next_due = batch.due if batch is not None else NEVER
                 return
@@ -283,7 +283,7 @@ class Cutter:
     def next_due(self) -> float | None:
         """Return the time at which the next batch is due; None when none waits for its time."""
         timers = self._timers
-        while timers and not any(one is not None and one.due == timers[0][0] for one in timers[0][1].open):
+        while timers and not any(item is not None and item.due == timers[0][0] for item in timers[0][1].open):
             heapq.heappop(timers)
         return timers[0][0] if timers else None
 
@@ -293,7 +293,7 @@ class Cutter:
             batch.blocks, batch.ready = [], None
         group.late = None
         group.reset(len(self._levels))
-        for block in sorted(blocks, key=lambda one: (one.arrived, one.number)):
+        for block in sorted(blocks, key=lambda block: (block.arrived, block.number)):
             level = self.rules.level_of(block.level, block.bytes)
             assert not isinstance(level, BlockReason), f"{block.id} was queued, so it has a level"
             self.append(group, level, block)

@@ -108,12 +108,14 @@ def _offer(
 ) -> OfferedCandidates:
     found = queue.ready(now, most=None if most is None else most + 1, existing=existing)
     ready = found[:most]
-    candidates = [_candidate("", one.level, one.blocks, one.bytes, turn, sensed_at) for turn, one in enumerate(ready)]
+    candidates = [
+        _candidate("", item.level, item.blocks, item.bytes, turn, sensed_at) for turn, item in enumerate(ready)
+    ]
     least = LEAST_MERGED if queue.rules.strict_gain else 1
     # Where less is left there is nothing to merge: the job is outdated, and the block waits again when it is gone.
-    lanes = [one for one in queue.held.values() if len(one.blocks) >= least or one.is_obsolete]
-    for turn, held in enumerate(sorted(lanes, key=lambda one: one.lane), start=len(ready)):
-        size = sum(one.bytes for one in held.blocks)
+    lanes = [item for item in queue.held.values() if len(item.blocks) >= least or item.is_obsolete]
+    for turn, held in enumerate(sorted(lanes, key=lambda lane: lane.lane), start=len(ready)):
+        size = sum(block.bytes for block in held.blocks)
         candidates.append(_candidate(held.lane, held.level, held.blocks, size, turn, sensed_at))
     left_out = [
         LeftOut(row.reason, row.count, row.example, row.bytes, row.due, row.missing) for row in queue.left_alone()
@@ -134,10 +136,10 @@ def _candidate(
     """`lane` is empty for a batch that no job was made of. Touches as little of a block as it can: there are a million,
     and none of them is in the processor's cache.
     """
-    sources = tuple(sorted([one[0] for one in blocks]))
+    sources = tuple(sorted([block[0] for block in blocks]))
     first = blocks[0]
     # Blocks of the lowest level stand in the order of their arrival; others may have climbed.
-    arrived = first.arrived if level == 0 and not lane else min([one[5] for one in blocks])
+    arrived = first.arrived if level == 0 and not lane else min([block[5] for block in blocks])
     return Candidate(
         target=lane or _target(level, first, sources[0]),
         tenant=first.kin.tenant,

@@ -52,7 +52,7 @@ class _Line:
 
     def in_order(self) -> Iterator[BlockBatch]:
         if self.gone or not self.is_sorted:
-            self.batches = [one for one in self.batches if one.ready is not None]
+            self.batches = [batch for batch in self.batches if batch.ready is not None]
             self.batches.sort(key=_readiness)
             self.gone, self.is_sorted = 0, True
         return iter(self.batches)
@@ -232,7 +232,7 @@ class BlockQueue:
             held = self._held_by_id.pop(block, None)
             if held is not None:
                 known += 1
-                held.blocks = tuple(one for one in held.blocks if one.id != block)
+                held.blocks = tuple(item for item in held.blocks if item.id != block)
                 if not held.blocks:
                     del self._held[held.lane]
             elif self._alone.pop(block, None) is not None:
@@ -250,8 +250,8 @@ class BlockQueue:
             held = self._held.get(lane)
             if held is None:
                 held = self._held[lane] = HeldBatch(lane, level, ())
-            held.blocks = tuple(sorted((*held.blocks, *taken), key=lambda one: one.id))
-            self._held_by_id.update((one.id, held) for one in taken)
+            held.blocks = tuple(sorted((*held.blocks, *taken), key=lambda block: block.id))
+            self._held_by_id.update((item.id, held) for item in taken)
         return len(taken)
 
     def release(self, lane: str) -> int:
@@ -261,7 +261,7 @@ class BlockQueue:
             return 0
         for block in held.blocks:
             del self._held_by_id[block.id]
-        return self.push_all(sorted(held.blocks, key=lambda one: one.number))
+        return self.push_all(sorted(held.blocks, key=lambda block: block.number))
 
     # -- looks --------------------------------------------------------------------------------------------------------
 
@@ -366,8 +366,8 @@ class BlockQueue:
                 if group.limited:
                     self._to_cut[group] = None
             else:
-                taken += [one for one in batch.blocks if one.id in ids]
-                batch.blocks = [one for one in batch.blocks if one.id not in ids]
+                taken += [block for block in batch.blocks if block.id in ids]
+                batch.blocks = [block for block in batch.blocks if block.id not in ids]
                 self._to_cut[group] = None
             if group.is_empty:
                 self._to_cut.pop(group, None)

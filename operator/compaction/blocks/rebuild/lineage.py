@@ -107,15 +107,15 @@ class _Search:
         used = frozenset().union(*(self._candidates[number].sources for number in chosen))
         free = [n for n in self._group - chosen if used.isdisjoint(self._candidates[n].sources)]
         options = {source: [n for n in free if source in self._candidates[n].missing] for source in left}
-        source = min(sorted(left), key=lambda one: len(options[one]))
+        source = min(sorted(left), key=lambda item: len(options[item]))
         for number in sorted(options[source]):
             self._try(chosen | {number}, given_up)
         self._try(chosen, given_up | {source})
 
     def _cost(self, chosen: frozenset[int]) -> Cost:
         some = [self._candidates[number] for number in chosen]
-        whole = frozenset().union(*(one.missing for one in some if not one.lacking))
-        there = sum(len(one.sources - one.missing) for one in some)
+        whole = frozenset().union(*(item.missing for item in some if not item.lacking))
+        there = sum(len(item.sources - item.missing) for item in some)
         return len(self._wanted - whole), len(self._left(chosen)), there, sorted(chosen)
 
 
@@ -203,12 +203,12 @@ def decide(blocks: Iterable[Relative]) -> LineageVerdict:
     doubts: list[str] = []
     ancestors = _ancestors(sets, known.values())
     proven = _proven(sets, ancestors, doubts)
-    dead = ancestors.union(*(one.sources for one in proven))
+    dead = ancestors.union(*(item.sources for item in proven))
     settled = set(proven)
-    lived = proven + _taken([one for one in sets if one not in settled], dead, known.keys(), doubts)
-    dead = dead.union(*(one.sources for one in lived))
-    outputs = {block for one in sets for block in one.present.values()}
-    committed = {block for one in lived for block in one.present.values()}
+    lived = proven + _taken([item for item in sets if item not in settled], dead, known.keys(), doubts)
+    dead = dead.union(*(item.sources for item in lived))
+    outputs = {block for item in sets for block in item.present.values()}
+    committed = {block for item in lived for block in item.present.values()}
     live = frozenset(block for block in known if block not in dead and (block in committed or block not in outputs))
     gone = frozenset(dead & known.keys())
     return LineageVerdict(live, gone, frozenset(known.keys() - live - gone), tuple(doubts))
@@ -227,31 +227,31 @@ def _sets(blocks: Iterable[Relative]) -> list[_Set]:
         one.present[made.part] = block.id
         one.outputs |= {block.id}
     # The latest first: it is taken where nothing else decides, for what failed is followed by what did not.
-    ordered = sorted(found.values(), key=lambda one: sorted(one.outputs))
-    return sorted(ordered, key=lambda one: one.rank, reverse=True)
+    ordered = sorted(found.values(), key=lambda item: sorted(item.outputs))
+    return sorted(ordered, key=lambda item: item.rank, reverse=True)
 
 
 def _ancestors(sets: Sequence[_Set], blocks: Collection[Relative]) -> frozenset[str]:
     """The ids, of those that matter here, that anybody was made of at second hand."""
-    named = {hash(block): block for one in sets for block in (*one.sources, *one.outputs)}
+    named = {hash(block): block for item in sets for block in (*item.sources, *item.outputs)}
     named |= {hash(block.id): block.id for block in blocks}
     made = (block.made for block in blocks if block.made)
-    return frozenset(named[mark] for one in made for mark in one.ancestors if mark in named)
+    return frozenset(named[mark] for item in made for mark in item.ancestors if mark in named)
 
 
 def _proven(sets: Sequence[_Set], ancestors: frozenset[str], doubts: list[str]) -> list[_Set]:
     """Sets from which another block was merged."""
-    named = ancestors.union(*(one.sources for one in sets))
+    named = ancestors.union(*(item.sources for item in sets))
     found: list[_Set] = []
     used: set[str] = set()
-    for one in sets:
-        if one.outputs.isdisjoint(named):
+    for item in sets:
+        if item.outputs.isdisjoint(named):
             continue
-        if not one.sources.isdisjoint(used):
-            doubts.append(f"source {_some(one.sources & used)} was replaced twice; not used: {_some(one.outputs)}")
+        if not item.sources.isdisjoint(used):
+            doubts.append(f"source {_some(item.sources & used)} was replaced twice; not used: {_some(item.outputs)}")
             continue
-        used |= one.sources
-        found.append(one)
+        used |= item.sources
+        found.append(item)
     return found
 
 
@@ -260,14 +260,14 @@ def _taken(sets: Sequence[_Set], dead: frozenset[str], known: Iterable[str], dou
     there = frozenset(known)
     candidates: list[RebuildCandidate] = []
     possible: list[_Set] = []
-    for one in sets:
+    for item in sets:
         # What replaced a dead source was another set; unless it may be this one, by a part whose id it does not tell.
-        late = not one.sources.isdisjoint(dead) and (one.whole or one.told)
-        missing = one.sources - there
-        if late or not missing or not (one.whole or one.sources.isdisjoint(there)):
+        late = not item.sources.isdisjoint(dead) and (item.whole or item.told)
+        missing = item.sources - there
+        if late or not missing or not (item.whole or item.sources.isdisjoint(there)):
             continue
-        possible.append(one)
-        candidates.append(RebuildCandidate(one.sources, missing, lacking=not one.whole))
+        possible.append(item)
+        candidates.append(RebuildCandidate(item.sources, missing, lacking=not item.whole))
     taken: list[_Set] = []
     for outcome in choose(candidates):
         taken += [possible[number] for number in outcome.chosen]

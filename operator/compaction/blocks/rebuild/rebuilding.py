@@ -113,7 +113,7 @@ def places(objects: ObjectStorage, shard: Shard, files: Mapping[Shard, list[Plac
     """All blocks of a shard, in order of their ids. Raises ObjectError."""
     paths = (info.path for info in objects.list(shard_prefix(*shard)))
     blocks = [(path, place) for path in paths if (place := parse_block_path(path)) is not None]
-    return sorted([*blocks, *files.get(shard, ())], key=lambda one: (one[1].id, one[0]))
+    return sorted([*blocks, *files.get(shard, ())], key=lambda block: (block[1].id, block[0]))
 
 
 def read_found(
@@ -297,7 +297,7 @@ def rebuild_index(
         for part in chunks(places(objects, shard, found.files), PAGE):
             owned = owners.of(path for path, _ in part)
             result.unreadable.update((path, f"it belongs to {sign}") for path, sign in owned.items())
-            ours = [one for one in part if one[0] not in owned]
+            ours = [item for item in part if item[0] not in owned]
             blocks += read_found(objects, ours, unsaid=unsaid, unreadable=result.unreadable)
             read += len(part)
             report(RebuildProgress(read, total, *shard))
@@ -327,19 +327,19 @@ def _enter(
     result: Rebuilt,
 ) -> None:
     """Register what lives of a shard, in the order in which it was made."""
-    verdict = decide(one.relative for one in found)
+    verdict = decide(item.relative for item in found)
     result.replaced += len(verdict.dead)
     result.unused += len(verdict.unused)
     result.doubts += verdict.doubts
-    live = [one for one in found if one.relative.id in verdict.live]
-    others = (one.path for one in found if one.relative.id not in verdict.live)
+    live = [item for item in found if item.relative.id in verdict.live]
+    others = (item.path for item in found if item.relative.id not in verdict.live)
     result.left += [path for path in others if parse_block_path(path) is None]
     for part in chunks(live, PAGE):
-        blocks = [one.block for one in part if one.block is not None]
+        blocks = [item.block for item in part if item.block is not None]
         # Blocks of writers that count no fingerprint: only now is it known that their rows have to be read.
-        rest = [(one.path, one.place) for one in part if one.block is None]
+        rest = [(item.path, item.place) for item in part if item.block is None]
         blocks += describe_found(objects, rest, unsaid=unsaid, unreadable=result.unreadable)
-        for block in _register(index, sorted(blocks, key=lambda one: one.id), now, result):
+        for block in _register(index, sorted(blocks, key=lambda block: block.id), now, result):
             result.blocks += 1
             result.rows += block.rows
             result.bytes += block.bytes
@@ -354,4 +354,4 @@ def _register(index: IndexDatabase, blocks: Sequence[Block], now: int, result: R
         if len(blocks) == 1:
             result.unreadable[blocks[0].path] = error.reason
             return ()
-    return [one for block in blocks for one in _register(index, [block], now, result)]
+    return [item for block in blocks for item in _register(index, [block], now, result)]

@@ -143,7 +143,7 @@ def refuse_lost_columns(path: str, lost: Mapping[str, str], times: tuple[int, in
 
 def _proved_by_time(columns: Mapping[str, str], times: tuple[int, int]) -> frozenset[str]:
     """Those whose value the first and the last time have, in UTC, and so each time between."""
-    first, last = (_EPOCH + timedelta(microseconds=one) if abs(one) <= _LAST_TIME else _EPOCH for one in times)
+    first, last = (_EPOCH + timedelta(microseconds=time) if abs(time) <= _LAST_TIME else _EPOCH for time in times)
     proved = set[str]()
     for name, value in columns.items():
         if (part := name.casefold()) in _PARTS:

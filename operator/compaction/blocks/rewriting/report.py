@@ -169,10 +169,10 @@ def receipt_of(
 
 def left_out(duplicates: Sequence[Duplicates]) -> str:
     """Of rows that were left out: how many, and the keys of some; empty when there are none."""
-    count = sum(one.fingerprint.rows for one in duplicates)
+    count = sum(duplicate.fingerprint.rows for duplicate in duplicates)
     if not count:
         return ""
-    keys = [example for one in duplicates for example in one.examples][:EXAMPLES]
+    keys = [example for duplicate in duplicates for example in duplicate.examples][:EXAMPLES]
     named = ", ".join(cut(printable(f"({', '.join(map(str, key))})"), LONGEST_KEY) for key in keys)
     return f"{count} duplicate{'s' * (count != 1)} left out, such as {named}"
 

@@ -97,7 +97,7 @@ def examine(
     found: dict[int, MergeFailure] = {}
     with closing(run_tasks(run_examination, tasks, engine=engine, lease=lease, tag=tag)) as running:
         for arrived in running:
-            found.update((number, one) for number, one in arrived if isinstance(one, MergeFailure))
+            found.update((number, item) for number, item in arrived if isinstance(item, MergeFailure))
     return tuple(found[number] for number in sorted(found))
 
 
@@ -219,7 +219,7 @@ class RewriteRounds:
             self.failures = of_the_store
             return False
         # A source that a task has named and that reads well by itself is a suspect only, and gets a second chance.
-        guilty = {path: one for path, one in named.items() if path in self._suspects or one.fault in _CERTAIN}
+        guilty = {path: item for path, item in named.items() if path in self._suspects or item.fault in _CERTAIN}
         guilty |= {failure.culprit.path: failure.culprit for failure in found if failure.culprit}
         for source in sources:
             if source.block.path in guilty:

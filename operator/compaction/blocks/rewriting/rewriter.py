@@ -193,7 +193,7 @@ class BlockAttempt(RewriteAttempt):
         outputs = blocks_of(self.store, merged.work, merged.parts)
         culprits = self.rounds.culprits
         duplicates = [part.result.duplicates for part in merged.parts]
-        dropped = reduce(add, (one.fingerprint for one in duplicates), RowFingerprint())
+        dropped = reduce(add, (duplicate.fingerprint for duplicate in duplicates), RowFingerprint())
         receipt = receipt_of(
             token=self.token,
             worker=self.worker,
@@ -213,7 +213,7 @@ class BlockAttempt(RewriteAttempt):
                 sources=receipt.sources,
                 outputs=outputs,
                 receipt=proof.to_json(),
-                skipped={block: Fault(one.fault.value, one.message) for block, one in culprits.items()},
+                skipped={block: Fault(item.fault.value, item.message) for block, item in culprits.items()},
                 dropped=dropped,
             )
         )

@@ -77,8 +77,8 @@ def classes_of(schemas: Mapping[str, pa.Schema]) -> SchemaClasses:
             split[column] = {key: number for number, family in enumerate(families) for key in family.members}
     spellings = {name: _spellings(schema) for name, schema in schemas.items()}
     every: dict[str, set[tuple[str, ...]]] = {}
-    for one in spellings.values():
-        for folded, names in one.items():
+    for spelling in spellings.values():
+        for folded, names in spelling.items():
             every.setdefault(folded, set()).add(names)
     spelled = {folded: sorted(sets) for folded, sets in sorted(every.items()) if len(sets) > 1}
     # `_NONE` is in no family: a schema that lacks the column gets 0, the number of the first one.
@@ -91,7 +91,7 @@ def classes_of(schemas: Mapping[str, pa.Schema]) -> SchemaClasses:
     }
     conflicts = [_conflict(column, columns[column]) for column in split]
     conflicts += [
-        ColumnConflict(printable(sets[0][0]), tuple(f"spelled {printable(' and '.join(one))}" for one in sets))
+        ColumnConflict(printable(sets[0][0]), tuple(f"spelled {printable(' and '.join(item))}" for item in sets))
         for sets in spelled.values()
     ]
     return SchemaClasses(labels, tuple(conflicts))
@@ -178,12 +178,12 @@ def _families(kinds: Mapping[_Key, _Kind]) -> Sequence[_Family]:
 def _conflict(column: str, kinds: Mapping[_Key, _Kind], path: str = "") -> ColumnConflict:
     """Return the conflict where the kinds differ: inside of structs, the first field without a common one."""
     families, path = _families(kinds), path or escaped(column)
-    if all(pa.types.is_struct(one.kind) for one in kinds.values()):
+    if all(pa.types.is_struct(kind.kind) for kind in kinds.values()):
         inside: dict[str, dict[_Key, _Kind]] = {}
-        for one in kinds.values():
-            for field in one.kind.fields:
+        for item in kinds.values():
+            for field in item.kind.fields:
                 below = f"{path}.{escaped(field.name)}"
-                texts = {leaf: text for leaf, text in one.texts.items() if f"{leaf}.".startswith(f"{below}.")}
+                texts = {leaf: text for leaf, text in item.texts.items() if f"{leaf}.".startswith(f"{below}.")}
                 kind = _Kind(below, field.type, texts)
                 inside.setdefault(field.name, {}).setdefault(kind.key, kind)
         for name, theirs in sorted(inside.items()):

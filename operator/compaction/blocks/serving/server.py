@@ -67,8 +67,8 @@ class IngestMetrics(RequestMetrics):
 
     def count(self, results: tuple[BlockResult, ...]) -> None:
         """The blocks of one request."""
-        for one in results:
-            self.blocks.labels(one.outcome.value, one.code.value if one.code else "").inc()
+        for result in results:
+            self.blocks.labels(result.outcome.value, result.code.value if result.code else "").inc()
 
 
 # The refusals of the endpoint of blocks.
@@ -122,62 +122,65 @@ def register(
 
     Raises NotAllowedError before anything is read; ObjectError and DatabaseError when store or index fail.
     """
-    for one in wanted:
-        principal.check(one.tenant)
-    owned = store.owners.of(one.path for one in wanted)
-    looked = list(pool.map(lambda one: _look(store, one, principal, owned.get(one.path)), wanted))
-    blocks = [one for one in looked if isinstance(one, Block)]
+    for item in wanted:
+        principal.check(item.tenant)
+    owned = store.owners.of(item.path for item in wanted)
+    looked = list(pool.map(lambda item: _look(store, item, principal, owned.get(item.path)), wanted))
+    blocks = [item for item in looked if isinstance(item, Block)]
     if len(blocks) < len(wanted):
-        return _refused(wanted, [one if isinstance(one, BlockResult) else None for one in looked])
+        return _refused(wanted, [item if isinstance(item, BlockResult) else None for item in looked])
     try:
         new = set(store.register_blocks(blocks).new)
     except InvalidBlockError as error:
         # It is one transaction, so one block keeps all out: only that one gets a problem.
         problems = [
-            _problem(one, error) if block.id == error.block else None for one, block in zip(wanted, blocks, strict=True)
+            _problem(item, error) if block.id == error.block else None
+            for item, block in zip(wanted, blocks, strict=True)
         ]
         return _refused(wanted, problems)
     return Registration(HTTPStatus.OK, tuple(_registered(block, new) for block in blocks))
 
 
-def _look(store: BlockStore, one: BlockToRegister, principal: Principal, sign: OwnerSign | None) -> Block | BlockResult:
+def _look(
+    store: BlockStore, item: BlockToRegister, principal: Principal, sign: OwnerSign | None
+) -> Block | BlockResult:
     try:
         if sign is not None:
-            raise ForeignFileError(cut(one.path, 200), f"it belongs to {sign}")
-        escape_tenant(one.tenant)  # or what the block is merged into could not be written
-        if principal.allowed is not None and parse_block_path(one.path) is None:
+            raise ForeignFileError(cut(item.path, 200), f"it belongs to {sign}")
+        escape_tenant(item.tenant)  # or what the block is merged into could not be written
+        if principal.allowed is not None and parse_block_path(item.path) is None:
             # Only such a path says whose object it is; any other may be another tenant's.
             raise ObjectPathError(
-                cut(one.path, 200), f"{principal.name} registers <tenant>/<shard>/<ULID>.parquet only"
+                cut(item.path, 200), f"{principal.name} registers <tenant>/<shard>/<ULID>.parquet only"
             )
         return store.describe(
-            one.path,
-            tenant=one.tenant,
-            shard=one.shard,
-            level=one.level,
-            time_column=one.time_column,
-            given_up=one.drop_path_columns,
+            item.path,
+            tenant=item.tenant,
+            shard=item.shard,
+            level=item.level,
+            time_column=item.time_column,
+            given_up=item.drop_path_columns,
         )
     except REGISTRATION_REFUSALS as error:
-        return _problem(one, error)
+        return _problem(item, error)
     except CompactionError:
         raise  # of the store or the index: it may pass, and the writer tries again
     except Exception as error:
-        if lack := lack_of(error, one.path):
+        if lack := lack_of(error, item.path):
             raise lack from error
-        return _problem(one, UnexpectedBlockError(one.path, defect(error, one.path)))
+        return _problem(item, UnexpectedBlockError(item.path, defect(error, item.path)))
 
 
-def _problem(one: BlockToRegister, error: CompactionError) -> BlockResult:
+def _problem(item: BlockToRegister, error: CompactionError) -> BlockResult:
     code = next(problem for kind, problem in _PROBLEMS if isinstance(error, kind))
     message = printable(cut(str(error), _LONGEST_MESSAGE))
-    return BlockResult(path=one.path, outcome=RegistrationOutcome.REFUSED, code=code, message=message)
+    return BlockResult(path=item.path, outcome=RegistrationOutcome.REFUSED, code=code, message=message)
 
 
 def _refused(wanted: Sequence[BlockToRegister], problems: Sequence[BlockResult | None]) -> Registration:
     results = tuple(
-        problem or BlockResult(path=one.path, outcome=RegistrationOutcome.NOT_REGISTERED)
-        for one, problem in zip(wanted, problems, strict=True)
+        problem or BlockResult(path=item.path, outcome=RegistrationOutcome.NOT_REGISTERED)
+        for item, problem in zip(wanted, problems, strict=True)
     )
     conflict = all(result.code in {None, Problem.CONFLICT} for result in results)
     return Registration(HTTPStatus.CONFLICT if conflict else HTTPStatus.UNPROCESSABLE_ENTITY, results)

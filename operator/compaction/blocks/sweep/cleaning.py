@@ -44,49 +44,49 @@ def without_survivors(objects: ObjectStorage, index: IndexDatabase, batch: Seque
     """Those of `batch` that must not be deleted, by id: which block that took their place is missing, or what the store
     said when it was asked. Raises DatabaseError.
     """
-    wanted = [one.block for one in batch if one.reason is TombstoneReason.REPLACED]
+    wanted = [item.block for item in batch if item.reason is TombstoneReason.REPLACED]
     made: dict[str, tuple[Successor, ...]] = {}
     missing: dict[str, str] = {}
     while wanted:
         found = successors(index, wanted)
-        asked = {one for ones in found.values() for one in ones if one.block not in missing}
+        asked = {item for ones in found.values() for item in ones if item.block not in missing}
         missing |= _missing(objects, asked)
         made |= found
         # A missing one that waits for its own deletion is made up for by its own successors.
-        wanted = [one.block for one in asked if one.reason is TombstoneReason.REPLACED and missing.get(one.block)]
-    return {one.block: why for one in batch if (why := _why(one.block, made, missing))}
+        wanted = [item.block for item in asked if item.reason is TombstoneReason.REPLACED and missing.get(item.block)]
+    return {item.block: why for item in batch if (why := _why(item.block, made, missing))}
 
 
 def _why(block: str, made: Mapping[str, tuple[Successor, ...]], missing: Mapping[str, str]) -> str:
     """Return the reason for which a replaced block is still needed; empty when it is not."""
-    for one in made.get(block, ()):
-        said = missing.get(one.block, "")
-        covered = bool(made.get(one.block)) and not _why(one.block, made, missing)
+    for item in made.get(block, ()):
+        said = missing.get(item.block, "")
+        covered = bool(made.get(item.block)) and not _why(item.block, made, missing)
         # A successor that expired or was dropped took its rows with it on purpose: its sources must not keep them.
-        ended = one.reason in (TombstoneReason.EXPIRED, TombstoneReason.DROPPED)
+        ended = item.reason in (TombstoneReason.EXPIRED, TombstoneReason.DROPPED)
         if said and not covered and not ended:
-            return f"it is kept: block {one.block}, which took its place, {said}"
+            return f"it is kept: block {item.block}, which took its place, {said}"
     return ""
 
 
 def _missing(objects: ObjectStorage, asked: Iterable[Successor]) -> dict[str, str]:
     """Return the fault of each object, by block; empty text for one that is there."""
 
-    def look(one: Successor) -> str:
+    def look(successor: Successor) -> str:
         try:
-            size = objects.head(one.path).size
+            size = objects.head(successor.path).size
         except ObjectMissingError:
-            return f"is not in the store ({one.path})"
+            return f"is not in the store ({successor.path})"
         except ObjectError as error:
             # Not known to be there: the source is kept until the store answers.
             return f"cannot be read: {error.reason}"
-        return "" if size == one.bytes else f"has {size} bytes instead of {one.bytes} ({one.path})"
+        return "" if size == successor.bytes else f"has {size} bytes instead of {successor.bytes} ({successor.path})"
 
     ones = sorted(asked)
     if not ones:
         return {}
     with ThreadPoolExecutor(min(HEADS_AT_ONCE, len(ones))) as pool:
-        return {one.block: said for one, said in zip(ones, pool.map(look, ones), strict=True)}
+        return {item.block: said for item, said in zip(ones, pool.map(look, ones), strict=True)}
 
 
 # What a block store no longer needs is deleted: replaced and expired blocks after the grace, and what is remembered
@@ -141,21 +141,21 @@ def sweep(objects: ObjectStorage, index: IndexDatabase, *, now: int, grace: int,
             break
         kept = without_survivors(objects, index, batch)
         try:
-            signs = owners.of(one.path for one in batch)
+            signs = owners.of(item.path for item in batch)
         except ObjectError as error:
             # While no owner can be found out, each of them may belong to a table: nothing is deleted.
-            kept |= {one.block: f"it is kept: {error}" for one in batch}
+            kept |= {item.block: f"it is kept: {error}" for item in batch}
             signs, silent = {}, True
-        kept |= {one.block: f"it is kept: it belongs to {signs[one.path]}" for one in batch if one.path in signs}
-        free = [one for one in batch if one.block not in kept]
-        refused = {path: error.reason for path, error in objects.delete(one.path for one in free)}
-        gone = [one for one in free if one.path not in refused]
-        confirm(index, [one.block for one in gone], now=now)
-        kept |= {one.block: refused[one.path] for one in free if one.path in refused}
+        kept |= {item.block: f"it is kept: it belongs to {signs[item.path]}" for item in batch if item.path in signs}
+        free = [item for item in batch if item.block not in kept]
+        refused = {path: error.reason for path, error in objects.delete(item.path for item in free)}
+        gone = [item for item in free if item.path not in refused]
+        confirm(index, [item.block for item in gone], now=now)
+        kept |= {item.block: refused[item.path] for item in free if item.path in refused}
         failed(index, kept, now=now)
         problems |= kept
         count += len(gone)
-        size += sum(one.bytes for one in gone)
+        size += sum(item.bytes for item in gone)
         if silent or (free and not gone):
             # The store refuses everything: whatever else is due would fail the same, and be put off for nothing. What
             # is kept for its own sake says nothing of the others.

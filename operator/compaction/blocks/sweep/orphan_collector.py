@@ -119,9 +119,9 @@ def find_orphans(
 
 def _not_owned(owners: FolderOwners, orphans: Sequence[Orphan], owned: dict[str, str]) -> list[Orphan]:
     """Those that lie in no folder of others; adds the rest to `owned`."""
-    signs = owners.of(one.path for one in orphans)
+    signs = owners.of(orphan.path for orphan in orphans)
     owned |= {path: f"it is kept: it belongs to {sign}" for path, sign in signs.items()}
-    return [one for one in orphans if one.path not in signs]
+    return [orphan for orphan in orphans if orphan.path not in signs]
 
 
 def collect_orphans(
@@ -139,7 +139,7 @@ def collect_orphans(
     earlier = condemned(index, limit=limit)
     count, failed = _delete(objects, index, earlier, now)
     search = find_orphans(objects, index, older_than=older_than, limit=limit)
-    new = {one.path: one for one in search.orphans if one.path not in failed and not is_staged(one.path)}
+    new = {orphan.path: orphan for orphan in search.orphans if orphan.path not in failed and not is_staged(orphan.path)}
     failed |= search.owned
     size = 0
     for part in chunks(tuple(new), PAGE):
@@ -150,14 +150,14 @@ def collect_orphans(
         count += deleted
         size += sum(new[path].bytes for path in paths if path not in refused)
         failed |= refused
-    for one in search.orphans:
-        if objects.folder is not None and is_staged(one.path):
+    for orphan in search.orphans:
+        if objects.folder is not None and is_staged(orphan.path):
             try:
-                (objects.folder / one.path).unlink(missing_ok=True)
+                (objects.folder / orphan.path).unlink(missing_ok=True)
             except OSError as error:
-                failed[one.path] = f"the folder refused: {error.strerror}"
+                failed[orphan.path] = f"the folder refused: {error.strerror}"
             else:
-                count, size = count + 1, size + one.bytes
+                count, size = count + 1, size + orphan.bytes
     return Collected(count, size, failed, more=search.more or len(earlier) >= limit)
 
 
@@ -225,9 +225,9 @@ def _not_claimed(objects: ObjectStorage, index: IndexDatabase, infos: Sequence[O
     tokens = {job.job: job.token for job in open_jobs(index)}
     return [
         info
-        for info, one in zip(infos, said, strict=True)
+        for info, item in zip(infos, said, strict=True)
         # The upload of a smaller token can never be committed. One with a token that the index does not know yet stays.
-        if one is not None and not (one.job in tokens and (one.token is None or one.token >= tokens[one.job]))
+        if item is not None and not (item.job in tokens and (item.token is None or item.token >= tokens[item.job]))
     ]
 
 

@@ -74,7 +74,7 @@ def list_branches(*, place: StagingPlace, output: OutputFormat) -> None:
     Example: compactor staging branch list --repo logs
     """
     with place.area() as area:
-        rows = [branch_object(one) for one in area.branches.every()]
+        rows = [branch_object(item) for item in area.branches.every()]
     if output is not OutputFormat.TABLE:
         emit({"items": rows}, output)
         return
@@ -130,7 +130,7 @@ def list_tags(*, place: StagingPlace, output: OutputFormat) -> None:
     Example: compactor staging tag list --repo logs
     """
     with place.area() as area:
-        rows = [{"name": one.id, "commit": one.commit_id} for one in area.commits.tags()]
+        rows = [{"name": tag.id, "commit": tag.commit_id} for tag in area.commits.tags()]
     if output is not OutputFormat.TABLE:
         emit({"items": rows}, output)
         return
@@ -220,7 +220,7 @@ def log(*, reference: str, amount: int, place: StagingPlace, output: OutputForma
     """
     with place.area() as area:
         start = area.references.commit(reference)
-        rows = [commit_object(one) for one in islice(area.commits.log(start.id), amount)]
+        rows = [commit_object(item) for item in islice(area.commits.log(start.id), amount)]
     if output is OutputFormat.TABLE:
         print_table(rows, LOG_COLUMNS)
     elif output is OutputFormat.JSONL:
@@ -237,23 +237,23 @@ def show_commit(made: CommitData, where: str, output: OutputFormat) -> None:
         emit(commit_object(made), output)
 
 
-def commit_object(one: CommitData) -> dict[str, Any]:
+def commit_object(data: CommitData) -> dict[str, Any]:
     """A commit with exact values."""
     return {
-        "id": one.id,
-        "committer": one.committer,
-        "message": one.message,
-        "creationDate": instant_text(one.creation_date),
-        "metarange": one.meta_range_id,
-        "metadata": dict(one.metadata),
-        "parents": list(one.parents),
-        "generation": one.generation,
+        "id": data.id,
+        "committer": data.committer,
+        "message": data.message,
+        "creationDate": instant_text(data.creation_date),
+        "metarange": data.meta_range_id,
+        "metadata": dict(data.metadata),
+        "parents": list(data.parents),
+        "generation": data.generation,
     }
 
 
 # `compactor staging merge`, `revert` and `cherry-pick`: a branch gets changes of another commit.
 
-STRATEGIES: Final = {one.value or "none": one for one in MergeStrategy}
+STRATEGIES: Final = {item.value or "none": item for item in MergeStrategy}
 parent_option = click.option(
     "--parent", type=click.IntRange(1), metavar="N", help="Of a commit with several parents, the one to compare with."
 )

@@ -61,7 +61,9 @@ def delete_branch(opened: OpenArea, fields: RecordFields) -> Result:
 
 def list_branches(opened: OpenArea, _fields: RecordFields) -> Result:
     """All branches with their commits."""
-    return {"branches": [{"branch": one.name, "commit": one.record.commit_id} for one in opened.area.branches.every()]}
+    return {
+        "branches": [{"branch": item.name, "commit": item.record.commit_id} for item in opened.area.branches.every()]
+    }
 
 
 def create_tag(opened: OpenArea, fields: RecordFields) -> Result:
@@ -83,7 +85,7 @@ def delete_tag(opened: OpenArea, fields: RecordFields) -> Result:
 
 def list_tags(opened: OpenArea, _fields: RecordFields) -> Result:
     """All tags with their commits."""
-    return {"tags": [{"tag": one.id, "commit": one.commit_id} for one in opened.area.commits.tags()]}
+    return {"tags": [{"tag": tag.id, "commit": tag.commit_id} for tag in opened.area.commits.tags()]}
 
 
 def commit(opened: OpenArea, fields: RecordFields) -> Result:
@@ -99,8 +101,8 @@ def log(opened: OpenArea, fields: RecordFields) -> Result:
     start = opened.area.references.commit(reference)
     return {
         "commits": [
-            {**commit_result(one), "message": one.message, "parents": list(one.parents)}
-            for one in islice(opened.area.commits.log(start.id), amount)
+            {**commit_result(item), "message": item.message, "parents": list(item.parents)}
+            for item in islice(opened.area.commits.log(start.id), amount)
         ]
     }
 

@@ -80,8 +80,10 @@ def value_fields(value: bytes) -> dict[str, Any]:
 def page_result(page: RecordPage) -> Result:
     """A page of a listing: records, and common prefixes."""
     entries = [
-        key_fields(one.key, "prefix") if one.value is None else {**key_fields(one.key), **value_fields(one.value)}
-        for one in page.entries
+        key_fields(entry.key, "prefix")
+        if entry.value is None
+        else {**key_fields(entry.key), **value_fields(entry.value)}
+        for entry in page.entries
     ]
     return {"entries": entries, "more": page.more}
 
@@ -90,12 +92,12 @@ def diff_result(page: DiffPage) -> Result:
     """A page of differences."""
     entries = [
         {
-            **key_fields(one.key),
-            "kind": one.kind.name.lower(),
-            "left": None if one.left is None else value_fields(one.left),
-            "right": None if one.right is None else value_fields(one.right),
+            **key_fields(entry.key),
+            "kind": entry.kind.name.lower(),
+            "left": None if entry.left is None else value_fields(entry.left),
+            "right": None if entry.right is None else value_fields(entry.right),
         }
-        for one in page.entries
+        for entry in page.entries
     ]
     return {"entries": entries, "more": page.more}
 

@@ -226,7 +226,7 @@ def _below(area: Area, branch: str, prefix: bytes) -> Iterator[list[bytes]]:
         more = page.more
         if page.entries:
             after = page.entries[-1].key
-            yield [one.key for one in page.entries]
+            yield [entry.key for entry in page.entries]
 
 
 # `compactor staging ls` and `diff`: what references show, page by page.
@@ -293,7 +293,7 @@ def list_command(
 
         pages = Pages(page, after, None if everything else amount)
         if output is OutputFormat.TABLE:
-            rows = [_table_row(one) for one in pages]
+            rows = [_table_row(page) for page in pages]
             _show(rows, LIST_COLUMNS, plural(len(rows), "entry", "entries"), pages)
         else:
             _emit(map(listed_object, pages), output, pages)
@@ -337,7 +337,7 @@ def diff(
 
         pages = Pages(page, after, None if everything else amount)
         if output is OutputFormat.TABLE:
-            rows = [{"kind": one.kind.name.lower(), "key": shown_key(one.key)} for one in pages]
+            rows = [{"kind": page.kind.name.lower(), "key": shown_key(page.key)} for page in pages]
             _show(rows, DIFF_COLUMNS, plural(len(rows), "difference"), pages)
         else:
             _emit(map(difference_object, pages), output, pages)
@@ -356,35 +356,35 @@ class Pages:
         left = self._most
         while left is None or left > 0:
             found = self._read(self.last, MOST_LISTED if left is None else min(left, MOST_LISTED))
-            for one in found.entries:
-                self.last = one.key
-                yield one
+            for entry in found.entries:
+                self.last = entry.key
+                yield entry
             self.more = found.more
             if not found.more or not found.entries:
                 return
             left = None if left is None else left - len(found.entries)
 
 
-def listed_object(one: Listed) -> dict[str, Any]:
+def listed_object(listed: Listed) -> dict[str, Any]:
     """An entry of a listing with exact values: a record, or a common prefix."""
-    if one.value is None:
-        return text_fields("prefix", one.key)
-    return {**text_fields("key", one.key), **value_object(one.value)}
+    if listed.value is None:
+        return text_fields("prefix", listed.key)
+    return {**text_fields("key", listed.key), **value_object(listed.value)}
 
 
-def difference_object(one: RecordDifference) -> dict[str, Any]:
+def difference_object(difference: RecordDifference) -> dict[str, Any]:
     """A difference with exact values; a side without a value is None."""
-    left, right = (None if value is None else value_object(value) for value in (one.left, one.right))
-    return {**text_fields("key", one.key), "kind": one.kind.name.lower(), "left": left, "right": right}
+    left, right = (None if value is None else value_object(value) for value in (difference.left, difference.right))
+    return {**text_fields("key", difference.key), "kind": difference.kind.name.lower(), "left": left, "right": right}
 
 
-def _table_row(one: Listed) -> dict[str, Any]:
-    row: dict[str, Any] = {"key": shown_key(one.key)}
-    if one.value is None:
+def _table_row(listed: Listed) -> dict[str, Any]:
+    row: dict[str, Any] = {"key": shown_key(listed.key)}
+    if listed.value is None:
         return row
-    shown = value_object(one.value)
+    shown = value_object(listed.value)
     entry = shown.get("entry")
-    size = len(parts_of(one.value)[1]) if entry is None else entry["size"]
+    size = len(parts_of(listed.value)[1]) if entry is None else entry["size"]
     kind = "value" if entry is None else entry["contentType"] or "entry"
     return row | {"identity": shown["identity"], "size": size, "contentType": kind}
 

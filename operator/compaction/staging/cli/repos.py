@@ -69,7 +69,7 @@ def list_command(*, place: StagingPlace, output: OutputFormat) -> None:
     """
     with place.open() as store:
         store.repositories.check_version()
-        rows = [repository_object(one) for one in store.repositories.every()]
+        rows = [repository_object(item) for item in store.repositories.every()]
     if output is not OutputFormat.TABLE:
         emit({"items": rows}, output)
         return
@@ -78,13 +78,13 @@ def list_command(*, place: StagingPlace, output: OutputFormat) -> None:
     click.echo(plural(len(rows), "repository", "repositories"))
 
 
-def repository_object(one: Repository) -> dict[str, object]:
+def repository_object(repository: Repository) -> dict[str, object]:
     """A repository with exact values."""
     return {
-        "name": one.name,
-        "namespace": one.namespace,
-        "defaultBranch": one.default_branch,
-        "readOnly": one.read_only,
+        "name": repository.name,
+        "namespace": repository.namespace,
+        "defaultBranch": repository.default_branch,
+        "readOnly": repository.read_only,
     }
 
 

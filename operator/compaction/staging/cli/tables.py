@@ -190,7 +190,9 @@ def read(*, file: Path, properties: bool, output: OutputFormat) -> None:
 
 @group.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True))
-@click.option("--type", "kind", type=click.Choice([one.value for one in TableKind]), required=True, help="What it is.")
+@click.option(
+    "--type", "kind", type=click.Choice([item.value for item in TableKind]), required=True, help="What it is."
+)
 @click.option(
     "-o",
     "--output",

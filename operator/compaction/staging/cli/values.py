@@ -78,11 +78,11 @@ def entry_from(fields: Mapping[str, Any]) -> CatalogEntry:
         raise RecordTextError(f"an entry has no {quoted(unknown[0])}: write {', '.join(sorted(known))}")
     address, size, metadata = fields.get("address", ""), fields.get("size", 0), fields.get("metadata", {})
     texts = address, fields.get("eTag", ""), fields.get("contentType", "")
-    if not address or not all(isinstance(one, str) for one in texts):
+    if not address or not all(isinstance(text, str) for text in texts):
         raise RecordTextError('"address" (not empty), "eTag" and "contentType" of an entry are texts')
     if type(size) is not int or not -_INT64 <= size < _INT64:
         raise RecordTextError('"size" of an entry is a number of bytes')
-    if not isinstance(metadata, dict) or not all(isinstance(one, str) for one in metadata.values()):
+    if not isinstance(metadata, dict) or not all(isinstance(item, str) for item in metadata.values()):
         raise RecordTextError('"metadata" of an entry is an object of texts')
     kinds = {name: number for number, name in _ADDRESS_TYPES.items()}
     kind = fields.get("addressType", "full" if "://" in address else "relative")

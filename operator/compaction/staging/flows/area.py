@@ -72,12 +72,12 @@ def marked_objects(kv: KeyValueStore, partition: str) -> frozenset[str]:
 
 def mark(kv: KeyValueStore, partition: str, identifiers: list[str]) -> None:
     """Mark objects."""
-    kv.set_many(marks_partition(partition), [(one.encode(), b"1") for one in identifiers])
+    kv.set_many(marks_partition(partition), [(identifier.encode(), b"1") for identifier in identifiers])
 
 
 def unmark(kv: KeyValueStore, partition: str, identifiers: list[str]) -> None:
     """Take marks away: what was marked is deleted, or stays."""
-    kv.delete_many(marks_partition(partition), [one.encode() for one in identifiers])
+    kv.delete_many(marks_partition(partition), [identifier.encode() for identifier in identifiers])
 
 
 @contextmanager
@@ -106,4 +106,4 @@ def _pins(partition: str) -> str:
 
 def names_any(ranges: RangeStorage, tree: str, identifiers: frozenset[str]) -> bool:
     """Return whether a tree is one of the objects, or has one of them."""
-    return tree in identifiers or any(one.id in identifiers for one in ranges.ranges(tree))
+    return tree in identifiers or any(item.id in identifiers for item in ranges.ranges(tree))

@@ -96,7 +96,7 @@ def changes_since(
     """
     layers: list[Iterable[RecordColumns]] = [area.tokens.changes(token, start, stop) for token in view.tokens]
     if view.metarange_id != metarange_id:
-        layers.append(one.changes for one in diff(area.ranges, metarange_id, view.metarange_id, start))
+        layers.append(item.changes for item in diff(area.ranges, metarange_id, view.metarange_id, start))
     return _until(stop, layered(layers))
 
 
@@ -217,10 +217,10 @@ class Reader:
             if stop is not None and start >= stop:
                 return RecordPage((), False)
             found: list[Listed] = []
-            for one in self._listed(view, start, stop, prefix, delimiter):
+            for item in self._listed(view, start, stop, prefix, delimiter):
                 if len(found) == amount:
                     return RecordPage(tuple(found), True)
-                found.append(one)
+                found.append(item)
             return RecordPage(tuple(found), False)
 
         return read_consistently(self._area, reference, read)

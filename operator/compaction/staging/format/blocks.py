@@ -75,9 +75,9 @@ def shared_prefixes(data: U8, offsets: I64, known: I64 | None = None) -> I64:
     return np.minimum(shared, most)
 
 
-def _same(one: U8, other: U8) -> I64:
+def _same(u8: U8, other: U8) -> I64:
     """Return the number of bytes that rows of `WINDOW` bytes have in common at their beginnings."""
-    differ = one.view("<u8") ^ other.view("<u8")
+    differ = u8.view("<u8") ^ other.view("<u8")
     unequal = differ != 0
     word = unequal.argmax(axis=1)
     first = differ[np.arange(word.size), word]
@@ -335,15 +335,15 @@ def _entries_end(block: bytes) -> int:
     return end
 
 
-def common_prefix(one: bytes, other: bytes) -> int:
+def common_prefix(item: bytes, other: bytes) -> int:
     """Return the number of bytes that both begin with."""
-    most = min(len(one), len(other))
-    if one[:most] == other[:most]:
+    most = min(len(item), len(other))
+    if item[:most] == other[:most]:
         return most
     low, high = 0, most
     while high - low > 1:
         middle = (low + high) // 2
-        if one[:middle] == other[:middle]:
+        if item[:middle] == other[:middle]:
             low = middle
         else:
             high = middle

@@ -75,7 +75,9 @@ def concatenated(batches: list[RecordColumns]) -> RecordColumns:
         return batches[0]
     if not batches:
         return EMPTY_COLUMNS
-    return RecordColumns(pa.concat_arrays([one.keys for one in batches]), pa.concat_arrays([b.values for b in batches]))
+    return RecordColumns(
+        pa.concat_arrays([batch.keys for batch in batches]), pa.concat_arrays([b.values for b in batches])
+    )
 
 
 def offsets_of(array: Any) -> I64:

@@ -132,9 +132,9 @@ class FieldKind:
     write: Callable[[int, Any], bytes]
 
 
-def _read_map(before: Mapping[str, str], one: WireField) -> dict[str, str]:
+def _read_map(before: Mapping[str, str], item: WireField) -> dict[str, str]:
     key = value = ""
-    for part in read_fields(one.bytes_value()):
+    for part in read_fields(item.bytes_value()):
         if part.number == 1:
             key = part.text_value()
         elif part.number == 2:
@@ -152,9 +152,9 @@ def _write_map(number: int, pairs: Mapping[str, str]) -> bytes:
     )
 
 
-def _read_numbers(before: Mapping[str, int], one: WireField) -> dict[str, int]:
+def _read_numbers(before: Mapping[str, int], item: WireField) -> dict[str, int]:
     key, value = "", 0
-    for part in read_fields(one.bytes_value()):
+    for part in read_fields(item.bytes_value()):
         if part.number == 1:
             key = part.text_value()
         elif part.number == 2:
@@ -171,9 +171,9 @@ def _write_numbers(number: int, pairs: Mapping[str, int]) -> bytes:
     )
 
 
-def _read_texts(before: list[str] | tuple[str, ...], one: WireField) -> list[str]:
+def _read_texts(before: list[str] | tuple[str, ...], item: WireField) -> list[str]:
     found = before if isinstance(before, list) else list(before)
-    found.append(one.text_value())
+    found.append(item.text_value())
     return found
 
 
@@ -181,11 +181,11 @@ def _write_texts(number: int, values: tuple[str, ...]) -> bytes:
     return b"".join(bytes_field(number, value.encode(), always=True) for value in values)
 
 
-TEXT: Final = FieldKind(lambda _, one: one.text_value(), lambda number, value: bytes_field(number, value.encode()))
-DATA: Final = FieldKind(lambda _, one: one.bytes_value(), bytes_field)
-SIGNED: Final = FieldKind(lambda _, one: one.signed_value(), number_field)
-UNSIGNED: Final = FieldKind(lambda _, one: one.number_value(), number_field)
-TRUTH: Final = FieldKind(lambda _, one: bool(one.number_value()), number_field)
+TEXT: Final = FieldKind(lambda _, item: item.text_value(), lambda number, value: bytes_field(number, value.encode()))
+DATA: Final = FieldKind(lambda _, item: item.bytes_value(), bytes_field)
+SIGNED: Final = FieldKind(lambda _, item: item.signed_value(), number_field)
+UNSIGNED: Final = FieldKind(lambda _, item: item.number_value(), number_field)
+TRUTH: Final = FieldKind(lambda _, item: bool(item.number_value()), number_field)
 TEXTS: Final = FieldKind(_read_texts, _write_texts)
 MAP: Final = FieldKind(_read_map, _write_map)
 NUMBERS: Final = FieldKind(_read_numbers, _write_numbers)
@@ -209,7 +209,7 @@ def _numbered(message: type[StagingMessage]) -> Mapping[int, Field[Any]]:
     """The fields of a message that are on the wire, by their numbers in order; found once."""
     found = _NUMBERED.get(message)
     if found is None:
-        known = {one.metadata["number"]: one for one in fields(message) if "number" in one.metadata}
+        known = {item.metadata["number"]: item for item in fields(message) if "number" in item.metadata}
         found = _NUMBERED[message] = dict(sorted(known.items()))
     return found
 
@@ -234,22 +234,23 @@ class StagingMessage:
         known = _numbered(cls)
         values: dict[str, Any] = {}
         unknown = []
-        for one in read_fields(data):
-            found = known.get(one.number)
+        for item in read_fields(data):
+            found = known.get(item.number)
             if found is None:
-                unknown.append(one.raw)
+                unknown.append(item.raw)
                 continue
             before = values.get(found.name, ())
             if before == () and found.metadata["kind"] in _MAPS:
                 before = {}
-            values[found.name] = found.metadata["kind"].read(before, one)
+            values[found.name] = found.metadata["kind"].read(before, item)
         values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         return cls(**values, unknown=b"".join(unknown))
 
     def encode(self) -> bytes:
         """Known fields by number, then the unknown ones; maps in the order they have. Defaults are not written."""
         parts = [
-            one.metadata["kind"].write(number, getattr(self, one.name)) for number, one in _numbered(type(self)).items()
+            item.metadata["kind"].write(number, getattr(self, item.name))
+            for number, item in _numbered(type(self)).items()
         ]
         return b"".join(parts) + self.unknown
 
@@ -263,13 +264,13 @@ class ProtoTimestamp(StagingMessage):
     nanos: int = field(default=0, metadata=wire_at(2, SIGNED))
 
 
-def _read_instant(before: Any, one: WireField) -> ProtoTimestamp:
+def _read_instant(before: Any, item: WireField) -> ProtoTimestamp:
     """Two fields of one message are one: what both say of each part, the later of it."""
     earlier = before.encode() if isinstance(before, ProtoTimestamp) else b""
     try:
-        return ProtoTimestamp._decode(earlier + one.bytes_value())
+        return ProtoTimestamp._decode(earlier + item.bytes_value())
     except WireError as error:
-        raise WireError(one.offset, f"field {one.number}: {error.reason}") from None
+        raise WireError(item.offset, f"field {item.number}: {error.reason}") from None
 
 
 INSTANT: Final = FieldKind(

@@ -228,12 +228,12 @@ def _gathered(batches: Iterable[RecordColumns]) -> Iterator[RecordColumns]:
 
 def write_metarange(ranges: Iterable[RangeInfo], sink: ByteSink) -> RangeInfo:
     """The metarange of these ranges, which are sorted by their keys. RangeRecordError when two of them overlap."""
-    ordered = sorted(ranges, key=lambda one: (one.max_key, one.min_key))
-    for one, other in pairwise(ordered):
-        if other.min_key <= one.max_key:
-            raise RangeRecordError(other.min_key, f"range {other.id} overlaps range {one.id}")
+    ordered = sorted(ranges, key=lambda item: (item.max_key, item.min_key))
+    for item, other in pairwise(ordered):
+        if other.min_key <= item.max_key:
+            raise RangeRecordError(other.min_key, f"range {other.id} overlaps range {item.id}")
     writer = RangeWriter(sink, TableKind.METARANGES)
-    writer.add(RecordColumns.of((one.max_key, frame_value(one.id.encode(), _data(one))) for one in ordered))
+    writer.add(RecordColumns.of((item.max_key, frame_value(item.id.encode(), _data(item))) for item in ordered))
     return writer.finish()
 
 

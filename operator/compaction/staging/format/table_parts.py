@@ -272,10 +272,10 @@ class IndexBuilder:
             return IndexSummary(write_block(block), 0, self._open.size + 5, 0)
         top = _Partition()
         partitions = [*self._full, self._open]
-        for one in partitions:
-            handle = write_block(one.encode())
-            top.add(one.last, handle.encode())
-        size = sum(one.size for one in partitions) + top.size + 5
+        for partition in partitions:
+            handle = write_block(partition.encode())
+            top.add(partition.last, handle.encode())
+        size = sum(partition.size for partition in partitions) + top.size + 5
         return IndexSummary(write_block(top.encode()), len(partitions), size, top.size)
 
 

@@ -117,7 +117,7 @@ class TableReader:
         self._tail = source.read(self._tail_begin, source.size - self._tail_begin)
         metaindex, index = decode_footer(self._tail, path=source.name, size=source.size)
         self._end = index.offset
-        meta = {one.key: one.value for one in self._small(metaindex, "metaindex")}
+        meta = {item.key: item.value for item in self._small(metaindex, "metaindex")}
         if RANGE_DELETIONS_NAME in meta and not ignore_range_deletions:
             raise UnsupportedRangeError(source.name, metaindex.offset, "it has deletions of ranges of keys")
         self.properties: Final = self._properties(meta, metaindex)
@@ -156,7 +156,7 @@ class TableReader:
         if handle is None:
             return None
         if handle.size <= SIFTED_BYTES:
-            found = next((one for one in self._small(handle, "block") if one.key[:-TRAILER_BYTES] == key), None)
+            found = next((item for item in self._small(handle, "block") if item.key[:-TRAILER_BYTES] == key), None)
             if found is None or found.key.endswith(TRAILER):
                 return found.value if found else None
         # A large block, or an entry that is no record: which is an error.
@@ -176,14 +176,14 @@ class TableReader:
         if handle.size > SIFTED_BYTES:
             entries = next(self._partitions(key))
             return _handle_at(entries, 0) if len(entries) else None
-        found = next((one for one in self._small(handle, "index") if one.key[:-TRAILER_BYTES] >= key), None)
+        found = next((item for item in self._small(handle, "index") if item.key[:-TRAILER_BYTES] >= key), None)
         return self._handle(found.value, handle) if found else None
 
     def _properties(self, meta: dict[bytes, bytes], metaindex: BlockHandle) -> TableProperties:
         if PROPERTIES_NAME not in meta:
             raise CorruptRangeError(self._source.name, metaindex.offset, "it has no properties")
         handle = self._handle(meta[PROPERTIES_NAME], metaindex)
-        entries = {one.key: one.value for one in self._small(handle, "properties")}
+        entries = {item.key: item.value for item in self._small(handle, "properties")}
         return decode_properties(entries, path=self._source.name, offset=handle.offset)
 
     def _handle(self, value: bytes, where: BlockHandle) -> BlockHandle:
@@ -259,9 +259,9 @@ class TableReader:
         """The same, several partitions together where they are small, and up to the block that `stop` is in."""
         held: list[IndexColumns] = []
         size = 0
-        for one in self._partitions(start):
-            last = stop is not None and len(one) and one.lasts[-1].as_py() >= stop
-            taken = one.slice(0, _first_at(one.lasts, stop) + 1) if last and stop is not None else one
+        for partition in self._partitions(start):
+            last = stop is not None and len(partition) and partition.lasts[-1].as_py() >= stop
+            taken = partition.slice(0, _first_at(partition.lasts, stop) + 1) if last and stop is not None else partition
             held.append(taken)
             size += int(taken.places.sizes.sum())
             if size >= batch_bytes or last:
@@ -355,10 +355,12 @@ def _place(handle: BlockHandle) -> BlockPlaces:
 def _concatenated(parts: list[IndexColumns]) -> IndexColumns:
     if len(parts) == 1:
         return parts[0]
-    places = [one.places for one in parts]
+    places = [part.places for part in parts]
     return IndexColumns(
-        pa.concat_arrays([one.lasts for one in parts]),
-        BlockPlaces(np.concatenate([one.offsets for one in places]), np.concatenate([one.sizes for one in places])),
+        pa.concat_arrays([part.lasts for part in parts]),
+        BlockPlaces(
+            np.concatenate([place.offsets for place in places]), np.concatenate([place.sizes for place in places])
+        ),
     )
 
 

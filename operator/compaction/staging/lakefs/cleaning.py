@@ -119,9 +119,9 @@ def drop_due(live: LiveRepository) -> Dropped:
             continue
         kept = {
             token
-            for one in every
-            if one.entry.fresh != row.entry.fresh and not _is_due(live, one.entry)
-            for token in (one.entry.fresh, *one.entry.old)
+            for item in every
+            if item.entry.fresh != row.entry.fresh and not _is_due(live, item.entry)
+            for token in (item.entry.fresh, *item.entry.old)
         }
         used = _used(live, row)
         if used:

@@ -220,16 +220,16 @@ class LiveAdapter:
         _ = live.ranges  # a namespace that a worker could not open either is said now, not by its attempts
         found = self._sensor.scan(live, noted=request.recover)
         scan, now = found.scan, self._wall()
-        records = {target_name(live.name, one.name): one.record for one in scan.branches}
+        records = {target_name(live.name, branch.name): branch.record for branch in scan.branches}
         offered = [
             candidate_of(debt, debt.work, self._spec, sensed_at=request.asked, now=now)
             for debt in scan.branches
             if debt.work is not None and debt.name not in found.rests
         ]
-        ready = [one for one in offered if not request.quarantined.get(one.target)]
+        ready = [item for item in offered if not request.quarantined.get(item.target)]
         stopped = stopped_because(live.kv)
         aside = StagingReason.MERGING_STOPPED if stopped else StagingReason.DRY_RUN if self._lakefs.dry_run else None
-        kept = left_out(aside, [(branch_of_target(one.target), None) for one in ready]) if aside else ()
+        kept = left_out(aside, [(branch_of_target(item.target), None) for item in ready]) if aside else ()
         reading = ScanResult(
             number=request.number,
             generation=request.generation,
@@ -255,12 +255,12 @@ class LiveAdapter:
             reading,
             None if due is None else max(0.0, due),
             overdue=max(0.0, -due) if due is not None else 0.0,
-            look_in=min((one for one in wakes if one > 0), default=None),
+            look_in=min((wake for wake in wakes if wake > 0), default=None),
         )
 
     def _outdated(self, live: LiveRepository, found: LiveScan, jobs: Mapping[str, HeldJob]) -> frozenset[str]:
         """Jobs whose tokens are no more the oldest of their branch, unless they have merged them."""
-        records = {one.name: one.record for one in found.scan.branches}
+        records = {branch.name: branch.record for branch in found.scan.branches}
         outdated = set()
         for name, job in jobs.items():
             branch = branch_of_target(job.target)
@@ -343,5 +343,5 @@ def _open(wanted: StagingConnection) -> SqlKeyValueStore:
 
 
 def _active(found: LiveScan) -> tuple[LeftOut, ...]:
-    waiting = [one.name for one in found.scan.branches if one.work is not None and one.name in found.rests]
+    waiting = [branch.name for branch in found.scan.branches if branch.work is not None and branch.name in found.rests]
     return left_out(StagingReason.BRANCH_ACTIVE, [(name, found.rests[name]) for name in waiting])

@@ -47,16 +47,16 @@ class TokenScan:
 
     def merged(self) -> Iterator[RecordColumns]:
         """The rows in the order of their keys, of equal keys the newest. Raises CorruptMessageError, DatabaseError."""
-        streams = (self._rows(*one) for one in zip(self._tokens, self._contents, strict=True))
+        streams = (self._rows(*item) for item in zip(self._tokens, self._contents, strict=True))
         yield from layered(list(streams))
 
     @property
     def rows(self) -> int:
-        return sum(one.records for one in self._contents)
+        return sum(content.records for content in self._contents)
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
-        return tuple(one.text() for one in self._contents)
+        return tuple(content.text() for content in self._contents)
 
     def _rows(self, token: str, content: ContentFingerprint) -> Iterator[RecordColumns]:
         for page in self._live.kv.scan(token):
@@ -77,7 +77,7 @@ def kept_rows(ranges: RangeStorage, tree: str, merged: Iterable[RecordColumns]) 
         deleted = tombstones(changes)
         kept = np.ones(len(batch), dtype=np.bool_)
         if deleted.any():
-            found = [one.keys for one in diff_changes(ranges, tree, [rows_where(changes, deleted)])]
+            found = [change.keys for change in diff_changes(ranges, tree, [rows_where(changes, deleted)])]
             present = pa.chunked_array(found, type=batch.keys.type)
             kept = ~deleted | pc.is_in(batch.keys, value_set=present).to_numpy(zero_copy_only=False)
         rows = rows_where(batch, kept) if kept.any() else batch.slice(0, 0)
@@ -99,8 +99,8 @@ def shown(ranges: RangeStorage, tree: str, merged: Iterable[RecordColumns]) -> s
                 values.add(rows_where(batch, live))
             yield found
 
-    for one in diff_changes(ranges, tree, changes()):
-        differences.add(one.changes)
+    for change in diff_changes(ranges, tree, changes()):
+        differences.add(change.changes)
     return f"{values.text()}/{differences.text()}"
 
 

@@ -79,7 +79,7 @@ def read_branch_row(raw: bytes, *, name: str, repository: str) -> BranchRow:
     """Raises CorruptMessageError, and LiveStoreRefusedError for a row that no server of a known version writes."""
     where = f"branch {name} of repository {repository}"
     data = BranchData.decode(raw, name=where)
-    counts = Counter(one.number for one in read_fields(raw))
+    counts = Counter(field.number for field in read_fields(raw))
     strange = sorted(counts.keys() - _KNOWN)
     if strange:
         reason = (
@@ -103,16 +103,16 @@ def _edited(raw: bytes, sealed: Sequence[str], staging: str | None) -> bytes:
     """The fields in their order; the sealed tokens where the first of them was, else behind the staging token."""
     fields = list(read_fields(raw))
     written = b"".join(bytes_field(_SEALED, token.encode(), always=True) for token in sealed)
-    place = next((number for number, one in enumerate(fields) if one.number == _SEALED), None)
+    place = next((number for number, item in enumerate(fields) if item.number == _SEALED), None)
     parts = []
-    for number, one in enumerate(fields):
+    for number, item in enumerate(fields):
         if number == place:
             parts.append(written)
-        if one.number == _STAGING and staging is not None:
+        if item.number == _STAGING and staging is not None:
             parts.append(bytes_field(_STAGING, staging.encode()))
-        elif one.number != _SEALED:
-            parts.append(one.raw)
-        if place is None and one.number == _STAGING:
+        elif item.number != _SEALED:
+            parts.append(item.raw)
+        if place is None and item.number == _STAGING:
             parts.append(written)
     return b"".join(parts)
 

@@ -51,9 +51,9 @@ class Commits:
             creation_date=ProtoTimestamp(int(now), int(now % 1 * 1e9)),
             meta_range_id=metarange_id,
             metadata=dict(sorted(metadata.items())),
-            parents=tuple(one.id for one in parents),
+            parents=tuple(parent.id for parent in parents),
             version=VERSION,
-            generation=1 + max((one.generation for one in parents), default=0),
+            generation=1 + max((parent.generation for parent in parents), default=0),
         )
         commit = replace(bare, id=commit_id(bare))
         try:
@@ -105,9 +105,9 @@ class Commits:
                     found = self.get(parent)
                     heapq.heappush(waiting, (-found.generation, found.id, found))
 
-    def merge_base(self, one: str, other: str) -> CommitData:
+    def merge_base(self, text: str, other: str) -> CommitData:
         """The youngest commit that both come from. Raises UnknownRefError when they have none in common."""
-        sides = {one: 1} if one != other else {one: 3}
+        sides = {text: 1} if text != other else {text: 3}
         sides.setdefault(other, 2)
         waiting = [(-found.generation, found.id, found) for found in map(self.get, sides)]
         heapq.heapify(waiting)
@@ -122,7 +122,7 @@ class Commits:
                     found = self.get(parent)
                     heapq.heappush(waiting, (-found.generation, found.id, found))
                 sides[parent] = sides.get(parent, 0) | side
-        raise UnknownRefError("common ancestor", f"{one[:16]}, {other[:16]}")
+        raise UnknownRefError("common ancestor", f"{text[:16]}, {other[:16]}")
 
     def tag(self, name: str, identifier: str) -> None:
         """Raises StagingNameError, RefExistsError, UnknownRefError: there is no such commit."""

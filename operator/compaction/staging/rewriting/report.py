@@ -180,5 +180,5 @@ def failed(failure: RewriteFailure, *, token: int) -> JobReport:
 
 def _together(fingerprints: Sequence[str]) -> str:
     """One fingerprint of those of all parts, in order: the sum of their records, and a hash of their hashes."""
-    records = sum(int(one.partition(":")[0]) for one in fingerprints)
+    records = sum(int(fingerprint.partition(":")[0]) for fingerprint in fingerprints)
     return f"{records}:{hashlib.sha256(' '.join(fingerprints).encode()).hexdigest()[:32]}"

@@ -180,7 +180,7 @@ class TreeWriter:
             planned = list(
                 plan_parts(self.area.ranges.ranges(base), changes, self.area.ranges.rule, part_bytes=self.part_bytes)
             )
-            parts = [one for one in planned if isinstance(one, Part)]
+            parts = [item for item in planned if isinstance(item, Part)]
             self.lease.set_progress(PLANNING_SHARE)
             done = self._run(work, base, spool, parts)
             return self._assembled(work, planned, done, spool)
@@ -232,9 +232,9 @@ class TreeWriter:
         counts = ChangeCounts()
         # `planned` has ranges that are reused between its parts; the parts are in the order of `done`.
         results = iter(done)
-        for one in planned:
-            if isinstance(one, RangeInfo):
-                every.append(one)
+        for item in planned:
+            if isinstance(item, RangeInfo):
+                every.append(item)
                 continue
             result = next(results).result
             assert result is not None, "parts with errors end the job"
@@ -245,17 +245,17 @@ class TreeWriter:
         found = self._read_back(tree, every)
         if found != tree:
             raise RewriteProofError(f"{work.repository}/{work.branch}", tree, found)
-        read = spool.nbytes + sum(one.nbytes for one in planned if isinstance(one, Part))
+        read = spool.nbytes + sum(item.nbytes for item in planned if isinstance(item, Part))
         return WrittenTree(
             tree=tree,
             counts=counts,
             changes=spool.changes,
             tombstones=spool.tombstones,
             written=tuple(written),
-            touched=len({info.id for one in planned if isinstance(one, Part) for info in one.ranges}),
+            touched=len({info.id for item in planned if isinstance(item, Part) for info in item.ranges}),
             reused=len(every) - len(written),
-            shown=tuple(one.shown for one in done),
-            contents=tuple(one.content for one in done),
+            shown=tuple(item.shown for item in done),
+            contents=tuple(item.content for item in done),
             staged_bytes=spool.nbytes,
             bytes_read=read,
         )

@@ -230,7 +230,7 @@ def listing(area: Area, reference: str, query: ObjectsQuery) -> ListedAnswer:
         delimiter=query.delimiter.encode(),
         amount=query.amount,
     )
-    objects, cut = _bounded(page.entries, _listed, lambda one: len(one.key) + len(one.value or b""))
+    objects, cut = _bounded(page.entries, _listed, lambda item: len(item.key) + len(item.value or b""))
     return ListedAnswer(objects=objects, more=page.more or cut)
 
 
@@ -255,25 +255,25 @@ def _bounded(
     """Entries until they are too large together, and whether some were left out."""
     found: list[One] = []
     total = 0
-    for one in entries:
-        total += size(one)
+    for entry in entries:
+        total += size(entry)
         if found and total > PAGE_BYTES:
             return tuple(found), True
-        found.append(shown(one))
+        found.append(shown(entry))
     return tuple(found), False
 
 
-def _listed(one: Listed) -> ListedObject:
-    key = text_or_base64("key", one.key)
-    if one.value is None:
+def _listed(listed: Listed) -> ListedObject:
+    key = text_or_base64("key", listed.key)
+    if listed.value is None:
         return ListedObject(**key, common_prefix=True)
-    return ListedObject(**key, **listed_value(one.value))
+    return ListedObject(**key, **listed_value(listed.value))
 
 
-def _difference(one: RecordDifference) -> ObjectDifference:
+def _difference(difference: RecordDifference) -> ObjectDifference:
     return ObjectDifference(
-        **text_or_base64("key", one.key),
-        kind=DifferenceKind[one.kind.name],
-        before=identity_text(one.left),
-        after=identity_text(one.right),
+        **text_or_base64("key", difference.key),
+        kind=DifferenceKind[difference.kind.name],
+        before=identity_text(difference.left),
+        after=identity_text(difference.right),
     )

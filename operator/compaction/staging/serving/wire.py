@@ -174,7 +174,7 @@ class ObjectValue(Wire):
 
     @model_validator(mode="after")
     def _one_value(self) -> Self:
-        if sum(one is not None for one in (self.entry, self.value, self.value_base64)) != 1:
+        if sum(item is not None for item in (self.entry, self.value, self.value_base64)) != 1:
             raise ValueError("give one of entry, value and valueBase64")
         if self.entry is not None and self.identity is not None:
             raise ValueError("the identity of an entry is computed: leave identity out")
@@ -268,7 +268,7 @@ class ResetRequest(Wire):
     @model_validator(mode="after")
     def _one_target(self) -> Self:
         targets = (self.key, self.key_base64, self.prefix, self.prefix_base64, self.all or None)
-        if sum(one is not None for one in targets) != 1:
+        if sum(target is not None for target in targets) != 1:
             raise ValueError("give one of key, keyBase64, prefix, prefixBase64 and all: true")
         return self
 

@@ -167,10 +167,12 @@ class _Places:
         identity = _field(data, _IDENTITY, key[1], ends)
         entry = _field(data, _DATA, identity[1], ends)
         usual = entry[1] == ends
-        for one in (key, identity, entry):
-            usual &= one[1] - one[0] <= MAX_PART_BYTES
+        for item in (key, identity, entry):
+            usual &= item[1] - item[0] <= MAX_PART_BYTES
         # The parts of all rows are cut out together, so those that are not meant must be in order too.
-        spans = ((np.where(usual, one[0], begins), np.where(usual, one[1], begins)) for one in (key, identity, entry))
+        spans = (
+            (np.where(usual, item[0], begins), np.where(usual, item[1], begins)) for item in (key, identity, entry)
+        )
         return cls(data, usual, *spans)
 
 

@@ -119,7 +119,7 @@ def aligned(*arrays: Any) -> Aligned:
     return Aligned(tuple(rows))
 
 
-def same_identities(one: RecordColumns, one_rows: I64, other: RecordColumns, other_rows: I64) -> Mask:
+def same_identities(columns: RecordColumns, one_rows: I64, other: RecordColumns, other_rows: I64) -> Mask:
     """Return whether the values in these rows, pair by pair, have the same identity; false where one of them is
     `ABSENT`.
     """
@@ -127,7 +127,7 @@ def same_identities(one: RecordColumns, one_rows: I64, other: RecordColumns, oth
     both = np.flatnonzero((one_rows != ABSENT) & (other_rows != ABSENT))
     if not both.size:
         return same
-    left, right = taken(one, one_rows[both]), taken(other, other_rows[both])
+    left, right = taken(columns, one_rows[both]), taken(other, other_rows[both])
     alike = _flags(pc.equal(left.values, right.values))
     if not alike.all():
         left, right = rows_where(left, ~alike), rows_where(right, ~alike)

@@ -169,7 +169,7 @@ def overlapping(*lists: Iterable[RangeInfo]) -> Iterator[tuple[tuple[RangeInfo, 
 
     A range that overlaps no other is a group of its own.
     """
-    sources = [iter(one) for one in lists]
+    sources = [iter(item) for item in lists]
     heads = [next(source, None) for source in sources]
     while any(head is not None for head in heads):
         groups: list[list[RangeInfo]] = [[] for _ in heads]

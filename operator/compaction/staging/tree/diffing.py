@@ -85,7 +85,7 @@ def diff(storage: RangeStorage, left_id: str, right_id: str, start: bytes = b"")
     if left_id == right_id:
         return
     for left, right in overlapping(storage.ranges(left_id, start), storage.ranges(right_id, start)):
-        if [one.id for one in left] == [one.id for one in right]:
+        if [item.id for item in left] == [item.id for item in right]:
             continue
         pieces = together(
             EMPTY_COLUMNS, records_of(storage, left, left_id, start), records_of(storage, right, right_id, start)
@@ -119,17 +119,17 @@ def union_diffs(
     first: Iterable[DiffColumns], second: Iterable[DiffColumns], *, hiding: Iterable[RecordColumns] = ()
 ) -> Iterator[DiffColumns]:
     """Two diffs as one: of each key the row of `first`, else of `second`, unless `hiding` has the key."""
-    marked = (DiffColumns(one.keys, np.zeros(len(one), dtype=np.uint8), one.keys, one.keys) for one in hiding)
-    for one, other, hidden in together(NO_DIFFS, first, second, marked):
-        both = aligned(one.keys, other.keys, hidden.keys)
+    marked = (DiffColumns(item.keys, np.zeros(len(item), dtype=np.uint8), item.keys, item.keys) for item in hiding)
+    for item, other, hidden in together(NO_DIFFS, first, second, marked):
+        both = aligned(item.keys, other.keys, hidden.keys)
         rows = np.where(both.has(0), both.rows[0], ABSENT)
         free = ~both.has(0) & both.has(1) & ~both.has(2)
-        rows = np.where(free, both.rows[1] + len(one), rows)
+        rows = np.where(free, both.rows[1] + len(item), rows)
         every = DiffColumns(
-            pa.concat_arrays([one.keys, other.keys]),
-            np.concatenate([one.kinds, other.kinds]),
-            pa.concat_arrays([one.left, other.left]),
-            pa.concat_arrays([one.right, other.right]),
+            pa.concat_arrays([item.keys, other.keys]),
+            np.concatenate([item.kinds, other.kinds]),
+            pa.concat_arrays([item.left, other.left]),
+            pa.concat_arrays([item.right, other.right]),
         )
         found = every.take(rows[rows != ABSENT])
         if len(found):
@@ -255,7 +255,7 @@ def _items(
     base = _Window(storage.ranges(trees.base))
     for source, destination in overlapping(storage.ranges(trees.source), storage.ranges(trees.destination)):
         both = source + destination
-        first, last = min(one.min_key for one in both), max(one.max_key for one in both)
+        first, last = min(item.min_key for item in both), max(item.max_key for item in both)
         before = base.between(first, last)
         decided = _whole(before, source, destination)
         if decided is not None:
@@ -272,7 +272,7 @@ def _items(
 
 def _whole(base: Ranges, source: Ranges, destination: Ranges) -> Ranges | None:
     """The ranges that a merge has where one side left them as they were, or both made the same of them."""
-    before, ours, theirs = ([one.id for one in ranges] for ranges in (base, source, destination))
+    before, ours, theirs = ([item.id for item in ranges] for ranges in (base, source, destination))
     if ours in (theirs, before):
         return destination
     if theirs == before:
@@ -319,11 +319,11 @@ class _Window:
 
     def between(self, first: bytes, last: bytes) -> Ranges:
         """Those that may have keys from `first` to `last`; what lies before `first` is behind."""
-        self._held = [one for one in self._held if one.max_key >= first]
+        self._held = [item for item in self._held if item.max_key >= first]
         while not self._held or self._held[-1].min_key <= last:
             info = next(self._ranges, None)
             if info is None:
                 break
             if info.max_key >= first:
                 self._held.append(info)
-        return tuple(one for one in self._held if one.min_key <= last)
+        return tuple(item for item in self._held if item.min_key <= last)

@@ -291,11 +291,11 @@ class _RangeList:
     @classmethod
     def of(cls, ranges: Iterable[RangeInfo]) -> _RangeList:
         every = tuple(ranges)
-        return cls(every, tuple(one.max_key for one in every))
+        return cls(every, tuple(item.max_key for item in every))
 
     @property
     def nbytes(self) -> int:
-        return sum(_INFO_BYTES + len(one.min_key) + len(one.max_key) for one in self.ranges)
+        return sum(_INFO_BYTES + len(item.min_key) + len(item.max_key) for item in self.ranges)
 
     def after(self, start: bytes) -> Iterator[RangeInfo]:
         for number in range(bisect_left(self.lasts, start), len(self.ranges)):

@@ -119,7 +119,7 @@ def merge(
     else:
         if items:
             print_table(items, _MERGED)
-        merged = sum(one["end"] == MergeEnd.MERGED.name.lower() for one in items)
+        merged = sum(item["end"] == MergeEnd.MERGED.name.lower() for item in items)
         click.echo(f"{plural(merged, 'branch', 'branches')} of {len(items) + len(problems)} merged")
     _end(context, problems)
 
@@ -182,53 +182,53 @@ def _progress(branches: int, settings: TokenMergeSettings) -> Iterator[Callable[
         yield of
 
 
-def plan_object(one: MergePlan) -> dict[str, Any]:
+def plan_object(item: MergePlan) -> dict[str, Any]:
     """A plan as `-o json` has it."""
     return {
-        "repository": one.repository,
-        "branch": one.branch,
-        "commit": one.commit_id,
-        "tokens": len(one.tokens),
-        "rowsBefore": one.rows_before,
-        "rowsAfter": one.rows_after,
-        "hiddenRows": one.hidden_rows,
-        "tombstones": one.tombstones,
-        "idleTombstones": one.idle_tombstones,
-        "rowBytesBefore": one.row_bytes_before,
-        "rowBytesAfter": one.row_bytes_after,
-        "statementsBefore": one.statements_before,
-        "statementsAfter": one.statements_after,
-        "whyNot": one.reason,
+        "repository": item.repository,
+        "branch": item.branch,
+        "commit": item.commit_id,
+        "tokens": len(item.tokens),
+        "rowsBefore": item.rows_before,
+        "rowsAfter": item.rows_after,
+        "hiddenRows": item.hidden_rows,
+        "tombstones": item.tombstones,
+        "idleTombstones": item.idle_tombstones,
+        "rowBytesBefore": item.row_bytes_before,
+        "rowBytesAfter": item.row_bytes_after,
+        "statementsBefore": item.statements_before,
+        "statementsAfter": item.statements_after,
+        "whyNot": item.reason,
     }
 
 
-def outcome_object(one: TokenMergeOutcome) -> dict[str, Any]:
+def outcome_object(outcome: TokenMergeOutcome) -> dict[str, Any]:
     """A merge at its end as `-o json` has it."""
     return {
-        "branch": one.branch,
-        "end": one.end.name.lower(),
-        "reason": one.reason,
-        "fresh": one.fresh,
-        "tokens": len(one.tokens),
-        "rowsBefore": one.rows_before,
-        "rowsAfter": one.rows_after,
-        "idleTombstones": one.idle_tombstones,
-        "rowBytesBefore": one.row_bytes_before,
-        "rowBytesAfter": one.row_bytes_after,
-        "seconds": one.seconds,
+        "branch": outcome.branch,
+        "end": outcome.end.name.lower(),
+        "reason": outcome.reason,
+        "fresh": outcome.fresh,
+        "tokens": len(outcome.tokens),
+        "rowsBefore": outcome.rows_before,
+        "rowsAfter": outcome.rows_after,
+        "idleTombstones": outcome.idle_tombstones,
+        "rowBytesBefore": outcome.row_bytes_before,
+        "rowBytesAfter": outcome.row_bytes_after,
+        "seconds": outcome.seconds,
     }
 
 
 def _report_plans(
     context: click.Context, items: list[dict[str, Any]], problems: list[str], output: OutputFormat
 ) -> None:
-    due = [one for one in items if not one["whyNot"]]
+    due = [item for item in items if not item["whyNot"]]
     if output is not OutputFormat.TABLE:
         emit({"dryRun": True, "items": items, "problems": problems}, output)
     else:
         if items:
             print_table(items, _PLANNED)
-        rows = sum(one["rowsBefore"] - one["rowsAfter"] for one in due)
+        rows = sum(item["rowsBefore"] - item["rowsAfter"] for item in due)
         text = f"{plural(len(due), 'branch', 'branches')} would be merged, {plural(rows, 'row')} fewer"
         click.echo(f"{text}; nothing was changed (`merge --apply` does it)")
     _end(context, problems)
@@ -268,16 +268,16 @@ def undo_check(context: click.Context, /, *, branches: tuple[str, ...], place: L
         every = branches or tuple(name for name, _ in live.branch_rows())
         items: list[dict[str, Any]] = [
             {
-                "branch": one.branch,
-                "fresh": one.fresh,
-                "tokens": len(one.tokens),
-                "oldTokens": list(one.tokens),
-                "dueIn": one.due,
-                "possible": one.possible,
-                "problems": list(one.problems),
+                "branch": item.branch,
+                "fresh": item.fresh,
+                "tokens": len(item.tokens),
+                "oldTokens": list(item.tokens),
+                "dueIn": item.due,
+                "possible": item.possible,
+                "problems": list(item.problems),
             }
             for name in every
-            for one in check_undo(live, name)
+            for item in check_undo(live, name)
         ]
     if output is not OutputFormat.TABLE:
         emit({"repository": place.repository, "items": items}, output)
@@ -285,7 +285,7 @@ def undo_check(context: click.Context, /, *, branches: tuple[str, ...], place: L
         print_table(items, _CHECKED)
     else:
         click.echo("no merge has old tokens: nothing could be undone")
-    if not all(one["possible"] for one in items):
+    if not all(item["possible"] for item in items):
         context.exit(EXIT_DATA_ERROR)
 
 

@@ -92,32 +92,32 @@ def _branches(
 ) -> Iterator[dict[str, Any]]:
     for name in [wanted] if wanted is not None else list(live_repositories(kv)):
         try:
-            for one in inspect_branches(place.repo(kv, name), limit=limit, settings=settings):
-                if one.problem:
-                    problems.append(one.problem)
-                yield branch_object(name, one)
+            for branch in inspect_branches(place.repo(kv, name), limit=limit, settings=settings):
+                if branch.problem:
+                    problems.append(branch.problem)
+                yield branch_object(name, branch)
         except StagingStoreError as error:
             problems.append(str(error))
 
 
-def branch_object(repository: str, one: BranchInspection) -> dict[str, Any]:
+def branch_object(repository: str, inspection: BranchInspection) -> dict[str, Any]:
     """A branch as `-o json` has it."""
-    sealed = one.sealed
+    sealed = inspection.sealed
     return {
         "repository": repository,
-        "branch": one.branch,
-        "commit": one.commit_id,
-        "hidden": one.hidden,
+        "branch": inspection.branch,
+        "commit": inspection.commit_id,
+        "hidden": inspection.hidden,
         "sealedTokens": len(sealed),
         "sealedRows": sum(token.rows for token in sealed),
         "tombstones": sum(token.tombstones for token in sealed),
-        "stagingRows": 0 if one.staging is None else one.staging.rows,
-        "more": any(token.more for token in (*sealed, *([one.staging] if one.staging else []))),
-        "rowBytes": one.row_bytes,
-        "statements": one.statements_per_get if not one.problem else None,
-        "unchangedSeconds": one.unchanged_seconds,
-        "whyNot": one.problem or one.reason,
-        "staging": None if one.staging is None else _token(one.staging),
+        "stagingRows": 0 if inspection.staging is None else inspection.staging.rows,
+        "more": any(token.more for token in (*sealed, *([inspection.staging] if inspection.staging else []))),
+        "rowBytes": inspection.row_bytes,
+        "statements": inspection.statements_per_get if not inspection.problem else None,
+        "unchangedSeconds": inspection.unchanged_seconds,
+        "whyNot": inspection.problem or inspection.reason,
+        "staging": None if inspection.staging is None else _token(inspection.staging),
         "sealed": [_token(token) for token in sealed],
     }
 
@@ -127,20 +127,20 @@ def _token(token: TokenInspection) -> dict[str, Any]:
 
 
 def _show(items: list[dict[str, Any]], *, wide: bool) -> None:
-    print_table([one | _counted(one) for one in items], _COLUMNS)
+    print_table([item | _counted(item) for item in items], _COLUMNS)
     if wide:
         rows = [
-            {"branch": f"{one['repository']}/{one['branch']}", "kind": kind} | token | _counted(token, ("rows",))
-            for one in items
-            for kind, token in [("staging", one["staging"]), *(("sealed", token) for token in one["sealed"])]
+            {"branch": f"{item['repository']}/{item['branch']}", "kind": kind} | token | _counted(token, ("rows",))
+            for item in items
+            for kind, token in [("staging", item["staging"]), *(("sealed", token) for token in item["sealed"])]
             if token is not None
         ]
         click.echo()
         print_table(rows, _TOKEN_COLUMNS)
-    tokens = sum(one["sealedTokens"] for one in items)
+    tokens = sum(item["sealedTokens"] for item in items)
     click.echo(f"{plural(len(items), 'branch', 'branches')} with {plural(tokens, 'sealed token')}")
 
 
-def _counted(one: dict[str, Any], keys: tuple[str, ...] = ("sealedRows", "stagingRows")) -> dict[str, str]:
+def _counted(item: dict[str, Any], keys: tuple[str, ...] = ("sealedRows", "stagingRows")) -> dict[str, str]:
     """Counts that are lower bounds have a `+`."""
-    return {key: f"{one[key]}+" if one["more"] else str(one[key]) for key in keys}
+    return {key: f"{item[key]}+" if item["more"] else str(item[key]) for key in keys}

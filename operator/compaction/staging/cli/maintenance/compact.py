@@ -67,7 +67,7 @@ def compact_branch(area: Area, name: str, *, take_over: bool = False) -> Compact
         undo.callback(_retire, area, name, job)
         claim(area, work, job=job, token=TOKEN)
         rewritten = rewrite(area, work)
-        written = (rewritten.tree, *(one.id for one in rewritten.applied.written))
+        written = (rewritten.tree, *(item.id for item in rewritten.applied.written))
         swap_base(area, work, rewritten.tree, job=job, token=TOKEN, written=written)
         undo.pop_all()
     return CompactedBranch(job, work, rewritten)
@@ -107,7 +107,7 @@ def compact(*, branch: str, take_over: bool, place: StagingPlace, output: Output
         click.echo(
             f"branch {branch}: {plural(len(done.work.tokens), 'token')} compacted: {counts.added} added, "
             f"{counts.changed} changed, {counts.removed} removed; {plural(len(applied.written), 'range')} written "
-            f"({format_bytes(sum(one.estimated_size for one in applied.written))}), {applied.reused} reused"
+            f"({format_bytes(sum(item.estimated_size for item in applied.written))}), {applied.reused} reused"
         )
 
 
@@ -123,7 +123,7 @@ def compacted_object(done: CompactedBranch) -> dict[str, Any]:
         "removed": applied.counts.removed,
         "rangesWritten": len(applied.written),
         "rangesReused": applied.reused,
-        "bytesWritten": sum(one.estimated_size for one in applied.written),
+        "bytesWritten": sum(item.estimated_size for item in applied.written),
         "fingerprint": done.rewritten.fingerprint_after,
     }
 
@@ -238,22 +238,22 @@ def _found(area: Area, grace: float) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [
         {
             "kind": "token",
-            "name": one.token,
+            "name": token.token,
             "bytes": None,
-            "seconds": one.seconds,
-            "due": one.seconds is not None and one.seconds >= grace,
+            "seconds": token.seconds,
+            "due": token.seconds is not None and token.seconds >= grace,
         }
-        for one in unused_tokens(area)
+        for token in unused_tokens(area)
     ]
     rows += [
         {
             "kind": "object",
-            "name": one.id,
-            "bytes": one.bytes,
-            "seconds": one.seconds,
-            "due": one.seconds > grace and not one.claimed,
+            "name": item.id,
+            "bytes": item.bytes,
+            "seconds": item.seconds,
+            "due": item.seconds > grace and not item.claimed,
         }
-        for one in unreached_objects(area)
+        for item in unreached_objects(area)
     ]
     return rows
 

@@ -124,7 +124,7 @@ def touched_by(area: Area, work: BranchWork) -> TouchedRanges:
     touched: dict[str, int] = {}
     for item in plan_parts(ranges, counted(staged_changes(area, work)), area.ranges.rule):
         if not isinstance(item, RangeInfo):
-            touched |= {one.id: one.estimated_size for one in item.ranges}
+            touched |= {each.id: each.estimated_size for each in item.ranges}
     return TouchedRanges(changes, deleted, len(ranges), len(touched), sum(touched.values()))
 
 
@@ -209,13 +209,13 @@ def _branch(area: Area, debt: BranchDebt) -> dict[str, Any]:
 def _tokens(area: Area, debt: BranchDebt) -> list[dict[str, Any]]:
     return [
         {
-            "token": one.token,
-            "state": "staging" if one.token == debt.record.staging_token else "sealed",
-            "writes": one.counts.writes,
-            "tombstones": one.counts.tombstones,
-            "bytes": one.counts.nbytes,
+            "token": count.token,
+            "state": "staging" if count.token == debt.record.staging_token else "sealed",
+            "writes": count.counts.writes,
+            "tombstones": count.counts.tombstones,
+            "bytes": count.counts.nbytes,
         }
-        for one in token_counts(area, debt.record.tokens)
+        for count in token_counts(area, debt.record.tokens)
     ]
 
 
