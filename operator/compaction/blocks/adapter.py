@@ -58,7 +58,7 @@ FIRST_ORPHANS: Final = 900.0
 
 @dataclass(slots=True)
 class CleanupResult:
-    """What one run did. `failures`: what was not cleaned (a path, or the store), and why."""
+    """The result of one cleanup run. `failures`: what was not cleaned (a path, or the store), and why."""
 
     deleted: int = 0
     bytes: int = 0
@@ -84,7 +84,7 @@ class BlockCleaner:
         self._orphans_due = clock() + FIRST_ORPHANS
 
     def upcoming(self, store: BlockStore) -> UpcomingClean:
-        """When something is due, and what is late. Raises DatabaseError."""
+        """Return the time at which something is due, and the delay of what is late. Raises DatabaseError."""
         now = self._clock()
         moments = [self._orphans_due - now]
         if self._keeps_for_a_time:
@@ -108,6 +108,7 @@ class BlockCleaner:
         try:
             wait = self.upcoming(store).next_in
         except (BlockStoreError, StorageError) as error:
+            # Only the index knows when something is due: without an answer the cleaner returns after the usual pause.
             done.failures[store.objects.url] = str(error)
             wait = SWEEP_AGAIN
         done.next_in = max(wait, SWEEP_AGAIN) if done.failures else wait
@@ -142,11 +143,12 @@ class BlockCleaner:
         try:
             part(store, done)
         except (BlockStoreError, StorageError) as error:
+            # Expiry, sweep and orphans do not depend on each other: the next part runs all the same.
             done.failures[store.objects.url] = str(error)
 
 
 def _said(failed: Mapping[str, str], noun: str) -> dict[str, str]:
-    """What could not be deleted, by the first of all that failed for the same reason: a store that refuses deletions
+    """Describe the failed deletions, those with the same reason by the first of them: a store that refuses deletions
     refuses a thousand in a request.
     """
     alike: dict[str, list[str]] = {}
@@ -211,6 +213,7 @@ class BlockStoreAdapter:
         except SecretError as error:
             return self._unreadable(request, reason_of(error), str(error))
         except UNREACHABLE as error:
+            # Before the next clause, which has these errors too: an outage has a reason of its own.
             return self._unreadable(request, PolicyReason.STORE_UNREACHABLE, str(error))
         except (BlockStoreError, StorageError) as error:
             return self._unreadable(request, PolicyReason.SENSE_FAILED, str(error))
@@ -224,6 +227,7 @@ class BlockStoreAdapter:
             waited = (self._clock() - request.asked) * SECOND
             self._claims.retire_strays(store, request.jobs, waited=waited)
         if self._waiting is None or self._waiting[0].store is not store:
+            # The store was opened again: what was read from another connection may be of another index.
             book = SchemaBook(store)
             self._waiting = book, WaitingBlocks(store.index, self._rules, book.look_up)
         book, waiting = self._waiting
@@ -238,6 +242,7 @@ class BlockStoreAdapter:
             existing=Counter((job.level, tenant_of_target(job.target)) for job in request.jobs.values()),
         )
         outdated, committed = self._outdated(store, waiting, request.jobs)
+        # After `offer`, which lets everything in the queue happen that is due by now.
         due = waiting.queue.next_due()
         density, beyond = waiting.density(), self._beyond(waiting, offered)
         reading = ScanResult(
@@ -281,6 +286,7 @@ class BlockStoreAdapter:
             try:
                 store.release(block)
             except UnknownBlockError as error:
+                # A repeated request, or a block that is gone: both leave nothing to do.
                 log.info("nothing to release from quarantine", block=block, error=str(error))
 
     def _outdated(
@@ -317,7 +323,7 @@ class BlockStoreAdapter:
         )
 
     def _beyond(self, waiting: WaitingBlocks, offered: OfferedCandidates) -> tuple[UnofferedDebt, ...]:
-        """What is due and in no candidate for its number."""
+        """Return the debt that is due and in no candidate because the number of candidates is limited."""
         seen = {source for candidate in offered.candidates for group in candidate.groups for source in group.sources}
         batches: Counter[tuple[int, str]] = Counter()
         blocks: Counter[tuple[int, str]] = Counter()
@@ -420,7 +426,7 @@ def open_adapter(request: OpenRequest) -> StoreAdapter:
 
 
 def rules_of(spec: BlockStoreSpec, *, max_bytes_per_job: int) -> BlockRules:
-    """What a policy says to the queue."""
+    """Return the rules that a policy sets for the queue."""
     levels = tuple(LevelRule(level.max_blocks, float(level.max_age), int(level.max_bytes)) for level in spec.levels)
     return BlockRules(
         levels=levels,
@@ -431,7 +437,7 @@ def rules_of(spec: BlockStoreSpec, *, max_bytes_per_job: int) -> BlockRules:
 
 
 def retention_of(spec: BlockStoreSpec) -> RetentionPeriods:
-    """What a policy says about how long blocks are kept."""
+    """Return the periods for which a policy keeps blocks."""
     keep = spec.retention
     return RetentionPeriods(
         default=0 if keep.default is None else int(float(keep.default) * SECOND),

@@ -77,6 +77,7 @@ class HolderHeartbeat:
             try:
                 self._renew()
             except (BlockStoreError, StorageError) as error:
+                # The claims stand until the lease of the holder is over: the next round tries again before.
                 log.warning("no sign of life could be given", error=str(error))
 
 
@@ -92,7 +93,7 @@ class BlockClaims:
 
     @property
     def holder(self) -> Holder | None:
-        """Who claims."""
+        """The holder that claims jobs; None in a place without processes of its own."""
         return None if self._here is None else self._here.holder
 
     def hear_of(self, jobs: Collection[str]) -> None:
@@ -124,11 +125,12 @@ class BlockClaims:
         try:
             sign_out(store.index, self._here.holder.id)
         except (BlockStoreError, StorageError) as error:
+            # Other processes see the end without it: by the process that is gone, or by the silence of the holder.
             log.info("the end of this process is not written down", error=str(error))
 
     def _is_stray(self, record: JobRecord, *, age: int, waited: float) -> bool:
-        """Whether no process works on it. A claim younger than the count of jobs belongs to one that was not
-        counted.
+        """Return whether no process works on the job. A claim younger than the count of jobs belongs to a job that was
+        not counted.
         """
         if age > waited and record.job in self._known:
             return True

@@ -8,7 +8,7 @@ from compaction.storage.secrets import Secrets, options_and_authorities, require
 
 
 def connection_of(reference: BlockStoreReference, secrets: Secrets) -> BlockStoreConnection:
-    """How to reach the store. Raises SecretError, which names the Secret and the key, never a value."""
+    """Return the connection to the store. Raises SecretError, which names the Secret and the key, never a value."""
     require(secrets, reference.secret_names)
     credentials = reference.credentials_secret_name
     options, authorities = options_and_authorities(secrets, credentials, reference.ca_bundle)

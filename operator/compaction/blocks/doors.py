@@ -1,4 +1,4 @@
-"""Where the code of block stores is."""
+"""The import paths of the code of block stores."""
 
 from __future__ import annotations
 

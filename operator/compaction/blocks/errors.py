@@ -41,7 +41,9 @@ class UnexpectedBlockError(UnsuitableBlockError):
 
 
 class UnknownOutputError(UnsuitableBlockError):
-    """What a compaction (`job`) has written, in an index that knows neither: of another store, or of a lost index."""
+    """A compaction (`job`) wrote the block, and the index knows neither: the block is of another store, or the index
+    was lost.
+    """
 
     def __init__(self, path: str, job: str) -> None:
         super().__init__(
@@ -94,7 +96,9 @@ class IndexMismatchError(BlockStoreError):
 
 
 class SnapshotExpiredError(BlockStoreError):
-    """What was live at that instant (of `what`: an index, or an object) is gone or forgotten: it is too long ago."""
+    """The blocks that were live at that instant (of `what`: an index, or an object) are gone or forgotten: it is too
+    long ago.
+    """
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(what, reason)
@@ -106,7 +110,7 @@ class SnapshotExpiredError(BlockStoreError):
 
 
 class InvalidBlockError(BlockStoreError):
-    """What is to be registered cannot be a block (`block`: its id); names the field."""
+    """The file to be registered cannot be a block (`block`: its id). The message names the field."""
 
     def __init__(self, block: str, reason: str) -> None:
         super().__init__(block, reason)
@@ -215,7 +219,9 @@ class MergeMemoryError(MergeError):
 
 
 class BlockVerificationError(MergeError):
-    """What was written does not read back as the rows that were read; nothing is committed. Says both fingerprints."""
+    """The output that was written does not read back as the rows that were read; nothing is committed. The message has
+    both fingerprints.
+    """
 
     def __init__(self, output: str, expected: str, found: str) -> None:
         super().__init__(output, expected, found)

@@ -23,7 +23,7 @@ _DIGESTS: Final = 1 << DIGEST_BITS
 
 
 class BlockKey(NamedTuple):
-    """What is compacted together: blocks of one tenant, shard and level; never of two."""
+    """The key of blocks that are compacted together: those of one tenant, shard and level; never of two."""
 
     tenant: str
     shard: int
@@ -107,7 +107,7 @@ _SHARD: Final = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 
 class BlockPlace(NamedTuple):
-    """What the path of a block says."""
+    """The parts of a block's path."""
 
     tenant: str
     shard: int
@@ -155,7 +155,7 @@ def escape_tenant(tenant: str) -> str:
 
 
 def place_problem(tenant: str, shard: int) -> str:
-    """Why no block can be of this tenant and shard; empty when one can."""
+    """Return the reason for which no block can be of this tenant and shard; empty when one can."""
     try:
         escape_tenant(tenant)
     except InvalidTenantError as error:
@@ -172,6 +172,7 @@ def unescape_tenant(part: str) -> str | None:
         tenant = data.decode()
         return tenant if escape_tenant(tenant) == part else None
     except (UnicodeDecodeError, InvalidTenantError):
+        # The path escapes a tenant as we never do, so it is not one of ours.
         return None
 
 
@@ -210,7 +211,7 @@ class BlockWork:
 
 
 def work_of(target: str, level: int, sources: tuple[str, ...]) -> BlockWork:
-    """What a job of a block store does."""
+    """Return the work of a job of a block store."""
     tenant, shard, _, _ = target.rsplit("/", 3)
     return BlockWork(tenant=tenant, shard=int(shard), level=level, sources=sources)
 
@@ -227,6 +228,6 @@ def tenant_of_target(target: str) -> str:
 
 
 def format_merge(sources: int, outputs: int) -> str:
-    """What a job did with blocks: `20 blocks merged into 1`; nothing comes of those without rows."""
+    """Say what a job did with blocks: `20 blocks merged into 1`; nothing comes of those without rows."""
     blocks = plural(sources, "block")
     return f"{blocks} merged into {outputs}" if outputs else f"{blocks} without rows dropped"

@@ -1,4 +1,4 @@
-"""Whose a file is: the signs by which a table format, or another block store, owns the folder that holds it.
+"""The owners of files: the signs by which a table format, or another block store, owns the folder that holds a file.
 
 A merge replaces files and deletes them after the grace. The metadata of a table go on naming them: the table is lost,
 and rows that it has deleted are back in what was merged. So what belongs to others is neither registered nor deleted,
@@ -33,7 +33,7 @@ IDENTITY_PATH: Final = "_compaction/identity"
 
 
 class FileOwner(NamedTuple):
-    """What owns files, and what compacts them instead of us."""
+    """An owner of files, and the remedy: the program that compacts them instead of us."""
 
     what: str
     remedy: str
@@ -77,7 +77,7 @@ class OwnerSign(NamedTuple):
 
 
 def sign_of_path(path: str) -> OwnerSign | None:
-    """What the path of any object shows by itself."""
+    """Return the sign of an owner that the path of any object shows by itself; None when it shows none."""
     *folders, name = path.split("/")
     for number, folder in enumerate(folders):
         if folder in _FOLDERS:
@@ -92,7 +92,7 @@ def sign_of_path(path: str) -> OwnerSign | None:
 
 
 def owner_by_footer(metadata: Mapping[bytes, bytes], columns: Iterable[str]) -> tuple[FileOwner, str] | None:
-    """Who owns a file by what its footer says, with the key or column that shows it."""
+    """Return the owner that the footer of a file shows, with the key or column that shows it."""
     for key in metadata:
         for start, owner in _KEYS:
             if key.startswith(start):
@@ -184,6 +184,7 @@ class FolderOwners:
             signs = _signs_in(Path("/", folder)) if self._objects.folder is not None else self._remote(folder)
             return next(filter(self._counts, signs), None)
         except (ObjectAccessError, PermissionError):
+            # Above the root of the store this is usual: the credentials of many stores end there.
             above = folder != self._root and not folder.startswith(f"{self._root}/") and bool(self._root)
             if above:
                 return None

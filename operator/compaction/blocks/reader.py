@@ -1,4 +1,4 @@
-"""What readers of a store get: the rows of exactly the live blocks of one instant, as Arrow record batches.
+"""The reader of a store: yields the rows of exactly the live blocks of one instant, as Arrow record batches.
 
 A snapshot is a version of the index and a filter, nothing else: it may be sent to another process, and no transaction
 stays open while rows are read. Its objects stay readable for the grace, since a replaced block is deleted only after
@@ -51,7 +51,7 @@ BUFFER_BYTES: Final = 1 << 20
 
 
 class ReadableStore(Protocol):
-    """What a reader needs of a store; `store.BlockStore` is one."""
+    """The parts of a store that a reader needs; `store.BlockStore` is one."""
 
     @property
     def objects(self) -> ObjectStorage: ...
@@ -132,6 +132,7 @@ class BlockSnapshot:
             footer = self._footer(block, look=False)
             yield from _Rows(self.reader, footer, block, self.which).batches()
         except ObjectMissingError:
+            # The index says which: deleted after the grace of the snapshot, or lost.
             raise self._vanished(block) from None
 
     def _footer(self, block: Block, *, look: bool = True) -> BlockFooter:
@@ -191,7 +192,7 @@ class _Rows:
         return present if wanted is None else [name for name in wanted if name in present]
 
     def _cuts(self) -> bool:
-        """Whether some rows of the block may be outside of the times that are asked for."""
+        """Return whether some rows of the block may be outside of the times that are asked for."""
         start, end = self.which.start, self.which.end
         return (start is not None and self.block.min_time < start) or (end is not None and self.block.max_time > end)
 

@@ -164,7 +164,9 @@ def _empty(change: IndexChange, word: str) -> None:
 
 
 def read_identity(objects: ObjectStorage) -> str | None:
-    """What the store says; None when it says nothing. Raises IndexMismatchError for an object that is no identity."""
+    """Return the identity that the store states; None when it states none. Raises IndexMismatchError for an object that
+    is no identity.
+    """
     try:
         data = objects.get(IDENTITY_PATH)
     except ObjectMissingError:
@@ -172,6 +174,7 @@ def read_identity(objects: ObjectStorage) -> str | None:
     try:
         text = data.decode("ascii").strip()
     except UnicodeDecodeError:
+        # Refused below as damaged, as an empty one is.
         text = ""
     if not text or len(text) > _LONGEST:
         raise IndexMismatchError(
@@ -187,6 +190,7 @@ def _write(objects: ObjectStorage, identity: str) -> str:
     try:
         objects.put(IDENTITY_PATH, identity.encode(), if_absent=True)
     except ObjectExistsError:
+        # Another process was faster: both sides of the store must have one identity.
         return read_identity(objects) or identity
     return identity
 
@@ -204,9 +208,9 @@ OWNERS_KEPT: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class BlockStoreConnection:
-    """How a store is reached. `url`: of the objects; `index_url` and `options` (credentials) never show. `authorities`:
-    certificates that the index is trusted by, in PEM. `index_from` and `options_from`: where these two are written, for
-    messages, such as `Secret index`.
+    """The connection to a store. `url`: of the objects; `index_url` and `options` (credentials) never show.
+    `authorities`: certificates that the index is trusted by, in PEM. `index_from` and `options_from`: the places where
+    these two are written, for messages, such as `Secret index`.
     """
 
     url: str
@@ -218,7 +222,7 @@ class BlockStoreConnection:
 
     @property
     def address(self) -> StoreAddress:
-        """What messages about a store that cannot be reached are made of."""
+        """The address of the store in messages about a store that cannot be reached."""
         return StoreAddress(self.url, self.options, self.options_from, self.index_from)
 
 
@@ -257,6 +261,7 @@ class BlockStore:
         try:
             bind(objects, index)
         except (BlockStoreError, StorageError):
+            # No caller gets a store that it could close.
             index.close()
             raise
         return cls(objects, index, clock)
@@ -362,7 +367,7 @@ class BlockStore:
         return registering.replace(self.index, result, now=self.now())
 
     def job(self, name: str) -> claims.JobRecord | None:
-        """What is remembered of a job."""
+        """Return the record of a job."""
         return claims.job_record(self.index, name)
 
     def open_jobs(self) -> tuple[claims.JobRecord, ...]:
@@ -394,5 +399,5 @@ class BlockStore:
         return read_queue(self.index)
 
     def changes(self, since: int) -> QueueChanges | None:
-        """What changed in the queue since a version; None: read all of it."""
+        """Return the changes in the queue since a version; None: read all of it."""
         return read_changes(self.index, since)

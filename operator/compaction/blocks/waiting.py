@@ -91,7 +91,7 @@ class BlockClasses:
         return found if isinstance(found, BlockClass) else found.classes[schema]
 
     def conflicts(self, classes: Iterable[BlockClass]) -> tuple[ColumnConflict, ...]:
-        """Why classes of one place are not one; empty when nothing is known of them."""
+        """Return the conflicts by which classes of one place are not one; empty when nothing is known of them."""
         from compaction.blocks.schema.classes import classes_of
 
         wanted = set(classes)
@@ -200,7 +200,9 @@ class WaitingBlocks:
         self._version = reading.version
 
     def density(self) -> Density:
-        """How many blocks readers have to open, counted when the index has changed. Raises DatabaseError."""
+        """Return the number of blocks that readers have to open, counted when the index has changed. Raises
+        DatabaseError.
+        """
         if self._density[0] != self._version:
             # Counted after `refresh` has seen its version: newer, if anything, and counted again at the next change.
             self._density = self._version, density(self.index, span=self._rules.span)

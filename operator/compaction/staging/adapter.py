@@ -75,6 +75,7 @@ class StagingAdapter:
             return unreadable(request, self._spec.location, error, clock=self._clock, wall=self._wall)
 
     def _sense(self, request: SenseRequest, area: Area) -> Sensed:
+        # Before the branches are read: a token that a branch gets in between must not look unused.
         journal = journal_rows(area)
         scan = self._sensor.scan(area, store=request.recover)
         now = self._wall()

@@ -40,17 +40,17 @@ class BranchWork:
 
     @property
     def base_version(self) -> str:
-        """What the plan was made from: another one means that the plan is outdated."""
+        """The version of the branch that the plan was computed from: another one means that the plan is outdated."""
         return base_version_of(self.repository, self.branch, self.commit_id, self.base, self.tokens)
 
     def is_of(self, record: BranchRecord) -> bool:
-        """Whether a branch still has the same trees below the same tokens; newer ones may be above them."""
+        """Return whether a branch still has the same trees below the same tokens; newer ones may be above them."""
         known = len(self.tokens)
         same_tokens = known > 0 and record.tokens[-known:] == self.tokens
         return same_tokens and (record.commit_id, record.compacted_base) == (self.commit_id, self.base)
 
     def is_sealed_in(self, record: BranchRecord) -> bool:
-        """Whether none of the tokens is the staging token."""
+        """Return whether none of the tokens is the staging token."""
         return self.is_of(record) and record.staging_token not in self.tokens
 
 
@@ -64,7 +64,7 @@ def work_on(repository: str, record: BranchRecord, *, staged: bool) -> BranchWor
 
 
 class ClaimedBranch(Enum):
-    """What a claim found."""
+    """The result of a claim."""
 
     CLAIMED = auto()
     COMMITTED = auto()  # the job's base is there already, and nothing was changed
@@ -150,10 +150,12 @@ def swap_base(
     """
     head = area.commits.get(work.commit_id).meta_range_id
     forget_receipts(area, work.branch)
+    # Before the swap: an attempt that finds it done asks for the receipt.
     keep_receipt(area, work.branch, job=job, token=token, receipt=receipt)
 
     def based(branch: Branch) -> BranchRecord | None:
         record = branch.record
+        # An earlier try was committed and its answer lost. Asked first: that commit has ended the claim.
         if (record.compacted_job, record.compacted_token) == (job, token):
             return None
         if (record.claim_job, record.claim_token) != (job, token):
@@ -250,7 +252,7 @@ def encode_changes(batches: Iterable[RecordColumns]) -> bytes:
 
 
 def decode_changes(data: bytes) -> Iterator[RecordColumns]:
-    """What `encode_changes` has written."""
+    """Read the changes that `encode_changes` has written."""
     for batch in pa.ipc.open_stream(pa.py_buffer(data)):
         yield RecordColumns(batch.column(0), batch.column(1))
 
@@ -285,7 +287,7 @@ class Rewritten:
 
 
 def base_view(area: Area, work: BranchWork) -> RecordView:
-    """What the work makes one tree of: its tokens over the base."""
+    """Return the view of which the work makes one tree: its tokens over the base."""
     head = area.commits.get(work.commit_id).meta_range_id
     return RecordView(work.base or head, head, work.tokens)
 
@@ -293,7 +295,7 @@ def base_view(area: Area, work: BranchWork) -> RecordView:
 def staged_changes(
     area: Area, work: BranchWork, start: bytes = b"", stop: bytes | None = None
 ) -> Iterator[RecordColumns]:
-    """What the tokens of the work change, tombstones among it."""
+    """Yield the changes of the work's tokens, tombstones among them."""
     return layered([area.tokens.changes(token, start, stop) for token in work.tokens])
 
 
@@ -318,6 +320,6 @@ def rewrite(area: Area, work: BranchWork) -> Rewritten:
 
 
 def shown_over(changes: Iterable[RecordColumns], base: Iterable[RecordColumns]) -> Iterator[RecordColumns]:
-    """What a reader sees of changes over a base: not by the code that writes trees."""
+    """Yield the records that a reader sees of changes over a base: not by the code that writes trees."""
     for batch in layered([changes, base]):
         yield rows_where(batch, ~tombstones(batch))

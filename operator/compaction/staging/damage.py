@@ -27,7 +27,7 @@ _REST: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class DamagedSource:
-    """What an error is about. `offset`: of the first damaged byte, None where it is not known."""
+    """The source that an error is about. `offset`: of the first damaged byte, None where it is not known."""
 
     name: str
     offset: int | None = None
@@ -70,8 +70,8 @@ def identity_of(kv: KeyValueStore, ranges: RangeStorage, record: BranchRecord, s
 
 
 class DamageChecks:
-    """What scans find of sources in quarantine. To check a large token takes time: it is checked again after ten times
-    as long. `clock`: monotonic seconds.
+    """The findings of scans about sources in quarantine. To check a large token takes time: it is checked again after
+    ten times as long. `clock`: monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

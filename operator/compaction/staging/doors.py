@@ -1,4 +1,4 @@
-"""Where the code of staging areas is."""
+"""The import paths of the code of staging areas."""
 
 from __future__ import annotations
 

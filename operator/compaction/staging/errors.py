@@ -231,7 +231,7 @@ class TooManyTriesError(StagingStoreError):
 
 
 class UncommittedChangesError(StagingStoreError):
-    """What replaces the content of a branch needs a branch without uncommitted changes."""
+    """An operation that replaces the content of a branch needs a branch without uncommitted changes."""
 
     def __init__(self, branch: str) -> None:
         super().__init__(branch)
@@ -342,7 +342,9 @@ class WorkerShortageError(StagingStoreError):
 
 
 class RewriteProofError(StagingStoreError):
-    """What was written does not read back as what the branch shows; nothing is committed. Says both fingerprints."""
+    """The output that was written does not read back as what the branch shows; nothing is committed. The message has
+    both fingerprints.
+    """
 
     def __init__(self, branch: str, expected: str, found: str) -> None:
         super().__init__(branch, expected, found)

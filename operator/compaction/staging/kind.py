@@ -66,8 +66,9 @@ def branch_of_target(target: str) -> str:
 
 
 def base_version_of(repository: str, branch: str, commit: str, base: str, tokens: Sequence[str]) -> str:
-    """What a plan is made from: the two trees, and a hash of the tokens above them. Another one means that the plan is
-    outdated. `base`: the compacted base, "" when that is the tree of the commit. `tokens`: the newest first.
+    """Return the version that a plan is computed from: the two trees, and a hash of the tokens above them. Another one
+    means that the plan is outdated. `base`: the compacted base, "" when that is the tree of the commit. `tokens`: the
+    newest first.
     """
     content = hashlib.sha256()
     for part in (repository, branch, *tokens):
@@ -82,7 +83,7 @@ def trees_of(base_version: str) -> tuple[str, str]:
 
 
 def format_rewrite(receipt: JobReceipt) -> str:
-    """What a job did with a branch: `3 tokens compacted, 2 ranges written, 40 left as they are`."""
+    """Format the result of a job on a branch: `3 tokens compacted, 2 ranges written, 40 left as they are`."""
     if receipt.metarange is None and receipt.outputs:
         return f"{plural(len(receipt.sources), 'token')} merged into one with {plural(receipt.records, 'row')}"
     done = [f"{plural(len(receipt.sources), 'token')} compacted"]

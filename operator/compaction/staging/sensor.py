@@ -1,4 +1,4 @@
-"""What is behind on the branches of a repository, from counters: a scan costs O(branches), not O(changes).
+"""The debt on the branches of a repository, from counters: a scan costs O(branches), not O(changes).
 
 docs/design/staging-areas.md#sensor.
 """
@@ -52,7 +52,7 @@ class BranchDebt:
 
     @property
     def began_at(self) -> float | None:
-        """When the last compaction began; None: never."""
+        """The time at which the last compaction began; None: never."""
         return self.record.compaction_started / 1000 if self.record.compaction_started else None
 
     @property
@@ -61,7 +61,9 @@ class BranchDebt:
         return max(self.committed_at, self.began_at or 0.0)
 
     def rests_until(self) -> float | None:
-        """When a branch is compacted again that was committed after its last compaction had begun."""
+        """Return the time at which a branch is compacted again that was committed after its last compaction had begun;
+        None for a branch that was not.
+        """
         began = self.began_at
         return began + REST_SECONDS if began is not None and self.committed_at > began else None
 
@@ -209,7 +211,9 @@ def next_change(debts: Iterable[BranchDebt], spec: StagingAreaSpec, *, now: floa
 
 
 def selected(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a name of a branch matches one of the patterns, and none of the others; * stands for any characters."""
+    """Return a test for names of branches that match one of the patterns, and none of the others; * stands for any
+    characters.
+    """
     taken = [re.compile(translate(pattern)) for pattern in include]
     left = [re.compile(translate(pattern)) for pattern in exclude]
 

@@ -25,9 +25,9 @@ from compaction.storage.opened import StoreAddress
 
 @dataclass(frozen=True, slots=True)
 class StagingConnection:
-    """How a staging area is reached. `kv_url` (of the key-value store) and `options` (credentials of the objects) never
-    show. `authorities`: certificates, in PEM, that the server of the key-value store is trusted by. `kv_from` and
-    `options_from`: where these two are written, for messages, such as `Secret kv`.
+    """The connection to a staging area. `kv_url` (of the key-value store) and `options` (credentials of the objects)
+    never show. `authorities`: certificates, in PEM, that the server of the key-value store is trusted by. `kv_from` and
+    `options_from`: the places where these two are written, for messages, such as `Secret kv`.
     """
 
     kv_url: str = field(repr=False)
@@ -42,7 +42,7 @@ class StagingConnection:
         return open_key_value_store(self.kv_url, table=self.table, authorities=self.authorities, patience=patience)
 
     def address(self, namespace: str = "") -> StoreAddress:
-        """What messages about a store that cannot be reached are made of. `namespace`: the URL of the objects."""
+        """Return the address in messages about a store that cannot be reached. `namespace`: the URL of the objects."""
         return StoreAddress(namespace, self.options, self.options_from, self.kv_from)
 
 

@@ -24,7 +24,9 @@ CLOCKS_DIFFER: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class SweptObjects:
-    """How many objects and bytes were deleted; `unreached`: those that no tree has and that wait for the grace."""
+    """The number of objects and bytes that were deleted; `unreached`: the number of those that no tree has and that
+    wait for the grace.
+    """
 
     objects: int
     bytes: int
@@ -110,7 +112,7 @@ def _with_ranges(area: Area, trees: Iterable[str]) -> Iterable[str]:
 
 
 def _still_old(area: Area, name: str, grace: float) -> bool:
-    """Whether no writer has written the object since: its mark is there, so a writer that comes now waits."""
+    """Return whether no writer has written the object since: its mark is there, so a writer that comes now waits."""
     modified = area.ranges.modified(name)
     return modified is not None and age_of(modified, area.clock()) > grace
 
@@ -140,7 +142,7 @@ _LATEST: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class SweptTokens:
-    """How many tokens and rows were deleted, and the seconds until the next token is due (None: none waits)."""
+    """The number of tokens and rows that were deleted, and the seconds until the next token is due (None: none is)."""
 
     tokens: int
     rows: int

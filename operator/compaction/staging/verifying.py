@@ -18,7 +18,7 @@ from compaction.staging.staged.rows import decode_row, decode_rows
 
 @dataclass(slots=True)
 class Verified:
-    """How much was read, and one line for each thing that is wrong."""
+    """The amounts that were read, and one line for each thing that is wrong."""
 
     commits: int = 0
     trees: int = 0

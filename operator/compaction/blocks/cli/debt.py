@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def rules_of(policy: CompactionPolicy | None) -> BlockRules:
-    """What the policy says; the defaults of blockStore without one."""
+    """Return the rules of the policy; the defaults of blockStore without one."""
     store = policy.spec.store.block_store if policy is not None else None
     if policy is None or store is None:
         return BlockRules()

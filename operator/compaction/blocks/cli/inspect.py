@@ -62,7 +62,9 @@ def inspect(context: click.Context, *, block: str, place: StorePlace, output: Ou
 def _object(
     objects: ObjectStorage, record: BlockRecord
 ) -> tuple[dict[str, Any] | None, BlockFormatError | ObjectError | None]:
-    """What lies at the block's path. That nothing does is right once the block is tombstoned."""
+    """Return the footer at the block's path, or the error of reading it. No error is returned for a tombstoned block:
+    its object may be gone.
+    """
     try:
         return _footer(read_footer(objects, record.block.path)), None
     except (BlockFormatError, ObjectError) as error:

@@ -45,7 +45,7 @@ class OpenJob:
 
     @property
     def holder(self) -> str:
-        """Who holds it, in words."""
+        """The holder of the job, in words."""
         held = self.record.holder
         process = "" if held is None else f"process {held.holder.pid} on {printable(held.holder.host)}"
         silent = "" if held is None else format_age(held.silent // SECOND)

@@ -51,7 +51,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """Where a store is, and the policy it is described by, if by one. `may_be_new`: the command may begin one."""
+    """The place of a store, and the policy that describes it, if any. `may_be_new`: the command may begin the store."""
 
     connection: BlockStoreConnection
     may_be_new: bool = False
@@ -261,12 +261,13 @@ def time_text(microseconds: int | None) -> str | None:
     try:
         moment = _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
+        # The index holds 64-bit numbers, and `datetime` ends with the year 9999: the number itself is shown.
         return str(microseconds)
     return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def short_time(text: str | None) -> str:
-    """What a table shows of `time_text`: whole seconds; `-` for None."""
+    """Return `time_text` as a table shows it: whole seconds; `-` for None."""
     return "-" if text is None else text.partition(".")[0] + ("Z" if "." in text else "")
 
 

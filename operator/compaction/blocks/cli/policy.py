@@ -47,7 +47,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def policy_options(command: Command) -> Command:
-    """What a policy says of compaction, for commands without one; passed as `options`, None where not given."""
+    """Add the options that say what a policy would say of compaction, for commands without one; passed as `options`,
+    None where not given.
+    """
 
     @functools.wraps(command)
     def wrapped(**rest: Any) -> Any:
@@ -101,7 +103,7 @@ _POLICY_OPTIONS: Final = (
 
 
 def secrets_of_connection(connection: BlockStoreConnection, store: BlockStoreReference) -> GivenSecrets:
-    """What a connection was made of, as the Secrets that the store names."""
+    """Return the content of a connection as the Secrets that the store names."""
     values: dict[str, dict[str, str]] = {store.index.secret_name: {store.index.key: connection.index_url}}
     if (options := store.credentials_secret_name) is not None:
         values[options] = values.get(options, {}) | dict(connection.options)

@@ -81,6 +81,7 @@ def rebuild(
     if folder is not None and not folder.is_dir():
         raise NoBlockStoreError(f"{folder}: folder not found")
     place.check()
+    # Not through `place.open`, which refuses a store that names another index: the lost one.
     objects = open_objects(place.url, options=place.connection.options)
     index = IndexDatabase.open(place.connection.index_url, patience=PATIENCE)
     try:

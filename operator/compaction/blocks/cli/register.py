@@ -181,6 +181,7 @@ class _Registration:
             try:
                 return objects.head(path) if path and not uri.endswith("/") else None
             except ObjectMissingError:
+                # No object has this path, so it is that of a folder.
                 return None
 
         with ThreadPoolExecutor(DESCRIBED_AT_ONCE) as pool:
@@ -265,7 +266,9 @@ class _Registration:
             return lack_of(error, path) or UnexpectedBlockError(path, defect(error, path))
 
     def _note_losses(self, footer: BlockFooter) -> None:
-        """What of a file a merge drops, for `hints`: it is said when the file is registered, not when it is gone."""
+        """Note the parts of a file that a merge drops, for `hints`: they are reported when the file is registered, not
+        when they are gone.
+        """
         for key, value in lost_where_different(footer.parquet.metadata or {}).items():
             if self.pairs.setdefault(key, value) != value:
                 self.pairs[key] = None
@@ -288,7 +291,7 @@ class _Registration:
         return self._register(blocks[:middle]) | self._register(blocks[middle:])
 
     def hints(self) -> Iterator[str]:
-        """What was passed over, what registration means, and what would help."""
+        """Yield hints: the files that were skipped, the meaning of registration, and the options that would help."""
         yield from (f"skipped: {line}" for line in self.skipped)
         if any(row["outcome"] == NEW and parse_block_path(row["path"]) is None for row in self.rows):
             yield OWNED

@@ -113,7 +113,7 @@ def show_rest(data: dict[str, Any]) -> None:
 
 
 def more_of(scan: ScanResult) -> dict[str, Any]:
-    """What schemas keep apart."""
+    """Return the conflicts between schemas that keep blocks apart."""
     conflicts = [
         {
             "tenant": conflict.tenant,
@@ -127,7 +127,9 @@ def more_of(scan: ScanResult) -> dict[str, Any]:
 
 
 def rows_after(result: RunResult) -> list[LeftOut]:
-    """Why blocks got no job: by the queue's rules as of the last scan, else as of the newest plan."""
+    """Return the reasons for which blocks got no job: by the queue's rules as of the last scan, else as of the newest
+    plan.
+    """
     blocks, own = set(BlockReason), result.left_out
     waiting = [row for row in result.reading.left_out if row.reason in blocks]
     return [*(row for row in own if row.reason not in blocks), *waiting]
@@ -164,7 +166,7 @@ def planned_job(job: PlannedJob) -> dict[str, Any]:
 
 
 def debt_of(scan: ScanResult) -> dict[str, Any]:
-    """What is due: `blocks` that wait in ready batches, those of jobs included."""
+    """Return the debt that is due: `blocks` that wait in ready batches, those of jobs included."""
     offered = [group for candidate in scan.candidates for group in candidate.groups]
     return {
         "bytes": sum(group.copy_bytes for group in offered) + sum(item.bytes for item in scan.beyond),
@@ -198,7 +200,7 @@ def _nothing_due(waiting: list[dict[str, Any]]) -> str:
 
 
 def receipt_row(job: LocalJob) -> dict[str, Any]:
-    """What became of a job, with exact values."""
+    """Return the result of a job, with exact values."""
     receipt, work = job.status.receipt, work_of(job.target, job.job.spec.level, job.sources)
     row: dict[str, Any] = {
         "job": job.name,

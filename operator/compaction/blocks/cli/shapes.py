@@ -1,4 +1,4 @@
-"""How blocks are shown: columns for tables, objects for json and yaml."""
+"""The forms in which blocks are shown: columns for tables, objects for json and yaml."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def sweep_all(store: BlockStore, *, grace: int) -> Cleaned:
 
 
 def swept_object(swept: Cleaned) -> dict[str, Any]:
-    """What was deleted."""
+    """Return the blocks that a sweep deleted, those that it could not delete, and the time of the next sweep."""
     return {
         "blocks": swept.blocks,
         "bytes": swept.bytes,

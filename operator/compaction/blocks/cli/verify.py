@@ -81,17 +81,20 @@ def _verified(store: BlockStore, blocks: Sequence[Block]) -> Iterator[dict[str, 
 
 
 def _verify(store: BlockStore, block: Block) -> dict[str, Any]:
-    """What came of one block. Raises ObjectStoreUnavailableError: then nothing can be said of any."""
+    """Return the outcome of verifying one block. Raises ObjectStoreUnavailableError: then no block can be verified."""
     try:
         differences = _differences(store.objects, block)
         verified = DIFFERENT if differences else EQUAL
     except ObjectStoreUnavailableError:
+        # Before ObjectError, which it is one of: an outage says nothing about the block.
         raise
     except (BlockFormatError, ObjectError, MergeError, UnsupportedColumnError) as error:
         differences, verified = [_words(error)], UNREADABLE
     except CompactionError:
+        # Of the index or of the store as a whole, and not of this block.
         raise
     except Exception as error:
+        # Libraries raise what they like for a damaged file, and the other blocks are to be verified all the same.
         if lack := lack_of(error, block.path):
             raise lack from error
         differences, verified = [defect(error, block.path)], UNREADABLE
@@ -118,7 +121,9 @@ def _words(error: CompactionError) -> str:
 
 
 def _differences(objects: ObjectStorage, block: Block) -> list[str]:
-    """What the object is and the index says otherwise. Raises BlockFormatError, ObjectError, UnreadableBlockError."""
+    """Describe the differences between an object and its entry in the index. Raises BlockFormatError, ObjectError,
+    UnreadableBlockError.
+    """
     footer = read_footer(objects, block.path)
     # Of a block that was registered before, the schema says nothing of how its INT96 is read.
     known = {footer.schema_id, schema_id(without_readings(footer.schema))}

@@ -37,7 +37,9 @@ class Lookup:
         return cls(dictionary, np.append(hashes, np.uint64(0)))
 
     def knows(self, other: pa.Array[Any]) -> bool:
-        """Whether it is the same memory. The one that is kept keeps its memory, so no address means two things."""
+        """Return whether the other dictionary is the same memory. The known one keeps its memory, so no address means
+        two things.
+        """
         mine = self.dictionary
         if len(mine) != len(other) or mine.offset != other.offset or mine.type != other.type:
             return False
@@ -45,7 +47,9 @@ class Lookup:
         return places[0] == places[1]
 
     def places(self, indices: pa.Array[Any], path: str) -> Places:
-        """Where the hash of each row is. Raises UnsupportedColumnError for an index outside of the dictionary."""
+        """Return the place of the hash of each row. Raises UnsupportedColumnError for an index outside of the
+        dictionary.
+        """
         width = np.dtype(indices.type.to_pandas_dtype()).itemsize
         buffer = indices.buffers()[1]
         if buffer is None or len(indices) == 0:
@@ -145,7 +149,8 @@ _SPARSE: Final = 2
 
 @dataclass(slots=True)
 class ColumnKeys:
-    """What tells one column from the others: an odd multiplier and an offset, from its name and kind of type.
+    """The keys that distinguish one column from the others: an odd multiplier and an offset, from its name and kind of
+    type.
 
     `place` multiplies positions in lists. `children` are those of nested types, by position. `known`: the dictionary
     hashed last, with its hashes.
@@ -212,7 +217,7 @@ def cells(array: pa.Array[Any], keys: ColumnKeys) -> Words:
 
 
 def has_words(array: pa.Array[Any]) -> bool:
-    """Whether all its values are there, and each is one word."""
+    """Return whether all values of the array are there, and each is one word."""
     return array.type.id in _ONE_WORD and array.null_count == 0
 
 
@@ -277,7 +282,7 @@ def _lengths(array: pa.Array[Any]) -> npt.NDArray[np.int64]:
 
 
 def _repeats(array: pa.Array[Any]) -> bool:
-    """Whether it is cheaper to find equal texts than to hash each of them, by a sample."""
+    """Return whether finding equal texts is cheaper than hashing each of them, by a sample."""
     if len(array) < 4 * _SAMPLE or not _is_text(array.type) or pa.types.is_fixed_size_binary(array.type):
         return False
     if _is_view(array.type):
@@ -343,7 +348,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _kind_name(name: str, kind: pa.DataType) -> str:
-    """What types have in common that may stand for each other."""
+    """Return the name that is common to all types that may stand for each other."""
     t = pa.types
     if t.is_timestamp(kind):
         return "instant" if kind.tz else "timestamp"

@@ -224,7 +224,7 @@ def _mix_in(x: Words, word: Words, scratch: Words) -> None:
 
 
 def _layout(array: pa.Array[Any]) -> tuple[Places, Places, npt.NDArray[np.uint8]]:
-    """Where each value starts, how long it is, and the bytes: whole words, one of them behind the last value."""
+    """Return the start of each value, its length, and the bytes: whole words, one of them behind the last value."""
     kind = array.type
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         array = array.cast(pa.large_binary())
@@ -245,6 +245,7 @@ def _layout(array: pa.Array[Any]) -> tuple[Places, Places, npt.NDArray[np.uint8]
     if buffer is None or end == int(offsets[0]):
         return starts, lengths, np.zeros(_WORD, np.uint8)
     size = (-(-(end - begin) // _WORD) + 1) * _WORD
+    # Arrow pads its buffers, so the word behind the last value is mostly there, and nothing is copied.
     if buffer.size >= begin + size:
         return starts, lengths, np.frombuffer(buffer, np.uint8, count=size, offset=begin)
     data = np.zeros(size, np.uint8)

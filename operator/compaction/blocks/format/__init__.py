@@ -1,1 +1,1 @@
-"""What a block's Parquet file says of itself: its footer, our metadata in it, and its columns of time."""
+"""The statements of a block's Parquet file about itself: its footer, our metadata in it, and its columns of time."""

@@ -105,7 +105,7 @@ class BlockFooter:
         return Bounds(min(lows), max(highs), nulls)
 
     def in_order(self) -> bool:
-        """Whether bounds prove that the row groups follow each other by the first column they are sorted by.
+        """Return whether bounds prove that the row groups follow each other by the first column they are sorted by.
 
         A value at the end of one and at the beginning of the next proves nothing when there is a second column.
         """
@@ -136,6 +136,8 @@ def read_footer(objects: ObjectStorage, path: str, *, limit: int = MAX_FOOTER, l
         kind = UnsuitableBlockError if error.costly else CorruptBlockError
         raise kind(path, str(error)) from None
     try:
+        # Only now: some contradictions in a footer end the process when the library reads it (`footer_shape`). It gets
+        # the footer as a file without data, so it asks the store for nothing.
         framed = MAGIC + raw + len(raw).to_bytes(4, "little") + MAGIC
         parquet = pq.ParquetFile(pa.BufferReader(framed), thrift_string_size_limit=limit).metadata
         int96 = _reading(objects, info, parquet, raw, look=look)
@@ -215,7 +217,7 @@ class _Shape:
 
 
 def _shape(footer: Struct, *, end: int) -> _Shape:
-    """What the footer says, when it agrees with itself and with data that ends at `end`. Raises FooterError."""
+    """Return the shape of a footer that agrees with itself and with data that ends at `end`. Raises FooterError."""
     if ENCRYPTION_ALGORITHM in footer:
         raise FooterError("it is encrypted: its footer is plain and signed, its columns are not", costly=True)
     orders = structs(footer, 7, "the order of columns")
@@ -258,8 +260,8 @@ def _row_group(group: Struct, columns: list[Leaf], *, end: int) -> RowGroup:
 
 
 def _sorted_by(groups: list[Struct], columns: list[Leaf]) -> tuple[tuple[str, ...], bool]:
-    """What all row groups with rows declare alike, up to the first column that is descending or nested; where nulls
-    go.
+    """Return the order that all row groups with rows declare alike, up to the first column that is descending or
+    nested, and whether nulls come first.
     """
     declared = {
         tuple(
@@ -295,7 +297,7 @@ def _metadata(footer: Struct) -> dict[str, str]:
 
 
 def short(error: BaseException) -> str:
-    """What a library said, in one short line that is safe to print: it quotes what it read."""
+    """Return the message of a library's error as one short line that is safe to print: it quotes what it read."""
     return cut(printable(" ".join(str(error).split())), 200) or type(error).__name__
 
 
@@ -353,12 +355,14 @@ def registered_time_column(block: Block, footer: BlockFooter, said: str = "") ->
     try:
         taken = [time_column_of(footer, said)]
     except UnsuitableBlockError:
+        # Several columns of time, or none by such a name: the bounds below decide.
         taken = []
     others = [str(field.name) for field in footer.schema if _unit(field.type) is not None]
     for name in dict.fromkeys(taken + others):
         try:
             times = times_of_footer(footer, name) if footer.rows else None
         except UnsuitableBlockError:
+            # Rows without a time in it: times that were registered cannot be of this column.
             continue
         if times == (block.min_time, block.max_time) or (times is None and name in taken):
             return name
@@ -373,7 +377,7 @@ def _unit(kind: pa.DataType) -> str | None:
 
 
 def is_instant(kind: pa.DataType) -> bool:
-    """Whether values of a time column are moments, and not what a clock of an unknown zone showed."""
+    """Return whether values of a time column are moments, and not what a clock of an unknown zone showed."""
     kind = plain_type(kind)
     return pa.types.is_int64(kind) or (pa.types.is_timestamp(kind) and kind.tz is not None)
 

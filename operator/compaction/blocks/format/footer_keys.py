@@ -32,8 +32,8 @@ Pairs = Mapping[bytes, bytes]
 
 
 def agreed(found: Sequence[Pairs]) -> dict[bytes, bytes]:
-    """What all files say alike, without what a block says of itself: an output is another block than any of its
-    sources. Of versions of Spark one stays, if all were written by it.
+    """Return the pairs on which all files agree, without what a block says of itself: an output is another block than
+    any of its sources. The lowest version of Spark stays, if Spark wrote all of them.
     """
     if not found:
         return {}
@@ -53,14 +53,16 @@ def agreed(found: Sequence[Pairs]) -> dict[bytes, bytes]:
 
 
 def lost_where_different(found: Pairs) -> dict[bytes, bytes]:
-    """What of a file's pairs a merge drops where its sources differ on it: no part of `agreed` in any form."""
+    """Return the pairs of a file that a merge drops where its sources differ on them: they are no part of `agreed` in
+    any form.
+    """
     joined = (SPARK_VERSION, _GEO, _PANDAS, b"ARROW:schema")
     return {key: value for key, value in found.items() if key not in joined and not key.startswith(_OURS)}
 
 
 def texts_in(meanings: Mapping[str, LeafMeaning], pairs: Pairs) -> dict[str, str]:
-    """What the leaves of a file mean beyond their Arrow types, by path: by their nodes, and by what GeoParquet says of
-    its columns and not of their rows.
+    """Return the meanings of a file's leaves beyond their Arrow types, by path: by their nodes, and by what GeoParquet
+    says of its columns and not of their rows.
     """
     geo = _object(pairs.get(_GEO, b""))
     around = {key: value for key, value in geo.items() if key != "columns"}

@@ -1,4 +1,4 @@
-"""Whether a decoded footer agrees with itself: the schema is a tree, and every column chunk is of its column.
+"""Checks that a decoded footer agrees with itself: the schema is a tree, and every column chunk is of its column.
 
 Field numbers are those of parquet.thrift. What is checked here is what the library takes for granted: it ends the
 process when a chunk's type is not that of its column, or when statistics have the wrong size.

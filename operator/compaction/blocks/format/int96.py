@@ -71,9 +71,9 @@ class Int96Error(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Int96Reading:
-    """How each INT96 column of a file is read, by its path in Parquet: in "us" or "ns", where this unit alone holds
-    its values, in EITHER of them, or as RAW bytes. `assumed`: nothing was read to know it. `beside_others`: other
-    timestamps of the file are not INT96.
+    """The unit in which each INT96 column of a file is read, by its path in Parquet: in "us" or "ns", where this unit
+    alone holds its values, in EITHER of them, or as RAW bytes. `assumed`: nothing was read to know it. `beside_others`:
+    other timestamps of the file are not INT96.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Int96Reading:
         return json.dumps(dict(sorted(self.columns.items()))).encode()
 
     def metadata(self, metadata: pq.FileMetaData, footer: bytes) -> pq.FileMetaData:
-        """What pyarrow is given as the file's metadata: of its `footer`, in which some columns are bytes."""
+        """Return the metadata of the file that pyarrow is given: of its `footer`, in which some columns are bytes."""
         return _with_bytes(footer, self.as_bytes) if self.as_bytes else metadata
 
     def meanings(self, leaves: Sequence[LeafMeaning]) -> list[LeafMeaning]:
@@ -126,7 +126,9 @@ class Int96Reading:
         return pa.schema(fields, metadata=schema.metadata) if times else schema
 
     def decoded(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """What pyarrow has read, some columns of the file, in the types of its schema. Raises Int96Error."""
+        """Convert a batch that pyarrow has read, some columns of the file, to the types of its schema. Raises
+        Int96Error.
+        """
         if self.as_bytes <= {path for path, unit in self.columns.items() if unit == RAW}:
             return batch
         names = batch.schema.names
@@ -137,7 +139,7 @@ class Int96Reading:
 
 @dataclass(slots=True)
 class WrittenTimes:
-    """Which units hold the times of the columns that are being written as INT96, by their paths in Parquet."""
+    """The units that hold the times of the columns that are being written as INT96, by their paths in Parquet."""
 
     exact: dict[str, set[str]] = field(default_factory=dict)
 
@@ -150,7 +152,7 @@ class WrittenTimes:
                     exact &= {unit}
 
     def states(self) -> dict[str, str]:
-        """How each is read."""
+        """The way in which each column is read, by its path."""
         return {path: _state(exact) for path, exact in self.exact.items()}
 
 
@@ -168,9 +170,9 @@ def _state(exact: Collection[str]) -> str:
 
 
 def reading_of(metadata: pq.FileMetaData, footer: bytes, source: Any, *, look: bool = True) -> Int96Reading:
-    """How the INT96 of this file is read; `footer`: its raw bytes, `source`: the file, whose columns of that type are
-    read when nothing else tells. Without `look` a file of Spark is taken to need microseconds. Raises what pyarrow
-    raises.
+    """Return the way in which the INT96 columns of a file are read; `footer`: its raw bytes, `source`: the file, whose
+    columns of that type are read when nothing else says it. Without `look` a file of Spark is taken to need
+    microseconds. Raises what pyarrow raises.
     """
     paths = [path for leaf in range(metadata.num_columns) if (path := _int96_path(metadata, leaf))]
     if not paths:
@@ -186,7 +188,9 @@ def reading_of(metadata: pq.FileMetaData, footer: bytes, source: Any, *, look: b
 
 
 def _said(metadata: pq.FileMetaData, paths: Collection[str]) -> Mapping[str, str] | None:
-    """What the file itself says, if it says it of these columns: who writes it again may have kept the key only."""
+    """Return the reading that the file itself states, if it states one for exactly these columns: a program that
+    rewrote the file may have kept the key only.
+    """
     try:
         said = json.loads((metadata.metadata or {}).get(READING_KEY, b"null"))
     except (ValueError, RecursionError):
@@ -204,7 +208,7 @@ def _is_of_spark(metadata: pq.FileMetaData) -> bool:
 
 
 def check_spark(metadata: pq.FileMetaData, reading: Int96Reading) -> None:
-    """Whether what is assumed of Spark's files is true of this one, whose columns were read. Raises Int96Error."""
+    """Check that the assumption about Spark's files holds for this one, whose columns were read. Raises Int96Error."""
     other = sorted(path for path, unit in reading.columns.items() if unit in ("ns", RAW))
     if other and _is_of_spark(metadata):
         raise Int96Error(
@@ -294,12 +298,12 @@ def _times(stored: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def has_int96(metadata: pq.FileMetaData) -> bool:
-    """Whether any column is stored so."""
+    """Return whether any column is stored as INT96."""
     return any(_int96_path(metadata, leaf) for leaf in range(metadata.num_columns))
 
 
 def has_other_timestamps(metadata: pq.FileMetaData) -> bool:
-    """Whether any column of timestamps is stored otherwise."""
+    """Return whether any column of timestamps is stored as another type than INT96."""
     return any(metadata.schema.column(leaf).logical_type.type == "TIMESTAMP" for leaf in range(metadata.num_columns))
 
 
@@ -314,6 +318,7 @@ def with_physical_type(footer: bytes, paths: Collection[str], kind: int) -> byte
     PLAIN or in a dictionary. Their bounds go: they are in another order.
     """
     parsed = parse(footer)
+    # The schema is a list in depth-first order: each open node counts the children that are still to come.
     open_nodes: list[tuple[bytes, int]] = []
     for place, node in enumerate(parsed[_SCHEMA][1][1]):
         if open_nodes:

@@ -193,12 +193,12 @@ class LeafMeaning:
 
     @property
     def raw_times(self) -> bool:
-        """Whether it is INT96 that is read as its bytes."""
+        """Return whether the leaf is INT96 that is read as its bytes."""
         return self.times == RAW
 
     @property
     def ordered(self) -> bool:
-        """Whether its bytes are in the order of its values, if these have one."""
+        """Return whether the bytes of the leaf are in the order of its values, if these have one."""
         return not self.text.startswith(_UNORDERED) and not self.raw_times
 
 
@@ -209,7 +209,7 @@ def with_reading(leaf: LeafMeaning, reading: str, *, told: bool) -> LeafMeaning:
 
 
 def reading_in(text: str) -> str:
-    """How the leaf of this text is read, if it is INT96 and not beside other timestamps; else empty."""
+    """Return the reading of the leaf of this text, if it is INT96 and not beside other timestamps; else empty."""
     return next((reading for reading, words in _READINGS.items() if text.startswith(words)), "")
 
 
@@ -322,7 +322,7 @@ def arrow_size(kind: pa.DataType) -> str:
 
 
 def _is_plain_time(kind: str) -> bool:
-    """Whether Arrow says it: timestamps have a zone there, times of a day have none."""
+    """Return whether the Arrow type says the same: timestamps have a zone there, times of a day have none."""
     return kind.startswith("TIMESTAMP(") or (kind.startswith("TIME(") and "UTC" not in kind)
 
 

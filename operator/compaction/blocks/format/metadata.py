@@ -1,4 +1,4 @@
-"""What we write into a block's footer about itself, so that a lost index can be rebuilt from the objects alone.
+"""The metadata about a block in its own footer, so that a lost index can be rebuilt from the objects alone.
 
 Keys begin with `compaction.dev.`; values are text (numbers decimal, lists JSON). Blocks of foreign writers need none
 of it; what they do write is believed only after it was compared with the block (`describe`).
@@ -31,7 +31,7 @@ _ULID: Final = 26
 
 @dataclass(frozen=True, slots=True)
 class BlockMetadata:
-    """What a block says of itself. Times are epoch microseconds. None or empty: it does not say.
+    """The statements of a block about itself. Times are epoch microseconds. None or empty: the block does not say.
 
     `sources` are ids of blocks, `token` is that of the attempt, `part` counts from 0 below `parts`; `outputs` are the
     ids of all parts, in order. `ancestors`: what the sources were made of, and that of, the nearest first (`ancestry`).
@@ -133,6 +133,7 @@ def _names(given: Mapping[str, str], key: str) -> tuple[str, ...] | None:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
+        # Refused below, in the words for JSON of another form.
         value = None
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ValueError(f"{PREFIX}{key} is not a list of texts")

@@ -39,7 +39,7 @@ Struct = dict[int, Any]
 
 
 class FooterError(Exception):
-    """What is wrong with a footer. `costly`: it may be sound, but it is more than we take."""
+    """The footer is wrong. `costly`: it may be sound, but it is more than we accept."""
 
     def __init__(self, reason: str, *, costly: bool = False) -> None:
         super().__init__(reason)

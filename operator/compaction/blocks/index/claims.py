@@ -174,7 +174,7 @@ _HOLDER: Final = tuple(HOLDERS.c[name] for name in ("host", "place", "pid", "sta
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
-    """What an attempt may replace: `sources` by id, and the level that its outputs must have."""
+    """The blocks that an attempt may replace: `sources` by id, and the level that its outputs must have."""
 
     job: str
     token: int
@@ -184,7 +184,7 @@ class ClaimedJob:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """What is remembered of a job. `receipt`: of a committed one. `holder`: of one that a local process claimed."""
+    """The record of a job in the index. `receipt`: of a committed job. `holder`: of one that a local process claims."""
 
     job: str
     state: IndexJobState
@@ -379,7 +379,7 @@ def retire(database: IndexDatabase, job: str, *, now: int, token: int | None = N
 
 
 def job_record(database: IndexDatabase, job: str) -> JobRecord | None:
-    """What is remembered of a job, also its receipt: proof that it was committed, for a caller that lost the answer."""
+    """Return the record of a job, also its receipt: proof that it was committed, for a caller that lost the answer."""
 
     def body(connection: Connection) -> JobRecord | None:
         found = _records(connection, JOBS.c.job == job)
@@ -498,7 +498,7 @@ STRAY_CLAIM: Final = 3600 * SECOND
 
 
 class Sign(StrEnum):
-    """What is known of the one who claimed a job. UNKNOWN: no local process did, so a cluster has it, or had it."""
+    """The state of the process that claimed a job. UNKNOWN: no local process did, so a cluster has it, or had it."""
 
     ALIVE = "Alive"
     DEAD = "Dead"
@@ -512,7 +512,7 @@ class Sign(StrEnum):
 
 
 def sign_of(holder: HolderRecord | None, here: ThisProcess | None) -> Sign:
-    """What is known of a holder, seen from this process (None: from a place without processes of its own)."""
+    """Return the state of a holder, seen from this process (None: from a place without processes of its own)."""
     if holder is None:
         return Sign.UNKNOWN
     one = holder.holder

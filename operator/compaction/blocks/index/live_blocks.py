@@ -26,8 +26,8 @@ _PAGE: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class BlockFilter:
-    """Which blocks: of one tenant, shard or level, and those with rows in `start`..`end` (epoch microseconds, both
-    ends included, as the times of blocks are). None does not restrict.
+    """A selection of blocks: those of one tenant, shard or level, and those with rows in `start`..`end` (epoch
+    microseconds, both ends included, as the times of blocks are). None does not restrict.
     """
 
     tenant: str | None = None
@@ -104,7 +104,7 @@ def _blocks(rows: Any) -> Iterator[Block]:
 
 
 def inspect(database: IndexDatabase, block_id: str) -> BlockRecord | None:
-    """What is known about a block; None when nothing is (any more)."""
+    """Return the record of a block; None when nothing is known of it (any more)."""
     return database.read(lambda connection: _inspect(connection, block_id))
 
 

@@ -68,8 +68,8 @@ class QueueReading:
 
 @dataclass(frozen=True, slots=True)
 class QueueChanges:
-    """What changed from one version to `version`: `entries` are in the queue now (new, or changed: take the newer one),
-    `left` are the ids of blocks that are in it no more, or never were at the time of a scan.
+    """The changes of the queue from one version to `version`: `entries` are in the queue now (new, or changed: take the
+    newer one), `left` are the ids of blocks that are in it no more, or never were at the time of a scan.
     """
 
     version: int
@@ -87,7 +87,9 @@ class Density(NamedTuple):
 
 
 class QueueDepth(NamedTuple):
-    """What waits for one key: blocks, bytes, and since when the oldest does (epoch microseconds)."""
+    """The blocks that wait for one key: their number, bytes, and the time at which the oldest came (epoch
+    microseconds).
+    """
 
     key: BlockKey
     blocks: int
@@ -127,7 +129,7 @@ def _entries(rows: Iterable[Row[Any]]) -> Iterator[QueueEntry]:
 
 
 def read_changes(database: IndexDatabase, since: int, *, levels: int | None = None) -> QueueChanges | None:
-    """What changed after version `since`, by arrival; None when that is too long ago to tell: read the whole queue."""
+    """Return the changes after version `since`, by arrival; None when that version is too old: read the whole queue."""
     return database.read(lambda connection: _changes(connection, since, levels))
 
 
@@ -147,7 +149,7 @@ def _changes(connection: Connection, since: int, levels: int | None) -> QueueCha
 
 
 def depths(database: IndexDatabase) -> tuple[QueueDepth, ...]:
-    """What waits, for each key, by tenant, shard and level."""
+    """Return the depth of the queue for each key, by tenant, shard and level."""
     columns = (BLOCKS.c.tenant, BLOCKS.c.shard, BLOCKS.c.level)
     query = (
         select(*columns, func.count(), func.sum(BLOCKS.c.bytes), func.min(BLOCKS.c.enqueued_at))
@@ -164,7 +166,7 @@ def depths(database: IndexDatabase) -> tuple[QueueDepth, ...]:
 
 
 def density(database: IndexDatabase, *, span: int) -> Density:
-    """How many blocks readers have to open. `span`: width of a window, microseconds (0: one window)."""
+    """Count the blocks that readers have to open. `span`: width of a window, microseconds (0: one window)."""
     window = BLOCKS.c.min_time // span if span else BLOCKS.c.shard
     groups = (
         select(func.count().label("blocks"))
@@ -186,7 +188,7 @@ MESSAGE_LENGTH: Final = 2000
 
 
 class Fault(NamedTuple):
-    """What is wrong with a block: a reason for programs, a message for people."""
+    """The fault of a block: a reason for programs, a message for people."""
 
     reason: str
     message: str

@@ -96,7 +96,7 @@ def _check(block: Block) -> None:
 
 
 def text_problem(value: str) -> str:
-    """What keeps the index from holding this text as a key; empty when nothing does."""
+    """Return the reason for which the index cannot hold this text as a key; empty when it can."""
     if not value:
         return "is empty"
     try:

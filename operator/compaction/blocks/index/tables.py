@@ -62,7 +62,7 @@ class IndexJobState(StrEnum):
 
 
 class TombstoneReason(StrEnum):
-    """Why a block is no longer live."""
+    """The reason for which a block is no longer live."""
 
     REPLACED = "replaced"
     EXPIRED = "expired"

@@ -61,7 +61,9 @@ class BlockTombstone(NamedTuple):
 
 
 class TombstoneSummary(NamedTuple):
-    """What waits for deletion: how many, their bytes, since when the oldest does; `failing`: that failed before."""
+    """The tombstones that wait for deletion: their number, bytes, and the time of the oldest; `failing`: the number of
+    those whose deletion failed before.
+    """
 
     blocks: int
     bytes: int
@@ -174,7 +176,7 @@ def successors(database: IndexDatabase, blocks: Sequence[str]) -> dict[str, tupl
 
 
 def standing(database: IndexDatabase, *, limit: int = BATCH) -> tuple[BlockTombstone, ...]:
-    """What waits for its deletion, due or not, the oldest first."""
+    """Return the tombstones that wait for deletion, due or not, the oldest first."""
     query = select(*_COLUMNS).select_from(_JOINED).order_by(TOMBSTONES.c.since, TOMBSTONES.c.block).limit(limit)
     return database.read(lambda connection: tuple(_tombstone(row) for row in connection.execute(query)))
 
@@ -231,8 +233,8 @@ def put_off(database: IndexDatabase, *, now: int, grace: int, limit: int = BATCH
 
 
 def next_due(database: IndexDatabase, *, grace: int) -> int | None:
-    """When the next tombstone is due, epoch microseconds; None when nothing waits for its deletion. Those that wait for
-    another one do not count: they are due at once when it is confirmed.
+    """Return the time at which the next tombstone is due, epoch microseconds; None when none waits for its deletion.
+    Tombstones that wait for another one do not count: they are due at once when it is confirmed.
     """
     later = func.max if database.engine.dialect.name == "sqlite" else func.greatest
     moment = func.min(later(TOMBSTONES.c.since + grace, TOMBSTONES.c.not_before))
@@ -241,7 +243,7 @@ def next_due(database: IndexDatabase, *, grace: int) -> int | None:
 
 
 def summary(database: IndexDatabase) -> TombstoneSummary:
-    """What waits for deletion altogether."""
+    """Return the totals of all tombstones that wait for deletion."""
     failing = func.count().filter(TOMBSTONES.c.attempts > 0)
     query = select(func.count(), func.sum(BLOCKS.c.bytes), func.min(TOMBSTONES.c.since), failing).select_from(_JOINED)
 
@@ -322,7 +324,7 @@ def expire(database: IndexDatabase, rule: RetentionPeriods, *, now: int, limit: 
 def would_expire(
     database: IndexDatabase, rule: RetentionPeriods, *, now: int, limit: int = BATCH
 ) -> tuple[Expired, ...]:
-    """What `expire` would bury now, up to `limit` blocks. Nothing is changed (a dry run)."""
+    """Return the blocks that `expire` would bury now, up to `limit`. Nothing is changed (a dry run)."""
     query = _query(rule, now, limit)
     if query is None:
         return ()

@@ -39,7 +39,7 @@ def most_at_once(runs: Sequence[Run], weight: Callable[[Run], int]) -> int:
 
 
 def open_at_once(runs: Sequence[Run]) -> int:
-    """How many of the runs may be open at the same time."""
+    """Return the number of the runs that may be open at the same time."""
     return most_at_once(runs, lambda _: 1)
 
 
@@ -121,12 +121,14 @@ class Budget:
 
     @property
     def _shared(self) -> int:
-        """What buffers, rounds and memos are parts of, two fifths together: the limit, unless footers take of it."""
+        """The bytes that buffers, rounds and memos are shares of, two fifths together: the limit, unless footers take
+        of it.
+        """
         return self.limit - max(0, self.footers - self.limit // 6) * 5 // 2
 
     def reads_whole(self, runs: Sequence[Run]) -> bool:
-        """Whether a row group of each run fits, as rows, with what it takes to read one, and what is left of those
-        before them: half a batch of each.
+        """Return whether a row group of each run fits, as rows, with the memory to read one, and the rows that are left
+        of those before them: half a batch of each.
         """
         rows = most_at_once(runs, lambda run: run.group_rows) * self.row_bytes
         held = sum(run.cost for run in runs if not run.group_rows)
@@ -170,7 +172,8 @@ class Budget:
         return at_once * max(1, self.batch_rows(at_once) // 2, min(_MOST_ROWS, rows // at_once))
 
     def to_spill(self, runs: Sequence[Run]) -> slice | None:
-        """Which neighbours are merged into a spilled run first, so that all can be merged at once; None when they can.
+        """Return the neighbours to merge into a spilled run first, so that all can be merged at once; None when they
+        can.
 
         The fewest bytes after which that is so, as long as they themselves can be merged at once; where no neighbours
         are enough, the most of them, from among those that were merged least often.
@@ -189,7 +192,7 @@ class Budget:
 
     @property
     def most_runs(self) -> int:
-        """How many can be merged at once, whatever they cost: each has rows that wait."""
+        """The number of runs that can be merged at once, whatever they cost: each has rows that wait."""
         return max(2, min(_MOST_RUNS, self.buffers // (2 * _FEWEST_GOOD_ROWS * self.row_bytes)))
 
     def _window(self, needs: Sequence[_Needs], start: int, excess: int) -> tuple[int, int, slice] | None:
@@ -251,7 +254,7 @@ def _footer_bytes(budget: Budget, settings: MergeSettings, footers: Sequence[Ope
 
 
 def is_measured(schema: pa.Schema, coded: Sequence[str], footers: Sequence[OpenedFooter]) -> bool:
-    """Whether no row can be larger than `row_bytes` says, by much: values of fixed width, codes, or pages that say."""
+    """Return whether no row can be much larger than `row_bytes`: values of fixed width, codes, or pages that say so."""
     return all(
         field.name in coded
         or (not pa.types.is_nested(field.type) and has_width(field.type))

@@ -57,8 +57,8 @@ class Rows:
 
 
 class MemoLimits(NamedTuple):
-    """What a memo may grow to: bytes and number of its values. The number bounds what looking up a dictionary costs, so
-    a column of ever new values is given up early.
+    """The limits of a memo: bytes and number of its values. The number bounds what looking up a dictionary costs, so a
+    column of ever new values is given up early.
     """
 
     bytes: int
@@ -189,7 +189,7 @@ class Columns:
             memo.forget(source)
 
     def is_coded(self, place: int, part: pa.Array) -> bool:
-        """Whether this part of a column is codes."""
+        """Return whether this part of a column is codes."""
         return place in self.memos and part.type.equals(CODE)
 
     def plain(self, place: int, part: pa.Array) -> pa.Array:
@@ -267,7 +267,7 @@ def _filled(array: pa.Array) -> pa.Array:
 
 
 def _has_required(kind: pa.DataType) -> bool:
-    """Whether there is a struct in it that has a required field."""
+    """Return whether the type has a struct inside that has a required field."""
     if pa.types.is_struct(kind):
         return any(not field.nullable or _has_required(field.type) for field in kind)
     if pa.types.is_map(kind):
@@ -276,15 +276,16 @@ def _has_required(kind: pa.DataType) -> bool:
 
 
 def is_codable(kind: pa.DataType) -> bool:
-    """Whether a column of this type can be read as a dictionary."""
+    """Return whether a column of this type can be read as a dictionary."""
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
 def has_width(kind: pa.DataType) -> bool:
-    """Whether each value takes the same memory."""
+    """Return whether each value of this type takes the same memory."""
     try:
         return int(kind.bit_width) > 0
     except ValueError:
+        # pyarrow has no `bit_width` for types of variable width, and raises.
         return False
 
 
@@ -292,6 +293,7 @@ def _has_order(kind: pa.DataType) -> bool:
     if pa.types.is_null(kind):
         return True
     try:
+        # One null is tried, because a list of types kept here would have to follow the versions of pyarrow.
         pc.rank(pa.nulls(1, kind), tiebreaker="dense")
     except pa.ArrowException:
         return False
@@ -353,8 +355,8 @@ def not_repeating(file: pq.ParquetFile, group: int, columns: Sequence[str]) -> s
 
 
 def _was_given_up(dictionary: pa.Array, chunk: pq.ColumnChunkMetaData, rows: int) -> bool:
-    """Whether the chunk has more than its dictionary and a place in it for each row: a writer's dictionary is full at a
-    mebibyte or so, and the values that come then stand as they are.
+    """Return whether the chunk has more than its dictionary and a place in it for each row: a writer's dictionary is
+    full at a mebibyte or so, and the values that come then stand as they are.
     """
     return bool(chunk.total_uncompressed_size > _SLACK * dictionary.nbytes + _PLACE * rows)
 

@@ -46,7 +46,7 @@ def nobody(rows: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSettings:
-    """How blocks are merged.
+    """The settings of a merge of blocks.
 
     `sort_key`: columns by which the output is sorted; at least one. `memory_bytes`: what the merge may hold at a time,
     of Arrow memory. `row_group_bytes`: of a row group in the output file, encoded; `max_group_rows` caps its rows.
@@ -99,7 +99,8 @@ class Duplicates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
-    """What was merged into one file. `read`: all rows of the inputs; `written` is what the output must read back as.
+    """The result of a merge into one file. `read`: all rows of the inputs; `written` is what the output must read back
+    as.
 
     `sorted_first`: inputs that were not sorted; `spilled`: bytes written to scratch; `passes`: how often rows were
     merged, 1 unless there were too many inputs for the memory. `encodings`: of each column, as chosen.
@@ -183,7 +184,9 @@ class OpenedFooter:
 
     @property
     def has_arrow_schema(self) -> bool:
-        """Whether its writer says what the columns are in Arrow; else that is read off the Parquet types."""
+        """Return whether the writer of the file says what the columns are in Arrow; else that is read off the Parquet
+        types.
+        """
         return ARROW_SCHEMA in (self.metadata.metadata or {})
 
     def chunks(self, column: str) -> Iterator[pq.ColumnChunkMetaData]:
@@ -198,7 +201,9 @@ class OpenedFooter:
         return self.leaves.get(column)
 
     def is_sorted_by(self, key: Sequence[str]) -> bool:
-        """Whether the rows are said to be sorted by the key: by who gave the input, else by every row group."""
+        """Return whether the rows are declared as sorted by the key: by the caller that gave the input, else by every
+        row group.
+        """
         if self.input.sort_key is not None:
             return self.input.sort_key[: len(key)] == tuple(key)
         return all(self._group_is_sorted(group, key) for group in self.groups)
@@ -258,7 +263,7 @@ class OpenedFooter:
                 source.close()
 
     def decoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What was read of the file as it is opened, in the types of its schema. Raises Int96Error."""
+        """Convert a batch of the file, read as the file is opened, to the types of its schema. Raises Int96Error."""
         return self.int96.decoded(batch, self.schema)
 
     @contextmanager
@@ -277,8 +282,8 @@ class OpenedFooter:
         return max((self.metadata.row_group(group).num_rows for group in self.groups), default=0)
 
     def is_measured(self, column: str) -> bool:
-        """Whether the bytes of the column's pages are about those of its values: in no dictionary, no common prefixes
-        left out.
+        """Return whether the bytes of the column's pages are about those of its values: in no dictionary, no common
+        prefixes left out.
         """
         leaf = self.leaf(column)
         return leaf is not None and all(
@@ -326,7 +331,9 @@ def _raw_footer(source: str | IO[bytes] | RawIOBase) -> bytes:
 
 
 def _may_hold(block: MergeInput, bounds: tuple[Bound, Bound] | None) -> bool:
-    """Whether a row group may hold rows of the part. Nulls lie in no bounds: the part without an end reads them all."""
+    """Return whether a row group may hold rows of the part. Nulls lie in no bounds: the part without an end reads them
+    all.
+    """
     if bounds is None:
         return True
     after = block.last is not None and bounds[0] >= block.last  # type: ignore[operator]
@@ -349,8 +356,8 @@ def _bounds(
 
 
 def has_bounds(kind: pa.DataType) -> bool:
-    """Whether the statistics of a column of this type can be compared with its values: integers with a sign, strings,
-    timestamps, dates.
+    """Return whether the statistics of a column of this type can be compared with its values: integers with a sign,
+    strings, timestamps, dates.
     """
     kind = without_dictionary(kind)
     return bool(
@@ -359,7 +366,9 @@ def has_bounds(kind: pa.DataType) -> bool:
 
 
 def _as_stored(metadata: pq.FileMetaData, leaf: int, kind: pa.DataType) -> bool:
-    """Whether the file stores timestamps in the unit in which they are read (seconds are stored as milliseconds)."""
+    """Return whether the file stores timestamps in the unit in which they are read (seconds are stored as
+    milliseconds).
+    """
     if not pa.types.is_timestamp(kind):
         return True
     logical = json.loads(metadata.schema.column(leaf).logical_type.to_json())

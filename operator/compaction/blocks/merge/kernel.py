@@ -61,8 +61,8 @@ def repeating(schema: pa.Schema, footers: Sequence[OpenedFooter]) -> list[str]:
 
 
 def most_values(footers: Sequence[OpenedFooter]) -> int:
-    """How many values the dictionary of a coded column may have: to look up those of a row group in it must cost less
-    than the row group's rows do without it.
+    """Return the number of values that the dictionary of a coded column may have: to look up those of a row group in it
+    must cost less than the row group's rows do without it.
     """
     groups = sum(len(footer.groups) for footer in footers)
     rows = sum(footer.rows for footer in footers)
@@ -70,7 +70,7 @@ def most_values(footers: Sequence[OpenedFooter]) -> int:
 
 
 def _in_dictionaries(column: str, footers: Sequence[OpenedFooter]) -> bool:
-    """Whether every chunk of the column has a dictionary, and there is one."""
+    """Return whether every chunk of the column has a dictionary, and there is a chunk."""
     chunks = [chunk for footer in footers for chunk in footer.chunks(column)]
     return bool(chunks) and all(chunk.has_dictionary_page for chunk in chunks)
 
@@ -176,6 +176,7 @@ def merge(
     schema = unified(named)
     coded = repeating(schema, footers)
     budget = budget_for(settings, schema, coded, footers)
+    # The sizes in the footers are too much for the memory: those of single pages cost reads, and may fit.
     if sum(footer.reading_bytes for footer in footers) > budget.pages:
         footers = [replace(footer, reading_bytes=paged_bytes(footer)) for footer in footers]
     most = MemoLimits(budget.memos // max(1, len(coded)), most_values(footers))
@@ -216,7 +217,9 @@ def _read_footers(inputs: Sequence[MergeInput], sort_key: Sequence[str]) -> list
 
 
 def _as_int96(footers: Sequence[OpenedFooter]) -> bool:
-    """Whether timestamps are stored as INT96: all that the inputs have are (the writer knows one way for a file)."""
+    """Return whether timestamps are stored as INT96: all that the inputs have are (the writer knows one way for a
+    file).
+    """
     return any(footer.int96.columns for footer in footers) and not any(
         has_other_timestamps(footer.metadata) for footer in footers
     )
@@ -366,7 +369,9 @@ def key_ranges(footers: Sequence[OpenedFooter], column: str, *, parts: int) -> t
 
 
 def _cuts(groups: Sequence[_Group], parts: int) -> Iterator[Bound]:
-    """Where each part but the first begins. Between two bounds the rows of the row groups around them lie evenly."""
+    """Yield the bound at which each part but the first begins. Between two bounds the rows of the row groups around
+    them lie evenly.
+    """
     slopes: dict[Bound, float] = {}
     jumps: dict[Bound, float] = {}
     for least, most, rows in groups:

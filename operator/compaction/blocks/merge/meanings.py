@@ -1,4 +1,4 @@
-"""What the columns of the output mean: as the sources' footers say it, so its own footer does.
+"""The meanings of the output's columns: as the sources' footers say them, so its own footer does.
 
 The library writes the logical types that it has Arrow types for. The others are put into the footer that it has
 written, whose pages are the same; then the footer is compared with those of the sources, raw with raw: what would be
@@ -55,8 +55,9 @@ class Meanings:
         return cls(schema, paths, tuple((footer.input.name, footer.meanings) for footer in footers))
 
     def wanted(self) -> list[LeafMeaning | None]:
-        """What each leaf must mean; None where the library writes it right, or no file has more than nulls there. Field
-        ids alone are no reason: the library writes them, and the column may be wider than in the file that has them.
+        """Return the meaning that each leaf must have; None where the library writes it right, or no file has more than
+        nulls there. Field ids alone are no reason: the library writes them, and the column may be wider than in the
+        file that has them.
         """
         said: dict[str, LeafMeaning] = {}
         for _, leaves in self.sources:
@@ -102,7 +103,7 @@ class Meanings:
 
 
 def check_writable(name: str, schema: pa.Schema, meanings: Mapping[str, LeafMeaning]) -> None:
-    """Whether what is written of a file's columns would mean what they do: tried with no rows.
+    """Check that the columns of a file would keep their meanings when they are written: tried with no rows.
 
     Raises LogicalTypeLostError, SchemaConflictError for columns that cannot stand beside each other.
     """

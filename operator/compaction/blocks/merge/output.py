@@ -44,7 +44,7 @@ _LEAST_BATCH_ROWS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ColumnEncoding:
-    """How one column is written. `bytes_per_row` and `dictionary_bytes`: of the sample, compressed."""
+    """The encoding of one column. `bytes_per_row` and `dictionary_bytes`: of the sample, compressed."""
 
     encoding: str
     compressed: bool
@@ -134,7 +134,7 @@ def _common(options: Sequence[ColumnEncoding]) -> float:
 
 
 def _allowed(sample: pa.Table, field: pa.Field, declared: pa.Schema, *, int96: bool) -> tuple[str, ...]:
-    """What is tried on a column of the sample; the empty encoding is the writer's choice."""
+    """Return the encodings that are tried on a column of the sample; the empty encoding is the writer's choice."""
     allowed = candidates_of(declared.field(field.name), coded=pa.types.is_dictionary(field.type))
     if int96 and pa.types.is_timestamp(field.type):
         allowed = tuple(item for item in allowed if item != "DELTA_BINARY_PACKED")
@@ -144,7 +144,7 @@ def _allowed(sample: pa.Table, field: pa.Field, declared: pa.Schema, *, int96: b
 
 
 def _repeats(column: pa.ChunkedArray) -> bool:
-    """Whether a dictionary is worth trying: to fill one, and to read it, costs for each value that it has."""
+    """Return whether a dictionary is worth trying: to fill one, and to read it, costs for each value that it has."""
     return int(pc.count_distinct(column).as_py()) * _ROWS_PER_VALUE <= len(column)
 
 
@@ -173,12 +173,14 @@ def _try(
 
 
 def sample_rows(rows: int) -> int:
-    """How many of so many rows the encodings are tried on: to try them all costs as much as to write them thrice."""
+    """Return the number of rows, of so many, on which the encodings are tried: to try them on all rows costs as much as
+    to write the rows thrice.
+    """
     return max(_LEAST_SAMPLE_ROWS, min(_MOST_SAMPLE_ROWS, rows // _SAMPLE_SHARE))
 
 
 def batch_rows(sample: pa.Table) -> int:
-    """How many rows the writer encodes at a time, which is also how exactly it keeps to the size of a page.
+    """Return the number of rows that the writer encodes at a time, by which it also keeps to the size of a page.
 
     Its default of 1,024 spends a quarter of the CPU time on what is done once for each batch.
     """
@@ -241,7 +243,7 @@ _MANY_ROWS: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What was chosen on the sample. `page_index`: whether a column of a row group has more than one page."""
+    """The layout that was chosen on the sample. `page_index`: a column of a row group has more than one page."""
 
     encodings: Mapping[str, ColumnEncoding]
     group_rows: int
@@ -358,6 +360,7 @@ class Output:
         wanted = max(_MIN_GROUP_ROWS, int(self._settings.row_group_bytes / per_row))
         arrow_row = max(1, self._waiting_bytes() // max(1, self._count))
         fitting = max(1, self._pending_bytes // arrow_row)
+        # `wanted` is by encoded bytes, `fitting` by the memory that the rows of a group take until it is written.
         group_rows = whole_pages(min(wanted, fitting, self._settings.max_group_rows))
         self.layout = Layout(chosen, group_rows, page_index=group_rows > batch_rows(sample))
         kinds = [
@@ -454,7 +457,7 @@ class Output:
                 self._times.add(part, paths)
 
     def _readings(self) -> dict[str, str]:
-        """How the INT96 of the file is read, by the paths of its columns; empty if it has none."""
+        """Return the readings of the file's INT96 columns, by their paths; empty if it has none."""
         wanted = zip((path for paths in self._leaves for path in paths), self._meanings.wanted(), strict=True)
         return {**self._times.states(), **{path: RAW for path, item in wanted if item is not None and item.raw_times}}
 

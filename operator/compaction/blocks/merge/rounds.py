@@ -205,7 +205,7 @@ class _Open:
                 size += part.nbytes
 
     def _let_go(self) -> None:
-        """What is left of a part keeps all of it in memory: it is copied, unless it is most of the part."""
+        """Copy what is left of a part, unless it is most of the part: a slice keeps all of the part in memory."""
         if not self.start:
             return
         first = self.parts[0]
@@ -309,12 +309,14 @@ class MergeRounds:
             cut = self._cut(numbers)
             counts = _counts(numbers, cut)
             last = _largest(numbers) if cut is None else cut
+            # A run that is not open yet may have rows before the last one of this round: those wait until it is open.
             if self._waiting and self._next_begins_by(self._first_key(self._open[last], len(numbers[last]) - 1)):
                 counts = self._before_next(counts)
                 if not any(counts):
                     self._open_next()
                     continue
             while sum(counts) > 1 and self._are_too_many(counts):
+                # Windows of one row cannot be halved: then the round emits the least row alone, however large it is.
                 single = max(windows) == 1
                 windows = [-(-window // 2) for window in windows]
                 numbers, floor = self._numbers(windows)
@@ -342,7 +344,7 @@ class MergeRounds:
         self._open.sort(key=lambda item: item.number)
 
     def _are_too_many(self, counts: Sequence[int]) -> bool:
-        """Whether so many rows of each run are more than a round may emit."""
+        """Return whether so many rows of each run are more than a round may emit."""
         if sum(counts) > self._round_rows:
             return True
         if sum(part.nbytes for item in self._open for part in item.parts) <= self._round_bytes:
@@ -372,7 +374,7 @@ class MergeRounds:
         return found, None if least is None else int(least)
 
     def _cut(self, numbers: Sequence[Words]) -> int | None:
-        """Which of the open runs bounds the round; None when there is nothing behind any window."""
+        """Return the place of the open run that bounds the round; None when no run has rows behind its window."""
         last = [
             (mine[-1], place)
             for place, (item, mine) in enumerate(zip(self._open, numbers, strict=True))
@@ -381,12 +383,12 @@ class MergeRounds:
         return min(last)[1] if last else None
 
     def _next_begins_by(self, bound: Bound | None) -> bool:
-        """Whether the first run that waits may begin at or before this; None is behind everything."""
+        """Return whether the first run that waits may begin at or before this bound; None is behind everything."""
         least = self._waiting[0][0]
         return least is None or bound is None or least <= bound  # type: ignore[operator]
 
     def _before_next(self, counts: Sequence[int]) -> list[int]:
-        """How many of the first rows of each run are certainly before the run that waits to be opened next."""
+        """Return the number of first rows of each run that are certainly before the run that waits to be opened."""
 
         def before(item: _Open, count: int) -> int:
             return bisect_left(range(count), True, key=lambda row: self._next_begins_by(self._first_key(item, row)))
@@ -426,12 +428,12 @@ class MergeRounds:
 
 
 def _largest(numbers: Sequence[Words]) -> int:
-    """Which of the open runs has the largest row."""
+    """Return the place of the open run that has the largest row."""
     return max((mine[-1], place) for place, mine in enumerate(numbers))[1]
 
 
 def _counts(numbers: Sequence[Words], cut: int | None) -> list[int]:
-    """How many rows of each run are before the cut."""
+    """Return the number of rows of each run that are before the cut."""
     if cut is None:
         return [len(mine) for mine in numbers]
     last = numbers[cut][-1]

@@ -144,6 +144,7 @@ def _page_bytes(chunk: pq.ColumnChunkMetaData, read_at: ReadAt) -> int:
     try:
         dictionary, page, _ = _largest_pages(chunk, read_at)
     except FooterError:
+        # The chunk is taken whole, which is never too little: its reader reports what is wrong.
         return whole
     return min(whole, dictionary + 2 * page)
 
@@ -155,6 +156,7 @@ def _header(read_at: ReadAt, position: int, end: int) -> tuple[Struct, int]:
         try:
             return decode_front(read_at(position, min(window, end - position)))
         except FooterError:
+            # The header may be longer than the window: only one that the whole chunk does not hold is damaged.
             if window >= end - position:
                 raise
             window *= _FURTHER
@@ -219,7 +221,7 @@ class Run(Protocol):
 
     @property
     def merged(self) -> int:
-        """How often its rows were merged."""
+        """The number of times that its rows were merged."""
 
     def batches(self, rows: int, *, whole: bool = False) -> Iterator[Rows]:
         """The rows, at most so many at a time; `whole`: a row group at a time."""
@@ -262,7 +264,7 @@ class ParquetRun:
 
     @property
     def columns_read(self) -> int:
-        """How many leaves a row has."""
+        """The number of leaves of a row."""
         return int(self.footer.metadata.num_columns)
 
     @property

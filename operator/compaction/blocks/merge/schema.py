@@ -56,6 +56,7 @@ def unified(schemas: Sequence[NamedSchema]) -> pa.Schema:
         if len(set(schema.names)) != len(schema.names):
             twice = next(name for name in schema.names if schema.names.count(name) > 1)
             raise SchemaConflictError(twice, file, "one column", file, "another of the same name")
+        # Before types are compared: engines that ignore case take both spellings for one column.
         if other := spelled_otherwise(found, schema.names):
             theirs = next(name for name in found if name.casefold() == other.casefold())
             raise SchemaConflictError(other, found[theirs][0], f"the spelling {theirs!r}", file, f"{other!r}")

@@ -24,7 +24,7 @@ SPAN: Final = 3 * 3600 * 1_000_000
 
 
 class BlockReason(StrEnum):
-    """Why a block that waits is in no batch that a job is made of."""
+    """The reason for which a block that waits is in no batch that becomes a job."""
 
     WAITING_FOR_MORE = "WaitingForMore"
     NOTHING_TO_MERGE_WITH = "NothingToMergeWith"
@@ -67,8 +67,8 @@ class QueuedBlock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LevelRule:
-    """When a batch of one level is ready: it has `max_blocks` or `max_bytes`, or its first block is `max_age` seconds
-    old.
+    """The rule by which a batch of one level is ready: it has `max_blocks` or `max_bytes`, or its first block is
+    `max_age` seconds old.
 
     `max_bytes` 0: no size is enough. A block that alone has `max_bytes` skips the level.
     """
@@ -189,14 +189,15 @@ class BlockBatch:
 
     @property
     def is_alone(self) -> bool:
-        """Whether it has nothing to be merged with, at any level, and no time at which that changes."""
+        """Return whether the batch has nothing to be merged with, at any level, and no time at which that changes."""
         return self.ready is None and (self.group.open[self.level] is not self or self.due == NEVER)
 
 
 class Group:
-    """What may be merged with one another: `key` is a class and the number of a window. `settled`: time and number of
-    the last that happened; what comes later, but arrived before, is `late` and needs the group to be cut again.
-    `limited`: a batch was closed because the next block would have been too much, so that it depends on that block.
+    """Blocks that may be merged with one another: `key` is a class and the number of a window. `settled`: time and
+    number of the last event in the group; a block that comes later, but arrived before, is `late` and needs the group
+    to be cut again. `limited`: a batch was closed because the next block would have been too much, so that it depends
+    on that block.
     """
 
     __slots__ = ("batches", "empty", "key", "late", "limited", "next_due", "open", "settled", "settled_number")
@@ -227,7 +228,7 @@ class Group:
             self.empty = 0
 
     def __lt__(self, other: Group) -> bool:
-        """Which of two goes first when both are due at the same moment."""
+        """Return whether this group goes first when both are due at the same moment."""
         return self.key < other.key
 
     @property
@@ -280,7 +281,7 @@ class Cutter:
             self.run(heapq.heappop(timers)[1], now)
 
     def next_due(self) -> float | None:
-        """When something is due next; None when nothing waits for its time."""
+        """Return the time at which the next batch is due; None when none waits for its time."""
         timers = self._timers
         while timers and not any(item is not None and item.due == timers[0][0] for item in timers[0][1].open):
             heapq.heappop(timers)
@@ -338,7 +339,7 @@ class Cutter:
             self._climb(group, batch, at)
 
     def _gains(self, batch: BlockBatch) -> bool:
-        """Whether a job of the batch leaves fewer blocks than before, or the rules do not ask for that."""
+        """Return whether a job of the batch leaves fewer blocks than before, or the rules do not ask for that."""
         return len(batch.blocks) > 1 or not self.rules.strict_gain or batch.group.key[0].is_obsolete
 
     def _climb(self, group: Group, batch: BlockBatch, at: float) -> None:

@@ -32,7 +32,7 @@ _TAIL_BITS: Final = 80
 
 
 def ulid_milliseconds(ulid: str) -> int:
-    """When the ULID was made: milliseconds since 1970.
+    """Return the time at which the ULID was generated: milliseconds since 1970.
 
     Raises:
         BlockIdError: it is no ULID in its canonical form (upper case).
@@ -75,7 +75,7 @@ def output_id(sources: Iterable[str], *, tenant: str, shard: int, level: int, pa
 
 @dataclass(frozen=True, slots=True)
 class OfferedCandidates:
-    """What a queue has for one plan; `left_out` are the blocks and batches that are in no candidate."""
+    """The candidates that a queue has for one plan; `left_out` are the blocks and batches that are in no candidate."""
 
     candidates: tuple[Candidate, ...]
     left_out: tuple[LeftOut, ...]

@@ -287,7 +287,7 @@ class BlockQueue:
 
     @property
     def ready_size(self) -> int:
-        """How many batches are ready, as of the last scan."""
+        """The number of batches that are ready, as of the last scan."""
         return self._lines.size
 
     @property
@@ -296,7 +296,9 @@ class BlockQueue:
         return MappingProxyType(self._held)
 
     def next_due(self) -> float | None:
-        """When `ready` has something new although nothing arrives (epoch seconds); None: never. Look before you ask."""
+        """Return the time at which `ready` has something new although nothing arrives (epoch seconds); None: never.
+        Call `advance` before.
+        """
         return self._cutter.next_due()
 
     def batches(self) -> Iterator[BlockBatch]:
@@ -304,11 +306,13 @@ class BlockQueue:
         return (batch for group in self._groups.values() for batch in group.batches if batch.blocks)
 
     def place_of(self, block: str) -> BlockBatch | HeldBatch | BlockReason | None:
-        """Where a block is, as of the last scan: in a batch, with a job, or left alone for good; None: not known."""
+        """Return the place of a block, as of the last scan: in a batch, with a job, or left alone for good; None: not
+        known.
+        """
         return self._where.get(block) or self._held_by_id.get(block) or self._alone.get(block)
 
     def left_alone(self) -> tuple[LeftAloneBlocks, ...]:
-        """Why blocks are in no batch that is ready, as of the last scan. O(batches)."""
+        """Return the reasons for which blocks are in no batch that is ready, as of the last scan. O(batches)."""
         counts = Counter(self._alone.values())
         examples: dict[BlockReason, str] = {}
         for block, reason in self._alone.items():
@@ -324,6 +328,7 @@ class BlockQueue:
             if reason is BlockReason.WAITING_FOR_MORE:
                 size, due = size + batch.bytes, min(due, batch.due)
                 short = self.rules.levels[batch.level].max_blocks - count
+                # 0 stands for no batch so far.
                 missing = min(missing, short) if missing else short
             known = first.get(reason)
             if known is None or batch.blocks[0].number < known.number:
@@ -434,6 +439,7 @@ def figures_of(queue: BlockQueue, *, tenant: str | None = None) -> QueueFigures:
             row.due += count
             continue
         short = queue.rules.levels[batch.level].max_blocks - count
+        # 0 stands for no batch so far.
         row.missing = min(row.missing, short) if row.missing else short
         row.next_due = batch.due if row.next_due is None else min(row.next_due, batch.due)
     for held in queue.held.values():
@@ -476,7 +482,9 @@ class WaitingBlock:
 
 
 def waiting_of(queue: BlockQueue, block: str, *, now: float) -> WaitingBlock | None:
-    """Why a block waits; None for one that is in no queue, or that a job has. `now`: epoch seconds."""
+    """Return the reason for which a block waits; None for one that is in no queue, or that a job has. `now`: epoch
+    seconds.
+    """
     queue.advance(now)
     place = queue.place_of(block)
     if isinstance(place, BlockReason):

@@ -142,8 +142,9 @@ IDS_NAMED: Final = 5
 
 
 class Made(NamedTuple):
-    """What an output says. `outputs`: ids of its whole set, empty when it does not say; `ancestors`: hashes (`hash`) of
-    the ids of what its sources were made of, which take less memory than the ids. `modified`: when it was uploaded.
+    """The statements of an output about its origin. `outputs`: ids of its whole set, empty when it does not say;
+    `ancestors`: hashes (`hash`) of the ids of what its sources were made of, which take less memory than the ids.
+    `modified`: the time of its upload.
     """
 
     job: str
@@ -191,7 +192,7 @@ class _Set:
 
     @property
     def told(self) -> bool:
-        """Whether the ids of all parts are known."""
+        """Return whether the ids of all parts are known."""
         return len(self.outputs) >= self.parts
 
 

@@ -54,7 +54,9 @@ class Lake(NamedTuple):
 
 
 class Unsaid(NamedTuple):
-    """What no object says: the column of time of blocks that name none, and the columns of paths that may be lost."""
+    """The facts that no object states: the column of time of blocks that name none, and the columns of paths that may
+    be lost.
+    """
 
     time_column: str = ""
     given_up: tuple[str, ...] = ()
@@ -71,8 +73,8 @@ class FoundBlock(NamedTuple):
 
 @dataclass(slots=True)
 class StoreSurvey:
-    """How many blocks there are of each tenant and shard; `files`: those of lakes. `foreign`: how many objects are no
-    blocks, with the first of them.
+    """The number of blocks of each tenant and shard; `files`: those of lakes. `foreign`: the number of objects that are
+    no blocks, with the first of them.
     """
 
     shards: Counter[Shard] = field(default_factory=Counter)
@@ -117,7 +119,9 @@ def places(objects: ObjectStorage, shard: Shard, files: Mapping[Shard, list[Plac
 def read_found(
     objects: ObjectStorage, blocks: Sequence[Place], *, unsaid: Unsaid, unreadable: Unreadable
 ) -> list[FoundBlock]:
-    """What the footers say; adds what cannot be read. Raises ObjectError for what is wrong with the store."""
+    """Read the footers of blocks; add those that cannot be read to `unreadable`. Raises ObjectError for what is wrong
+    with the store.
+    """
 
     def one(path: str, place: BlockPlace) -> FoundBlock:
         footer = read_footer(objects, path)
@@ -145,14 +149,17 @@ def _each(call: Callable[[str, BlockPlace], T], blocks: Sequence[Place], unreada
         try:
             return (call(*item),)
         except ObjectMissingError:
+            # Deleted since the listing: it is neither rebuilt nor reported as unreadable.
             return None
         except (BlockFormatError, ObjectChangedError, ObjectTruncatedError) as error:
             return error.reason
         except BlockStoreError as error:
             return str(error)
         except StorageError:
+            # Of the store as a whole: to go on would leave blocks out of the index that can be read.
             raise
         except Exception as error:
+            # Libraries raise what they like for a damaged file: it is named, and the others are rebuilt.
             if lack := lack_of(error, item[0]):
                 raise lack from error
             return defect(error, item[0])
@@ -238,11 +245,12 @@ class RebuildProgress(NamedTuple):
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What came of it. `blocks` with their `rows` and `bytes` are live. `replaced`: objects of blocks that were
+    """The result of a rebuild. `blocks` with their `rows` and `bytes` are live. `replaced`: objects of blocks that were
     replaced. `unused`: outputs that were never committed, or whose sources are taken instead. Both are orphans now, and
     collected as such, not before a week has passed. `unreadable`: path and reason; nothing is known of their rows.
-    `doubts`: what could not be decided for certain. `foreign`: how many objects are no blocks by their path and in no
-    lake, and the first of them (`examples`). `left`: files of lakes that are not live; the sweeper never deletes them.
+    `doubts`: what could not be decided for certain. `foreign`: the number of objects that are no blocks by their path
+    and in no lake, and the first of them (`examples`). `left`: files of lakes that are not live; the sweeper never
+    deletes them.
     """
 
     blocks: int = 0

@@ -120,7 +120,7 @@ def described(
 
 
 def said_of(footer: BlockFooter) -> BlockMetadata:
-    """What the block says of itself. Raises CorruptBlockError."""
+    """Return the statements of the block about itself. Raises CorruptBlockError."""
     try:
         return decode(footer.metadata)
     except ValueError as error:
@@ -151,6 +151,7 @@ def describe_footer(
     column = time_column_of(footer, time_column or said.time_column or "")
     times = times_of_footer(footer, column) if footer.rows else _times_of_id(identity)
     lost, instants = lost_columns(path, footer.schema.names, given_up), is_instant(footer.schema.field(column).type)
+    # Refused here where the footer knows the times, because reading all rows is what takes long.
     if lost and times is not None:
         refuse_lost_columns(path, lost, times, instants)
     fingerprint = said.fingerprint
@@ -160,6 +161,7 @@ def describe_footer(
     if unknown := [name for name in declared if name not in footer.schema.names]:
         raise CorruptBlockError(path, f"says it is sorted by {unknown[0][:100]!r}, which it does not have")
     order = order_of_footer(footer, said)
+    # The rows are read only for what the footer leaves open, or when the caller asks for it.
     if fingerprint is None or times is None or verify or not is_proved(footer, said):
         checks = checks_of(footer, said, wanted=sort_key, time_column=column)
         counted, read_times = _read(objects, footer, column, checks)
@@ -190,7 +192,7 @@ def describe_footer(
 
 
 def _check_meanings(footer: BlockFooter) -> None:
-    """Whether a merge would keep what the columns mean. Raises UnsuitableBlockError."""
+    """Check that a merge would keep the meanings of the columns. Raises UnsuitableBlockError."""
     path = footer.info.path
     try:
         check_writable(path, footer.schema, footer.meanings)

@@ -45,8 +45,8 @@ _TIME_BYTES: Final = 6
 
 @dataclass(slots=True)
 class SkippedFiles:
-    """What a listing has passed over: how many files for each reason, and the first of them by their paths, in whatever
-    order a folder lists them.
+    """The files that a listing has passed over: their number for each reason, and the first of them by their paths, in
+    whatever order a folder lists them.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -88,7 +88,7 @@ def parquet_among(infos: Iterable[ObjectInfo], skipped: SkippedFiles) -> Iterato
 
 
 def is_parquet(path: str) -> bool:
-    """Whether a path is that of a Parquet file that another program has finished, and none of ours."""
+    """Return whether a path is that of a Parquet file that another program has finished, and none of ours."""
     if not path.endswith(SUFFIX) or path.startswith(OWN_FOLDER):
         return False
     # A tenant may begin with _ too.
@@ -96,7 +96,9 @@ def is_parquet(path: str) -> bool:
 
 
 def _is_hidden(path: str) -> bool:
-    """What other writers have not finished lies in folders such as _temporary, and beside it lies `_SUCCESS`."""
+    """Return whether a path is hidden: other writers keep unfinished files in folders such as _temporary, and
+    `_SUCCESS` beside them.
+    """
     return any(part.startswith((".", "_")) for part in path.split("/"))
 
 
@@ -198,7 +200,7 @@ Key = tuple[str, ...]
 
 
 class OrderSource(StrEnum):
-    """Who says by what a block is sorted."""
+    """The origin of the order by which a block is sorted."""
 
     DECLARED = "declared"
     POLICY = "policy"
@@ -232,7 +234,7 @@ class OrderCheck:
 
     @property
     def holds(self) -> bool:
-        """Whether all rows so far are in order."""
+        """Return whether all rows so far are in order."""
         return self.broken is None and not self.unordered
 
     def update(self, batch: pa.RecordBatch) -> None:
@@ -248,6 +250,7 @@ class OrderCheck:
                 return
             found = _descent([_ranked(column) for column in columns])
         except pa.ArrowException:
+            # Arrow cannot compare values of this type, so no order of them can be shown.
             self.unordered = True
             return
         self.broken = None if found is None else start + found
@@ -336,8 +339,8 @@ def order_of_rows(
 
 
 def is_proved(footer: BlockFooter, said: BlockMetadata) -> bool:
-    """Whether what is declared needs no read of the rows: we wrote it ourselves, or the bounds of the row groups prove
-    it. (The merge compares rows in any case, and sorts first what is not in order.)
+    """Return whether the declared order needs no read of the rows: we wrote it ourselves, or the bounds of the row
+    groups prove it. (The merge compares rows in any case, and sorts first what is not in order.)
     """
     return said.sort_key is not None or not footer.sorted_by or footer.in_order()
 

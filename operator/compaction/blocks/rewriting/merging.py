@@ -48,9 +48,9 @@ from compaction.worker.tasks import ObjectsPlace, Shares, run_tasks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockMerge:
-    """What to merge. `outputs`: paths, in the order of the keys, at least one; as many ranges are made at most, so some
-    may stay unused. `said`: what outputs say of themselves, but for what distinguishes them. `objects`: what was read
-    at, by path of the source. `budget`: what reads and writes ask.
+    """A merge of blocks. `outputs`: paths, in the order of the keys, at least one; as many ranges are cut at most, so
+    some may stay unused. `said`: the statements of outputs about themselves, but for those that distinguish them.
+    `objects`: the object of each source that was read, by path. `budget`: the bucket that reads and writes ask.
     """
 
     name: str
@@ -72,7 +72,7 @@ class MergeOutcome:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the outputs may take the place of the sources."""
+        """Return whether the outputs may take the place of the sources."""
         return not self.failures
 
 
@@ -146,12 +146,14 @@ def _run(
 
 
 def _moves(task: MergeTask) -> int:
-    """How many rows a task tells, about: each of its part of the sources' is read, merged and proved."""
+    """Return the number of rows that a task reports, about: each of its part of the sources' is read, merged and
+    proved.
+    """
     return 3 * sum(source.rows for source in task.sources) // task.said.parts
 
 
 def _check_sources(work: BlockMerge, parts: Sequence[MergedPart]) -> None:
-    """What the parts have read is what was registered: no range is missing, and no source has changed since."""
+    """Check that the parts have read what was registered: no range is missing, and no source has changed since."""
     expected = sum((source.fingerprint for source in work.sources), RowFingerprint())
     verify(work.name, [part.result.read for part in parts], expected=expected)
 
@@ -237,7 +239,7 @@ def sort_key(
 
 
 def order_in_words(blocks: Sequence[Block], key: tuple[str, ...], *, job: BlockJob) -> str:
-    """Which order was chosen and why, when a source loses its own by it; empty when none does."""
+    """Describe the order that was chosen and the reason, when a source loses its own by it; empty when none does."""
     lost = {block.sort_key for block in blocks if block.sort_key and block.sort_key[: len(key)] != key}
     if not lost:
         return ""
@@ -266,4 +268,5 @@ def _said(metadata: Mapping[str, str]) -> BlockMetadata:
     try:
         return decode(metadata)
     except ValueError:
+        # Only hints are read from it: a wrong one must not fail the merge of rows that are sound.
         return BlockMetadata()

@@ -33,7 +33,7 @@ PART_BYTES: Final = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class BlockJob:
-    """What one job is to make of which blocks. `level`: that of what it makes, above that of all `blocks` (ids, in
+    """The specification of one job with blocks. `level`: that of its output, above that of all `blocks` (ids, in
     ascending order). `sort_key`: the order that the policy wants; none: that of the sources. `deduplicate_by`: columns
     of which rows with equal values are one row, the last; none: all stay.
     """
@@ -98,8 +98,8 @@ LONGEST_KEY: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is remembered of a commit: the receipt, the sources that were quarantined, what was left out, and which
-    order replaced another one, both in words.
+    """The record of a commit: the receipt, the sources that were quarantined, the blocks that were left out, and the
+    order that replaced another one, both in words.
     """
 
     receipt: JobReceipt
@@ -124,8 +124,8 @@ class Proof:
 
 
 def proof_of(record: JobRecord) -> Proof:
-    """What is remembered of a job that was committed. Of a receipt that this version cannot read, who and what is left:
-    the commit stands, from whichever attempt.
+    """Return the record of a job that was committed. Of a receipt that this version cannot read, the token and the
+    sources are left: the commit stands, from whichever attempt.
     """
     try:
         return Proof.from_json(record.receipt or "")

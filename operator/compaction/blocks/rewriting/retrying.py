@@ -92,7 +92,7 @@ def examine(
     tag: str,
     budget: SharedBucket | None = None,
 ) -> tuple[MergeFailure, ...]:
-    """What is wrong with each source that is not sound, in their order. Raises LeaseLostError."""
+    """Return the failure of each source that is not sound, in their order. Raises LeaseLostError."""
     tasks = [ExamineTask(store, source, budget) for source in sources]
     found: dict[int, MergeFailure] = {}
     with closing(run_tasks(run_examination, tasks, engine=engine, lease=lease, tag=tag)) as running:
@@ -200,7 +200,7 @@ class RewriteRounds:
         return work
 
     def _may_go_on(self, sources: Sequence[Source], work: BlockMerge, tag: str) -> bool:
-        """Whether another merge may succeed: culprits were found, or a source gets its second chance."""
+        """Return whether another merge may succeed: culprits were found, or a source gets its second chance."""
         named = {failure.culprit.path: failure.culprit for failure in self.failures if failure.culprit}
         reasons = {failure.reason for failure in self.failures}
         unproved = JobReason.VERIFICATION_FAILED in reasons
@@ -214,6 +214,7 @@ class RewriteRounds:
             tag=f"{tag}.look",
             budget=self.budget,
         )
+        # Before any source is accused: a failure of the store says nothing about sources.
         if of_the_store := tuple(failure for failure in found if failure.culprit is None):
             self.failures = of_the_store
             return False

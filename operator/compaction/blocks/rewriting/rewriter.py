@@ -103,6 +103,7 @@ def discard(store: BlockStore, paths: Iterable[str]) -> None:
         failed = dict(store.objects.delete(doomed))
         confirm_gone(store.index, [path for path in doomed if path not in failed], now=store.now())
     except (BlockStoreError, StorageError) as error:
+        # The attempt has its result already, and a failed clean-up must not replace it.
         log.warning("outputs that were not committed stay until orphans are collected", error=str(error), paths=wanted)
 
 
@@ -180,7 +181,7 @@ class BlockAttempt(RewriteAttempt):
             self._commit(merged, seconds=self.monotonic() - began)
 
     def _check(self, claimed: ClaimedJob) -> None:
-        """What was claimed is what the job says. Raises ReplaceRefusedError."""
+        """Check that the claimed blocks are those of the job. Raises ReplaceRefusedError."""
         ids = tuple(source.id for source in claimed.sources)
         places = {(source.tenant, source.shard) for source in claimed.sources}
         said = (self.job.blocks, {(self.job.tenant, self.job.shard)}, self.job.level)
@@ -217,6 +218,7 @@ class BlockAttempt(RewriteAttempt):
             )
         )
         self.proof = proof
+        # These are live blocks from now on: the clean-up of the attempt must not delete them.
         self.rounds.uploads.difference_update(block.path for block in outputs)
         log.info("blocks merged", sources=len(receipt.sources), outputs=receipt.outputs, skipped=sorted(culprits))
 
@@ -228,6 +230,7 @@ class BlockAttempt(RewriteAttempt):
             try:
                 self.store.replace(result)
             except DatabaseUnavailableError as error:
+                # The commit may have happened with its answer lost: the index recognizes one that is repeated.
                 if self.monotonic() >= give_up_at:
                     raise
                 log.warning("the commit is repeated", error=str(error))

@@ -71,7 +71,7 @@ class PacedFile(io.FileIO):
 
 
 class SourceFault(StrEnum):
-    """Why a source is quarantined; the reason that stands in the quarantine."""
+    """The reason for which a source is quarantined, as it stands in the quarantine."""
 
     MISSING = "SourceMissing"
     CORRUPT = "SourceCorrupt"
@@ -120,6 +120,7 @@ def read_source_footer(objects: ObjectStorage, block: Block) -> BlockFooter | Cu
             raise
         return culprit
     except Exception as error:
+        # Libraries raise what they like for a damaged file; what this machine lacks must not accuse the file.
         if lack := lack_of(error, block.path):
             raise lack from error
         return broken(block, error)
@@ -186,7 +187,9 @@ class MergedPart:
 
 @dataclass(frozen=True, slots=True)
 class MergeFailure:
-    """Why there is no output; `culprit`: the source at fault, if it is one. `passing`: a server was away."""
+    """The reason for which there is no output; `culprit`: the source at fault, if it is one. `passing`: a server was
+    away.
+    """
 
     output: str
     reason: str
@@ -221,6 +224,7 @@ def run_merge(task: MergeTask) -> TaskResult:
     except (BlockStoreError, StorageError) as error:
         return failure_of(error, task.output)
     except MemoryError:
+        # Before the last clause: it is no defect of ours, and a worker with more memory may succeed.
         message = f"{task.output}: out of memory: give the worker more, or the job less at once"
         return MergeFailure(task.output, JobReason.STORE_UNREADABLE, message)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What the schemas of a store's blocks hold: from the index, and of older blocks from a footer.
+"""The schemas of a store's blocks: from the index, and of older blocks from a footer.
 
 Blocks that were registered before the index kept schemas have an id of theirs only. One footer tells what it means for
 all of its blocks, and is read once: the index keeps it from then on.
@@ -75,9 +75,11 @@ class SchemaBook:
             try:
                 footer = read_footer(self.store.objects, record.block.path)
             except _OF_THE_OBJECT as error:
+                # Another block of the same schema may have a footer that can be read.
                 log.info("a footer tells no schema", block=block, error=str(error))
                 continue
             except CompactionError:
+                # Of the store as a whole: the other blocks would fail the same.
                 raise
             except Exception as error:
                 if lack := lack_of(error, record.block.path):

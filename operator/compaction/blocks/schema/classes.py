@@ -1,4 +1,4 @@
-"""Which schemas may be merged with one another: a partition into classes, made before anything is planned.
+"""The classes of schemas that may be merged with one another: a partition, computed before anything is planned.
 
 Whether two schemas can be unified is not transitive: a file without column `b` goes with one whose `b` is a number and
 with one whose `b` is a text, and these two do not go together. So the classes are those of a whole set of schemas:
@@ -81,6 +81,7 @@ def classes_of(schemas: Mapping[str, pa.Schema]) -> SchemaClasses:
         for folded, names in spelling.items():
             every.setdefault(folded, set()).add(names)
     spelled = {folded: sorted(sets) for folded, sets in sorted(every.items()) if len(sets) > 1}
+    # `_NONE` is in no family: a schema that lacks the column gets 0, the number of the first one.
     labels = {
         name: (
             *(numbers.get(members[name].get(column, _NONE), 0) for column, numbers in split.items()),
@@ -175,7 +176,7 @@ def _families(kinds: Mapping[_Key, _Kind]) -> Sequence[_Family]:
 
 
 def _conflict(column: str, kinds: Mapping[_Key, _Kind], path: str = "") -> ColumnConflict:
-    """Where the kinds differ: inside of structs, the first field without a common one."""
+    """Return the conflict where the kinds differ: inside of structs, the first field without a common one."""
     families, path = _families(kinds), path or escaped(column)
     if all(pa.types.is_struct(kind.kind) for kind in kinds.values()):
         inside: dict[str, dict[_Key, _Kind]] = {}

@@ -1,4 +1,5 @@
-"""What goes over the wire, as models: the OpenAPI document is made of them, and requests are checked by them.
+"""The messages that go over the wire, as models: the OpenAPI document consists of them, and requests are checked by
+them.
 
 Requests are strict: an unknown field is an error of the client, never ignored. Times are epoch
 microseconds (UTC), sizes bytes.

@@ -132,6 +132,7 @@ def register(
     try:
         new = set(store.register_blocks(blocks).new)
     except InvalidBlockError as error:
+        # It is one transaction, so one block keeps all out: only that one gets a problem.
         problems = [
             _problem(item, error) if block.id == error.block else None
             for item, block in zip(wanted, blocks, strict=True)

@@ -58,7 +58,7 @@ def without_survivors(objects: ObjectStorage, index: IndexDatabase, batch: Seque
 
 
 def _why(block: str, made: Mapping[str, tuple[Successor, ...]], missing: Mapping[str, str]) -> str:
-    """Why a replaced block is still needed; empty when it is not."""
+    """Return the reason for which a replaced block is still needed; empty when it is not."""
     for item in made.get(block, ()):
         said = missing.get(item.block, "")
         covered = bool(made.get(item.block)) and not _why(item.block, made, missing)
@@ -70,7 +70,7 @@ def _why(block: str, made: Mapping[str, tuple[Successor, ...]], missing: Mapping
 
 
 def _missing(objects: ObjectStorage, asked: Iterable[Successor]) -> dict[str, str]:
-    """What is wrong with each object, by block; empty text for one that is there."""
+    """Return the fault of each object, by block; empty text for one that is there."""
 
     def look(successor: Successor) -> str:
         try:
@@ -78,6 +78,7 @@ def _missing(objects: ObjectStorage, asked: Iterable[Successor]) -> dict[str, st
         except ObjectMissingError:
             return f"is not in the store ({successor.path})"
         except ObjectError as error:
+            # Not known to be there: the source is kept until the store answers.
             return f"cannot be read: {error.reason}"
         return "" if size == successor.bytes else f"has {size} bytes instead of {successor.bytes} ({successor.path})"
 
@@ -113,9 +114,9 @@ REMEMBERED: Final = 7 * 86_400 * SECOND
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What a sweep did: `blocks` deleted and their `bytes`; `failed`: ids of those that could not be, now or by an
-    earlier sweep, and why. `next`: when something is due again, None when nothing waits. `more`: the limit ended it,
-    call again at once.
+    """The result of a sweep: `blocks` deleted and their `bytes`; `failed`: ids of those that could not be, now or by an
+    earlier sweep, and why. `next`: the time at which something is due again, None when nothing waits. `more`: the limit
+    ended it, call again at once.
     """
 
     blocks: int
@@ -178,7 +179,7 @@ def expire_all(index: IndexDatabase, rule: RetentionPeriods, *, now: int, limit:
 
 
 class Forgotten(NamedTuple):
-    """How many of each are no longer remembered."""
+    """The numbers of blocks, jobs and objects that are no longer remembered."""
 
     blocks: int
     jobs: int

@@ -73,7 +73,9 @@ class OrphanSearch:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What was deleted, with its bytes where they are known, and what could not be: path and reason."""
+    """The objects that were deleted, with their bytes where they are known, and those that could not be: path and
+    reason.
+    """
 
     objects: int
     bytes: int
@@ -84,8 +86,8 @@ class Collected:
 def find_orphans(
     objects: ObjectStorage, index: IndexDatabase, *, older_than: int = SAFETY_AGE, limit: int = AT_ONCE
 ) -> OrphanSearch:
-    """What `collect_orphans` would delete now: up to `limit` objects. Nothing is deleted (a dry run). `older_than`:
-    microseconds, see the module.
+    """Return the objects that `collect_orphans` would delete now: up to `limit`. Nothing is deleted (a dry run).
+    `older_than`: microseconds, see the module.
 
     Raises:
         IndexMismatchError: the index is not that of this store, and knows nothing of it.
@@ -230,7 +232,7 @@ def _not_claimed(objects: ObjectStorage, index: IndexDatabase, infos: Sequence[O
 
 
 def _said(objects: ObjectStorage, path: str) -> BlockMetadata | None:
-    """What an object says of itself, nothing when it cannot be read; None when it is gone."""
+    """Return the statements of an object about itself, empty when it cannot be read; None when it is gone."""
     # Most searches find nothing to read, and what reads Parquet takes longer to import than they take.
     from compaction.blocks.format.footer import read_footer
 
@@ -239,4 +241,5 @@ def _said(objects: ObjectStorage, path: str) -> BlockMetadata | None:
     except ObjectMissingError:
         return None
     except (BlockFormatError, ValueError):
+        # It names no job, so no open claim can keep it; the age of the object decides.
         return BlockMetadata()

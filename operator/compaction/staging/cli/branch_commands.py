@@ -230,7 +230,7 @@ def log(*, reference: str, amount: int, place: StagingPlace, output: OutputForma
 
 
 def show_commit(made: CommitData, where: str, output: OutputFormat) -> None:
-    """What a command has committed."""
+    """Print the commit that a command has created."""
     if output is OutputFormat.TABLE:
         click.echo(f"{where} is on commit {made.id}")
     else:
@@ -367,12 +367,12 @@ def merger_of(area: Area) -> Merger:
 
 
 def message_of_merge(source: str, into: str) -> str:
-    """What the commit of a merge says when nothing else was given."""
+    """Return the message of the commit of a merge when no other was given."""
     return f"Merge {source} into {into}"
 
 
 def message_of_revert(reference: str) -> str:
-    """What the commit of a revert says when nothing else was given."""
+    """Return the message of the commit of a revert when no other was given."""
     return f"Revert {reference}"
 
 

@@ -195,7 +195,7 @@ def sweep(opened: OpenArea, fields: RecordFields) -> Result:
 
 
 def inspect(opened: OpenArea, fields: RecordFields) -> Result:
-    """What a branch has staged, by the counters."""
+    """Return the changes that a branch has staged, by the counters."""
     area = opened.area
     record = area.branches.get(fields.text("branch")).record
     area.counters.flush()
@@ -319,7 +319,9 @@ _ALWAYS: Final = ("op", "repo")
 
 @dataclass(frozen=True, slots=True)
 class RepositoryOperation:
-    """What carries an operation out, and the fields that it takes beside `op` and `repo`."""
+    """An operation of a repository: the function that carries it out, and the fields that it takes beside `op` and
+    `repo`.
+    """
 
     run: Callable[[OpenArea, RecordFields], Result]
     fields: tuple[str, ...] = ()

@@ -67,7 +67,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class StagingPlace:
-    """Where a staging area is. `repository`: "" when the command names none. `may_be_new`: it may begin a store.
+    """The place of a staging area. `repository`: "" when the command names none. `may_be_new`: it may begin a store.
     `spec`: that of the policy which named the place; None when options did.
     """
 
@@ -218,6 +218,7 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
+        # In a container the user id often has no entry in the password file.
         return f"uid-{os.getuid()}"
 
 

@@ -65,7 +65,7 @@ def planned_rows(data: dict[str, Any], plan: Plan) -> Iterable[dict[str, Any]]:
 
 
 def debt_of(scan: ScanResult) -> dict[str, Any]:
-    """What is behind."""
+    """Return the debt of all branches of a scan."""
     debt = total_debt(scan.candidates)
     return {
         "bytes": debt.bytes,
@@ -113,7 +113,7 @@ def show_rest(data: dict[str, Any]) -> None:
 
 
 def receipt_row(job: LocalJob) -> dict[str, Any]:
-    """What became of a job, with exact values."""
+    """Return the result of a job, with exact values."""
     receipt = job.status.receipt
     row: dict[str, Any] = {
         "job": job.name,

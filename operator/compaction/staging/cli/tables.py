@@ -54,6 +54,7 @@ def record_line(key: bytes, value: bytes, kind: TableKind | None) -> dict[str, A
         try:
             return line | {"range": _range_object(identity, RangeData.decode(data))}
         except CorruptMessageError:
+            # The command shows damaged tables too: of such a record it has the bytes.
             return line
     entry = entry_of(identity, data, strictly=False)
     return line if entry is None else line | {"entry": entry_object(entry)}
@@ -231,7 +232,7 @@ def _words(info: RangeInfo, target: Path) -> str:
 
 
 def _kind_of(reader: TableReader) -> TableKind | None:
-    """What a table is by its properties, None when they do not say."""
+    """Return the kind of a table by its properties, None when they do not say."""
     said = reader.properties.user.get(b"type", b"").decode(errors="replace")
     return TableKind(said) if said in set(TableKind) else None
 

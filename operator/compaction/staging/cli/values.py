@@ -119,6 +119,7 @@ def bytes_of_hex(text: object, name: str) -> bytes:
     try:
         found = bytes.fromhex(text) if isinstance(text, str) else b""
     except ValueError:
+        # Refused below, in the words for an empty one.
         found = b""
     if not found:
         raise RecordTextError(f'"{name}" is an identity in hexadecimal digits')
@@ -132,6 +133,7 @@ def instant_text(instant: ProtoTimestamp | None) -> str | None:
     try:
         moment = datetime.fromtimestamp(instant.seconds, UTC).replace(tzinfo=None).isoformat()
     except (OverflowError, ValueError, OSError):
+        # `datetime` ends with the year 9999, a message does not: the number itself is shown.
         return str(instant.seconds)
     fraction = f".{instant.nanos:09d}".rstrip("0") if instant.nanos > 0 else ""
     return f"{moment}{fraction}Z"

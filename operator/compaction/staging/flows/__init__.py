@@ -1,4 +1,4 @@
-"""What people and programs do with a repository: read, write, commit, merge, reset.
+"""The operations of people and programs on a repository: read, write, commit, merge, reset.
 
 docs/design/staging-areas.md#flows.
 """

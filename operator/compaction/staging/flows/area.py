@@ -105,5 +105,5 @@ def _pins(partition: str) -> str:
 
 
 def names_any(ranges: RangeStorage, tree: str, identifiers: frozenset[str]) -> bool:
-    """Whether a tree is one of the objects, or has one of them."""
+    """Return whether a tree is one of the objects, or has one of them."""
     return tree in identifiers or any(item.id in identifiers for item in ranges.ranges(tree))

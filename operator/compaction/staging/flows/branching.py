@@ -50,7 +50,7 @@ def journal(area: Area, tokens: Iterable[str]) -> None:
 
 
 def was_dropped(area: Area, tokens: Iterable[str]) -> bool:
-    """Whether the sweep had begun to delete one of the tokens before a branch got it."""
+    """Return whether the sweep had begun to delete one of the tokens before a branch got it."""
     for token in tokens:
         row = area.kv.get(JOURNAL_PARTITION, token.encode())
         if row is not None and JournalledToken.decode(row, name=f"journal of token {token}").unused_since == DROPPING:
@@ -161,7 +161,9 @@ def swapped(
             try:
                 return area.branches.swap(branch, record)
             except PredicateFailedError:
+                # Another writer came first: the next try begins with the branch as it is then.
                 pass
+        # At random, so that writers which met once do not meet at every try.
         area.sleep(random.uniform(0.5, 1.0) * min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**attempt))
     raise TooManyTriesError(name, doing, tries)
 
@@ -180,7 +182,7 @@ def seal(area: Area, name: str) -> Branch:
 
 
 def has_changes(area: Area, branch: Branch, *, sealed_only: bool = False) -> bool:
-    """Whether a branch shows anything that its commit does not."""
+    """Return whether a branch shows anything that its commit does not."""
     return not is_clean(area, view_of(area, branch, sealed_only=sealed_only))
 
 
@@ -190,8 +192,8 @@ def fresh_token(area: Area, branch: Branch) -> str:
 
 
 def _swept(area: Area, before: BranchRecord, after: BranchRecord) -> bool:
-    """Whether an object of a tree that the branch gets is marked by the sweep, which then may delete what was just
-    written under the same id. One that is written after the mark is new for the sweep, and stays.
+    """Return whether an object of a tree that the branch gets is marked by the sweep, which then may delete what was
+    just written under the same id. One that is written after the mark is new for the sweep, and stays.
     """
     trees = [after.compacted_base] if after.compacted_base != before.compacted_base else []
     if after.commit_id != before.commit_id:

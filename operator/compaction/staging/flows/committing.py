@@ -29,7 +29,7 @@ from compaction.staging.tree.diffing import MergeStrategy, diff, merge
 
 @dataclass(frozen=True, slots=True)
 class CommitDraft:
-    """What a commit will say."""
+    """The statements of a commit that does not exist yet."""
 
     committer: str
     message: str
@@ -38,7 +38,7 @@ class CommitDraft:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a hook is asked about: `tree` is the metarange that the branch would have."""
+    """The commit that a hook is asked about: `tree` is the metarange that the branch would have."""
 
     branch: str
     draft: CommitDraft
@@ -122,7 +122,7 @@ class Committer:
         return apply(self._area.ranges, view.metarange_id, changes, allow_empty=True).metarange_id
 
     def _same(self, text: str, other: str) -> bool:
-        """Whether two trees hold the same: trees of other cuts may."""
+        """Return whether two trees hold the same: trees of other cuts may."""
         return text == other or next(diff(self._area.ranges, text, other), None) is None
 
 

@@ -39,14 +39,14 @@ class RecordView:
 
 
 def view_of(area: Area, branch: Branch, *, sealed_only: bool = False) -> RecordView:
-    """What a branch shows; `sealed_only`: without its staging token."""
+    """Return the view that a branch shows; `sealed_only`: without its staging token."""
     record = branch.record
     head = area.commits.get(record.commit_id).meta_range_id
     return RecordView(record.compacted_base or head, head, record.sealed_tokens if sealed_only else record.tokens)
 
 
 def resolve_view(area: Area, reference: str) -> tuple[RecordView, Branch | None]:
-    """What a reference shows, and the branch if it is one."""
+    """Return the view that a reference shows, and the branch if it is one."""
     resolved = area.references.resolve(reference)
     if resolved.branch is not None:
         return view_of(area, resolved.branch), resolved.branch
@@ -55,7 +55,8 @@ def resolve_view(area: Area, reference: str) -> tuple[RecordView, Branch | None]
 
 
 def read_consistently(area: Area, reference: str, read: Callable[[RecordView], T]) -> T:
-    """What `read` makes of the view of a reference; it runs again when the branch has lost a part of that view.
+    """Return the result of `read` for the view of a reference; it runs again when the branch has lost a part of that
+    view.
 
     Raises:
         UnknownRefError, StagingNameError
@@ -71,7 +72,7 @@ def read_consistently(area: Area, reference: str, read: Callable[[RecordView], T
 
 
 def still_holds(before: BranchRecord, now: BranchRecord) -> bool:
-    """Whether a branch still has all that it had: tokens may have come on top."""
+    """Return whether a branch still has all that it had: tokens may have come on top."""
     known = len(before.sealed_tokens) + 1
     same_tokens = now.tokens[-known:] == before.tokens
     return same_tokens and (now.commit_id, now.compacted_base) == (before.commit_id, before.compacted_base)
@@ -116,7 +117,7 @@ def first_at(keys: Any, key: bytes, begin: int = 0) -> int:
 def diff_since(
     area: Area, metarange_id: str, view: RecordView, start: bytes = b"", stop: bytes | None = None
 ) -> Iterator[DiffColumns]:
-    """How a view differs from a metarange, by identity; no batch is empty."""
+    """Yield the differences of a view from a metarange, by identity; no batch is empty."""
     changes = changes_since(area, metarange_id, view, start, stop)
     for batch in diff_changes(area.ranges, metarange_id, changes):
         if len(batch):
@@ -124,7 +125,7 @@ def diff_since(
 
 
 def is_clean(area: Area, view: RecordView) -> bool:
-    """Whether a view shows nothing that its commit does not."""
+    """Return whether a view shows nothing that its commit does not."""
     return next(diff_since(area, view.head_id, view), None) is None
 
 
@@ -193,7 +194,7 @@ class Reader:
         return read_consistently(self._area, reference, read)
 
     def shown(self, view: RecordView, key: bytes) -> bytes | None:
-        """What a view shows of a key, None when it does not show it."""
+        """Return the value that a view shows for a key, None when it does not show it."""
         for token in view.tokens:
             value = self._area.tokens.get(token, key)
             if value is not None:
@@ -225,11 +226,11 @@ class Reader:
         return read_consistently(self._area, reference, read)
 
     def uncommitted(self, branch: str, *, prefix: bytes = b"", after: bytes = b"", amount: int = 1000) -> DiffPage:
-        """How a branch differs from its commit, a page at a time. Raises as `get`."""
+        """Return the differences of a branch from its commit, a page at a time. Raises as `get`."""
         return self._differences(branch, None, prefix, after, amount)
 
     def diff(self, left: str, right: str, *, prefix: bytes = b"", after: bytes = b"", amount: int = 1000) -> DiffPage:
-        """How what `right` shows differs from the commit of `left`, a page at a time. Raises as `get`."""
+        """Return the differences of what `right` shows from the commit of `left`, a page at a time. Raises as `get`."""
         tree = self._area.references.commit(left).meta_range_id
         return self._differences(right, tree, prefix, after, amount)
 
@@ -275,6 +276,7 @@ class Reader:
                     if floor is None:
                         return
                     at = first_at(batch.keys, floor, at)
+                # A large folder: a stream that begins behind it costs less than to read over all of its keys.
                 if passed >= _PASSED:
                     break
             else:

@@ -41,14 +41,14 @@ NOTHING: Final[tuple[bytes, Replaced]] = (b"", {})
 
 @dataclass(frozen=True, slots=True)
 class WriteCondition:
-    """What a conditional write expects: the identity that the branch shows for the key, None for a key that it does
-    not show.
+    """The expectation of a conditional write: the identity that the branch shows for the key, None for a key that it
+    does not show.
     """
 
     identity: bytes | None
 
     def holds(self, shown: bytes | None) -> bool:
-        """Whether the value that the branch shows is the expected one."""
+        """Return whether the value that the branch shows is the expected one."""
         return (None if shown is None else split_value(shown)[0]) == self.identity
 
     def __str__(self) -> str:
@@ -157,8 +157,8 @@ class Writer:
     def _shown(
         self, view: RecordView, key: bytes, *, but: tuple[bytes, Replaced] = NOTHING
     ) -> tuple[bytes | None, str]:
-        """What a view shows of a key, and the token it is in ("" for the metarange). `but`: a row of ours, and the
-        tokens in which what it has replaced counts instead.
+        """Return the value that a view shows for a key, and the token it is in ("" for the metarange). `but`: a row of
+        ours, and the tokens in which what it has replaced counts instead.
         """
         mine, own = but
         for token in view.tokens:

@@ -76,7 +76,7 @@ def shared_prefixes(data: U8, offsets: I64, known: I64 | None = None) -> I64:
 
 
 def _same(u8: U8, other: U8) -> I64:
-    """How many bytes rows of `WINDOW` bytes have in common at their beginnings."""
+    """Return the number of bytes that rows of `WINDOW` bytes have in common at their beginnings."""
     differ = u8.view("<u8") ^ other.view("<u8")
     unequal = differ != 0
     word = unequal.argmax(axis=1)
@@ -229,7 +229,7 @@ def _sums(inside: I64, more: I64) -> I64:
 
 
 class EntryError(ValueError):
-    """What is wrong with a block's entries; the reader knows which block it is."""
+    """The entries of a block are wrong; the reader knows which block it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,7 @@ def _entries(records: RecordColumns, shared: I64) -> Any:
 
 
 def _tails(at: I64, bounds: I64, restarts: Any) -> Any:
-    """What stands behind the entries of each block: the places of its restart points, and how many there are."""
+    """Return the bytes behind the entries of each block: the places of its restart points, and their number."""
     points = np.flatnonzero(restarts)
     blocks = np.searchsorted(bounds, points, side="right") - 1
     counts = np.bincount(blocks, minlength=bounds.size - 1)
@@ -325,7 +325,7 @@ def decode_small_block(block: bytes) -> list[BlockEntry]:
 
 
 def _entries_end(block: bytes) -> int:
-    """Where the entries end and the restart points begin."""
+    """Return the place where the entries end and the restart points begin."""
     if len(block) < BLOCK_OVERHEAD + RESTART_BYTES:
         raise EntryError(f"{len(block)} bytes are no block")
     count = int.from_bytes(block[-BLOCK_OVERHEAD:], "little")
@@ -336,7 +336,7 @@ def _entries_end(block: bytes) -> int:
 
 
 def common_prefix(item: bytes, other: bytes) -> int:
-    """How many bytes both begin with."""
+    """Return the number of bytes that both begin with."""
     most = min(len(item), len(other))
     if item[:most] == other[:most]:
         return most

@@ -81,7 +81,9 @@ def concatenated(batches: list[RecordColumns]) -> RecordColumns:
 
 
 def offsets_of(array: Any) -> I64:
-    """Where each value of a large_binary array begins in `data_of(array)`, and the end of the last: one more entry."""
+    """Return the offset of each value of a large_binary array in `data_of(array)`, and the end of the last: one more
+    entry.
+    """
     buffer = array.buffers()[1]
     if buffer is None or not buffer.size:
         return np.zeros(1, dtype=np.int64)
@@ -183,7 +185,7 @@ def decode_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def varint_lengths(values: I64) -> I64:
-    """How many bytes each takes, for numbers below 2^35."""
+    """Return the number of bytes that each value takes, for numbers below 2^35."""
     lengths = np.ones(values.size, dtype=np.int64)
     top = int(values.max(initial=0))
     for bits in (7, 14, 21, 28):
@@ -246,7 +248,7 @@ TOMBSTONE: Final = b""
 
 
 def tombstones(changes: RecordColumns) -> npt.NDArray[np.bool_]:
-    """Which of the changes delete their key."""
+    """Return the mask of the changes that delete their key."""
     found: npt.NDArray[np.bool_] = lengths_of(changes.values) == 0
     return found
 

@@ -57,7 +57,7 @@ class BlockPlaces:
 
     @property
     def ends(self) -> I64:
-        """Where the seals of the blocks end."""
+        """The places where the seals of the blocks end."""
         ends: I64 = self.offsets + self.sizes + SEAL_BYTES
         return ends
 
@@ -109,7 +109,7 @@ class _Blocks:
     ends: I64
 
     def offset(self, at: int) -> int:
-        """Where in the object the block lies that holds the byte `at`."""
+        """Return the offset in the object of the block that holds the byte `at`."""
         return int(self.places.offsets[min(int(np.searchsorted(self.ends, at, side="right")), self.ends.size - 1)])
 
     def fail(self, at: int, reason: str) -> NoReturn:

@@ -159,7 +159,7 @@ MAX_PART_BYTES: Final = 40 << 20
 
 
 class FramingError(ValueError):
-    """What is wrong with a value; the reader knows whose it is."""
+    """A value is wrong; the reader knows whose it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ _WRAP: Final = 1 << 64
 
 
 class WireType(IntEnum):
-    """How a field's value is written. The two group types of old are refused."""
+    """The form in which a field's value is written. The two group types of old are refused."""
 
     VARINT = 0
     FIXED64 = 1
@@ -34,7 +34,7 @@ _FIXED: Final = {WireType.FIXED64: 8, WireType.FIXED32: 4}
 
 
 class WireError(ValueError):
-    """What is wrong with a message, and at which of its bytes."""
+    """The message is wrong: the reason, and the offset of the byte."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(offset, reason)
@@ -101,6 +101,7 @@ def read_fields(data: bytes) -> Iterator[WireField]:
         except (IndexError, OverflowError):
             raise WireError(begin, "it is cut off") from None
         except ValueError as error:
+            # A WireError is a ValueError too, and knows its own offset.
             raise error if isinstance(error, WireError) else WireError(begin, str(error)) from None
         yield WireField(number, kind, value, data[begin:at], begin)
 
@@ -125,7 +126,7 @@ def bytes_field(number: int, value: bytes, *, always: bool = False) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FieldKind:
-    """How one field is read, given what it was before, and how it is written."""
+    """The functions that read one field, given the value before, and that write it."""
 
     read: Callable[[Any, WireField], Any]
     write: Callable[[int, Any], bytes]
@@ -300,7 +301,7 @@ class StagedEntryData(StagingMessage):
 
     @property
     def tombstone(self) -> bool:
-        """Whether the object was deleted: there is no identity."""
+        """Return whether the object was deleted: there is no identity."""
         return not self.identity
 
 
@@ -346,7 +347,7 @@ class TagData(StagingMessage):
 
 @dataclass(frozen=True)
 class RangeData(StagingMessage):
-    """What a metarange says of a range: its keys' bounds, both included, bytes (estimated) and records."""
+    """The statements of a metarange about a range: its keys' bounds, both included, bytes (estimated) and records."""
 
     NAME: ClassVar[str] = "RangeData"
     min_key: bytes = field(default=b"", metadata=wire_at(1, DATA))

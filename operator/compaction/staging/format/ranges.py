@@ -117,7 +117,7 @@ class RangeInfo:
 
 
 class RangeSink(ByteSink, Protocol):
-    """Where one table goes whose id is known at its end only."""
+    """The sink of one table whose id is known at its end only."""
 
     def store(self, info: RangeInfo) -> object:
         """All bytes were written; they belong under `info.id`."""

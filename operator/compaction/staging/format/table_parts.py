@@ -54,7 +54,7 @@ def masked_checksum(stored: bytes) -> int:
 
 
 def sealed(block: bytes, *, compress: bool = True) -> tuple[bytes, bytes]:
-    """What is written for a block: the stored bytes with their type behind them, and four bytes of checksum.
+    """Return a block as it is written: the stored bytes with their type behind them, and four bytes of checksum.
 
     The compressed form is taken when it is smaller by more than an eighth.
     """
@@ -121,6 +121,7 @@ def unseal_into(
             try:
                 written = _decompress(source[begin : begin + size], room[at:end])
             except cramjam.DecompressionError:
+                # Refused below, as data of another length are.
                 written = -1
             if written != end - at:
                 raise CorruptRangeError(path, offset + begin, "its checksum is right, its Snappy data are not")
@@ -151,7 +152,7 @@ _ASSUMED_HANDLE: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class BlockHandle:
-    """Where a block lies: `offset` of its first byte, `size` as stored, without the five bytes behind it."""
+    """The place of a block: `offset` of its first byte, `size` as stored, without the five bytes behind it."""
 
     offset: int
     size: int
@@ -223,7 +224,7 @@ class _Partition:
 
 @dataclass(frozen=True, slots=True)
 class IndexSummary:
-    """What the properties say about an index. `partitions` is 0 for an index of one block; sizes in bytes."""
+    """The statements of the properties about an index. `partitions` is 0 for an index of one block; sizes in bytes."""
 
     handle: BlockHandle
     partitions: int
@@ -304,7 +305,7 @@ _TWO_LEVELS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class TableSummary:
-    """What a writer has counted: records, bytes of keys (with their trailers) and of values, of the data blocks."""
+    """The counts of a writer: records, bytes of keys (with their trailers) and of values, of the data blocks."""
 
     records: int
     key_bytes: int
@@ -316,7 +317,7 @@ class TableSummary:
 
 @dataclass(frozen=True, slots=True)
 class TableProperties:
-    """What a reader uses of a table's properties. `user`: those of the writer, not of the format."""
+    """The properties of a table that a reader uses. `user`: those of the writer, not of the format."""
 
     records: int
     data_blocks: int
@@ -328,6 +329,7 @@ def encode_properties(summary: TableSummary, user: Mapping[bytes, bytes]) -> byt
     """The properties block. Properties of the format win over a user's of the same name."""
     index = summary.index
     options = "window_bits=-14; level=32767; strategy=0; max_dict_bytes=0; zstd_max_train_bytes=0; enabled=0; "
+    # The names and values that lakeFS itself writes: only counts and sizes differ from table to table.
     counts = {
         "column.family.id": 0x7FFFFFFF,
         "creation.time": 0,
@@ -369,13 +371,14 @@ def encode_properties(summary: TableSummary, user: Mapping[bytes, bytes]) -> byt
 
 
 def decode_properties(entries: Mapping[bytes, bytes], *, path: str, offset: int) -> TableProperties:
-    """What the entries of a properties block say. Raises CorruptRangeError, UnsupportedRangeError."""
+    """Decode the entries of a properties block. Raises CorruptRangeError, UnsupportedRangeError."""
 
     def count(name: bytes) -> int:
         value = entries.get(name, b"\0")
         try:
             number, end = decode_varint(value, 0)
         except (IndexError, ValueError):
+            # Refused below, as a count with bytes behind it is.
             number, end = 0, -1
         if end != len(value):
             raise CorruptRangeError(path, offset, f"the property {name.decode()} is no count")

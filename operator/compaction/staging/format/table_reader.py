@@ -190,6 +190,7 @@ class TableReader:
         try:
             handle, end = BlockHandle.decode(value)
         except (IndexError, ValueError):
+            # Refused below, as a handle with bytes behind it is.
             handle, end = BlockHandle(0, 0), -1
         if end != len(value):
             raise CorruptRangeError(self._source.name, where.offset, "an entry of the index is no place of a block")
@@ -307,7 +308,7 @@ class TableReader:
 
 
 def _together(places: BlockPlaces, nbytes: int) -> int:
-    """How many of the first blocks lie one after the other and have at most so many bytes; at least one."""
+    """Return the number of first blocks that lie one after the other and have at most so many bytes; at least one."""
     ends = places.ends
     fits = int(np.searchsorted(np.cumsum(places.sizes), nbytes, side="right"))
     gaps = np.flatnonzero(places.offsets[1:] != ends[:-1])
@@ -315,7 +316,7 @@ def _together(places: BlockPlaces, nbytes: int) -> int:
 
 
 def _in_order(index: IndexColumns) -> bool:
-    """Whether keys and places ascend from the first entry to the second, where there are two."""
+    """Return whether keys and places ascend from the first entry to the second, where there are two."""
     if len(index) < 2:
         return True
     ordered: bool = index.lasts[0].as_py() < index.lasts[1].as_py()

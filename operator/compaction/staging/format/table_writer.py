@@ -55,7 +55,7 @@ UNLIMITED: Final = 1 << 62
 
 
 class ByteSink(Protocol):
-    """Where a table's bytes go: an open file, or anything with its `write`."""
+    """The sink of a table's bytes: an open file, or anything with its `write`."""
 
     def write(self, data: bytes, /) -> object: ...
 

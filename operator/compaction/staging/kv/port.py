@@ -23,7 +23,7 @@ Pair: TypeAlias = tuple[bytes, bytes]
 
 
 class Presence(Enum):
-    """What `set_if` expects of a key when it is not a value."""
+    """The state that `set_if` expects of a key when it expects no value."""
 
     ABSENT = auto()
     PRESENT = auto()

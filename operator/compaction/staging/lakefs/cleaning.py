@@ -66,6 +66,7 @@ def discard(live: LiveRepository, row: MergeJournalRow, *, late: float = 0.0) ->
         try:
             moved(live, row, MergeState.DISCARDED, wait=late)
         except PredicateFailedError:
+            # Another process moved the entry: its rows may go only if it was not swapped in.
             found = read_entry(live, row.entry)
             if found is not None and found.entry.state != MergeState.DISCARDED:
                 return False
@@ -110,6 +111,7 @@ def drop_due(live: LiveRepository) -> Dropped:
     waits: list[float] = []
     every = [] if stopped_because(live.kv) else list(entries(live))
     for row in every:
+        # Such a merge runs, or has died: `recover` decides which.
         if row.entry.state == MergeState.WRITING:
             continue
         if not _is_due(live, row.entry):
@@ -177,7 +179,7 @@ def drop_slowly(live: LiveRepository, token: str) -> int:
 
 
 def _is_due(live: LiveRepository, entry: MergeEntry) -> bool:
-    """Whether the tokens of a merge may go. One that has begun to drop them goes on."""
+    """Return whether the tokens of a merge may go. A merge that has begun to drop them goes on."""
     if entry.state == MergeState.WRITING:
         return False
     return entry.state == MergeState.DROPPING or entry.due / 1000 <= live.clock()

@@ -37,7 +37,7 @@ DROPS_PER_SECOND: Final = 20_000
 
 
 class MergeStep(Enum):
-    """What a merge does at the moment."""
+    """The step that a merge is in at the moment."""
 
     WAITING = "waiting for late writes"
     WRITING = "writing the merged token"
@@ -100,7 +100,7 @@ _CLAIMS: Final = "claim/"
 
 @dataclass(frozen=True)
 class LiveClaim(BranchRecord):
-    """What a branch record of this project says of claims (`BranchRecord`), and the receipt of the last merge."""
+    """The claims in a branch record of this project (`BranchRecord`), and the receipt of the last merge."""
 
     NAME: ClassVar[str] = "LiveClaim"
     receipt: str = field(default="", metadata=wire_at(120, TEXT))
@@ -233,13 +233,13 @@ def allow_merging(kv: KeyValueStore) -> None:
 
 
 def stopped_because(kv: KeyValueStore) -> str:
-    """Why the kill switch is on; empty when it is off."""
+    """Return the reason for which the kill switch is on; empty when it is off."""
     return (kv.get(MERGE_PARTITION, _STOP) or b"").decode(errors="replace")
 
 
 @dataclass(frozen=True)
 class _LeaseRow(StagingMessage):
-    """Who merges a branch, until when (milliseconds since 1970)."""
+    """The merger that has the lease of a branch, and the end of the lease (milliseconds since 1970)."""
 
     NAME: ClassVar[str] = "MergeLease"
     holder: str = field(default="", metadata=wire_at(1, TEXT))
@@ -280,6 +280,7 @@ class MergeLease:
         try:
             lease._write(Presence.ABSENT if raw is None else raw)
         except PredicateFailedError:
+            # Another merger wrote the row since it was read: it has the lease.
             return None
         return lease
 
@@ -311,13 +312,13 @@ class MergeLease:
 
 
 def holder_of(live: LiveRepository, branch: str) -> str:
-    """Who holds the lease of a branch now; empty when it is free."""
+    """Return the holder of the lease of a branch now; empty when it is free."""
     row = _held(live, branch)
     return "" if row is None else row.holder
 
 
 def held_because(live: LiveRepository, branch: str) -> str:
-    """Why a merge has to wait for the lease of a branch; empty when it is free."""
+    """Return the reason for which a merge has to wait for the lease of a branch; empty when it is free."""
     row = _held(live, branch)
     if row is None:
         return ""
@@ -340,8 +341,8 @@ def _lease_key(live: LiveRepository, branch: str) -> bytes:
 
 @dataclass(frozen=True)
 class BranchNotes(StagingMessage):
-    """What mergers saw of a branch: a hash of its row, since when it is the same, when it was seen last, how many
-    sealed tokens it had; and when a merger sealed last. Milliseconds since 1970.
+    """The observations of mergers on a branch: a hash of its row, the time since which it is the same, the time it was
+    seen last, the number of its sealed tokens; and the time at which a merger sealed last. Milliseconds since 1970.
     """
 
     NAME: ClassVar[str] = "BranchNotes"
@@ -352,12 +353,12 @@ class BranchNotes(StagingMessage):
     sealed: int = field(default=0, metadata=wire_at(5, SIGNED))
 
     def is_of(self, row: BranchRow) -> bool:
-        """Whether the branch is as it was seen last."""
+        """Return whether the branch is as it was seen last."""
         return self.digest == _digest(row.raw)
 
 
 def read_notes(live: LiveRepository, branch: str) -> tuple[BranchNotes, Expected]:
-    """What is known of a branch, and the row for the next swap of it."""
+    """Return the notes on a branch, and the row for the next swap of them."""
     raw = live.kv.get(MERGE_PARTITION, _notes_key(live, branch))
     return (
         (BranchNotes(), Presence.ABSENT) if raw is None else (BranchNotes.decode(raw, name=f"notes of {branch}"), raw)
@@ -379,7 +380,9 @@ def note(live: LiveRepository, row: BranchRow) -> None:
 
 
 def busy(live: LiveRepository, row: BranchRow, seconds: float) -> str:
-    """Why a merge yields to those who use the branch: it changed within `seconds`. Empty: it may begin."""
+    """Return the reason for which a merge yields to those who use the branch: it changed within `seconds`. Empty: it
+    may begin.
+    """
     notes, _ = read_notes(live, row.name)
     if not notes.digest or notes.digest == _digest(row.raw) or live.clock() - notes.seen / 1000 >= seconds:
         return ""

@@ -24,7 +24,7 @@ _ENTRIES: Final = "journal/"
 
 
 class MergeState(IntEnum):
-    """How far a merge is. Only one that is `WRITING` can be swapped in."""
+    """The progress of a merge. Only one that is `WRITING` can be swapped in."""
 
     WRITING = 1  # the fresh token may have rows; no branch names it
     SWAPPED = 2  # the branch named it; the old tokens wait for the end of the grace

@@ -113,6 +113,7 @@ class LiveSensor:
                     rests[name] = until
                 debts.append(debt)
             except StagingStoreError as error:
+                # Every row is decoded for its tokens; a branch that the policy leaves out is no problem of the policy.
                 if chosen(name):
                     damaged.append((name, error))
             except CompactionError:
@@ -127,7 +128,9 @@ class LiveSensor:
         return notes.sealed / 1000 + TokenMergeSettings().seal_every if notes.sealed else 0.0
 
     def _rests_until(self, live: LiveRepository, row: BranchRow, claim: LiveClaim) -> float:
-        """When the branch will have been as it is for the idle time; it is never merged while another merger has it."""
+        """Return the time at which the branch will have been as it is for the idle time; it is never merged while
+        another merger has it.
+        """
         notes, _ = read_notes(live, row.name)
         holder = holder_of(live, row.name)
         unchanged = notes.since / 1000 if notes.is_of(row) else live.clock()

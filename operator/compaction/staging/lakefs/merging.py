@@ -34,7 +34,7 @@ PAGE: Final = 5_000
 
 
 class MergeEnd(Enum):
-    """How a merge ended. Only `MERGED` changed what the branch names."""
+    """The end of a merge. Only `MERGED` changed what the branch names."""
 
     MERGED = auto()
     HELD = auto()  # it may not begin now: the kill switch is on, or another merger has the branch
@@ -101,9 +101,11 @@ def merge_branch(
         return TokenMergeOutcome(branch, MergeEnd.HELD, reason)
     began = live.clock()
     try:
+        # With the lease in hand: what other mergers have left of this branch is of dead ones now.
         recover(live, branch=branch)
         outcome = _Merge(live, branch, settings, lease, warrant, receipt).run()
     except Exception:
+        # Else the next attempt would wait until the lease is over.
         lease.release()
         raise
     lease.release()
@@ -129,6 +131,7 @@ class _Merge:
         try:
             row = self._settled()
         except TokenMergeStoppedError as error:
+            # No row was written yet, so there is nothing to discard.
             return TokenMergeOutcome(self._branch, MergeEnd.SKIPPED, error.reason)
         tree = self._live.head(row)
         entry = MergeEntry(
@@ -147,6 +150,7 @@ class _Merge:
             discard(self._live, journal)
             return TokenMergeOutcome(self._branch, MergeEnd.DISCARDED, error.reason, tokens=entry.old)
         except Exception:
+            # `recover` would find the entry later: until then its rows would take space for nothing.
             discard(self._live, journal)
             raise
 
@@ -184,7 +188,7 @@ class _Merge:
         return row.sealed if self._warrant is None else self._warrant.tokens
 
     def _seals(self, row: BranchRow) -> bool:
-        """Whether the staging token is sealed first, where it has rows."""
+        """Return whether the staging token is sealed first, where it has rows."""
         named = self._warrant is None or row.data.staging_token in self._warrant.tokens
         return self._settings.seals and named
 
@@ -226,6 +230,7 @@ class _Merge:
             view=view,
         )
         self._swap(row, journal, outcome, first.fingerprints)
+        # Else the next merge would take this swap for a change by a user of the branch, and yield to it.
         note(self._live, read_branch_row(merged, name=self._branch, repository=self._live.name))
         return outcome
 

@@ -148,7 +148,7 @@ class BranchInspection:
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What a merge of a branch would change. `reason`: why there would be none; empty: it would run.
+    """The changes that a merge of a branch would cause. `reason`: why there would be none; empty: it would run.
 
     rows_before: of all sealed tokens; rows_after: of the merged one. hidden_rows: an older change of a key that a newer
     token changes again; idle_tombstones: those of keys that the commit lacks. The two make the difference.
@@ -227,8 +227,8 @@ def _counted(live: LiveRepository, token: str, limit: int) -> TokenInspection:
 
 
 def plan_merge(live: LiveRepository, branch: str, settings: TokenMergeSettings | None = None) -> MergePlan:
-    """What `merge_branch` would do now: all tokens to merge are read, and of the commit's tree what tombstones touch.
-    Where the settings seal, a staging token with rows is one of them.
+    """Return the plan of what `merge_branch` would do now: all tokens to merge are read, and of the commit's tree what
+    tombstones touch. Where the settings seal, a staging token with rows is one of them.
 
     Raises UnknownRefError, LiveStoreRefusedError, SchemaVersionError, RepositoryReadOnlyError, CorruptMessageError,
     CorruptRangeError, MissingRangeError, DatabaseError, ObjectError.
@@ -244,6 +244,7 @@ def plan_merge(live: LiveRepository, branch: str, settings: TokenMergeSettings |
         after += len(batch.rows)
         deleted += batch.tombstones
         idle += batch.dropped
+    # Only for its length: nothing is written under this token.
     merged = row.with_sealed([new_token(live.name, branch)]) if tokens else row.raw
     return MergePlan(
         live.name,
@@ -262,7 +263,7 @@ def plan_merge(live: LiveRepository, branch: str, settings: TokenMergeSettings |
 
 
 def too_few(tokens: int, least: int) -> str:
-    """Why there is nothing to merge; empty: there is."""
+    """Return the reason for which there is nothing to merge; empty: there is."""
     return "" if tokens >= least else f"it has {tokens} tokens to merge, {least} are the least"
 
 

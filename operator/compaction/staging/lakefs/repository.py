@@ -253,8 +253,8 @@ def live_repositories(kv: SqlKeyValueStore) -> Iterator[str]:
 
 
 def is_deleted(kv: SqlKeyValueStore, partition: str) -> bool:
-    """Whether no repository has this partition, and no branch is left in it. A record that cannot be read may be that
-    of any repository.
+    """Return whether no repository has this partition, and no branch is left in it. A record that cannot be read may be
+    that of any repository.
     """
     start, stop = REPOSITORY_KEYS.encode(), REPOSITORY_KEYS[:-1].encode() + b"0"
     for page in kv.scan(REPOSITORIES_PARTITION, start, stop):

@@ -42,7 +42,7 @@ from compaction.storage.errors import DatabaseUnavailableError, ObjectStoreUnava
 
 @dataclass(frozen=True, slots=True)
 class MetarangeJob:
-    """What one job is to make of which tokens. `lakefs`: they are those of a live lakeFS, and are merged into one."""
+    """The specification of one job with tokens. `lakefs`: they are those of a live lakeFS, and are merged into one."""
 
     name: str
     store: StagingAreaReference
@@ -81,8 +81,8 @@ _PASSING: Final = (DatabaseUnavailableError, ObjectStoreUnavailableError, Output
 
 @dataclass(frozen=True, slots=True)
 class RewriteFailure:
-    """Why the branch is as it was. `passing`: a server was away, or the attempt yielded. `damaged`: the source that is
-    to blame.
+    """The reason for which the branch is as it was. `passing`: a server was away, or the attempt yielded. `damaged`:
+    the source that is to blame.
     """
 
     reason: JobReason | StagingReason

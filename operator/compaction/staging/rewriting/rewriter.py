@@ -137,7 +137,9 @@ class MetarangeAttempt(BranchAttempt):
         log.info("branch compacted", branch=work.branch, changes=written.changes, reused=written.reused)
 
     def _is_done(self) -> bool:
-        """Whether an earlier attempt has committed. Raises StaleTokenError, WorkOutdatedError: this one never can."""
+        """Return whether an earlier attempt has committed. Raises StaleTokenError, WorkOutdatedError: this one never
+        can.
+        """
         work = self.job.work
         record = self.area.branches.get(work.branch).record
         kept = kept_receipt_of(self.area, record, self.job.name)
@@ -169,6 +171,7 @@ class MetarangeAttempt(BranchAttempt):
                     written=written.objects,
                 )
             except (DatabaseUnavailableError, TooManyTriesError) as error:
+                # The answer of a swap may be lost, or others changed the branch: repeating it is safe.
                 if self.monotonic() >= give_up_at:
                     raise
                 log.warning("the swap is repeated", error=str(error))
@@ -196,7 +199,7 @@ _PROGRESS: Final = {MergeStep.WAITING: 5, MergeStep.WRITING: 20, MergeStep.PROVI
 
 
 def settings_of(lakefs: LakeFsMergeSpec) -> TokenMergeSettings:
-    """How and when tokens are merged, by what a job says."""
+    """Return the settings of the merge of tokens, how and when, by what a job says."""
     quiet = float(lakefs.quiet)
     return TokenMergeSettings(
         quiet=quiet,
@@ -239,7 +242,7 @@ class TokenMergeAttempt(BranchAttempt):
         self.failure = RewriteFailure(StagingReason.BRANCH_ACTIVE, f"{work.branch}: {outcome.reason}", passing=True)
 
     def _kept(self, outcome: TokenMergeOutcome) -> str:
-        """What the swap keeps. The lease is held at that moment."""
+        """Return the receipt that the swap keeps. The lease is held at that moment."""
         self.lease.ensure_held()
         return self._receipt(outcome).model_dump_json(by_alias=True, exclude_defaults=True)
 

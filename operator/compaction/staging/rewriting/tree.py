@@ -53,7 +53,7 @@ from compaction.worker.tasks import ObjectsPlace, Shares, Teller, run_tasks
 
 @dataclass(frozen=True, slots=True)
 class PartTask:
-    """What a task is given. `base`: the metarange that lists the part's ranges, for messages. `budget`: what
+    """The input of a task. `base`: the metarange that lists the part's ranges, for messages. `budget`: the bucket that
     reads and writes ask; `tell` gets the bytes of each.
     """
 
@@ -109,7 +109,7 @@ def _read_back(storage: RangeStorage, ranges: Iterable[RangeInfo]) -> str:
 
 
 def _shown(storage: RangeStorage, task: PartTask) -> Iterator[RecordColumns]:
-    """What a reader of the branch sees between the bounds of the part."""
+    """Yield the records that a reader of the branch sees between the bounds of the part."""
     part = task.part
     ranges = (storage.range_records(info, part.start, part.stop, metarange=task.base) for info in part.ranges)
     return shown_over(decode_changes(task.changes), chain.from_iterable(ranges))
@@ -230,6 +230,7 @@ class TreeWriter:
         every: list[RangeInfo] = []
         written: list[RangeInfo] = []
         counts = ChangeCounts()
+        # `planned` has ranges that are reused between its parts; the parts are in the order of `done`.
         results = iter(done)
         for item in planned:
             if isinstance(item, RangeInfo):

@@ -184,7 +184,7 @@ class StagingServer(HttpService):
             raise bad_request(str(error)) from None
 
     async def commit(self, call: Call) -> CommitAnswer:
-        """What is staged on the branch becomes a commit."""
+        """Commit what is staged on the branch."""
         branch, caller = call.parts["branch"], call.principal.name
         done = await self._do(call, lambda area: operations.commit(area, branch, call.body, caller=caller))
         log.info("committed", principal=caller, repository=call.parts["repository"], branch=branch, id=done.id)

@@ -306,7 +306,7 @@ def object_answer(framed: bytes) -> ObjectAnswer:
 
 
 def listed_value(framed: bytes) -> dict[str, Any]:
-    """What a listing has of a value: other bytes than entries by their size."""
+    """Return a value as a listing shows it: other bytes than entries by their size."""
     identity, data = _parts(framed)
     entry = entry_of(identity, data)
     shown: dict[str, Any] = {"bytes": len(data)} if entry is None else {"entry": entry}
@@ -376,6 +376,7 @@ def _instant_text(instant: ProtoTimestamp | None) -> str | None:
     try:
         moment = datetime.fromtimestamp(instant.seconds, UTC).replace(tzinfo=None).isoformat()
     except (OverflowError, ValueError, OSError):
+        # `datetime` ends with the year 9999, a message does not: such a time is left out.
         return None
     fraction = f".{instant.nanos:09d}".rstrip("0") if 0 < instant.nanos < 10**9 else ""
     return f"{moment}{fraction}Z"

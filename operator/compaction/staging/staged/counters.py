@@ -36,7 +36,7 @@ _EACH: Final = 16
 
 @dataclass(frozen=True)
 class Counts(StagingMessage):
-    """What was written to a token. `nbytes`: of keys and values."""
+    """The counts of writes to a token. `nbytes`: of keys and values."""
 
     NAME: ClassVar[str] = "staging counters"
     writes: int = count_field(1)
@@ -50,7 +50,7 @@ class Counts(StagingMessage):
 
 @dataclass(frozen=True, slots=True)
 class SensorNudge:
-    """What a writer does when one of its tokens has another `tombstones` of them: `call` is given the token and what
+    """The call of a writer when one of its tokens has another `tombstones` of them: `call` is given the token and what
     this writer counted in it. It is called by the thread that writes counters, after they are written, so a slow one
     delays counters and never a write.
     """
@@ -129,6 +129,7 @@ class TokenCounters:
             try:
                 self._kv.set_many(PARTITION, rows)
             except BaseException:
+                # Also when the thread is interrupted: the next flush writes what this one did not.
                 with self._changed:
                     self._dirty |= dirty & self._totals.keys()
                     self._pending += pending
@@ -181,7 +182,7 @@ class TokenCounters:
             return False
 
     def read(self, tokens: Iterable[str]) -> dict[str, Counts]:
-        """What all writers counted and wrote, for each of the tokens; tokens without counters are absent."""
+        """Return the stored counts of all writers, for each of the tokens; tokens without counters are absent."""
         wanted = sorted(set(tokens), key=partition_bytes)
         found: dict[str, Counts] = {}
         bounds = [(token, token) for token in wanted] if len(wanted) <= _EACH else [(wanted[0], wanted[-1])]
@@ -218,6 +219,7 @@ class TokenCounters:
             try:
                 self._kv.set_if(PARTITION, _key(token, PRIMED), counts.encode(), Presence.ABSENT)
             except PredicateFailedError:
+                # Another process has counted the same rows: all use the result that is stored.
                 return self.read([token])[token]
         return counts
 

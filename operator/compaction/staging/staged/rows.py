@@ -148,8 +148,8 @@ Span = tuple[I64, I64]
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where in `data` the parts of each message begin and end. `usual`: fields 1, 2 and 3 in this order, nothing else;
-    only of these rows the places are meant, those of others are empty.
+    """The places in `data` where the parts of each message begin and end. `usual`: fields 1, 2 and 3 in this order,
+    nothing else; only of these rows the places are meant, those of others are empty.
     """
 
     data: U8
@@ -260,7 +260,7 @@ class StagedTokens:
         self.kv.set_many(token, encode_rows(changes))
 
     def has_rows(self, token: str) -> bool:
-        """Whether anything is staged in a token."""
+        """Return whether anything is staged in a token."""
         return next(iter(self.kv.scan(token, page=1)), None) is not None
 
     def remove(self, token: str, key: bytes) -> None:
@@ -312,7 +312,7 @@ LARGEST_BATCH: Final = 1 << 16
 
 
 class _Layer:
-    """What is left of one stream: `buffered` batches, in order, and whether there will be more."""
+    """The remainder of one stream: `buffered` batches, in order, and whether there will be more."""
 
     __slots__ = ("_batches", "_stream", "ended", "nbytes", "records")
 

@@ -90,7 +90,7 @@ class Aligned:
     rows: tuple[I64, ...]
 
     def has(self, side: int) -> Mask:
-        """Which keys array `side` has."""
+        """Return the mask of the keys that array `side` has."""
         found: Mask = self.rows[side] != ABSENT
         return found
 
@@ -120,7 +120,9 @@ def aligned(*arrays: Any) -> Aligned:
 
 
 def same_identities(columns: RecordColumns, one_rows: I64, other: RecordColumns, other_rows: I64) -> Mask:
-    """Whether the values in these rows, pair by pair, have the same identity; false where one of them is `ABSENT`."""
+    """Return whether the values in these rows, pair by pair, have the same identity; false where one of them is
+    `ABSENT`.
+    """
     same = np.zeros(one_rows.size, dtype=np.bool_)
     both = np.flatnonzero((one_rows != ABSENT) & (other_rows != ABSENT))
     if not both.size:
@@ -153,7 +155,7 @@ def chosen(sides: Sequence[RecordColumns], rows: Sequence[I64]) -> RecordColumns
 
 
 def together(nothing: K, *streams: Iterable[K]) -> Iterator[tuple[K, ...]]:
-    """What several streams have, piece by piece: the rows of each up to a key; `nothing` for none.
+    """Yield the rows of several streams, piece by piece: the rows of each up to a key; `nothing` for none.
 
     A key that several streams have is in the same piece of all. Rows of each stream are in order; no piece is empty.
     """

@@ -62,7 +62,7 @@ class Part:
 def plan_parts(
     ranges: Iterable[RangeInfo], changes: Iterable[RecordColumns], rule: BreakRule, *, part_bytes: int = PART_BYTES
 ) -> Iterator[RangeInfo | Part]:
-    """What becomes of a base in the order of keys: a range that is reused by its id, or a part that is written.
+    """Yield the parts of a base in the order of keys: a range that is reused by its id, or a part that is written.
 
     Every change belongs to exactly one part, whose bounds say which. Parts are of about `part_bytes` where the stretch
     may be cut. RangeRecordError when the keys of changes do not ascend.
@@ -89,7 +89,7 @@ def plan_parts(
 
 
 def is_entered(info: RangeInfo, change: bytes | None) -> bool:
-    """Whether a range is read and written again because of the next change: one up to its last key."""
+    """Return whether a range is read and written again because of the next change: one up to its last key."""
     return change is not None and change <= info.max_key
 
 
@@ -194,7 +194,9 @@ def overlapping(*lists: Iterable[RangeInfo]) -> Iterator[tuple[tuple[RangeInfo, 
 
 @dataclass(frozen=True, slots=True)
 class ChangeCounts:
-    """How many records became more, other and fewer. What changes nothing (docs/design/staging.md) is not counted."""
+    """The numbers of records that were added, changed and removed. What changes nothing (docs/design/staging.md) is not
+    counted.
+    """
 
     added: int = 0
     changed: int = 0
@@ -220,7 +222,7 @@ class AppliedChanges:
 
 @dataclass(frozen=True, slots=True)
 class PartResult:
-    """What became of a part: its ranges in order, and the fingerprint of the records that they should hold."""
+    """The result of a part: its ranges in order, and the fingerprint of the records that they should hold."""
 
     ranges: tuple[RangeInfo, ...]
     counts: ChangeCounts
@@ -236,7 +238,7 @@ class TreeRanges:
 
     @property
     def reused(self) -> int:
-        """How many are referred to by their ids, unread."""
+        """The number of ranges that are referred to by their ids, unread."""
         return len(self.every) - len(self.written)
 
 
@@ -283,7 +285,8 @@ def read_back(storage: RangeStorage, ranges: Iterable[RangeInfo]) -> str:
 def merge_changes(
     base: Iterable[RecordColumns], changes: Iterable[RecordColumns], *, keep_equal: bool = True
 ) -> Iterator[tuple[RecordColumns, ChangeCounts]]:
-    """What changes over a base give, piece by piece, and how many records of each piece differ from the base.
+    """Yield the records of changes over a base, piece by piece, and the number of records of each piece that differ
+    from the base.
 
     Both in strictly ascending order of their keys. RangeRecordError when a value has no identity.
     """

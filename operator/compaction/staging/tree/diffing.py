@@ -27,7 +27,7 @@ _ABSENT_VALUE: Final = pa.array([b""], BINARY)
 
 
 class DiffKind(IntEnum):
-    """How a key differs, seen from the left."""
+    """The kind of a difference at a key, seen from the left."""
 
     ADDED = 1
     CHANGED = 2
@@ -48,12 +48,12 @@ class DiffColumns:
 
     @property
     def changes(self) -> RecordColumns:
-        """What makes the right side of the left one."""
+        """The changes that turn the left side into the right one."""
         return RecordColumns(self.keys, self.right)
 
     @property
     def reverted(self) -> RecordColumns:
-        """What makes the left side of the right one."""
+        """The changes that turn the right side into the left one."""
         return RecordColumns(self.keys, self.left)
 
     def slice(self, begin: int, end: int) -> DiffColumns:
@@ -78,7 +78,7 @@ NO_DIFFS: Final = DiffColumns(EMPTY_COLUMNS.keys, np.zeros(0, dtype=np.uint8), E
 
 
 def diff(storage: RangeStorage, left_id: str, right_id: str, start: bytes = b"") -> Iterator[DiffColumns]:
-    """How the tree `right_id` differs from `left_id`, for keys from `start` on. No batch is empty.
+    """Yield the differences of the tree `right_id` from `left_id`, for keys from `start` on. No batch is empty.
 
     Values are equal when their identities are. Ranges that both trees have are not read.
     """
@@ -97,7 +97,8 @@ def diff(storage: RangeStorage, left_id: str, right_id: str, start: bytes = b"")
 
 
 def diff_changes(storage: RangeStorage, base_id: str, changes: Iterable[RecordColumns]) -> Iterator[DiffColumns]:
-    """What staged changes (tombstones among them) change of a tree, in the order of keys. No batch is empty.
+    """Yield the differences that staged changes (tombstones among them) make to a tree, in the order of keys. No batch
+    is empty.
 
     A tombstone of a key that the tree has not, and a value of the same identity, differ in nothing. Of a range only
     what lies between the first and the last of its changes is read.
@@ -143,7 +144,7 @@ def records_of(
 
 
 def _between(storage: RangeStorage, info: RangeInfo, changes: RecordColumns, base_id: str) -> Iterator[RecordColumns]:
-    """What a range has between the first and the last change."""
+    """Return the records of a range between the first and the last change."""
     first, last = changes.keys[0].as_py(), changes.keys[-1].as_py()
     if last < info.min_key:
         return iter(())
@@ -202,7 +203,7 @@ Ranges = tuple[RangeInfo, ...]
 
 
 class MergeStrategy(StrEnum):
-    """Which side wins where both changed a key differently; without one that is an error."""
+    """The side that wins where both changed a key differently; without one that is an error."""
 
     NONE = ""
     SOURCE_WINS = "source-wins"

@@ -123,7 +123,7 @@ class RangeStorage:
         self._lists: RecentlyUsed[_RangeList] = RecentlyUsed(cache_bytes)
 
     def path(self, table: str, *, metarange: str = "") -> str:
-        """Where the range or metarange of this id lies in `objects`. `metarange`: the one that refers to it."""
+        """Return the path of the range or metarange of this id in `objects`. `metarange`: the one that refers to it."""
         if not _ID.fullmatch(table):
             raise CorruptRangeError(
                 metarange or self._folder, 0, f"{table[:80]!a} is no id of a range (64 hexadecimal digits)"
@@ -131,7 +131,7 @@ class RangeStorage:
         return self._folder + table
 
     def exists(self, table: str) -> bool:
-        """Whether there is an object of this id."""
+        """Return whether there is an object of this id."""
         try:
             self.objects.head(self.path(table))
         except ObjectMissingError:
@@ -232,7 +232,7 @@ class RangeStorage:
                 yield replace(info, path=name)
 
     def modified(self, table: str) -> datetime | None:
-        """When an object was written last; None: there is none."""
+        """Return the time at which an object was written last; None: there is none."""
         try:
             return self.objects.head(self.path(table)).modified
         except ObjectMissingError:
@@ -246,7 +246,7 @@ class RangeStorage:
         return [table for table in tables if self.path(table) not in failed]
 
     def sink(self) -> RangeSink:
-        """Where a range is written whose id is known at its end. What is never stored leaves nothing behind."""
+        """Return the sink of a range whose id is known at its end. What is never stored leaves nothing behind."""
         return SpooledSink(self)
 
     def write_metarange(self, ranges: Iterable[RangeInfo]) -> str:
@@ -327,6 +327,7 @@ class ObjectSource:
         except ObjectMissingError:
             raise self._missing from None
         except ObjectTruncatedError:
+            # The reader compares the length, and reports the place with the error.
             return b""
 
 

@@ -1,4 +1,4 @@
-"""What Alembic runs for each command: on the connection, and in the transaction, that `schema` hands over."""
+"""The script that Alembic runs for a command: on the connection, and in the transaction, that `schema` hands over."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _DEFAULTS: Final = TokenMergeSettings()
 
 @dataclass(frozen=True, slots=True)
 class LivePlace:
-    """Where repositories are. `objects`: the URL of a repository's objects, where it is not that of the servers."""
+    """The place of repositories. `objects`: the URL of a repository's objects, where it is not that of the servers."""
 
     staging: StagingPlace
     objects: str | None
@@ -71,7 +71,7 @@ _OBJECTS: Final = click.option(
 
 
 def merge_options(command: Command) -> Command:
-    """How sealed tokens are merged, passed to the command as `settings: MergeSettings`."""
+    """Add the options by which sealed tokens are merged, passed to the command as `settings: TokenMergeSettings`."""
 
     @functools.wraps(command)
     def wrapped(

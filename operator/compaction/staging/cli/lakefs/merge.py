@@ -132,6 +132,7 @@ def _plans(
         try:
             items.append(plan_object(plan_merge(live, name, settings)))
         except StagingStoreError as error:
+            # One damaged branch must not hide the plans of the others.
             problems.append(f"branch {name}: {error}")
     return items, problems
 

@@ -1,1 +1,1 @@
-"""What keeps a staging area small and sound: inspect, plan, compact, sweep, verify."""
+"""The commands that keep a staging area small and sound: inspect, plan, compact, sweep, verify."""

@@ -39,7 +39,7 @@ TOKEN: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class CompactedBranch:
-    """What became of a branch."""
+    """The result of a compaction of a branch."""
 
     job: str
     work: BranchWork
@@ -112,7 +112,7 @@ def compact(*, branch: str, take_over: bool, place: StagingPlace, output: Output
 
 
 def compacted_object(done: CompactedBranch) -> dict[str, Any]:
-    """What became of a branch, with exact values."""
+    """Return the result of a compaction, with exact values."""
     applied = done.rewritten.applied
     return {
         "job": done.job,
@@ -210,7 +210,7 @@ def sweep_all(area: Area, grace: float) -> tuple[SweptTokens, SweptObjects]:
 
 
 def swept_object(tokens: SweptTokens, objects: SweptObjects) -> dict[str, Any]:
-    """What was deleted, with exact values."""
+    """Return the tokens and objects that a sweep deleted, with exact values."""
     return {
         "tokens": tokens.tokens,
         "rows": tokens.rows,

@@ -52,7 +52,9 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True)
 class TouchedRanges:
-    """What a compaction of a branch reads and writes: its changes and the ranges that they touch, of `ranges`."""
+    """The cost of a compaction of a branch: its changes and the ranges that they touch, of `ranges`, which it reads and
+    writes.
+    """
 
     changes: int
     tombstones: int
@@ -64,7 +66,8 @@ class TouchedRanges:
 def scan_branches(
     area: Area, thresholds: StagingThresholds, *, branch: str | None = None, policy: StagingAreaSpec | None = None
 ) -> tuple[list[BranchDebt], list[tuple[str, StagingStoreError]]]:
-    """What is staged on every branch, or on one; and branches that cannot be read. Nothing is written.
+    """Return the debt of every branch, or of one, by what is staged on it; and branches that cannot be read. Nothing is
+    written.
 
     policy: it selects the branches when none is named.
 
@@ -78,7 +81,7 @@ def scan_branches(
 
 
 def token_counts(area: Area, tokens: Sequence[str]) -> list[TokenCounts]:
-    """What is in each token; one without counters is counted."""
+    """Return the counts of each token; a token without counters is counted."""
     counted = area.counters.read(tokens)
     return [TokenCounts(token, counted.get(token) or area.counters.prime(token, store=False)) for token in tokens]
 
@@ -106,7 +109,7 @@ def why_due(area: Area, debt: BranchDebt, thresholds: StagingThresholds) -> str:
 
 
 def touched_by(area: Area, work: BranchWork) -> TouchedRanges:
-    """What a compaction would touch. Reads the staged changes, and no range."""
+    """Return the changes and the ranges that a compaction would touch. Reads the staged changes, and no range."""
     head = area.commits.get(work.commit_id).meta_range_id
     ranges = list(area.ranges.ranges(work.base or head))
     changes, deleted = 0, 0

@@ -1,4 +1,4 @@
-"""Who holds the claim of a job that no cluster leads: the process, and its last sign of life."""
+"""The holder of the claim of a job that no cluster leads: the process, and its last sign of life."""
 
 from __future__ import annotations
 
