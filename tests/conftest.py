@@ -83,7 +83,7 @@ def _nothing_left_open() -> Iterator[None]:
     yield
     left = lock._held - locks
     assert not left, f"locks of logs that were left open: {[os.readlink(f'/proc/self/fd/{fd}') for fd in left]}"
-    counting = [one for one in set(threading.enumerate()) - threads if one.name == COUNTING]
+    counting = [thread for thread in set(threading.enumerate()) - threads if thread.name == COUNTING]
     assert not counting, f"counters of staging tokens that were not closed: {len(counting)}"
 
 

@@ -82,7 +82,7 @@ def leaks(work: Callable[[], Awaitable[object]]) -> list[str]:
         warnings.simplefilter("always")
         asyncio.run(run())
         gc.collect()
-    return [str(one.message) for one in caught if issubclass(one.category, ResourceWarning)]
+    return [str(item.message) for item in caught if issubclass(item.category, ResourceWarning)]
 
 
 async def read_whole(session: aiohttp.ClientSession, url: str) -> None:
@@ -147,5 +147,5 @@ def test_a_cancelled_request_leaves_no_socket(contexts: tuple[ssl.SSLContext, ss
         accepted: list[socket.socket] = []
         url = f"https://127.0.0.1:{listener.getsockname()[1]}/"
         assert leaks(work) == []
-        for one in accepted:
-            one.close()
+        for item in accepted:
+            item.close()

@@ -22,7 +22,7 @@ from compaction.api.policy.store import PolicyStanding
 from support.cluster.catalog_manifests import ACCEPTED, REFUSED, catalog_object
 
 
-@pytest.mark.parametrize(("spec", "advice"), [one[1:] for one in REFUSED], ids=[one[0] for one in REFUSED])
+@pytest.mark.parametrize(("spec", "advice"), [item[1:] for item in REFUSED], ids=[item[0] for item in REFUSED])
 def test_a_wrong_spec_gets_advice(spec: dict[str, Any], advice: str) -> None:
     with pytest.raises(ValidationError) as refusal:
         CatalogCompaction.from_object(catalog_object(**spec))
@@ -49,7 +49,7 @@ def test_the_status_keeps_its_bounds_whatever_participants_are_called() -> None:
     many = tuple(ParticipantStatus(name=f"p{n % 150}" + "x" * 1000, reason="Answered") for n in range(300))
     status = CatalogCompactionStatus(participants=many)
     assert len(status.participants) == MAX_PARTICIPANTS
-    assert all(len(one.name) <= 512 for one in status.participants)
+    assert all(len(participant.name) <= 512 for participant in status.participants)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ SETTERS = (set_ready, set_reconciling, set_stalled, set_complete, set_failed)
 
 
 def _types(conditions: Conditions) -> list[str]:
-    return [one.type for one in conditions]
+    return [condition.type for condition in conditions]
 
 
 def test_the_transition_time_moves_only_with_the_status() -> None:
@@ -87,7 +87,7 @@ def test_what_generic_tools_conclude() -> None:
     )
     for setter, conclusion in expected.items():
         conditions = setter((), reason="Word", observed_generation=2, now=NOW)
-        status = {"observedGeneration": 2, "conditions": [one.to_object() for one in conditions]}
+        status = {"observedGeneration": 2, "conditions": [condition.to_object() for condition in conditions]}
         assert kstatus({"metadata": {"generation": 2}, "status": status}) is conclusion
         assert kstatus({"metadata": {"generation": 3}, "status": status}) is KStatus.IN_PROGRESS
         deleting = {"generation": 2, "deletionTimestamp": "2026-01-01T00:00:00Z"}

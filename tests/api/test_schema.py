@@ -140,7 +140,7 @@ def test_a_status_nobody_has_written_is_not_mistaken_for_done(crd: dict[str, Any
 
 def test_columns() -> None:
     def narrow(crd: dict[str, Any]) -> list[str]:
-        return [one["name"].upper() for one in version_of(crd)["additionalPrinterColumns"] if "priority" not in one]
+        return [item["name"].upper() for item in version_of(crd)["additionalPrinterColumns"] if "priority" not in item]
 
     assert narrow(POLICY_CRD) == [
         "STORE",
@@ -184,7 +184,7 @@ def test_columns() -> None:
 def test_columns_and_selectable_fields_point_at_fields(crd: dict[str, Any]) -> None:
     paths = {path for path, _ in walk({"properties": schema_of(crd)["properties"]}, "")}
     version = version_of(crd)
-    named = [one["jsonPath"] for one in (*version["additionalPrinterColumns"], *version["selectableFields"])]
+    named = [item["jsonPath"] for item in (*version["additionalPrinterColumns"], *version["selectableFields"])]
     plain = [path.replace('[?(@.type=="Ready")]', "[]") for path in named if not path.startswith(".metadata")]
     assert set(plain) <= paths
 

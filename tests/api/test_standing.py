@@ -51,7 +51,7 @@ def policy_with(reason: str, *, generation: int = 2) -> dict[str, Any]:
         now=NOW,
         standing=policy_standing(reason),
     )
-    status = {"observedGeneration": 2, "conditions": [one.to_object() for one in conditions]}
+    status = {"observedGeneration": 2, "conditions": [condition.to_object() for condition in conditions]}
     return {"metadata": {"generation": generation}, "status": status}
 
 
@@ -62,7 +62,7 @@ def test_every_reason_has_a_standing_and_a_row() -> None:
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_the_conditions_are_those_of_the_page(reason: str) -> None:
-    found = {one["type"]: one["status"] for one in policy_with(reason)["status"]["conditions"]}
+    found = {item["type"]: item["status"] for item in policy_with(reason)["status"]["conditions"]}
     kinds = (ConditionType.READY, ConditionType.RECONCILING, ConditionType.STALLED)
     assert tuple(found.get(kind, "") for kind in kinds) == documented()[reason]
 
@@ -89,8 +89,8 @@ def test_a_standing_leaves_nothing_of_the_one_before(before: PolicyReason, after
     arguments: dict[str, Any] = {"message": "the particulars", "observed_generation": 2, "now": NOW}
     changed = conditions_for(conditions_for((), reason=before, **arguments), reason=after, **arguments)
     fresh = conditions_for((), reason=after, **arguments)
-    assert {(one.type, one.status, one.reason) for one in changed} == {
-        (one.type, one.status, one.reason) for one in fresh
+    assert {(item.type, item.status, item.reason) for item in changed} == {
+        (item.type, item.status, item.reason) for item in fresh
     }
 
 

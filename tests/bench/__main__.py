@@ -64,7 +64,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(int(one) for one in text.split(","))
+    return tuple(int(word) for word in text.split(","))
 
 
 def _run(name: str, resources: ExitStack, options: argparse.Namespace) -> Iterator[Result]:

@@ -72,12 +72,12 @@ def _jobs(database: IndexDatabase, blocks: list[Block], jobs: int) -> Iterator[F
     version = read_queue(database).version
 
     def claim_all() -> None:
-        for one in results:
-            claim(database, job=one.job, token=1, sources=one.sources, now=NOON)
+        for result in results:
+            claim(database, job=result.job, token=1, sources=result.sources, now=NOON)
 
     def replace_all() -> None:
-        for one in results:
-            replace(database, one, now=NOON)
+        for result in results:
+            replace(database, result, now=NOON)
 
     yield _rate(f"claim {FAN_IN} blocks for a job", "jobs", jobs, claim_all)
     yield _rate(f"replace {FAN_IN} blocks by one", "jobs", jobs, replace_all)

@@ -82,14 +82,14 @@ def plan_sorted(blocks: int) -> Callable[[], object]:
 
     def run() -> Plan:
         candidates: list[Candidate] = []
-        waiting.sort(key=lambda one: (one.level, one.kin, one.min_time // RULES.span, one.number))
-        keyed = groupby(waiting, key=lambda one: (one.level, one.kin, one.min_time // RULES.span))
+        waiting.sort(key=lambda item: (item.level, item.kin, item.min_time // RULES.span, item.number))
+        keyed = groupby(waiting, key=lambda item: (item.level, item.kin, item.min_time // RULES.span))
         for (level, (tenant, shard, _), _), group in keyed:
             line, most = list(group), RULES.levels[level].max_blocks
             for at in range(0, len(line), most):
                 part = sorted(line[at : at + most])
-                names = tuple(one.id for one in part)
-                size = sum(one.bytes for one in part)
+                names = tuple(item.id for item in part)
+                size = sum(item.bytes for item in part)
                 made = (GroupCandidate(names, names, size, 0),)
                 path = f"{tenant}/{shard}/L{level}/{names[0]}"
                 candidates.append(

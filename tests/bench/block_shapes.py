@@ -82,11 +82,11 @@ def _cell(workspace: Workspace, title: str, inputs: Path, size: int, order: tupl
 
 
 def _cpu(samples: list[Measured]) -> float:
-    return statistics.median(one.cpu for one in samples)
+    return statistics.median(sample.cpu for sample in samples)
 
 
 def _said(engine: str, samples: list[Measured], ended: str | None, output: Path) -> str:
     if ended is not None:
         return f"{engine}: ended, {ended}"
-    peak = max(one.peak for one in samples) >> 20
+    peak = max(sample.peak for sample in samples) >> 20
     return f"{engine}: {_cpu(samples):.2f} CPU-s, {peak} MiB, output {output.stat().st_size / 1e6:.1f} MB"

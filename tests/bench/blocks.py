@@ -34,18 +34,20 @@ def measure(workspace: Workspace) -> Iterator[Fact]:
         order = engines if number % 2 == 0 else (*engines[len(OURS) :], *OURS)
         rounds.append({engine: Sample(*measured(engine, work)) for engine in order})
     for engine in engines:
-        yield _rate(engine, [one[engine] for one in rounds], size)
+        yield _rate(engine, [item[engine] for item in rounds], size)
     for engine in engines[len(OURS) :]:
-        ratio = statistics.median(one[engine].cpu / max(one["ours"].cpu, 1e-9) for one in rounds)
+        ratio = statistics.median(item[engine].cpu / max(item["ours"].cpu, 1e-9) for item in rounds)
         least = LEAST_RATIO[engine]
         yield Fact(f"{engine}: CPU seconds beside the merge's", f"{ratio:.1f}x", f">= {least}x", ratio >= least)
-    shares = [one["verification"].cpu / max(one["known"].cpu + one["verification"].cpu, 1e-9) for one in rounds]
+    shares = [item["verification"].cpu / max(item["known"].cpu + item["verification"].cpu, 1e-9) for item in rounds]
     share = statistics.median(shares)
     yield Fact("verification, share of merge and verification, CPU", f"{share:.1%}", "<= 15 %", share <= 0.15)
 
 
 def _rate(engine: str, samples: list[Sample], size: float) -> Fact:
-    cpu, wall = (statistics.median(getattr(one, name) for one in samples) for name in ("cpu", "wall"))
+    cpu, wall = (statistics.median(getattr(sample, name) for sample in samples) for name in ("cpu", "wall"))
     rate = size / max(cpu, 1e-9)
-    text = f"{rate:.1f} MB per CPU-second, {size / wall:.1f} MB/s, peak {max(one.peak for one in samples) >> 20} MiB"
+    text = (
+        f"{rate:.1f} MB per CPU-second, {size / wall:.1f} MB/s, peak {max(sample.peak for sample in samples) >> 20} MiB"
+    )
     return Fact(engine, text, *((">= 40 MB per CPU-second", rate >= 40) if engine == "known" else ()))

@@ -35,7 +35,7 @@ COLUMNS = tuple(f"C{number}" for number in range(10))
 MOST_MICROSECONDS = 247 / 5
 MOST_BYTES = 568e6 / 10_201 / 10
 START = 1_700_000_000_000
-MAPS = frozenset(one.name for one in fields(EMPTY) if isinstance(getattr(EMPTY, one.name), SharedMap))
+MAPS = frozenset(field.name for field in fields(EMPTY) if isinstance(getattr(EMPTY, field.name), SharedMap))
 
 
 @cache
@@ -84,12 +84,12 @@ def time_of(version: int) -> int:
 @cache
 def updates(count: int) -> tuple[VersionedUpdate, ...]:
     found = [decode(data, "update") for data in values(count)]
-    return tuple(one for one in found if isinstance(one, VersionedUpdate))
+    return tuple(item for item in found if isinstance(item, VersionedUpdate))
 
 
 def decode_all(count: int) -> Callable[[], object]:
     data = values(count)
-    return lambda: [decode(one, "update") for one in data]
+    return lambda: [decode(item, "update") for item in data]
 
 
 def apply_all(count: int) -> Callable[[], CatalogHistory]:
@@ -108,8 +108,8 @@ def apply_all(count: int) -> Callable[[], CatalogHistory]:
 
 def rebuilt(catalog: Catalog) -> Catalog:
     """The same catalog, none of whose maps shares anything."""
-    maps = {one.name: getattr(catalog, one.name) for one in fields(catalog)}
-    return changed(catalog, **{name: SharedMap(one.items()) for name, one in maps.items() if name in MAPS})
+    maps = {field.name: getattr(catalog, field.name) for field in fields(catalog)}
+    return changed(catalog, **{name: SharedMap(item.items()) for name, item in maps.items() if name in MAPS})
 
 
 def rebuild_all(count: int) -> Callable[[], object]:
@@ -150,8 +150,8 @@ def memory(count: int) -> float:
     gc.collect()
     tracemalloc.start()
     history = first
-    for number, one in enumerate(data, base().version + 1):
-        update = decode(one, "update")
+    for number, item in enumerate(data, base().version + 1):
+        update = decode(item, "update")
         assert isinstance(update, VersionedUpdate)
         history = history.with_update(update, time_of(number))
     del update
@@ -168,7 +168,7 @@ def snapshots(changes: int) -> tuple[int, int]:
     for number in range(changes):
         change = (
             AddColumns("PUBLIC", name, (column("X"),)) if number % 2 == 0 else DropColumns("PUBLIC", name, ("X",))
-            for name in (f"T{one}" for one in range(TABLES))
+            for name in (f"T{item}" for item in range(TABLES))
         )
         world.run(*change)
     whole = world.catalog.snapshot()

@@ -59,7 +59,9 @@ def participants(
         assert process.stdout is not None
         try:
             port = int(process.stdout.readline())
-            addresses = [ParticipantAddress(f"node-{one}", f"https://127.0.0.1:{port}/{one}") for one in range(count)]
+            addresses = [
+                ParticipantAddress(f"node-{item}", f"https://127.0.0.1:{port}/{item}") for item in range(count)
+            ]
             yield addresses, ssl.create_default_context(cafile=str(authority.ca))
         finally:
             process.stdin.close()
@@ -101,7 +103,7 @@ def read_only(addresses: list[ParticipantAddress], tls: ssl.SSLContext) -> None:
 
 def round_of(found: ReportRound, addresses: list[ParticipantAddress]) -> Round:
     now = system_clock()
-    topology = Topology(frozenset(one.name for one in addresses))
+    topology = Topology(frozenset(address.name for address in addresses))
     return Round(now, later(now, -30_000), topology, found.answers, found.unanswered)
 
 
@@ -139,7 +141,7 @@ def _round(
     began, cpu = time.monotonic(), time.process_time()
     found = asked(addresses, tls)
     wall, cpu = time.monotonic() - began, time.process_time() - cpu
-    taken = sorted(physical(one.received_at) - physical(one.asked_at) for one in found.answers)
+    taken = sorted(physical(answer.received_at) - physical(answer.asked_at) for answer in found.answers)
     assert len(taken) == count
     p50, p99 = statistics.median(taken), taken[int(len(taken) * 0.99)]
     limit = round(LIMITS.seconds * 1000)

@@ -208,7 +208,7 @@ async def _side_by_side(one: Callable[[int], Awaitable[object]], count: int) -> 
 
 
 def _job(namespace: str, number: int, root: str = "/data") -> Obj:
-    group = {"segments": [f"{one:016d}.segment" for one in range(1, 9)]}
+    group = {"segments": [f"{item:016d}.segment" for item in range(1, 9)]}
     source = {"path": f"{root}/tenant-{number % 100}/log-{number}", "snapshotIndex": 1, "groups": [group] * 4}
     return {
         "metadata": {"name": f"bare-{number}", "namespace": namespace},

@@ -257,24 +257,24 @@ def measure(workspace: Workspace) -> Iterator[Race | Curve | Fact]:
         taken.append(one)
         yield from _facts(one)
     grows: dict[str, Callable[[Taken], float]] = {
-        "memory while all jobs wait": lambda one: one.waiting_memory,
-        "memory while they run": lambda one: one.work_memory,
-        "API calls per second at rest": lambda one: one.idle_calls,
-        "CPU time at rest": lambda one: one.idle_cpu,
-        "creating the jobs": lambda one: one.created,
-        "start-up": lambda one: one.startup,
-        "failover, from election": lambda one: one.failover,
-        "reconciles until all jobs have run": lambda one: one.work_reconciles,
-        "API calls until then": lambda one: one.work_calls,
-        "CPU time until then": lambda one: one.work_cpu,
-        "seconds until then": lambda one: one.work,
+        "memory while all jobs wait": lambda item: item.waiting_memory,
+        "memory while they run": lambda item: item.work_memory,
+        "API calls per second at rest": lambda item: item.idle_calls,
+        "CPU time at rest": lambda item: item.idle_cpu,
+        "creating the jobs": lambda item: item.created,
+        "start-up": lambda item: item.startup,
+        "failover, from election": lambda item: item.failover,
+        "reconciles until all jobs have run": lambda item: item.work_reconciles,
+        "API calls until then": lambda item: item.work_calls,
+        "CPU time until then": lambda item: item.work_cpu,
+        "seconds until then": lambda item: item.work,
     }
     for what, value in grows.items():
-        exponent = fitted_exponent({one.policies: value(one) for one in taken})
+        exponent = fitted_exponent({item.policies: value(item) for item in taken})
         yield Fact(
             f"fitted exponent: {what}", f"{exponent:.2f}", f"<= {MOST_EXPONENT:g}", met=exponent <= MOST_EXPONENT
         )
-    p99 = fitted_exponent({one.policies: one.p99 for one in taken})
+    p99 = fitted_exponent({item.policies: item.p99 for item in taken})
     yield Fact("fitted exponent: reconcile, 99 % within", f"{p99:.2f}", "<= 0.5", met=p99 <= 0.5)
 
 

@@ -208,15 +208,15 @@ class BenchmarkModule(Protocol):
 def run_benchmark(module: BenchmarkModule, workspace: Workspace, say: Callable[[str], None]) -> list[Result]:
     """Measure everything a module yields; `say` gets each line as soon as it is known."""
     results: list[Result] = []
-    for one in module.measure(workspace):
-        match one:
+    for item in module.measure(workspace):
+        match item:
             case Race():
-                result: Result = run_race(one, rounds=workspace.pick(one.rounds, 1), say=say)
+                result: Result = run_race(item, rounds=workspace.pick(item.rounds, 1), say=say)
             case Curve():
-                result = run_curve(one, rounds=workspace.pick(one.rounds, 1), say=say)
+                result = run_curve(item, rounds=workspace.pick(item.rounds, 1), say=say)
             case Fact():
-                result = one
-                say(f"  {one.title}: {one.value}{_promise(one.target, one.met)}")
+                result = item
+                say(f"  {item.title}: {item.value}{_promise(item.target, item.met)}")
         results.append(result)
     return results
 

@@ -26,7 +26,7 @@ def candidates(segments: int) -> list[Candidate]:
 
 
 def _candidate(number: int) -> Candidate:
-    names = [f"{one:016d}.segment" for one in range(1, SEGMENTS_PER_LOG + 1)]
+    names = [f"{item:016d}.segment" for item in range(1, SEGMENTS_PER_LOG + 1)]
     groups = tuple(
         GroupCandidate(
             sources=tuple(names[at : at + GROUP]),

@@ -70,8 +70,8 @@ class Latencies:
         return statistics.median(percentile(b, hundredths) / percentile(a, hundredths) for a, b in pairs)
 
     def row(self, which: Sequence[Sequence[float]]) -> str:
-        taken = [statistics.median(percentile(one, hundredths) for one in which) for hundredths in (50, 99)]
-        most = statistics.median(max(one) for one in which)
+        taken = [statistics.median(percentile(item, hundredths) for item in which) for hundredths in (50, 99)]
+        most = statistics.median(max(item) for item in which)
         return ", ".join(
             f"{name} {1e3 * s:.2f} ms" for name, s in zip(("p50", "p99", "max"), (*taken, most), strict=True)
         )

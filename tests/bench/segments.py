@@ -224,7 +224,7 @@ def _ratio(case: Case, rounds: list[tuple[Sample, Sample]]) -> Fact:
     """The median of the rounds' ratios of wall time, and of CPU time beside it."""
     wall = statistics.median(rival.wall / ours.wall for ours, rival in rounds)
     cpu = statistics.median(rival.cpu / ours.cpu for ours, rival in rounds)
-    rates = [case.live_bytes / MEGA / statistics.median(one[side].wall for one in rounds) for side in (0, 1)]
+    rates = [case.live_bytes / MEGA / statistics.median(item[side].wall for item in rounds) for side in (0, 1)]
     return Fact(
         f"{case.pattern}: compaction beside the C copier",
         f"{wall:.2f} of it (CPU {cpu:.2f}): {rates[0]:,.0f} MB/s, the copier {rates[1]:,.0f} MB/s",

@@ -107,7 +107,7 @@ def _fact(title: str, read: Callable[[str], None], rounds: int, reads: tuple[int
     wall = statistics.median(compacted.wall / committed.wall for compacted, committed in pairs)
     cpu = statistics.median(compacted.cpu / committed.cpu for compacted, committed in pairs)
     before = sample(lambda: read(BEFORE)).wall / reads[1]
-    committed, compacted = (statistics.median(one.wall for one in taken[branch]) / reads[0] for branch in taken)
+    committed, compacted = (statistics.median(item.wall for item in taken[branch]) / reads[0] for branch in taken)
     return Fact(
         title,
         f"committed {committed * 1000:.2f} ms, compacted {compacted * 1000:.2f} ms: {wall:.2f} of it (CPU {cpu:.2f}); "

@@ -51,8 +51,8 @@ def measure(workspace: Workspace) -> Iterator[Fact]:
         rate = one.changes / one.tokens.cpu
         yield Fact("... tokens read and merged", f"{rate:,.0f} changes/s, {one.tokens.cpu:.1f} s CPU")
         yield Fact("... peak memory", f"{peak >> 20} MiB", f"<= {MOST_MEMORY >> 20} MiB", peak <= MOST_MEMORY)
-    seconds = fitted_exponent({size: one.whole.cpu for size, one in taken.items()})
-    memory = fitted_exponent({size: one.whole.peak for size, one in taken.items()})
+    seconds = fitted_exponent({size: item.whole.cpu for size, item in taken.items()})
+    memory = fitted_exponent({size: item.whole.peak for size, item in taken.items()})
     yield Fact("fitted exponent: CPU seconds", f"{seconds:.2f}", f"<= {MOST_EXPONENT}", seconds <= MOST_EXPONENT)
     yield Fact("fitted exponent: peak memory", f"{memory:.2f}")
 

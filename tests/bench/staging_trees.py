@@ -159,7 +159,7 @@ def _merged(folder: Path) -> None:
         area, work = repo.area, repo.work(BRANCH)
         records = area.ranges.records(base_view(area, work).metarange_id)
         merged = merge_changes(records, staged_changes(area, work), keep_equal=False)
-        for _ in write_ranges((one for one, _ in merged), area.ranges.sink, area.ranges.rule):
+        for _ in write_ranges((item for item, _ in merged), area.ranges.sink, area.ranges.rule):
             pass
 
 

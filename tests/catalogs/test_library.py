@@ -83,10 +83,10 @@ def test_batches_in_turn_wait_once(catalog: OpenCatalog) -> None:
     names[29] = names[3]
     manager = catalog.manager
     running = manager.execute_in_turn([[CreateSchema(name)] for name in names])
-    outcomes = [one.exception(60) for one in running]
+    outcomes = [item.exception(60) for item in running]
     assert outcomes[:29] == [None] * 29
     assert isinstance(outcomes[29], CatalogValidationError)
-    assert [type(one) for one in outcomes[30:]] == [CatalogNotRunError] * 10
+    assert [type(outcome) for outcome in outcomes[30:]] == [CatalogNotRunError] * 10
     assert catalog.latest.version == first + 29
     with pytest.raises(CatalogValidationError, match="schema S3 already exists"):
         catalog.apply_in_turn([CreateSchema("LAST")], [CreateSchema("S3")], [CreateSchema("NEVER")])

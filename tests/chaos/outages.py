@@ -42,8 +42,8 @@ class Servers:
         child = spawn(self.commands[name], cwd=directory, log=log, env=environment)
         process = ProcessId.of(name, child.pid)
         assert process is not None, log.read_text()[-2000:]
-        others = [one for one in self.running.processes if one.name != name]
-        self.running = replace(self.running, processes=tuple(sorted([*others, process], key=lambda one: one.name)))
+        others = [process for process in self.running.processes if process.name != name]
+        self.running = replace(self.running, processes=tuple(sorted([*others, process], key=lambda other: other.name)))
 
     def hang(self, name: str) -> None:
         """SIGSTOP: connections are accepted by the kernel, and nobody answers."""

@@ -69,7 +69,7 @@ class Stack:
         self.store.counters.flush()
 
     def content(self) -> list[tuple[bytes, bytes | None]]:
-        return [(one.key, one.value) for one in Reader(self.area).list("etl").entries]
+        return [(entry.key, entry.value) for entry in Reader(self.area).list("etl").entries]
 
     def job(self) -> tuple[str, CompactionJobSpec]:
         reading = self.adapter.sense(SenseRequest(1, 1, 0.0)).reading

@@ -80,7 +80,7 @@ class Storm:
         operator.process.send_signal(signal.SIGCONT)
 
     def operator(self) -> OperatorProcess:
-        return self.rng.choice([one for one in self.fleet.replicas if one.process.poll() is None])
+        return self.rng.choice([replica for replica in self.fleet.replicas if replica.process.poll() is None])
 
     def cut(self, how: Network) -> None:
         self.proxy.set(how)

@@ -60,7 +60,7 @@ def test_who_asks_the_index_imports_the_database_only(blocks: BlockCommands) -> 
     blocks.add(1, 2)
     heavy = (CLUSTER | PARQUET | MODELS | DATABASE | TALK) - {"sqlalchemy", "obstore"}
     asked = ["list", "debt", "quarantine list", "tombstones", "orphans", "retention --keep 744h"]
-    commands = [["blocks", *one.split()] for one in asked]
+    commands = [["blocks", *item.split()] for item in asked]
     assert imported(heavy, *commands, **blocks.environment) == [""] * len(commands)
 
 

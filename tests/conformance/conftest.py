@@ -84,7 +84,7 @@ HARNESSES: tuple[Any, ...] = (
 )
 
 
-@pytest.fixture(params=HARNESSES, ids=lambda one: one.__name__)
+@pytest.fixture(params=HARNESSES, ids=lambda item: item.__name__)
 def harness(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
     """An empty store. Deaths are of processes, not of machines: nothing waits for the disk."""
     for module in (fs, files):

@@ -114,7 +114,7 @@ class Core:
 
     def end(self, job: Job, report: JobReport) -> None:
         """The job is over: it keeps no source, and what it skipped is in quarantine."""
-        self.quarantined[job.target] |= {one.source for one in report.skipped}
+        self.quarantined[job.target] |= {item.source for item in report.skipped}
         self.adapter.retire(job.target, job.name)
         self.held.pop(job.name, None)
 

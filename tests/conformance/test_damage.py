@@ -14,11 +14,11 @@ def test_a_damaged_source_is_named_and_its_siblings_are_compacted(core: Core, ha
     victim = group[0]
     repair = harness.damage(job.target, victim)
     jobs = core.compact()
-    named = [one for _, report in jobs for one in report.skipped]
-    assert {one.source for one in named} == {victim}
-    for one in named:
-        assert one.reason
-        assert victim in one.message
+    named = [item for _, report in jobs for item in report.skipped]
+    assert {item.source for item in named} == {victim}
+    for item in named:
+        assert item.reason
+        assert victim in item.message
     done = {(job.target, name) for job, report in jobs if report.receipt for name in report.receipt.sources}
     siblings = {name for target, name in done if target == job.target}
     assert bool(siblings) is not harness.indivisible
@@ -31,7 +31,7 @@ def test_a_damaged_source_is_named_and_its_siblings_are_compacted(core: Core, ha
     place = job.target, victim
     damaged = core.scan().reading.identity(*place)
     assert damaged
-    assert {one.identity for one in named} <= {damaged, ""}, "what was found damaged, where the attempt knows it"
+    assert {item.identity for item in named} <= {damaged, ""}, "what was found damaged, where the attempt knows it"
 
     # It is repaired: nothing of it was lost, and nothing of it was merged.
     repair()

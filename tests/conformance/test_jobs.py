@@ -31,17 +31,17 @@ def test_a_scan_finds_debt_and_none_after_compaction(core: Core, harness: Harnes
     assert core.kind.nothing_found(store, reading) is None
     due = core.kind.due(store)
     assert len(reading.candidates) == 2
-    for one in reading.candidates:
-        assert due(one)
-        assert one.target in reading.targets
-        assert one.debt_bytes > 0
-        assert one.debt_sources >= 3
-        assert one.sources
-    assert set(reading.measures) == {one.name for one in core.kind.measures}
+    for candidate in reading.candidates:
+        assert due(candidate)
+        assert candidate.target in reading.targets
+        assert candidate.debt_bytes > 0
+        assert candidate.debt_sources >= 3
+        assert candidate.sources
+    assert set(reading.measures) == {measure.name for measure in core.kind.measures}
     assert core.scan().reading.says_the_same(reading), "a scan changes nothing"
 
     assert [report.outcome for _, report in core.compact()] == [ReportOutcome.SUCCEEDED] * 2
-    assert all(one.is_empty for one in core.scan().reading.candidates)
+    assert all(candidate.is_empty for candidate in core.scan().reading.candidates)
     assert [harness.content(number) for number in (1, 2)] == before
 
 
@@ -198,11 +198,11 @@ def test_attempts_that_race_commit_once(core: Core, harness: Harness) -> None:
         return core.attempt(job, token)
 
     with ThreadPoolExecutor(4) as pool:
-        reports = [one for one in pool.map(take, [1, 1, 2, 3, 3, 2, 4, 4]) if one is not None]
+        reports = [item for item in pool.map(take, [1, 1, 2, 3, 3, 2, 4, 4]) if item is not None]
     allowed = {JobReason.COMPLETED, JobReason.STALE_TOKEN, JobReason.SOURCES_CHANGED}
-    assert {one.reason for one in reports} <= allowed, reports
-    done = [one for one in reports if one.outcome is ReportOutcome.SUCCEEDED]
-    assert len({one.receipt.model_dump_json() for one in done if one.receipt}) == 1, (
+    assert {report.reason for report in reports} <= allowed, reports
+    done = [report for report in reports if report.outcome is ReportOutcome.SUCCEEDED]
+    assert len({item.receipt.model_dump_json() for item in done if item.receipt}) == 1, (
         "whoever finds it done says what the first one said"
     )
     assert done[0].receipt is not None
@@ -221,4 +221,4 @@ def is_stale(report: JobReport) -> None:
 def nothing_changed(core: Core, harness: Harness, job: Job, before: object) -> None:
     assert harness.content(1) == before
     assert (harness.replaced(), harness.leftovers()) == (set(), set())
-    assert [one.name for one in core.plan()] == [job.name], "its work is still to be done"
+    assert [item.name for item in core.plan()] == [job.name], "its work is still to be done"

@@ -117,7 +117,10 @@ def test_from_a_policy_to_receipts(plane: ControlPlane, fleet: OperatorFleet, tm
     assert condition(found, "Ready")["status"] == "True"
     assert found["status"]["debt"]["measures"] == [{"name": "lineFiles", "value": 4}]
     what_people_and_machines_are_shown(cluster, replica, jobs)
-    eventually(lambda: sum(len(list(one.glob("*.jsonl"))) for one in directories) == 4, "the old files to be deleted")
+    eventually(
+        lambda: sum(len(list(directory.glob("*.jsonl"))) for directory in directories) == 4,
+        "the old files to be deleted",
+    )
     assert [content(directory) for directory in directories] == before
     one_damaged_file_never_blocks_its_siblings(cluster, directories[1])
 
@@ -144,7 +147,7 @@ def one_damaged_file_never_blocks_its_siblings(cluster: Cluster, directory: Path
     (directory / "bad.jsonl").write_text("{")
     (directory / "good.jsonl").write_text('"good"\n')
     found = eventually(lambda: cluster.policy("lines")["status"].get("quarantined"), "the damaged file in quarantine")
-    assert [(one["target"], one["source"], one["reason"]) for one in found] == [
+    assert [(item["target"], item["source"], item["reason"]) for item in found] == [
         (str(directory), "bad.jsonl", "SourceCorrupt")
     ]
 

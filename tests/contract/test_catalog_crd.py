@@ -21,7 +21,7 @@ DryRun = Callable[[dict[str, Any]], AdminAnswer]
 NOW = timestamp_from_epoch(1_750_000_000)
 
 
-@pytest.mark.parametrize(("spec", "advice"), [one[1:] for one in REFUSED], ids=[one[0] for one in REFUSED])
+@pytest.mark.parametrize(("spec", "advice"), [item[1:] for item in REFUSED], ids=[item[0] for item in REFUSED])
 def test_the_server_refuses_with_the_same_advice(dry_run: DryRun, spec: dict[str, Any], advice: str) -> None:
     answer = dry_run(catalog_object(**spec))
     assert answer.status == 422, answer.text

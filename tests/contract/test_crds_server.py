@@ -66,7 +66,7 @@ def test_the_definitions_apply_from_the_client_and_from_the_server(kubectl: Any)
     for plural in ("compactionpolicies", "compactionjobs", "catalogcompactions"):
         name = f"{plural}.compaction.dev"
         conditions = json.loads(kubectl("get", "crd", name, "-o", "json").stdout)["status"]["conditions"]
-        states = {one["type"]: (one["status"], one.get("message")) for one in conditions}
+        states = {condition["type"]: (condition["status"], condition.get("message")) for condition in conditions}
         assert states["NamesAccepted"][0] == "True"
         assert "NonStructuralSchema" not in states
 

@@ -52,8 +52,12 @@ def allowed(control_plane: ControlPlane, user: str, verb: str, resource: str, na
 def test_the_operator_is_granted_what_it_checks_for_at_its_start() -> None:
     operator = next(yaml.safe_load_all(RBAC.read_text()))
     needed = {
-        (one.resource.group, f"{one.resource.plural}/{one.subresource}".rstrip("/"), one.verb)
-        for one in needed_permissions(namespace=None, lease_namespace="operators")
+        (
+            permission.resource.group,
+            f"{permission.resource.plural}/{permission.subresource}".rstrip("/"),
+            permission.verb,
+        )
+        for permission in needed_permissions(namespace=None, lease_namespace="operators")
     }
     pods = {(PODS.group, PODS.plural, verb) for verb in VERBS}
     assert granted(operator) == needed | pods

@@ -61,7 +61,7 @@ def _committed(index: IndexDatabase) -> None:
 
 def _swept(index: IndexDatabase) -> None:
     _committed(index)
-    confirm(index, [one.block for one in due(index, now=NOON, grace=0)], now=NOON)
+    confirm(index, [item.block for item in due(index, now=NOON, grace=0)], now=NOON)
 
 
 def _condemned(index: IndexDatabase) -> None:

@@ -236,7 +236,7 @@ def test_the_receipt_names_what_was_replaced(fresh: Callable[[], Path]) -> None:
     files = {path.name: path.lstat().st_ino for path in log.glob("*.segment")}
     report = recovery.recover(log, now=1000.0)
     assert report.finished == (full.group,)
-    assert {one.reason for one in report.stayed} == {Stays.CHANGED}
+    assert {item.reason for item in report.stayed} == {Stays.CHANGED}
     assert files == {path.name: path.lstat().st_ino for path in log.glob("*.segment")}
     receipt = fence.read(log).receipts[0]
     assert receipt.linked == ()
@@ -255,7 +255,7 @@ def test_it_ends_below_the_first_name_that_changed(fresh: Callable[[], Path]) ->
     (log / "copy").write_bytes(data)
     os.replace(log / "copy", other.path)
     report = recovery.recover(log, now=1000.0)
-    assert [one.segment for one in report.stayed] == names[1:]
+    assert [item.segment for item in report.stayed] == names[1:]
     assert [name for name in names if (log / name).is_symlink()] == names[:1]
     assert fence.read(log).receipts[0].linked == (names[0],)
 
@@ -298,7 +298,7 @@ def test_an_output_that_was_restored_with_other_bytes_proves_nothing(fresh: Call
         file.seek(-3, os.SEEK_END)
         file.write(b"\0\0\0")
     report = recovery.recover(log, now=1000.0)
-    assert {one.reason for one in report.stayed} == {Stays.NOT_COVERED}
+    assert {item.reason for item in report.stayed} == {Stays.NOT_COVERED}
     last = intent.receipt.linked[-1]
     assert not (log / last).is_symlink()
     assert content(log) == wanted(log)
@@ -334,9 +334,9 @@ def test_an_outlook_says_what_a_recovery_does(fresh: Callable[[], Path]) -> None
         outlook = recovery.outlook(log)
         assert {path.name: path.lstat().st_mtime_ns for path in log.iterdir()} == before
         report = recovery.recover(log, now=1000.0)
-        assert sorted(group for one in outlook for group in one.finished) == sorted(report.finished)
-        assert sorted(group for one in outlook for group in one.discarded) == sorted(report.discarded)
-        assert [stayed for one in outlook for stayed in one.stayed] == list(report.stayed)
+        assert sorted(group for item in outlook for group in item.finished) == sorted(report.finished)
+        assert sorted(group for item in outlook for group in item.discarded) == sorted(report.discarded)
+        assert [stayed for item in outlook for stayed in item.stayed] == list(report.stayed)
 
 
 def test_an_owner_that_starts_while_a_commit_sleeps_is_noticed_at_each_name(fresh: Callable[[], Path]) -> None:

@@ -120,8 +120,8 @@ class Place:
         area = self.repo.area
         used = {token for branch in area.branches.every() for token in branch.record.tokens}
         assert token_partitions(self.kv) <= used
-        assert {one.token for one in journalled(self.kv)} <= used
-        assert {one.path for one in area.ranges.stored()} == set(reachable(area))
+        assert {item.token for item in journalled(self.kv)} <= used
+        assert {item.path for item in area.ranges.stored()} == set(reachable(area))
         receipts = [key for page in self.kv.scan(area.repository.receipts) for key, _ in page]
         assert receipts in ([], [b"main\0job.%d" % area.branches.get("main").record.compacted_token])
 

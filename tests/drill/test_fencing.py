@@ -85,7 +85,7 @@ class Drill:
         assert self.leases() == []
 
     def leases(self) -> list[str]:
-        return [one["metadata"]["name"] for one in self.cluster.list("lease")]
+        return [item["metadata"]["name"] for item in self.cluster.list("lease")]
 
     @property
     def cluster(self) -> Cluster:
@@ -171,7 +171,7 @@ def test_killed_it_leaves_no_process(drill: Drill) -> None:
     assert still_alive(family, seconds=60) == []
     [lease] = drill.leases()
     assert lease.startswith("fencing-drill-")
-    assert [one["metadata"]["name"] for one in drill.cluster.leases("drill")] == [lease]
+    assert [lease["metadata"]["name"] for lease in drill.cluster.leases("drill")] == [lease]
     drill.cluster.delete(f"lease/{lease}")
 
 
@@ -193,7 +193,7 @@ def stopped_attempt(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
     def asleep() -> list[psutil.Process]:
         family = descendants(process.pid)
-        return family if any(one.status() == psutil.STATUS_STOPPED for one in family) else []
+        return family if any(item.status() == psutil.STATUS_STOPPED for item in family) else []
 
     return eventually(asleep, "the first attempt to be stopped", pause=0.05)
 

@@ -50,7 +50,7 @@ def test_secrets_reach_operator_and_worker_and_nothing_else(
     eventually(done, "three blocks to become one", pause=0.2, timeout=240.0)
     assert content(store) == before
     assert [block.level for block in store.live().blocks] == [1]
-    assert any(b"java" in one for one in seen), "Spark's processes were looked at"
+    assert any(b"java" in item for item in seen), "Spark's processes were looked at"
     workers = fleet.state_dir / "workers"
     assert len(list(workers.glob("*.secrets"))) == 1, "the worker that waits for more still has its own"
     written = files_below(tmp_path / "events")

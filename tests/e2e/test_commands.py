@@ -36,7 +36,7 @@ def test_a_plan_is_approved_and_what_went_wrong_is_tried_again(
     assert cluster.jobs() == []
     assert plan["plannedJobs"] == len(plan["work"]) == 2
     assert columns_of(person.prints("status"))[0]["REASON"] == "ApprovalPending"
-    told = eventually(lambda: any("ApprovalPending" in one for one in read("why", "logs")["state"]), "why it waits")
+    told = eventually(lambda: any("ApprovalPending" in item for item in read("why", "logs")["state"]), "why it waits")
     assert told
     assert "No current plan has hash 0123456789abcdef" in person.refused("approve", "logs", "0123456789abcdef")
     assert "its 2 jobs are created" in person.prints("approve", "logs", plan["hash"])
@@ -51,7 +51,7 @@ def test_a_plan_is_approved_and_what_went_wrong_is_tried_again(
     assert any(DAMAGED in sentence for sentence in read("why", job)["state"])
 
     def token() -> int:
-        return int(next(one["token"] for one in read("status", "logs")["jobs"] if one["name"] == job))
+        return int(next(item["token"] for item in read("status", "logs")["jobs"] if item["name"] == job))
 
     assert token() == 1
     assert f"{DAMAGED} is damaged and in quarantine" in person.refused("retry", job), "it could not end otherwise"

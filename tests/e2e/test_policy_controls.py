@@ -184,7 +184,7 @@ def patch_spec(cluster: Cluster, **spec: Any) -> None:
 
 def shares(cluster: Cluster) -> dict[str, int]:
     """What the Leases of the jobs that run say."""
-    leases = {one["metadata"]["name"]: one["metadata"]["annotations"] for one in cluster.leases("job")}
+    leases = {lease["metadata"]["name"]: lease["metadata"]["annotations"] for lease in cluster.leases("job")}
     return {
         name: int(annotations["compaction.dev/bytes-per-second"])
         for name, annotations in leases.items()
@@ -193,6 +193,6 @@ def shares(cluster: Cluster) -> dict[str, int]:
 
 
 def attempt_share(cluster: Cluster, job: str) -> int:
-    found = next(one for one in cluster.jobs() if one["metadata"]["name"] == job)
+    found = next(item for item in cluster.jobs() if item["metadata"]["name"] == job)
     share: int = found["status"]["attempts"][-1]["bytesPerSecond"]
     return share

@@ -54,22 +54,22 @@ def test_a_branch_is_compacted_while_it_is_written(
             writer.set("main", key.encode(), framed(text))
             shown[key], written = text, written + 1
             page = reader.list("main", amount=100_000)
-            assert {one.key.decode(): text_of(one.value) for one in page.entries} == shown
+            assert {entry.key.decode(): text_of(entry.value) for entry in page.entries} == shown
             return any(job.get("status", {}).get("state") == "Succeeded" for job in cluster.jobs())
 
         eventually(done, "the branch to be compacted", pause=0.2, timeout=240.0)
-        (job,) = [one for one in cluster.jobs() if one.get("status", {}).get("state") == "Succeeded"]
+        (job,) = [job for job in cluster.jobs() if job.get("status", {}).get("state") == "Succeeded"]
         receipt = job["status"]["receipt"]
         assert receipt["fingerprintBefore"] == receipt["fingerprintAfter"]
         assert receipt["records"] >= len(shown) - written
         record = area.branches.get("main").record
         assert (record.compacted_job, record.compacted_token) == (job["metadata"]["name"], receipt["token"])
         page = reader.list("main", amount=100_000)
-        assert {one.key.decode(): text_of(one.value) for one in page.entries} == shown
+        assert {entry.key.decode(): text_of(entry.value) for entry in page.entries} == shown
 
         def measured() -> bool:
             status = cluster.policy("staging").get("status", {})
-            measures = {one["name"]: one["value"] for one in status.get("debt", {}).get("measures", ())}
+            measures = {item["name"]: item["value"] for item in status.get("debt", {}).get("measures", ())}
             return bool(measures) and measures["tombstones"] == 0
 
         eventually(measured, "the policy to show that no tombstone is left", timeout=60.0)

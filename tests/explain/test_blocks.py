@@ -123,6 +123,6 @@ def test_the_status_of_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_same_as_data() -> None:
     data = policy_data(policy_with(), NOW)
     assert (data["debtSources"], data["debtTargets"], data["measures"]["readAmplification"]) == (42, 2, 12.5)
-    assert [one["tenant"] for one in data["debtTenants"]] == ["acme", "b"]
+    assert [item["tenant"] for item in data["debtTenants"]] == ["acme", "b"]
     row = job_data(job_with(), NOW)
     assert (row["target"], row["level"]) == (f"t/0/L0/{BLOCK_1}", 1)

@@ -65,7 +65,7 @@ def test_each_process_that_ended_for_each_reason(process: Process, reason: Reaso
     found = explain_catalog(catalog_with({process.value.lower(): ended}), None, NOW)
     assert f"{process}: Failed, {reason}, for 1h, 20s ago: why." in found.state
     assert NAMES.fill(CATALOG_WORDS[reason].next) in found.next
-    other = next(one for one in Process if one is not process)
+    other = next(item for item in Process if item is not process)
     assert f"{other}: it has not ended yet." in found.state
     bare = explain_catalog(catalog_with({process.value.lower(): {**ended, "message": ""}}), None, NOW)
     assert f"{process}: Failed, {reason}, for 1h, 20s ago: {CATALOG_WORDS[reason].says}" in bare.state

@@ -13,7 +13,7 @@ from support.cluster.staging_manifests import staging_job_object, staging_policy
 
 
 def target(name: str, **measures: float) -> dict[str, Any]:
-    return {"target": f"lake/{name}", "measures": [{"name": one, "value": value} for one, value in measures.items()]}
+    return {"target": f"lake/{name}", "measures": [{"name": item, "value": value} for item, value in measures.items()]}
 
 
 MAIN = target(
@@ -68,6 +68,6 @@ def test_a_job_says_what_reads_cost_before_and_after() -> None:
     assert f"Before and after it: {CHANGED}" in explain_job(job, None, None, NOW).state
     jobs = [done("old", 300, [{"name": "tombstones", "before": 1}]), job, done("bare", 1, [])]
     told = explain_policy(policy_with(behind=[MAIN]), jobs, None, NOW).state
-    assert [one for one in told if one.startswith("Before and after")] == [
+    assert [item for item in told if item.startswith("Before and after")] == [
         f"Before and after job new of {job.spec.target}: {CHANGED}"
     ]

@@ -35,7 +35,7 @@ def main() -> int:
         parser.error(f"no target {', '.join(unknown)}: there are {', '.join(names)}")
     found = []
     with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:
-        for name in [one for one in options.targets or names if one != CROWD]:
+        for name in [target for target in options.targets or names if target != CROWD]:
             corpus = (options.corpus or Path(temporary)) / name
             print(f"{name}: {options.seconds} s", flush=True)
             if not fuzz_in_child(name, corpus, seconds=options.seconds):

@@ -50,9 +50,9 @@ for _module in pkgutil.walk_packages(staging.__path__, f"{staging.__name__}."):
 
 def every_message(kind: type[StagingMessage] = StagingMessage) -> Iterator[type[StagingMessage]]:
     """All messages that are kept in a key-value store, or in values."""
-    for one in kind.__subclasses__():
-        yield one
-        yield from every_message(one)
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from every_message(subclass)
 
 
 def _message(data: bytes, _: Path) -> None:
@@ -96,15 +96,15 @@ def _branch(data: bytes, _: Path) -> None:
         sealed = read_branch_row(row.with_seal("fresh"), name="main", repository="repo")
         assert (merged.sealed, merged.data.staging_token) == (("fresh",), row.data.staging_token)
         assert (sealed.data.staging_token, sealed.sealed) == ("fresh", (row.data.staging_token, *row.sealed))
-        for one in (merged, sealed):
-            assert (one.data.commit_id, one.data.hidden) == (row.data.commit_id, row.data.hidden)
-            assert one.data.unknown == row.data.unknown
+        for item in (merged, sealed):
+            assert (item.data.commit_id, item.data.hidden) == (row.data.commit_id, row.data.hidden)
+            assert item.data.unknown == row.data.unknown
         assert merged.with_sealed(row.sealed) == row.raw or not row.sealed or _apart(row.raw)
 
 
 def _apart(raw: bytes) -> bool:
     """Whether the sealed tokens of a row are not all behind each other: written again they are."""
-    numbers = [one.number for one in read_fields(raw)]
+    numbers = [field.number for field in read_fields(raw)]
     return 4 in numbers and numbers[numbers.index(4) :][: numbers.count(4)] != [4] * numbers.count(4)
 
 

@@ -58,7 +58,7 @@ def figures_of(modules: Iterable[Module]) -> dict[str, float]:
                 chapters.append(found["code"])
         for name in module.imports & known:
             importers[name].add(module.name)
-    outside = {name for name, those in importers.items() if any(_package(one) != _package(name) for one in those)}
+    outside = {name for name, those in importers.items() if any(_package(item) != _package(name) for item in those)}
     return {
         "code_lines": totals["code"],
         "modules": len(chapters),

@@ -10,7 +10,7 @@ from house.english import found_in, of_module, of_page, public
 def test_public_sentences_hold_no_banned_word() -> None:
     texts = list(public())
     assert len(texts) > 5000, "or the check reads nothing"
-    assert [line for one in texts for line in found_in(one)] == []
+    assert [line for text in texts for line in found_in(text)] == []
 
 
 def test_banned_words_are_found_in_every_form_of_text(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_banned_words_are_found_in_every_form_of_text(tmp_path: Path) -> None:
         'raise E(\n    "mend "\n    f"job {one}: gives {two} back "\n    "as far\\n as known")\n'
         'named = "`told` by docs/adr/0235-a-policy-rests.md: the rest"\n'
     )
-    found = [line.partition("; write ")[0] for one in of_module(module) for line in found_in(one)]
+    found = [line.partition("; write ")[0] for item in of_module(module) for line in found_in(item)]
     assert sorted(found) == [
         'module.py:1: "told"',
         'module.py:2: "nobody"',

@@ -88,7 +88,7 @@ def test_of_those_that_wait_come_first_whose_programs_are_built_first() -> None:
     needed = {"e2e/a.py": {"promtool", "versitygw"}, "crash/b.py": {"versitygw"}, "kube/c.py": {"prometheus-operator"}}
     missing, waiting = later(needed, set(PROGRAMS)), list(needed)
     taken: list[str] = []
-    while left := [one for one in waiting if one not in taken]:
+    while left := [item for item in waiting if item not in taken]:
         taken.append(next_of(left, {"e2e/a.py"}, first_half=True, later=missing))
     assert taken == ["kube/c.py", "crash/b.py", "e2e/a.py"]
 
@@ -160,7 +160,7 @@ def test_what_is_here_is_taken_and_what_cannot_be_built_is_tried_once(
 
 
 def test_a_test_waits_before_its_time_limit_begins(pytestconfig: pytest.Config) -> None:
-    order = [one.plugin_name for one in pytestconfig.hook.pytest_runtest_protocol.get_hookimpls()]
+    order = [hookimpl.plugin_name for hookimpl in pytestconfig.hook.pytest_runtest_protocol.get_hookimpls()]
     assert order.index("timeout") < order.index("support.programs"), "the last one is called first"
 
 

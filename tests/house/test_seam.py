@@ -66,7 +66,7 @@ def belongs_to(name: str, rooms: Iterable[str]) -> bool:
 
 def core(modules: Iterable[Module]) -> list[Module]:
     rooms = [room for kind in KINDS for room in (*rooms_of(kind), api_module(kind))]
-    return [one for one in modules if not belongs_to(one.name, rooms) and one.name not in UNIONS]
+    return [module for module in modules if not belongs_to(module.name, rooms) and module.name not in UNIONS]
 
 
 @functools.cache
@@ -88,7 +88,7 @@ def names_of(kind: Kind) -> set[str]:
 @functools.cache
 def tokens(identifier: str) -> list[str]:
     """`debtSegments` and `debt_segments`: debt, segments."""
-    return [one.lower() for one in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", identifier)]
+    return [item.lower() for item in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", identifier)]
 
 
 def is_named_after(identifier: str, kind: Kind) -> bool:
@@ -132,8 +132,8 @@ def names_in(text: str) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
 def found_in(text: str, kind: Kind) -> list[str]:
     names, noun = names_of(kind), kind.nouns.source
     own_identifiers, own_words = names_in(text)
-    wrong = [f"{line}: {one}" for one, line in own_identifiers if one in names or is_named_after(one, kind)]
-    return wrong + [f"{line}: {one!r}" for one, line in own_words if one in names | {noun, f"{noun}s"}]
+    wrong = [f"{line}: {item}" for item, line in own_identifiers if item in names or is_named_after(item, kind)]
+    return wrong + [f"{line}: {item!r}" for item, line in own_words if item in names | {noun, f"{noun}s"}]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -141,7 +141,7 @@ def test_nothing_outside_of_a_kind_names_it(modules: list[Module], kind: Kind) -
     """Zero exceptions. A module that needs one asks the kind instead (`registry`)."""
     inhabitants = core(modules)
     assert len(inhabitants) > 150, "the rule would check nothing"
-    wrong = [f"{one.name}:{where}" for one in inhabitants for where in found_in(one.text, kind)]
+    wrong = [f"{inhabitant.name}:{where}" for inhabitant in inhabitants for where in found_in(inhabitant.text, kind)]
     assert wrong == []
 
 
@@ -149,9 +149,12 @@ def test_nothing_outside_of_a_kind_names_it(modules: list[Module], kind: Kind) -
 def test_nothing_outside_of_a_kind_imports_its_rooms(modules: list[Module], kind: Kind) -> None:
     """Neither the core nor another kind."""
     rooms = (*rooms_of(kind), api_module(kind))
-    strangers = [one for one in modules if not belongs_to(one.name, rooms) and one.name not in UNIONS]
+    strangers = [module for module in modules if not belongs_to(module.name, rooms) and module.name not in UNIONS]
     wrong = [
-        f"{one.name} imports {name}" for one in strangers for name in sorted(one.imports) if belongs_to(name, rooms)
+        f"{stranger.name} imports {name}"
+        for stranger in strangers
+        for name in sorted(stranger.imports)
+        if belongs_to(name, rooms)
     ]
     assert wrong == []
 
@@ -184,7 +187,7 @@ def test_what_is_like_a_name_of_a_kind_is_none() -> None:
 
 def test_every_room_of_a_kind_exists(modules: list[Module]) -> None:
     rooms = [room for kind in KINDS for room in rooms_of(kind)]
-    assert [room for room in rooms if not any(belongs_to(one.name, (room,)) for one in modules)] == []
+    assert [room for room in rooms if not any(belongs_to(module.name, (room,)) for module in modules)] == []
     assert len(set(rooms)) == len(KINDS)
 
 
@@ -192,8 +195,8 @@ def test_every_room_of_a_kind_exists(modules: list[Module]) -> None:
 
 
 def parameters_of(function: Any) -> list[tuple[str, Any]]:
-    found = [one for one in inspect.signature(function).parameters.values() if one.name != "self"]
-    return [(one.name, one.kind) for one in found]
+    found = [parameter for parameter in inspect.signature(function).parameters.values() if parameter.name != "self"]
+    return [(item.name, item.kind) for item in found]
 
 
 def lacks(thing: Any, protocol: type) -> list[str]:
@@ -255,11 +258,11 @@ def test_the_command_line_and_the_registry_know_the_same_kinds() -> None:
 
 def test_doors_start_nothing(modules: list[Module]) -> None:
     """`compactor --help` reads them: neither models nor anything else of a kind is loaded for it."""
-    light = [one for one in modules if one.name.endswith(".doors")]
+    light = [module for module in modules if module.name.endswith(".doors")]
     assert len(light) == len(KINDS) + 1
     allowed = {"compaction.core", "compaction.core.doors"}
-    for one in light:
-        ours = {name for name in imports_of(ast.parse(one.text), package="") if name.startswith("compaction.")}
+    for item in light:
+        ours = {name for name in imports_of(ast.parse(item.text), package="") if name.startswith("compaction.")}
         assert {name for name in ours if not belongs_to(name, allowed)} == set()
 
 

@@ -68,7 +68,7 @@ def main(rounds: int) -> None:
                 for name in words:
                     taken[name].append(seconds(image, *words[name], pod=pods[name]))
             for name, times in taken.items():
-                wall, cpu = (statistics.median(one[at] for one in times) for at in (0, 1))
+                wall, cpu = (statistics.median(item[at] for item in times) for at in (0, 1))
                 print(f"  {name}: {wall:.2f} s, {cpu:.2f} s CPU (median of {rounds})", flush=True)
 
 

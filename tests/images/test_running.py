@@ -271,7 +271,7 @@ def test_a_driver_gets_its_executor_from_kubernetes(
 
         (asked,) = eventually(pods, "the executor's pod", timeout=600)
         (container,) = asked["spec"]["containers"]
-        told = {one["name"]: one.get("value", "") for one in container["env"]}
+        told = {item["name"]: item.get("value", "") for item in container["env"]}
         told |= {"SPARK_EXECUTOR_POD_IP": "127.0.0.1", "SPARK_EXECUTOR_POD_NAME": asked["metadata"]["name"]}
         told |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": "/tmp", "SPARK_JAVA_OPT_99": "-Xlog:class+load"}
         number = max(

@@ -283,7 +283,7 @@ def test_a_principal_uses_its_own_tenants_only(serve: Callable[..., Endpoint], f
     assert refused.body["message"] == "secret:writer may not use the tenant 'gamma'"
     assert endpoint.list(tenant="gamma").status == 403
     assert endpoint.list().status == 403
-    assert [one["id"] for one in endpoint.list(tenant="acme").body["blocks"]] == [block_id(1)]
+    assert [item["id"] for item in endpoint.list(tenant="acme").body["blocks"]] == [block_id(1)]
     boss = SECRETS["boss"]
     assert len(endpoint.list(token=boss).body["blocks"]) == 3
     assert endpoint.register(*mixed, token=boss).status == 200
@@ -344,8 +344,8 @@ def test_no_secret_and_no_token_is_in_the_log_or_an_answer(
     endpoint = serve(review=reviewer, allowed=("team/*",))
     path = upload(folder_store, 1)
     answers = [
-        endpoint.call("POST", "/v1/blocks", body, token=one)
-        for one in (SECRET, token(1), token(2), token(3), f"wrong{SECRET}")
+        endpoint.call("POST", "/v1/blocks", body, token=item)
+        for item in (SECRET, token(1), token(2), token(3), f"wrong{SECRET}")
         for body in (b"{", json.dumps({"blocks": [{"path": path, "tenant": "acme", "shard": 0}]}).encode())
     ]
     said = stream.getvalue() + "".join(json.dumps(answer.body) + str(answer.headers) for answer in answers)

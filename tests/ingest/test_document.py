@@ -101,9 +101,9 @@ def test_the_handler_takes_exactly_the_requests_of_the_document(endpoint: Endpoi
 def test_the_handler_takes_exactly_the_parameters_of_the_document(endpoint: Endpoint) -> None:
     parameters = endpoint.document["paths"]["/v1/blocks"]["get"]["parameters"]
     values = {"tenant": "acme", "from": "0", "to": "2026-01-01T00:00:00Z", "after": "x"}
-    names = {one["name"]: values.get(one["name"], "1") for one in parameters}
+    names = {parameter["name"]: values.get(parameter["name"], "1") for parameter in parameters}
     assert set(names) == {"tenant", "shard", "level", "from", "to", "limit", "version", "after"}
-    assert all(one["in"] == "query" and not one["required"] for one in parameters)
+    assert all(parameter["in"] == "query" and not parameter["required"] for parameter in parameters)
     for name, value in names.items():
         extra = "&version=0" if name == "after" else ""
         assert endpoint.call("GET", f"/v1/blocks?{name}={value}{extra}").status in {200, 410}

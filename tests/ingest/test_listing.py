@@ -29,7 +29,7 @@ def endpoint(block_store: BlockStore, tmp_path: Path) -> Iterator[Endpoint]:
 def ids(endpoint: Endpoint, **query: Any) -> list[str]:
     answer = endpoint.list(**query)
     assert answer.status == 200, answer.body
-    return [one["id"] for one in answer.body["blocks"]]
+    return [item["id"] for item in answer.body["blocks"]]
 
 
 def walked(endpoint: Endpoint, limit: int) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ def test_pages_are_of_one_instant(endpoint: Endpoint, block_store: BlockStore) -
     fill(block_store, [7])
     rest = endpoint.list(version=first["version"], after=first["blocks"][-1]["id"]).body
     assert (first["more"], rest["more"], rest["version"]) == (True, False, first["version"])
-    assert [one["id"] for one in first["blocks"] + rest["blocks"]] == [block_id(number) for number in range(5)]
+    assert [item["id"] for item in first["blocks"] + rest["blocks"]] == [block_id(number) for number in range(5)]
     assert ids(endpoint) == [block_id(0), block_id(7), block_id(9)]
 
 
@@ -89,7 +89,7 @@ def test_the_next_page_may_come_from_another_replica(
     compact(block_store, "j", list(block_store.live().blocks), number=9)
     with serving(block_store, lambda: gate(tmp_path)) as other:
         rest = other.list(version=first["version"], after=first["blocks"][-1]["id"]).body
-    assert [one["id"] for one in rest["blocks"]] == [block_id(2), block_id(3)]
+    assert [item["id"] for item in rest["blocks"]] == [block_id(2), block_id(3)]
 
 
 def test_a_version_that_is_forgotten_is_gone(endpoint: Endpoint, block_store: BlockStore) -> None:
@@ -160,7 +160,7 @@ def test_listings_under_load_have_every_row_once(endpoint: Endpoint, block_store
             before = registered[0]
             blocks = walked(endpoint, limit=2)
             after = begun[0]
-            spans = sorted((one["minTime"], one["maxTime"], one["rows"]) for one in blocks)
+            spans = sorted((block["minTime"], block["maxTime"], block["rows"]) for block in blocks)
             rows = sum(count for _, _, count in spans)
             assert before * 100 <= rows <= after * 100
             assert all(low[1] < high[0] for low, high in pairwise(spans)), "rows are there twice"

@@ -56,8 +56,8 @@ def test_uploaded_blocks_are_live_after_the_answer(endpoint: Endpoint, block_sto
     other = upload(block_store, 3, tenant="other/../x", shard=7)
     answer = endpoint.register(*map(block, paths), block(other, tenant="other/../x", shard=7, level=2))
     assert (answer.status, answer.outcomes()) == (200, [("Registered", None)] * 3)
-    assert [one["id"] for one in answer.body["blocks"]] == [block_id(number) for number in (1, 2, 3)]
-    assert [(one.tenant, one.shard, one.level) for one in block_store.live().blocks] == [
+    assert [item["id"] for item in answer.body["blocks"]] == [block_id(number) for number in (1, 2, 3)]
+    assert [(item.tenant, item.shard, item.level) for item in block_store.live().blocks] == [
         ("acme", 0, 0), ("acme", 0, 0), ("other/../x", 7, 2),
     ]  # fmt: skip
     assert len(content(block_store)) == 300
@@ -188,7 +188,7 @@ def test_every_bad_block_is_named_not_only_the_first(endpoint: Endpoint, block_s
     missing = [block_path("acme", 0, block_id(number)) for number in range(20)]
     answer = endpoint.register(*map(block, missing))
     assert answer.outcomes() == [("Refused", "ObjectMissing")] * 20
-    assert [one["path"] for one in answer.body["blocks"]] == missing
+    assert [item["path"] for item in answer.body["blocks"]] == missing
 
 
 def test_another_content_under_a_known_id_is_a_conflict(endpoint: Endpoint, block_store: BlockStore) -> None:
@@ -209,7 +209,7 @@ def test_a_writer_that_died_before_registration_leaves_a_collectable_orphan(
     age(block_store.objects, IDENTITY_PATH, 30 * DAY)
     for path in (known, orphan):
         age(block_store.objects, path, DAY + 60)
-    assert [one.path for one in find_orphans(block_store.objects, block_store.index).orphans] == [orphan]
+    assert [orphan.path for orphan in find_orphans(block_store.objects, block_store.index).orphans] == [orphan]
     assert collect_orphans(block_store.objects, block_store.index, now=NOON).objects == 1
     assert endpoint.register(block(orphan)).outcomes() == [("Refused", "ObjectMissing")]
     upload(block_store, 2)
@@ -234,11 +234,11 @@ def test_many_writers_register_the_same_and_different_blocks_at_once(
             mine = [paths[(start + place + writer) % 24] for place in range(6)]
             answer = endpoint.register(*map(block, mine))
             assert answer.status == 200, answer.body
-            found += [(one["path"], one["outcome"]) for one in answer.body["blocks"]]
+            found += [(item["path"], item["outcome"]) for item in answer.body["blocks"]]
         return found
 
     with ThreadPoolExecutor(8) as pool:
-        results = [one for found in pool.map(write, range(8)) for one in found]
+        results = [item for found in pool.map(write, range(8)) for item in found]
     assert sorted(path for path, outcome in results if outcome == "Registered") == sorted(paths)
     assert {outcome for _, outcome in results} == {"Registered", "Known"}
     assert len(content(block_store)) == 2400

@@ -38,8 +38,8 @@ def planned(kind: Kind) -> PlannedJob:
     """A job that the planner makes of one candidate of the kind, from the parts of a job made by hand."""
     spec = JOBS[kind.name].spec
     parts = kind.parts(spec)
-    groups = tuple(GroupCandidate(one, one, 100, 50, divisible=parts.divisible) for one in parts.groups)
-    count = sum(len(one.sources) for one in groups)
+    groups = tuple(GroupCandidate(group, group, 100, 50, divisible=parts.divisible) for group in parts.groups)
+    count = sum(len(group.sources) for group in groups)
     candidate = Candidate(spec.target, "", parts.base_version, groups, (), 100, count, sensed_at=0.0)
     planner = Planner("policy", "uid", PlanLimits(1 << 40, 10), PlanTrigger())
     (job,) = planner.plan([candidate], {}, JobInventory(), now=0.0).jobs
@@ -134,8 +134,8 @@ def test_a_kind_adds_no_word_that_the_core_has() -> None:
 
 
 def test_measures_have_names_of_their_own() -> None:
-    measures = [one for kind in KINDS for one in kind.measures]
-    assert len({one.name for one in measures}) == len({one.metric for one in measures}) == len(measures)
+    measures = [measure for kind in KINDS for measure in kind.measures]
+    assert len({measure.name for measure in measures}) == len({measure.metric for measure in measures}) == len(measures)
 
 
 def test_to_register_what_is_registered_changes_nothing() -> None:

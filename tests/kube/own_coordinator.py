@@ -117,11 +117,11 @@ class Bench:
 
     async def event(self, reason: str) -> Obj | None:
         found = (await self.client.list(EVENTS, namespace=self.namespace)).items
-        return next((one for one in found if one["reason"] == reason), None)
+        return next((item for item in found if item["reason"] == reason), None)
 
     def observed(self) -> list[WorkerObservation]:
         """The workers as the coordinator has seen them: its decisions rest on these."""
-        return [one for workers in self.controller._workers.values() for one in workers]
+        return [worker for workers in self.controller._workers.values() for worker in workers]
 
     async def jobs(self) -> tuple[Obj, ...]:
         return (await self.client.list(COMPACTION_JOBS, namespace=self.namespace)).items

@@ -94,7 +94,7 @@ def test_from_blocks_to_receipts(on_bench: Callable[[Test], None], place: BlockS
         receipts = [JobReceipt.from_object(job["status"]["receipt"]) for job in jobs]
         assert all(BLOCKS.proves_equal(receipt) and receipt.fingerprint_after for receipt in receipts)
         assert (status["debt"]["sources"], status["debt"]["bytes"]) == (0, 0)
-        measures = {one["name"]: one["value"] for one in status["debt"]["measures"]}
+        measures = {item["name"]: item["value"] for item in status["debt"]["measures"]}
         assert (measures["liveBlocks"], measures["readAmplification"]) == (1, 1.0)
         text = generate_latest(b.metrics.registry).decode()
         assert 'compaction_blocks{namespace="' in text
@@ -194,7 +194,7 @@ def test_a_job_for_another_store_is_refused(on_bench: Callable[[Test], None], pl
         metadata = {"name": "mine", "namespace": b.namespace, "labels": {"compaction.dev/policy": "logs"}}
         await b.client.create(COMPACTION_JOBS, {"metadata": metadata, "spec": spec})
         (job,) = await b.all_in("Faulty")
-        failed = next(one for one in job["status"]["conditions"] if one["type"] == "Failed")
+        failed = next(item for item in job["status"]["conditions"] if item["type"] == "Failed")
         assert failed["reason"] == "OtherStore"
         assert await asyncio.to_thread(store.job, "mine") is None, "nothing was claimed"
 

@@ -113,7 +113,7 @@ def test_workers_of_another_version_do_the_work_and_are_told_of(on_bench: Callab
         assert f"version 0.0.9 run beside an operator of version {OWN_VERSION}" in condition["message"]
         text = generate_latest(b.metrics.registry).decode()
         assert "compaction_workers_of_other_version{" in text
-        (line,) = [one for one in text.splitlines() if one.startswith("compaction_workers_of_other_version{")]
+        (line,) = [line for line in text.splitlines() if line.startswith("compaction_workers_of_other_version{")]
         assert line.endswith(" 1.0")
 
     on_bench(test)
@@ -390,7 +390,7 @@ def test_the_logs_of_a_ra_server_wait_until_it_is_stopped(on_bench: Callable[...
             assert condition["reason"] == "OwnerRunning"
             assert f"a process has {meta} open for writing" in condition["message"]
             status = (await b.policy())["status"]
-            assert [(one["target"], one["reason"]) for one in status["targetErrors"]] == [(str(log), "OwnerRunning")]
+            assert [(item["target"], item["reason"]) for item in status["targetErrors"]] == [(str(log), "OwnerRunning")]
             assert [row["reason"] for row in status["plan"]["leftOut"]] == ["OwnerRunning"]
 
             async def announced() -> Any:

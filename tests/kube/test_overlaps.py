@@ -77,7 +77,7 @@ def test_whoever_shares_a_store_is_found_without_a_look_at_the_others(
         if key not in known:
             return set()
         mine = Claimant.of(known[key])
-        return {other for other, one in known.items() if other != key and share_a_store(mine, Claimant.of(one))}
+        return {other for other, item in known.items() if other != key and share_a_store(mine, Claimant.of(item))}
 
     for generation, (key, store) in enumerate(notes):
         before = sharing(key)
@@ -85,6 +85,6 @@ def test_whoever_shares_a_store_is_found_without_a_look_at_the_others(
         if store is not None:
             known[key] = policy_of(key, store, age=generation, generation=generation)
         assert overlaps.note(key, known.get(key)) == before | sharing(key)
-    for key, one in known.items():
-        older = [other for other in sharing(key) if Claimant.of(known[other]).age < Claimant.of(one).age]
+    for key, item in known.items():
+        older = [other for other in sharing(key) if Claimant.of(known[other]).age < Claimant.of(item).age]
         assert bool(overlaps.held_by(key)) is bool(older)

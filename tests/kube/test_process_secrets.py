@@ -61,7 +61,7 @@ def worker_of(state: Path, name: str = "p-w-1") -> psutil.Process:
 
 def end(launcher: ProcessLauncher, name: str = "p-w-1") -> None:
     asyncio.run(launcher.stop(WorkerRef(name, POLICY), grace=5))
-    eventually(lambda: all(one.ended for one in asyncio.run(launcher.observe()) if one.name == name), "its end")
+    eventually(lambda: all(item.ended for item in asyncio.run(launcher.observe()) if item.name == name), "its end")
 
 
 @pytest.fixture

@@ -33,9 +33,9 @@ def kinds(plane: ControlPlane) -> list[Kind]:
         answer = plane.admin.request("GET", prefix)
         resources = answer.json()["resources"] if answer.ok else []
         found += [
-            Kind(prefix, one["name"], one["namespaced"], frozenset(one["verbs"]))
-            for one in resources
-            if "/" not in one["name"]
+            Kind(prefix, resource["name"], resource["namespaced"], frozenset(resource["verbs"]))
+            for resource in resources
+            if "/" not in resource["name"]
         ]
     return found
 

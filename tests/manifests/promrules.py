@@ -94,8 +94,8 @@ class Promtool:
                     "interval": "1m",
                     "input_series": timeline.input_series(),
                     "alert_rule_test": [
-                        {"eval_time": f"{one.at}m", "alertname": one.alert, "exp_alerts": list(one.firing)}
-                        for one in moments
+                        {"eval_time": f"{moment.at}m", "alertname": moment.alert, "exp_alerts": list(moment.firing)}
+                        for moment in moments
                     ],
                 }
             ],

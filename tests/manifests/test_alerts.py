@@ -226,7 +226,7 @@ def test_an_alert_fires_by_its_cause_and_not_before_its_time(promtool: Promtool,
 @pytest.mark.parametrize(
     ("alert", "cause"),
     [("CompactionDebtTooOld", debt_that_may_wait), ("CompactionWorkersCannotStart", queue_admits_later)],
-    ids=lambda one: one if isinstance(one, str) else one.__name__,
+    ids=lambda item: item if isinstance(item, str) else item.__name__,
 )
 def test_what_the_spec_or_a_queue_lets_wait_fires_nothing(promtool: Promtool, alert: str, cause: Cause) -> None:
     promtool.judge(Timeline.of(cause, minutes=300), Moment(alert, at=298))

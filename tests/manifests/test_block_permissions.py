@@ -27,7 +27,10 @@ READS_AUTHORITIES = Use("", "configmaps", "get")
 def ready(cluster: Cluster, policy: str) -> tuple[str, str]:
     """Reason and message of the condition Ready."""
     conditions = cluster.policy(policy).get("status", {}).get("conditions", ())
-    return next(((one["reason"], one["message"]) for one in conditions if one["type"] == "Ready"), ("", ""))
+    return next(
+        ((condition["reason"], condition["message"]) for condition in conditions if condition["type"] == "Ready"),
+        ("", ""),
+    )
 
 
 def await_reason(cluster: Cluster, policy: str, *reasons: str) -> str:

@@ -93,7 +93,7 @@ STAGING = Ingest(
 )
 
 
-@pytest.fixture(params=[BLOCKS, STAGING], ids=lambda one: one.component)
+@pytest.fixture(params=[BLOCKS, STAGING], ids=lambda item: item.component)
 def ingest(request: pytest.FixtureRequest) -> Ingest:
     found: Ingest = request.param
     return found
@@ -169,7 +169,7 @@ def test_the_mounted_secrets_are_those_of_the_policy(rendered: Rendered, compone
 def test_the_page_shows_a_kustomization_that_renders(rendered: Rendered, ingest: Ingest, tmp_path: Path) -> None:
     text = (ROOT / "docs" / ingest.page).read_text()
     every = re.findall(r"```yaml\n(components:.*?)```", text, re.DOTALL)
-    (shown,) = [one for one in every if f"/{ingest.component}\n" in one]
+    (shown,) = [item for item in every if f"/{ingest.component}\n" in item]
     directory = with_components(tmp_path / "mine", NAMESPACED, ingest.component)
     file = directory / "kustomization.yaml"
     document = yaml.safe_load(file.read_text())

@@ -84,7 +84,9 @@ def test_every_command_of_the_page_works(empty_plane: ControlPlane) -> None:
         assert "Warning" not in answer.stderr, answer.stderr
         done.append(" ".join(command))
     finish_deleted_namespaces(empty_plane, "compaction-system")
-    left = {one for one in everything(empty_plane) - before if "/storage/" not in one and not one.endswith("/storage")}
+    left = {
+        item for item in everything(empty_plane) - before if "/storage/" not in item and not item.endswith("/storage")
+    }
     assert left == set(), "what is left is the namespace of the logs, with its volume"
 
 

@@ -67,7 +67,7 @@ def installed(directory: Path, binaries: Binaries, *kustomizations: Path) -> Ite
         plane.kubectl("create", "namespace", ELSEWHERE)
         for kustomization in kustomizations:
             objects = documents(render(binaries.kubectl, kustomization))
-            applied = [one for one in objects if (one["kind"], one["metadata"]["name"]) != WITHOUT]
+            applied = [item for item in objects if (item["kind"], item["metadata"]["name"]) != WITHOUT]
             plane.kubectl("apply", "--server-side", "-f", "-", input=yaml.safe_dump_all(applied))
         plane.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
         yield plane

@@ -125,7 +125,9 @@ def test_a_job_by_hand_as_it_stands(control_plane: ControlPlane, namespace: str)
 
 def test_a_log_on_one_machine_shows_what_the_page_shows(tmp_path: Path, control_plane: ControlPlane) -> None:
     text = PAGE.read_text()
-    (session,) = [one for one in sessions_of(PAGE) if any(line.startswith("compactor segments") for line in one)]
+    (session,) = [
+        session for session in sessions_of(PAGE) if any(line.startswith("compactor segments") for line in session)
+    ]
     assert len(session) == 3
     for line in session:
         answer = Shell(control_plane).run(line, cwd=tmp_path)

@@ -75,7 +75,7 @@ def test_versions_are_the_versions_of_the_package(rendered: Rendered) -> None:
     assert one(objects, "Deployment")["metadata"]["labels"][f"{LABEL}version"] == VERSION
     assert template["metadata"]["labels"][f"{LABEL}version"] == VERSION
     assert container["image"] == f"compaction-operator:{VERSION}"
-    worker_image = next(one for one in container["env"] if one["name"] == "COMPACTION_WORKER_IMAGE")
+    worker_image = next(item for item in container["env"] if item["name"] == "COMPACTION_WORKER_IMAGE")
     assert worker_image["value"] == f"compaction-worker:{VERSION}"
 
 
@@ -212,7 +212,7 @@ def test_the_example_installation_fits_the_example_policy(rendered: Rendered) ->
         "deleted with the rest"
     )
     assert "/tmp" in mounts.values(), "what the base mounts stays"
-    worker_image = next(one for one in container["env"] if one["name"] == "COMPACTION_WORKER_IMAGE")
+    worker_image = next(item for item in container["env"] if item["name"] == "COMPACTION_WORKER_IMAGE")
     assert worker_image["value"] == f"compaction-worker:{VERSION}"
     assert container["image"] == f"compaction-operator:{VERSION}"
 

@@ -65,7 +65,7 @@ def test_a_page_without_a_place_for_the_table_is_an_error(
 
 def test_what_kustomize_refuses_is_said_in_its_words(tmp_path: Path, binaries: object) -> None:
     with pytest.raises(ShippedFilesError, match="kubectl kustomize"):
-        drifted(tmp_path, [one for one in shipped_files() if one.path == INSTALL])
+        drifted(tmp_path, [file for file in shipped_files() if file.path == INSTALL])
 
 
 def test_alerts_link_to_the_repository_of_the_metadata(

@@ -151,7 +151,7 @@ def attempt_lease(plane: ControlPlane) -> str:
     return plane.kubectl(*seize, namespace=SYSTEM, input=yaml.safe_dump(lease), check=False).stderr
 
 
-@pytest.mark.parametrize("tried", ATTEMPTS, ids=lambda one: one.name)
+@pytest.mark.parametrize("tried", ATTEMPTS, ids=lambda item: item.name)
 def test_an_attempt_is_refused_and_says_what_is_wrong(plane: ControlPlane, tried: TenantAttempt) -> None:
     said = attempt(plane, "alice", tried.body)
     assert tried.says in said, said or "it was allowed"

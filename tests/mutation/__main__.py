@@ -35,9 +35,9 @@ def main(arguments: Sequence[str] | None = None, *, defects: Sequence[Defect] = 
         return 0
     began = time.monotonic()
     found = []
-    for one in hunt(wanted, jobs=chosen.jobs):
-        found.append(one)
-        print(_line(one), flush=True)
+    for item in hunt(wanted, jobs=chosen.jobs):
+        found.append(item)
+        print(_line(item), flush=True)
     return _conclude(found, began)
 
 
@@ -54,9 +54,9 @@ def _line(found: Found) -> str:
 
 
 def _conclude(found: Sequence[Found], began: float) -> int:
-    killers = sorted({str(one.run.failed) for one in found if one.verdict is Verdict.KILLED})
+    killers = sorted({str(item.run.failed) for item in found if item.verdict is Verdict.KILLED})
     sound = without_defects([killer.removeprefix("tests/") for killer in killers]) if killers else None
-    counts = {verdict: sum(one.verdict is verdict for one in found) for verdict in Verdict}
+    counts = {verdict: sum(item.verdict is verdict for item in found) for verdict in Verdict}
     if sound is not None and not sound.survived:
         print("\n".join(sound.output.splitlines()[-_SHOWN:]))
         print(f"{sound.failed or 'a test'} fails without any defect: what it killed proves nothing")

@@ -68,14 +68,14 @@ BLOCK_DEFECTS: Final = (
         promise=_DELETION,
         file="blocks/sweep/cleaning.py",
         old=(
-            "        refused = {path: error.reason for path, error in objects.delete(one.path for one in free)}\n"
-            "        gone = [one for one in free if one.path not in refused]\n"
-            "        confirm(index, [one.block for one in gone], now=now)\n"
+            "        refused = {path: error.reason for path, error in objects.delete(item.path for item in free)}\n"
+            "        gone = [item for item in free if item.path not in refused]\n"
+            "        confirm(index, [item.block for item in gone], now=now)\n"
         ),
         new=(
-            "        confirm(index, [one.block for one in free], now=now)\n"
-            "        refused = {path: error.reason for path, error in objects.delete(one.path for one in free)}\n"
-            "        gone = [one for one in free if one.path not in refused]\n"
+            "        confirm(index, [item.block for item in free], now=now)\n"
+            "        refused = {path: error.reason for path, error in objects.delete(item.path for item in free)}\n"
+            "        gone = [item for item in free if item.path not in refused]\n"
         ),
         killers=("stores/blocks/sweep/test_cleaning.py", "crash/test_block_cleaning.py"),
     ),
@@ -83,7 +83,7 @@ BLOCK_DEFECTS: Final = (
         name="cleanup: sources go although what was made of them is missing",
         promise=_DELETION,
         file="blocks/sweep/cleaning.py",
-        old='            return f"is not in the store ({one.path})"',
+        old='            return f"is not in the store ({successor.path})"',
         new='            return ""',
         killers=("stores/blocks/sweep/test_cleaning.py",),
     ),
@@ -91,15 +91,15 @@ BLOCK_DEFECTS: Final = (
         name="cleanup: files of a table format are deleted",
         promise=_DELETION,
         file="blocks/sweep/cleaning.py",
-        old="for one in batch if one.path in signs}",
-        new="for one in batch if one.path in ()}",
+        old="for item in batch if item.path in signs}",
+        new="for item in batch if item.path in ()}",
         killers=("stores/blocks/test_owners.py",),
     ),
     Defect(
         name="orphans: files of a store inside this one are deleted",
         promise=_DELETION,
         file="blocks/sweep/orphan_collector.py",
-        old="    return [one for one in orphans if one.path not in signs]",
+        old="    return [orphan for orphan in orphans if orphan.path not in signs]",
         new="    return list(orphans)",
         killers=("stores/blocks/test_owners.py",),
     ),
@@ -139,8 +139,8 @@ BLOCK_DEFECTS: Final = (
         name="orphans: the output of a running attempt is collected",
         promise=_DELETION,
         file="blocks/sweep/orphan_collector.py",
-        old="(one.token is None or one.token >= tokens[one.job]))",
-        new="(one.token is None or one.token > tokens[one.job]))",
+        old="(item.token is None or item.token >= tokens[item.job]))",
+        new="(item.token is None or item.token > tokens[item.job]))",
         killers=("stores/blocks/sweep/test_orphan_collector.py",),
     ),
     Defect(

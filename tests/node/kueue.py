@@ -113,8 +113,8 @@ class Queue:
         self._apply("LocalQueue", QUEUE, {"clusterQueue": "all"})
 
     def delete(self) -> None:
-        for one in (f"localqueues.{GROUP}/{QUEUE}", f"clusterqueues.{GROUP}/all", f"resourceflavors.{GROUP}/default"):
-            self.installation.kubectl("delete", one)
+        for item in (f"localqueues.{GROUP}/{QUEUE}", f"clusterqueues.{GROUP}/all", f"resourceflavors.{GROUP}/default"):
+            self.installation.kubectl("delete", item)
 
     def _apply(self, kind: str, name: str, spec: Object) -> None:
         self.installation.cluster.apply({"apiVersion": API, "kind": kind, "metadata": {"name": name}, "spec": spec})
@@ -126,7 +126,7 @@ def kueue(installation: Installation, report: Callable[[str], None]) -> Iterator
     place, plane = release(), installation.cluster.plane
     import_archive(installation.node, place / "image.tar", report=report)
     documents = [*_manager(installation), *_webhooks(installation, place)]
-    before, webhooks = [one for one in documents if "webhooks" not in one], documents[-2:]
+    before, webhooks = [document for document in documents if "webhooks" not in document], documents[-2:]
     for name in (*DEFINITIONS, ROLE):
         plane.kubectl("apply", "--server-side", "-f", str(place / name))
     plane.kubectl("apply", "-f", "-", input=yaml.safe_dump_all(before))
@@ -198,13 +198,13 @@ def _webhooks(installation: Installation, place: Path) -> Iterator[Object]:
     """Its own rules for its own objects, and for the pods of the operator's namespace."""
     authority = base64.b64encode(installation.node.plane.authority.ca.read_bytes()).decode()
     for found in yaml.safe_load_all((place / WEBHOOKS).read_text()):
-        rules = [one for one in found["webhooks"] if _is_of_pods(one) or one["rules"][0]["apiGroups"] == [GROUP]]
-        for one in rules:
-            path = one["clientConfig"]["service"]["path"]
+        rules = [item for item in found["webhooks"] if _is_of_pods(item) or item["rules"][0]["apiGroups"] == [GROUP]]
+        for rule in rules:
+            path = rule["clientConfig"]["service"]["path"]
             url = f"https://{NODE_ADDRESS}:{WEBHOOK_PORT}{path}"
-            one["clientConfig"] = {"url": url, "caBundle": authority}
-            if _is_of_pods(one):
-                one["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}
+            rule["clientConfig"] = {"url": url, "caBundle": authority}
+            if _is_of_pods(rule):
+                rule["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}}
         yield found | {"metadata": {"name": f"kueue-{found['metadata']['name']}"}, "webhooks": rules}
 
 

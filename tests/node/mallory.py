@@ -129,9 +129,9 @@ class Tenant:
     def attempts(self) -> list[TenantAttempt]:
         """Those of the table, under names of their own, with her own server behind each URL and logs that owe work."""
         found = []
-        for number, one in enumerate(TenantTable.read().attempts):
+        for number, item in enumerate(TenantTable.read().attempts):
             body = json.loads(
-                json.dumps(one.body)
+                json.dumps(item.body)
                 .replace("https://etcd:2379", f"https://{LISTENER}")
                 .replace("https://tenant.example", f"https://{LISTENER}")
                 .replace("s3://tenant/", f"s3://{self.namespace}/")
@@ -139,7 +139,7 @@ class Tenant:
             body["metadata"] = {"name": self.name(number)}
             if body["spec"].get("store") == TenantTable.read().usual["spec"]["store"]:
                 body["spec"] = self.policy_spec(self.name(number), **body["spec"].get("workers", {}))
-            found.append(TenantAttempt(one.name, one.resource, body, one.says, one.operator))
+            found.append(TenantAttempt(item.name, item.resource, body, item.says, item.operator))
         return found
 
     def policy_spec(self, name: str, **workers: Any) -> Object:
@@ -267,7 +267,7 @@ def said_by_her_code(tenant: Tenant) -> Object:
         policy = f"compaction.dev/policy={tenant.namespace}-sidecar,compaction.dev/component=worker"
         for found in tenant.cluster.list("pod", labels=policy):
             log = tenant.cluster.kubectl("logs", found["metadata"]["name"], "-c", "sidecar", check=False)
-            said = next((one for one in log.splitlines() if one.startswith('{"found"')), None)
+            said = next((line for line in log.splitlines() if line.startswith('{"found"')), None)
             if said is not None:
                 answer: Object = json.loads(said)
                 return answer

@@ -113,7 +113,7 @@ def _satisfies(expression: Object, labels: Mapping[str, str]) -> bool:
 
 def _known_pods(pods: Iterable[Object], namespaces: Iterable[Object]) -> list[KnownPod]:
     """Those that may have traffic. The address of a pod that has ended may be another's by now."""
-    labels = {one["metadata"]["name"]: one["metadata"].get("labels") or {} for one in namespaces}
+    labels = {namespace["metadata"]["name"]: namespace["metadata"].get("labels") or {} for namespace in namespaces}
     found = []
     for pod in pods:
         metadata, status, spec = pod["metadata"], pod.get("status") or {}, pod["spec"]

@@ -38,7 +38,7 @@ def write_next(archive: Path, target: Path, *, name: str) -> None:
 def _layer(archive: tarfile.TarFile, last: str) -> bytes:
     """The package's metadata again, with another version."""
     with tarfile.open(fileobj=_member(archive, last)) as layer:
-        [path] = [one for one in layer.getnames() if one.endswith(".dist-info/METADATA")]
+        [path] = [getname for getname in layer.getnames() if getname.endswith(".dist-info/METADATA")]
         metadata = message_from_bytes(_member(layer, path).read())
     metadata.replace_header("Version", NEXT)
     content = io.BytesIO()

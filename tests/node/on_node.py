@@ -94,8 +94,8 @@ class Installation:
         """The first ended attempt of a job of the policy that has one of the reasons."""
 
         def ended() -> Object | None:
-            attempts = [one for job in self.jobs(policy) for one in job.get("status", {}).get("attempts", ())]
-            return next((one for one in attempts if one.get("reason") in reasons), None)
+            attempts = [item for job in self.jobs(policy) for item in job.get("status", {}).get("attempts", ())]
+            return next((attempt for attempt in attempts if attempt.get("reason") in reasons), None)
 
         return eventually(ended, f"an attempt of {policy} to end by {' or '.join(reasons)}", timeout=PATIENCE)
 
@@ -120,7 +120,7 @@ class Installation:
 
     def running(self, selector: str) -> list[Object]:
         found = self.pods(selector)
-        return [one for one in found if one["status"].get("phase") == "Running" and not deleted(one)]
+        return [item for item in found if item["status"].get("phase") == "Running" and not deleted(item)]
 
     def leader(self) -> str:
         """The name of the pod that leads, or nothing."""

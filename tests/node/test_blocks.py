@@ -56,7 +56,7 @@ def policy_parts() -> dict[str, Any]:
 
 def mounts_of(pod: dict[str, Any]) -> set[str]:
     (worker,) = pod["spec"]["containers"]
-    return {one["mountPath"] for one in worker["volumeMounts"] if one["mountPath"].startswith(SECRETS)}
+    return {item["mountPath"] for item in worker["volumeMounts"] if item["mountPath"].startswith(SECRETS)}
 
 
 def test_blocks_are_merged_in_pods_that_have_their_secrets_as_files(installation: Installation, tmp_path: Path) -> None:

@@ -79,7 +79,9 @@ def test_from_a_policy_to_receipts(installation: Installation) -> None:
     eventually(lambda: len(installation.executors("main")) == 2, "two executors", timeout=PATIENCE)
     [driver] = installation.drivers("main")
     assert driver["spec"]["serviceAccountName"] == "compaction-worker"
-    assert {one["spec"]["serviceAccountName"] for one in installation.executors("main")} == {"compaction-executor"}
+    assert {executor["spec"]["serviceAccountName"] for executor in installation.executors("main")} == {
+        "compaction-executor"
+    }
     eventually(
         lambda: installation.cluster.policy("main").get("status", {}).get("debt", {}).get("bytes") == 0,
         "no debt",
@@ -102,7 +104,7 @@ def test_the_page_about_installing_is_right(installation: Installation) -> None:
 def test_a_killed_leader_is_succeeded(installation: Installation) -> None:
     logs = at_work(installation, "leader")
     first = installation.leader()
-    [pod] = [one for one in installation.operators() if one["metadata"]["name"] == first]
+    [pod] = [operator for operator in installation.operators() if operator["metadata"]["name"] == first]
     installation.kill(pod)
     installation.kubectl("delete", "pod", first, "--force", "--grace-period=0")
     eventually(lambda: installation.leader() not in {"", first}, "another leader", timeout=PATIENCE)
@@ -116,7 +118,9 @@ def test_a_killed_driver_is_replaced(installation: Installation) -> None:
     [driver] = installation.drivers("driver")
     installation.kill(driver)
     eventually(
-        lambda: [one for one in installation.drivers("driver") if one["metadata"]["uid"] != driver["metadata"]["uid"]],
+        lambda: [
+            item for item in installation.drivers("driver") if item["metadata"]["uid"] != driver["metadata"]["uid"]
+        ],
         "another driver",
         timeout=PATIENCE,
     )
@@ -160,7 +164,7 @@ def test_an_upgrade_in_the_middle_of_a_job(installation: Installation, tmp_path:
     installation.kubectl("set", "image", f"deployment/{OPERATOR}", f"operator={newer}")
     installation.kubectl("rollout", "status", f"deployment/{OPERATOR}", "--timeout=300s")
     running = installation.operators()
-    assert {one["spec"]["containers"][0]["image"] for one in running} == {newer}
+    assert {item["spec"]["containers"][0]["image"] for item in running} == {newer}
     [job] = await_done(installation, "upgrade", logs)
     assert job["status"]["fencingToken"] == 1
     said = installation.kubectl("get", "events", "--field-selector", "reason=WorkerVersionSkew", "-o", "json")

@@ -88,9 +88,9 @@ def test_processes_of_a_node_are_found_by_their_command_and_their_place(tmp_path
     ]
     try:
         eventually(lambda: len(processes_in(directory)) == 2, "both to have begun", timeout=60)
-        assert {int(line.partition(" ")[0]) for line in processes_in(directory)} == {one.pid for one in started[:2]}
+        assert {int(line.partition(" ")[0]) for line in processes_in(directory)} == {item.pid for item in started[:2]}
     finally:
-        for one in started:
-            one.kill()
-            one.wait()
+        for item in started:
+            item.kill()
+            item.wait()
     assert processes_in(directory) == []

@@ -90,10 +90,10 @@ def test_executors_that_are_killed_and_deleted_are_replaced(installation: Instal
     )
     installation.kill(first[0])
     installation.kubectl("delete", "pod", first[1]["metadata"]["name"], "--wait=false")
-    before = {of(one) for one in first}
+    before = {of(item) for item in first}
 
     def replaced() -> bool:
-        now = {of(one) for one in installation.executors("executors")}
+        now = {of(executor) for executor in installation.executors("executors")}
         return len(now - before) == 2
 
     eventually(replaced, "two other executors", timeout=PATIENCE)
@@ -107,7 +107,7 @@ def refused(installation: Installation, policy: str, *words: str) -> str:
     def said() -> str:
         ready = installation.condition(policy)
         message = str(ready.get("message", ""))
-        return message if ready.get("reason") == "LaunchFailed" and all(one in message for one in words) else ""
+        return message if ready.get("reason") == "LaunchFailed" and all(word in message for word in words) else ""
 
     return eventually(said, f"{policy} to say {words}", timeout=PATIENCE)
 
@@ -141,8 +141,8 @@ def whats_left(installation: Installation) -> int:
 
 
 def asked(pod: Object) -> int:
-    requests = (one.get("resources", {}).get("requests", {}) for one in pod["spec"]["containers"])
-    return sum(in_bytes(one.get("memory", "0")) for one in requests)
+    requests = (item.get("resources", {}).get("requests", {}) for item in pod["spec"]["containers"])
+    return sum(in_bytes(request.get("memory", "0")) for request in requests)
 
 
 def in_bytes(quantity: str) -> int:
@@ -153,7 +153,7 @@ def in_bytes(quantity: str) -> int:
 def pending(installation: Installation, policy: str) -> Object | None:
     """What a worker of the policy waits for."""
     waits = installation.cluster.policy(policy).get("status", {}).get("waits", [])
-    return next((one for one in waits if one["reason"] == "WorkerPending"), None)
+    return next((wait for wait in waits if wait["reason"] == "WorkerPending"), None)
 
 
 def test_a_limit_range_refuses_in_its_own_words_or_gives_its_defaults(installation: Installation) -> None:

@@ -63,7 +63,7 @@ class Situation:
         """Who leads, how often that has changed, and how often replicas were started again."""
         [lease] = self.system.list("lease", fields="metadata.name=compaction-coordinator")
         replicas = self.system.list("pod", labels=f"app.kubernetes.io/name={OPERATOR}")
-        restarts = [one["restartCount"] for each in replicas for one in each["status"].get("containerStatuses", ())]
+        restarts = [item["restartCount"] for each in replicas for item in each["status"].get("containerStatuses", ())]
         spec = lease.get("spec", {})
         return str(spec.get("holderIdentity") or ""), int(spec.get("leaseTransitions") or 0), restarts
 
@@ -96,7 +96,7 @@ def kustomized(cluster: Cluster, directory: Path, document: Object) -> Iterator[
 
 def may_read_secrets(directory: Path, tenant: Tenant) -> Object:
     """The operator's permissions for stores and catalogs in a namespace, and the accounts of workers there."""
-    components = [os.path.relpath(MANIFESTS / "components" / one, directory) for one in ("block-stores", "catalogs")]
+    components = [os.path.relpath(MANIFESTS / "components" / item, directory) for item in ("block-stores", "catalogs")]
     subject = yaml.safe_dump([{"op": "add", "path": "/subjects/0/namespace", "value": tenant.system}])
     workers = [] if tenant.namespace == NAMESPACE else [os.path.relpath(MANIFESTS / "workers", directory)]
     target = {"kind": "RoleBinding", "name": "compaction-(block-stores|catalog.*)"}
@@ -182,11 +182,11 @@ def test_every_attempt_is_refused_at_the_write(situation: Situation) -> None:
     """With the account's real token, and in so many words; what is usual is taken."""
     for tenant in situation.tenants:
         attempts = tenant.attempts()
-        assert len({one.name for one in attempts} | {one.name for one in OF_WORKERS}) > 40
-        said = tenant.write([(one.resource, one.body) for one in attempts])
-        assert [one.name for one, answer in zip(attempts, said, strict=True) if one.says not in answer] == []
-        names = {one["metadata"]["name"] for one in tenant.cluster.list("cpol") + tenant.cluster.list("ccat")}
-        assert names & {one.body["metadata"]["name"] for one in attempts} == set()
+        assert len({attempt.name for attempt in attempts} | {worker.name for worker in OF_WORKERS}) > 40
+        said = tenant.write([(attempt.resource, attempt.body) for attempt in attempts])
+        assert [item.name for item, answer in zip(attempts, said, strict=True) if item.says not in answer] == []
+        names = {item["metadata"]["name"] for item in tenant.cluster.list("cpol") + tenant.cluster.list("ccat")}
+        assert names & {attempt.body["metadata"]["name"] for attempt in attempts} == set()
         usual = policy_object(f"{tenant.namespace}-usual", tenant.policy_spec("usual"))
         assert tenant.write([(COMPACTION_POLICIES, usual)]) == [""]
         tenant.cluster.kubectl("delete", "cpol", f"{tenant.namespace}-usual")
@@ -241,7 +241,7 @@ def test_four_eyes_are_not_bypassed(situation: Situation) -> None:
             annotated = patched_by_her(tenant, name, {"metadata": {"annotations": {"compaction.dev/approve": "any"}}})
             assert "may approve a plan" in annotated
             tenant.cluster.kubectl("delete", "cpol", name)
-            assert [one for one in tenant.cluster.jobs() if one["metadata"]["name"] == job["metadata"]["name"]] == []
+            assert [item for item in tenant.cluster.jobs() if item["metadata"]["name"] == job["metadata"]["name"]] == []
     finally:
         situation.system.kubectl("delete", "-f", APPROVAL)
 
@@ -260,7 +260,7 @@ def aftermath(situation: Situation) -> Iterator[Aftermath]:
         before = situation.standing()
         deployment = yaml.safe_load(situation.system.kubectl("get", "deployment", OPERATOR, "-o", "yaml"))
         environment = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
-        image = next(one["value"] for one in environment if one["name"] == "COMPACTION_WORKER_IMAGE")
+        image = next(item["value"] for item in environment if item["name"] == "COMPACTION_WORKER_IMAGE")
         logs = [write_all(tenant, situation.installation.volume, image) for tenant in situation.tenants]
         code = {tenant.namespace: said_by_her_code(tenant) for tenant in situation.tenants}
         for tenant, honest in zip(situation.tenants, logs, strict=True):
@@ -268,8 +268,8 @@ def aftermath(situation: Situation) -> Iterator[Aftermath]:
             honest.assert_unchanged()
         yield Aftermath(
             situation,
-            {one["metadata"]["name"]: one for tenant in situation.tenants for one in tenant.cluster.list("cpol")},
-            {one["metadata"]["name"]: one for tenant in situation.tenants for one in tenant.cluster.list("ccat")},
+            {item["metadata"]["name"]: item for tenant in situation.tenants for item in tenant.cluster.list("cpol")},
+            {item["metadata"]["name"]: item for tenant in situation.tenants for item in tenant.cluster.list("ccat")},
             code,
             {tenant.namespace: told(tenant.cluster) for tenant in situation.tenants},
             situation.system.kubectl("logs", "-l", f"app.kubernetes.io/name={OPERATOR}", "--tail=-1"),
@@ -306,8 +306,8 @@ def nothing_left(tenant: Tenant) -> bool:
 
 def write_all(tenant: Tenant, volume: Path, image: str) -> VolumeLogs:
     """Her attempts, her templates and an honest policy, each with a log that is worth a job."""
-    attempts = [one for one in tenant.attempts() if one.operator]
-    objects = [(one.resource, one.body) for one in attempts]
+    attempts = [attempt for attempt in tenant.attempts() if attempt.operator]
+    objects = [(attempt.resource, attempt.body) for attempt in attempts]
     for name, workers in templates(tenant, image).items():
         objects.append((COMPACTION_POLICIES, policy_object(name, tenant.policy_spec(name, **workers))))
     honest = f"{tenant.namespace}-honest"
@@ -334,12 +334,12 @@ def await_settled(tenant: Tenant) -> None:
     """Until the operator has said of each attempt what is wrong, and the honest policy is through."""
 
     def unsaid() -> list[str]:
-        found = {one["metadata"]["name"]: one for one in tenant.cluster.list("cpol") + tenant.cluster.list("ccat")}
-        attempts = {one.body["metadata"]["name"]: one for one in tenant.attempts() if one.operator}
+        found = {item["metadata"]["name"]: item for item in tenant.cluster.list("cpol") + tenant.cluster.list("ccat")}
+        attempts = {attempt.body["metadata"]["name"]: attempt for attempt in tenant.attempts() if attempt.operator}
         return [
-            f"{one.name}: {one.operator!r} is not in {found[name].get('status')}"
-            for name, one in attempts.items()
-            if one.operator not in refusal_of(found[name])
+            f"{item.name}: {item.operator!r} is not in {found[name].get('status')}"
+            for name, item in attempts.items()
+            if item.operator not in refusal_of(found[name])
         ]
 
     last: list[str] = []
@@ -355,8 +355,8 @@ def await_settled(tenant: Tenant) -> None:
         raise AssertionError("\n".join(last)) from error
 
     def done() -> bool:
-        jobs = [one for one in tenant.cluster.jobs() if one["spec"]["policyRef"]["name"].endswith("-honest")]
-        return bool(jobs) and all(one.get("status", {}).get("state") == "Succeeded" for one in jobs)
+        jobs = [job for job in tenant.cluster.jobs() if job["spec"]["policyRef"]["name"].endswith("-honest")]
+        return bool(jobs) and all(job.get("status", {}).get("state") == "Succeeded" for job in jobs)
 
     eventually(done, "the honest policy to be compacted", timeout=PATIENCE)
     for words in ("init container first", "FailedPostStartHook"):
@@ -369,13 +369,13 @@ def is_told(tenant: Tenant, words: str) -> bool:
 
 def test_the_operator_refuses_what_was_written_past_the_admission(aftermath: Aftermath) -> None:
     for tenant in aftermath.situation.tenants:
-        for one in tenant.attempts():
-            if not one.operator:
+        for attempt in tenant.attempts():
+            if not attempt.operator:
                 continue
-            name = one.body["metadata"]["name"]
-            found = (aftermath.policies if one.resource is COMPACTION_POLICIES else aftermath.catalogs)[name]
-            assert refusal_of(found).startswith(("LaunchFailed: ", "PermissionDenied: ")), one.name
-            assert one.operator in refusal_of(found)
+            name = attempt.body["metadata"]["name"]
+            found = (aftermath.policies if attempt.resource is COMPACTION_POLICIES else aftermath.catalogs)[name]
+            assert refusal_of(found).startswith(("LaunchFailed: ", "PermissionDenied: ")), attempt.name
+            assert attempt.operator in refusal_of(found)
 
 
 def test_no_pod_was_made_for_an_attempt(aftermath: Aftermath, installation: Installation) -> None:
@@ -385,7 +385,7 @@ def test_no_pod_was_made_for_an_attempt(aftermath: Aftermath, installation: Inst
         f"{tenant.namespace}-{name}" for tenant in situation.tenants for name in ("honest", "sidecar", "init", "hook")
     }
     made = pods_made(log, account(situation.system.namespace, OPERATOR))
-    hers = {name for name in made if any(name.startswith(f"{one.namespace}-") for one in situation.tenants)}
+    hers = {name for name in made if any(name.startswith(f"{tenant.namespace}-") for tenant in situation.tenants)}
     assert {name for name in hers if not name.startswith(tuple(allowed))} == set()
     for tenant in situation.tenants:
         assert any(name.startswith(f"{tenant.namespace}-honest") for name in hers)
@@ -426,18 +426,18 @@ def test_code_of_hers_in_a_pod_has_what_the_baseline_gives(aftermath: Aftermath)
         status = dict(line.split(":\t", 1) for line in code["status"].splitlines())
         assert set(status["Uid"].split()) == {str(USER)}
         assert int(status["CapEff"], 16) == 0
-        assert not [one for one in code["processes"] if "kubelet" in one or "containerd" in one]
+        assert not [item for item in code["processes"] if "kubelet" in item or "containerd" in item]
         beyond = [
-            one
-            for one in code["mounts"]
-            if not one.startswith(("/proc", "/sys", "/dev", "/etc/", "/run/", "/var/run/"))
+            item
+            for item in code["mounts"]
+            if not item.startswith(("/proc", "/sys", "/dev", "/etc/", "/run/", "/var/run/"))
         ]
         assert beyond == ["/"]
         [driver] = tenant.cluster.list("pod", labels=f"compaction.dev/policy={tenant.namespace}-sidecar")
         spec = driver["spec"]
         assert spec["serviceAccountName"] == "compaction-worker"
         assert not spec.get("hostPID")
-        assert not [one for one in spec["volumes"] if "hostPath" in one]
+        assert not [item for item in spec["volumes"] if "hostPath" in item]
 
 
 def test_no_secret_is_where_others_read_it(aftermath: Aftermath) -> None:

@@ -200,7 +200,7 @@ def test_pods_reach_what_the_policies_say_and_nothing_else(
         def differences(may_reach: Mapping[str, set[str]]) -> dict[str, list[str]]:
             """Pod -> what it reaches and should not (`+`), and what it should and does not (`-`)."""
             with ThreadPoolExecutor(len(places)) as pool:
-                reached = dict(zip(places, pool.map(lambda one: one.reached(targets), places.values()), strict=True))
+                reached = dict(zip(places, pool.map(lambda item: item.reached(targets), places.values()), strict=True))
             found = {}
             for source, got in reached.items():
                 wanted = {name for name, sources in may_reach.items() if source in sources}

@@ -55,7 +55,7 @@ def test_an_evicted_worker_costs_its_job_no_attempt(installation: Installation) 
 def used(installation: Installation) -> int:
     """Bytes of memory of all pods, as the kubelet counts them."""
     said = json.loads(installation.kubectl("get", "--raw", f"/api/v1/nodes/{NODE_NAME}/proxy/stats/summary"))
-    [pods] = [one for one in said["node"]["systemContainers"] if one["name"] == "pods"]
+    [pods] = [item for item in said["node"]["systemContainers"] if item["name"] == "pods"]
     return int(pods["memory"]["workingSetBytes"])
 
 

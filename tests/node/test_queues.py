@@ -31,8 +31,8 @@ def await_gated(installation: Installation, policy: str, *, besides: str = "") -
 
     def gated() -> Object | None:
         pods = installation.pods(f"compaction.dev/component=worker,compaction.dev/policy={policy}")
-        held = (one for one in pods if {"name": GATE} in one["spec"].get("schedulingGates", ()))
-        return next((one for one in held if of(one) != besides and not deleted(one)), None)
+        held = (pod for pod in pods if {"name": GATE} in pod["spec"].get("schedulingGates", ()))
+        return next((item for item in held if of(item) != besides and not deleted(item)), None)
 
     pod = eventually(gated, "a worker that the queue holds back", timeout=PATIENCE)
     waits = eventually(lambda: pending(installation, policy), f"{policy} to wait", timeout=PATIENCE)

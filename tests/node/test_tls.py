@@ -47,7 +47,7 @@ def allowed(installation: Installation, tmp_path: Path) -> Iterator[None]:
 
 def ready(installation: Installation, policy: str) -> dict[str, Any]:
     conditions = installation.cluster.policy(policy).get("status", {}).get("conditions", [])
-    return next((one for one in conditions if one["type"] == "Ready"), {})
+    return next((condition for condition in conditions if condition["type"] == "Ready"), {})
 
 
 def test_blocks_on_s3_with_an_index_in_postgresql(

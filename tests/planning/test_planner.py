@@ -110,9 +110,9 @@ class TestLeftOut:
         ("change", "trigger", "history", "reason"),
         [
             ({"groups": ()}, PlanTrigger(), None, LeftOutReason.NOTHING_TO_GAIN),
-            ({}, PlanTrigger(is_due=lambda one: one.debt_bytes >= 51), None, LeftOutReason.BELOW_THRESHOLD),
-            ({}, PlanTrigger(is_due=lambda one: one.debt_sources >= 2), None, LeftOutReason.BELOW_THRESHOLD),
-            ({}, PlanTrigger(is_due=lambda one: one.debt_bytes >= 50 and one.debt_sources >= 1), None, None),
+            ({}, PlanTrigger(is_due=lambda item: item.debt_bytes >= 51), None, LeftOutReason.BELOW_THRESHOLD),
+            ({}, PlanTrigger(is_due=lambda item: item.debt_sources >= 2), None, LeftOutReason.BELOW_THRESHOLD),
+            ({}, PlanTrigger(is_due=lambda item: item.debt_bytes >= 50 and item.debt_sources >= 1), None, None),
             ({}, PlanTrigger(suspended=True), None, LeftOutReason.SUSPENDED),
             ({}, PlanTrigger(), TargetHistory(has_unfinished_job=True), LeftOutReason.JOB_UNFINISHED),
             ({}, PlanTrigger(), TargetHistory(finished_monotonic=100.0), LeftOutReason.SCAN_OUTDATED),
@@ -233,7 +233,7 @@ candidates_strategy = st.lists(
         level=st.integers(0, 2),
     ),
     max_size=6,
-    unique_by=lambda one: one.target,
+    unique_by=lambda item: item.target,
 )
 
 
@@ -242,10 +242,10 @@ def test_every_part_is_in_exactly_one_job_whatever_the_order(
     candidates: list[Candidate], max_bytes: int, seed: int
 ) -> None:
     result = plan(*candidates, using=planner(max_bytes=max_bytes, queued=10_000))
-    for one in candidates:
-        jobs = [job for job in result.jobs if job.target == one.target]
-        assert [g for job in jobs for g in job.groups] == list(one.groups)
-        assert [u for job in jobs for u in job.obsolete] == list(one.obsolete)
+    for item in candidates:
+        jobs = [job for job in result.jobs if job.target == item.target]
+        assert [g for job in jobs for g in job.groups] == list(item.groups)
+        assert [u for job in jobs for u in job.obsolete] == list(item.obsolete)
         assert all(job.cost_bytes <= max_bytes or len(job.groups) == 1 for job in jobs)
     assert len({job.name for job in result.jobs}) == len(result.jobs)
     shuffled = list(candidates)
@@ -266,7 +266,7 @@ def test_paths_are_compared_as_pathlib_does(root: str, path: str) -> None:
     """But ten times as fast."""
     known, pure = PurePosixPath(root), PurePosixPath(path)
     # Two slashes in front, and only two, are something of their own for POSIX; nobody means that.
-    known, pure = (PurePosixPath("/" + str(one).lstrip("/")) for one in (known, pure))
+    known, pure = (PurePosixPath("/" + str(item).lstrip("/")) for item in (known, pure))
     expected = str(pure.relative_to(known)) if pure.is_relative_to(known) else None
     found = relative_to(root, path)
     assert found == ("" if expected == "." else expected)

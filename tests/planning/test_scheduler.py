@@ -44,7 +44,7 @@ def job(
 
 def order(jobs: list[QueuedJob], *, slots: int = 100, capacity: int = 100, **more: object) -> list[str]:
     schedule = assign(jobs, [WorkerSlots("w", slots)], capacity=capacity, now=NOW, **more)  # type: ignore[arg-type]
-    return [one.job for one in schedule.assignments]
+    return [assignment.job for assignment in schedule.assignments]
 
 
 class TestOrder:
@@ -109,14 +109,14 @@ class TestLimits:
         schedule = assign(
             [job("a", A, not_before=NOW + 5), job("b", A, not_before=NOW)], [WorkerSlots("w", 9)], capacity=9, now=NOW
         )
-        assert [one.job for one in schedule.assignments] == ["b"]
+        assert [assignment.job for assignment in schedule.assignments] == ["b"]
         assert schedule.next_backoff_end == NOW + 5
         assert schedule.waiting == {WaitReason.BACKOFF: 1}
 
     def test_work_spreads_over_workers(self) -> None:
         jobs = [job(f"{i}", created=float(i)) for i in range(4)]
         schedule = assign(jobs, [WorkerSlots("a", 2), WorkerSlots("b", 2)], capacity=9, now=NOW)
-        assert sorted(one.worker for one in schedule.assignments) == ["a", "a", "b", "b"]
+        assert sorted(assignment.worker for assignment in schedule.assignments) == ["a", "a", "b", "b"]
 
     def test_a_retry_goes_to_another_worker_when_there_is_one(self) -> None:
         retry = job("r", A, failures=1, last_worker="a")
@@ -195,19 +195,19 @@ def test_never_over_assigns_and_never_idles(
 ) -> None:
     workers = [WorkerSlots(f"w{i}", n) for i, n in enumerate(free)]
     schedule = assign(jobs, workers, capacity=capacity, now=NOW, busy_targets=busy)
-    by_name = {one.name: one for one in jobs}
-    taken = [by_name[one.job] for one in schedule.assignments]
-    assert len({one.name for one in taken}) == len(taken)
-    assert len({one.target for one in taken}) == len(taken)
-    assert all(one.state in (U, A) and one.not_before <= NOW and one.target not in busy for one in taken)
+    by_name = {item.name: item for item in jobs}
+    taken = [by_name[assignment.job] for assignment in schedule.assignments]
+    assert len({item.name for item in taken}) == len(taken)
+    assert len({item.target for item in taken}) == len(taken)
+    assert all(item.state in (U, A) and item.not_before <= NOW and item.target not in busy for item in taken)
     for worker in workers:
-        assert sum(one.worker == worker.name for one in schedule.assignments) <= worker.free
-    ready_targets = {one.target for one in jobs if one.state in (U, A) and one.not_before <= NOW} - busy
+        assert sum(assignment.worker == worker.name for assignment in schedule.assignments) <= worker.free
+    ready_targets = {item.target for item in jobs if item.state in (U, A) and item.not_before <= NOW} - busy
     assert len(taken) == min(len(ready_targets), sum(free), capacity)
     assert schedule.ready == len(ready_targets)
-    queued = sum(one.state in (U, A) for one in jobs)
+    queued = sum(item.state in (U, A) for item in jobs)
     assert sum(schedule.waiting.values()) + len(taken) == queued, "every job is assigned or waits for a reason"
-    levels = [one.level for one in taken]
+    levels = [item.level for item in taken]
     assert levels == sorted(levels)
     assert schedule == assign(list(reversed(jobs)), workers, capacity=capacity, now=NOW, busy_targets=busy)
 
@@ -256,16 +256,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         free = self.SLOTS - len(running)
         load = {t: TenantLoad(sum(row.tenant == t for row in running)) for t in "xyz"}
         result = assign(queue, [WorkerSlots("w", free)], capacity=free, now=self.world.now, load=load)
-        for one in result.assignments:
+        for assignment in result.assignments:
             older = [
                 row
                 for n, row in self.world.jobs.items()
-                if row.state is U and row.tenant == self.world.jobs[one.job].tenant and n != one.job
+                if row.state is U and row.tenant == self.world.jobs[assignment.job].tenant and n != assignment.job
             ]
-            if self.world.jobs[one.job].state is U:
-                assert all(row.created_at > self.world.jobs[one.job].created_at for row in older), "first in, first out"
-            self.world.jobs[one.job].state = P
-            self.world.jobs[one.job].worker = one.worker
+            if self.world.jobs[assignment.job].state is U:
+                assert all(row.created_at > self.world.jobs[assignment.job].created_at for row in older), (
+                    "first in, first out"
+                )
+            self.world.jobs[assignment.job].state = P
+            self.world.jobs[assignment.job].worker = assignment.worker
 
     @precondition(lambda self: any(row.state is P for row in self.world.jobs.values()))
     @rule(pick=st.integers(0, 100))
@@ -301,4 +303,4 @@ TestSchedulerMachine = SchedulerMachine.TestCase
 def test_a_long_queue_is_assigned_in_one_call() -> None:
     jobs = [job(f"{i:06d}", created=float(i), tenant=f"t{i % 7}") for i in range(100_000)]
     schedule = assign(jobs, [WorkerSlots(f"w{i}", 100) for i in range(1000)], capacity=100_000, now=NOW)
-    assert len({one.job for one in schedule.assignments}) == 100_000
+    assert len({assignment.job for assignment in schedule.assignments}) == 100_000

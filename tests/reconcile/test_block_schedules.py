@@ -98,9 +98,9 @@ class Story:
         ]
         blocks = [block for name in open_jobs for block in self.world.blocks_of(name)]
         assert len(blocks) == len(set(blocks)), "a block is in two jobs that may both run"
-        assert sum(one.bytes for one in self.world.live.values()) + self.gone == self.arrived
+        assert sum(item.bytes for item in self.world.live.values()) + self.gone == self.arrived
         for name in open_jobs:
-            mine = [self.world.live[one].kin for one in self.world.blocks_of(name) if one in self.world.live]
+            mine = [self.world.live[block].kin for block in self.world.blocks_of(name) if block in self.world.live]
             assert len({kin.tenant for kin in mine}) < 2
 
     def end(self) -> Iterator[None]:
@@ -137,6 +137,6 @@ def test_whatever_happens_no_block_is_in_two_jobs_and_all_that_can_be_done_is_do
     assert unfinished == [], "a job waits for ever"
     parked = {block for name in world.in_state(JobState.FAULTY) for block in world.blocks_of(name)}
     for tenant in "ab":
-        left = [one for one in world.live.values() if one.kin.tenant == tenant and one.level < 2]
-        free = [one for one in left if one.id not in parked | world.set_aside]
+        left = [item for item in world.live.values() if item.kin.tenant == tenant and item.level < 2]
+        free = [item for item in left if item.id not in parked | world.set_aside]
         assert len(free) < 2, "blocks that could be merged are left alone"

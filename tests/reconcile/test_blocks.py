@@ -86,8 +86,8 @@ class TestFromBlocksToReceipts:
         debt = world.status.debt
         assert debt is not None
         assert (debt.sources, debt.targets, debt.bytes) == (12, 3, 12 * SIZE)
-        assert [(one.level, one.sources) for one in debt.levels] == [(0, 12)]
-        assert [(one.tenant, one.sources) for one in debt.tenants] == [("a", 8), ("b", 4)]
+        assert [(level.level, level.sources) for level in debt.levels] == [(0, 12)]
+        assert [(tenant.tenant, tenant.sources) for tenant in debt.tenants] == [("a", 8), ("b", 4)]
         assert (debt.measure(LIVE), debt.measure(WINDOWS), debt.measure(READS)) == (12, 2, 6.0)
         assert debt.measure(READS_AFTER) == 1.5, "3 batches become 3 blocks in 2 windows"
 
@@ -97,7 +97,7 @@ class TestFromBlocksToReceipts:
             world.add_blocks(4 if tenant < "k" else 8, tenant)
         world.rest()
         assert world.status.debt is not None
-        assert [one.tenant for one in world.status.debt.tenants] == list("klabcdefgh")
+        assert [tenant.tenant for tenant in world.status.debt.tenants] == list("klabcdefgh")
 
     def test_tenants_take_turns(self) -> None:
         world = PlainBlockCluster(limits={"maxConcurrentJobs": 2}, workers={"slots": 2})
@@ -126,7 +126,7 @@ class TestHeld:
         turn(world)
         assert len(world.jobs) == 2
         held = world.tasks[-1].jobs
-        assert {name: (one.target, one.level) for name, one in held.items()} == {
+        assert {name: (item.target, item.level) for name, item in held.items()} == {
             name: (job.spec.target, 0) for name, job in world.jobs.items()
         }
         done = next(name for name in world.jobs if world.blocks_of(name) == tuple(first))
@@ -146,7 +146,7 @@ class TestHeld:
         world.memory = replace(world.memory, planning=replace(world.memory.planning, reading=-1))
         world.wall += 60
         decision = world.reconcile()
-        assert [one.name for one in decision.create_jobs] == [name]
+        assert [job.name for job in decision.create_jobs] == [name]
         assert world.tasks[-1].jobs[name].target == job.spec.target
 
     @pytest.mark.parametrize("known", [True, False])
@@ -197,7 +197,7 @@ def with_candidates(world: PlainBlockCluster, *candidates: object) -> ScanResult
         started=world.wall + 1,
         ended=world.wall + 1,
         candidates=candidates,  # type: ignore[arg-type]
-        targets=frozenset(one.target for one in candidates),  # type: ignore[attr-defined]
+        targets=frozenset(candidate.target for candidate in candidates),  # type: ignore[attr-defined]
     )
 
 
@@ -341,7 +341,9 @@ class TestSplit:
         culprit = world.add_blocks(4)[2]
         failed = run_with({culprit}, world, rounds=8)
         assert [len(blocks) for blocks in failed] == [4, 2]
-        assert {name for name, one in world.live.items() if one.level == 0} == failed[-1], "everything else was merged"
+        assert {name for name, item in world.live.items() if item.level == 0} == failed[-1], (
+            "everything else was merged"
+        )
         assert culprit in failed[-1]
 
     def test_blocks_that_differ_are_parked_at_once_and_never_split(self) -> None:
@@ -385,7 +387,7 @@ class TestSplit:
         names = world.add_blocks(8)
         bad = {names[index] for index in culprits}
         failed = run_with(bad, world, rounds=60)
-        left = {name for name, one in world.live.items() if one.level == 0}
+        left = {name for name, item in world.live.items() if item.level == 0}
         pairs = [blocks for blocks in failed if len(blocks) == 2]
         assert bad <= left <= bad | {name for blocks in pairs for name in blocks}
         several = [blocks for blocks in failed if len(blocks) > 2]
@@ -445,7 +447,7 @@ class TestApproval:
     def test_its_blocks_are_kept_out_of_other_batches(self) -> None:
         world, _ = self.shown()
         rest(world)
-        held = [one.sources for one in world.tasks[-1].jobs.values()]
+        held = [job.sources for job in world.tasks[-1].jobs.values()]
         assert held == [tuple(ulid(number) for number in range(1, 5))]
 
 

@@ -263,7 +263,9 @@ class TestLosses:
             worker.changed_at = world.wall
         world.memory = replace(world.memory, store=replace(world.memory.store, sweep_due=world.wall))
         decision = world.reconcile()
-        assert [end.job.name for end in decision.end_attempts] + [one.job.name for one in decision.assignments]
+        assert [end.job.name for end in decision.end_attempts] + [
+            assignment.job.name for assignment in decision.assignments
+        ]
         assert [(job, 1) in task.active for task in decision.store_tasks if task.task is StoreTask.SWEEP] == [True]
 
     def test_exactly_max_attempts_attempts(self) -> None:

@@ -70,7 +70,7 @@ def test_workers_are_given_back_as_their_jobs_end() -> None:
         for job in world.in_state(JobState.IN_PROGRESS)[:2]:
             world.finish(job)
         settle(world)
-    assert len([one for one in world.workers.values() if one.process == "running"]) == 1
+    assert len([worker for worker in world.workers.values() if worker.process == "running"]) == 1
     assert len(world.in_state(JobState.IN_PROGRESS)) == 1
 
 

@@ -118,7 +118,7 @@ def test_who_cannot_be_given_a_worker_looks_ever_more_rarely_and_at_once_at_its_
         world.settle()
         if world.readings != before:
             looks.append(world.wall)
-    pauses = [two - one for one, two in pairwise(looks)]
+    pauses = [two - item for item, two in pairwise(looks)]
     assert pauses == sorted(pauses), "never more often than before"
     assert pauses[0] <= 40
     assert pauses[-1] == pytest.approx(LONGEST_PAUSE, abs=10)

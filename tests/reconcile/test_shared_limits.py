@@ -181,14 +181,14 @@ class Busy:
 def test_nobody_starves_and_the_limit_holds(limit: int, policies: list[tuple[int, float, int]], seed: int) -> None:
     """Jobs end and policies are looked at in any order; the coordinator is replaced now and then."""
     dice = random.Random(seed)
-    fleet = {("ns", f"p{n}"): Busy(*one) for n, one in enumerate(policies)}
+    fleet = {("ns", f"p{n}"): Busy(*item) for n, item in enumerate(policies)}
     ledger: SharedLimits[Key] = SharedLimits(OperatorLimits(limit), dict.fromkeys(fleet, 0), now=0.0)
     now, progress = 0.0, dict.fromkeys(fleet, 0.0)
     patience = 2 * len(fleet) * (TURN + 40) + SETTLING
     for _ in range(1500):
         now += dice.choice((0.2, 1.0, 3.0))
         if dice.random() < 0.002:
-            ledger = SharedLimits(OperatorLimits(limit), {key: len(one.ends) for key, one in fleet.items()}, now=now)
+            ledger = SharedLimits(OperatorLimits(limit), {key: len(item.ends) for key, item in fleet.items()}, now=now)
             progress = dict.fromkeys(fleet, now)
         for key in dice.sample(list(fleet), len(fleet)):
             before = fleet[key].done
@@ -197,7 +197,7 @@ def test_nobody_starves_and_the_limit_holds(limit: int, policies: list[tuple[int
             if fleet[key].done > before or not fleet[key].demand.wants_work:
                 progress[key] = now
         ledger.share_out(now)
-        assert sum(len(one.ends) for one in fleet.values()) <= limit
+        assert sum(len(item.ends) for item in fleet.values()) <= limit
         assert all(now - seen < patience for seen in progress.values())
 
 

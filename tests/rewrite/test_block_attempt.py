@@ -111,9 +111,9 @@ def test_sources_of_more_bytes_become_several_blocks(
     assert report.receipt is not None
     assert {block.id for block in made} == set(report.receipt.outputs)
     times = sorted((block.min_time, block.max_time) for block in made)
-    assert all(one[1] < other[0] for one, other in pairwise(times)), "cut by the key"
+    assert all(item[1] < other[0] for item, other in pairwise(times)), "cut by the key"
     said = [decode(read_footer(block_store.objects, block.path).metadata) for block in made]
-    assert {one.outputs for one in said} == {tuple(one.id for one in sorted(said, key=lambda one: one.part))}
+    assert {item.outputs for item in said} == {tuple(item.id for item in sorted(said, key=lambda item: item.part))}
     assert orphans(block_store) == ()
 
 
@@ -198,7 +198,7 @@ def test_blocks_that_no_sort_order_is_known_of(
         job = job_of(connection, [block], name=f"job-{name}")
         claim(block_store, job, 1)
         assert run(connection, job, engine).outcome is ReportOutcome.SUCCEEDED
-        made = next(one for one in block_store.live().blocks if one.level == 1 and one.sort_key == (other,))
+        made = next(block for block in block_store.live().blocks if block.level == 1 and block.sort_key == (other,))
         assert (made.min_time, made.max_time) == (41, 90)
 
 

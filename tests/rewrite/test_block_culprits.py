@@ -176,8 +176,8 @@ def test_several_culprits_are_found_after_one_failure(
     engine.submitted.clear()
     report = run(connection, job, engine)
     assert report.outcome is ReportOutcome.SUCCEEDED
-    assert [one.source for one in report.skipped] == sorted(faults)
-    assert [one.reason for one in report.skipped] == [FAULTS[faults[name]].value for name in sorted(faults)]
+    assert [item.source for item in report.skipped] == sorted(faults)
+    assert [item.reason for item in report.skipped] == [FAULTS[faults[name]].value for name in sorted(faults)]
     assert len({tag for tag in engine.submitted if not tag.endswith(".look")}) == 2, "merged twice, not five times"
     assert orphans(block_store) == ()
 
@@ -208,8 +208,8 @@ def test_without_a_sound_source_nothing_is_set_aside(
     claim(block_store, job, 1)
     report = run(connection, job, engine)
     assert (report.outcome, report.reason, report.charged) == (ReportOutcome.FAILED, JobReason.SOURCE_CORRUPT, True)
-    assert [one.source for one in report.skipped] == sorted(ids)
-    assert {one.reason for one in report.skipped} == {SourceFault.MISSING.value}
+    assert [item.source for item in report.skipped] == sorted(ids)
+    assert {item.reason for item in report.skipped} == {SourceFault.MISSING.value}
     assert block_store.quarantined() == ()
     assert len(block_store.live().blocks) == 3
 
@@ -299,7 +299,7 @@ def test_a_source_on_which_the_code_fails_keeps_no_other_from_being_merged(
     plain_merge, plain_read = task.merge, retrying.read_back
 
     def merging(inputs: Any, *args: Any, **known: Any) -> Any:
-        return [][3] if victim.path in [one.name for one in inputs] else plain_merge(inputs, *args, **known)
+        return [][3] if victim.path in [item.name for item in inputs] else plain_merge(inputs, *args, **known)
 
     def reading(path: str, *args: Any, **known: Any) -> Any:
         return [][3] if path == victim.path else plain_read(path, *args, **known)

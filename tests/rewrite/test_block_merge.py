@@ -94,7 +94,9 @@ def test_damaged_source_is_named_and_nothing_succeeds(tmp_path: Path, engine: Th
     culprit = work.sources[2]
     objects.put(culprit.path, objects.get(culprit.path)[:-50])
     outcome = merge_blocks(work, engine, FakeLease(), tag="job.1")
-    assert [(one.reason, one.source) for one in outcome.failures] == [(JobReason.SOURCE_CORRUPT, culprit.path)]
+    assert [(failure.reason, failure.source) for failure in outcome.failures] == [
+        (JobReason.SOURCE_CORRUPT, culprit.path)
+    ]
     assert not outcome.succeeded
 
 
@@ -104,7 +106,7 @@ def test_source_that_is_not_what_was_registered_fails_the_proof(tmp_path: Path, 
     for outputs in (work.outputs, work.outputs[:1]):
         changed = replace(work, sources=(other, *work.sources[1:]), outputs=outputs)
         outcome = merge_blocks(changed, engine, FakeLease(), tag="job.1")
-        assert [one.reason for one in outcome.failures] == [JobReason.VERIFICATION_FAILED]
+        assert [failure.reason for failure in outcome.failures] == [JobReason.VERIFICATION_FAILED]
 
 
 def test_source_that_is_not_sorted_as_it_says_is_sorted_first(tmp_path: Path, engine: ThreadEngine) -> None:

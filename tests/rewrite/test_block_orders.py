@@ -37,7 +37,7 @@ def output(store: BlockStore) -> tuple[tuple[str, ...], tuple[str, ...]]:
     (block,) = store.live().blocks
     metadata = pq.read_metadata(pa.BufferReader(store.objects.get(block.path)))
     (declared,) = {
-        tuple(metadata.schema.column(one.column_index).path for one in metadata.row_group(group).sorting_columns)
+        tuple(metadata.schema.column(column.column_index).path for column in metadata.row_group(group).sorting_columns)
         for group in range(metadata.num_row_groups)
     }
     return block.sort_key, declared

@@ -38,7 +38,7 @@ def test_a_limit_is_used_whatever_runs_beside_each_other_and_never_exceeded(jobs
         running = [[secrets[number % jobs], time.now] for number in range(min(cores, tasks))]
         moved, began = 0, time.now
         while time.now < began + 60:
-            task = min(running, key=lambda one: one[1])
+            task = min(running, key=lambda item: item[1])
             time.now = max(time.now, task[1])
             moved += READ
             task[1] = time.now + budget.wait_for(task[0], READ)

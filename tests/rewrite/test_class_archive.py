@@ -28,7 +28,7 @@ def test_each_java_has_an_archive_of_its_own(tmp_path: Path) -> None:
     first = settings.archive_path(tmp_path, java)
     assert first == settings.archive_path(tmp_path, java)
     (home / "release").write_text('JAVA_VERSION="17.0.2"')
-    assert len({first, *(settings.archive_path(tmp_path, one) for one in (java, JAVA))}) == 3
+    assert len({first, *(settings.archive_path(tmp_path, item) for item in (java, JAVA))}) == 3
 
 
 def test_without_an_archive_there_are_no_options(tmp_path: Path) -> None:

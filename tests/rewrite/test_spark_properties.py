@@ -46,7 +46,9 @@ def test_master_settings_and_the_main_files_own_arguments(tmp_path: Path) -> Non
     settings = {options[i + 1] for i, word in enumerate(options) if word == "--conf"}
     assert "spark.driver.bindAddress=10.1.2.3" in settings
     assert "spark.executor.extraJavaOptions=-Da=b -Dc=d" in settings
-    assert not {one for one in settings if one.startswith(("spark.submit.", "spark.app.name", "spark.master"))}
+    assert not {
+        setting for setting in settings if setting.startswith(("spark.submit.", "spark.app.name", "spark.master"))
+    }
 
 
 def test_options_of_the_submission_win_over_its_file(tmp_path: Path) -> None:

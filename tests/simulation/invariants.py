@@ -184,7 +184,7 @@ class StoreWatch:
             self.commits[book.path.name, receipt.job, receipt.group] += 1
             if book.begun.get((receipt.job, receipt.group)) != receipt.token:
                 self.world.fail(Invariant.FENCING, f"{receipt.job} token {receipt.token}: committed without an intent")
-        for (job, group), count in Counter((one.job, one.group) for one in record.receipts).items():
+        for (job, group), count in Counter((receipt.job, receipt.group) for receipt in record.receipts).items():
             if count > 1 or self.commits[book.path.name, job, group] > 1:
                 self.world.fail(Invariant.ONE_COMMIT, f"{job} committed {group} more than once")
         for tombstone in record.tombstones:
@@ -247,7 +247,7 @@ class ApiWatch:
     def _raised(self, name: str) -> None:
         self.raises[name] += 1
         limit, leases = self.world.limits.bytes_per_second, self.world.server.all("leases")
-        given = sum(share_of(one) for one in leases if not reported(one))
+        given = sum(share_of(lease) for lease in leases if not reported(lease))
         if limit is not None and given > limit:
             self.world.fail(
                 Invariant.SHARES, f"{given} bytes per second with the raise of {name}, {limit} is the limit"
@@ -340,7 +340,7 @@ def process_is_coordinator(lease: Obj) -> bool:
 
 def leaders(world: SimulatedSystem) -> None:
     """At most one process believes that it leads."""
-    believing = [process for process, one in world.candidates.items() if not process.dead and one.is_leader()]
+    believing = [process for process, item in world.candidates.items() if not process.dead and item.is_leader()]
     if len(believing) > 1:
         world.fail(Invariant.ONE_LEADER, f"{believing} at {world.loop.time():.2f} s")
 

@@ -150,8 +150,8 @@ class SimulatedTransport(Transport):
         changes = [change, change] if fault == "duplicate" else [change]
         if fault == "reorder" and (following := watch.pop()) is not None:
             changes = [following, change]
-        for one in changes:
-            seen = seen_as(one, watch.selector)
+        for item in changes:
+            seen = seen_as(item, watch.selector)
             if seen is not None:
                 yield json.dumps({"type": seen[0], "object": seen[1]}).encode()
 

@@ -118,10 +118,10 @@ class Process:
             self.loop.call_soon(self._end, context=Context())
 
     def _end(self) -> None:
-        for one in self.greenlets:
-            if not one.dead:
+        for item in self.greenlets:
+            if not item.dead:
                 with suppress(SuddenDeath):  # of one that had not begun
-                    one.throw(SuddenDeath)
+                    item.throw(SuddenDeath)
         if not self.ended.done():
             self.ended.set_result(None)
 

@@ -30,13 +30,13 @@ def pool() -> Iterator[Pool]:
 def ran(pool: Pool) -> dict[int, Summary]:
     """The schedules, by their seeds. Those that find a defect when there is one: a short run has them too."""
     seeds = sorted({*range(schedules()), *every_seed()})
-    return {one.seed: one for one in summaries(pool, seeds)}
+    return {summary.seed: summary for summary in summaries(pool, seeds)}
 
 
 @pytest.mark.timeout(1500)
 def test_nothing_is_violated(ran: dict[int, Summary]) -> None:
-    for seed, one in ran.items():
-        if one.violation is not None:
+    for seed, item in ran.items():
+        if item.violation is not None:
             pytest.fail(told(simulate(seed)))
     assert ran.keys() == {*range(schedules()), *every_seed()}
 

@@ -258,7 +258,7 @@ class SimulatedSystem:
         for number in (1, 2):
             self.clocks.setdefault(f"machine-{number}", (1.0, 0.0))
         self.owner.plan()
-        war = [asyncio.create_task(run_happening(self, one)) for one in happenings(self)]
+        war = [asyncio.create_task(run_happening(self, happening)) for happening in happenings(self)]
         fighting = asyncio.gather(self._war(), *war)
         await asyncio.wait([fighting, self.over], return_when=asyncio.FIRST_COMPLETED)
         if self.violation is None:

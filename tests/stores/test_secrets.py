@@ -267,8 +267,8 @@ def test_a_reader_beside_a_writer_sees_one_version_or_the_other(tmp_path: Path) 
     finally:
         ending.set()
         writer.join()
-    assert all(one["a"] == one["b"] for one in seen)
-    assert len({one["a"] for one in seen}) > 1
+    assert all(item["a"] == item["b"] for item in seen)
+    assert len({item["a"] for item in seen}) > 1
 
 
 @pytest.mark.parametrize("key", ["..data", ".", "a/b", "", "a b"])

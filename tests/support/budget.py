@@ -51,7 +51,7 @@ class Costs:
     @classmethod
     def read(cls, path: Path = COSTS) -> Self:
         found = json.loads(path.read_text())
-        areas = {name: AreaCost(**one | {"slowest": tuple(one["slowest"])}) for name, one in found["areas"].items()}
+        areas = {name: AreaCost(**item | {"slowest": tuple(item["slowest"])}) for name, item in found["areas"].items()}
         return cls(found["minutes"], found["cpu_minutes"], areas, found["files"])
 
     def write(self, path: Path = COSTS) -> None:
@@ -86,7 +86,7 @@ def costs_of(tests: Mapping[str, tuple[float, float]], areas: Iterable[str], *, 
         for area, inside in sorted(by_area.items())
     }
     return Costs(
-        round(wall / 60, 1), round(cpu / 60, 1), made, {name: round(one, 1) for name, one in sorted(files.items())}
+        round(wall / 60, 1), round(cpu / 60, 1), made, {name: round(item, 1) for name, item in sorted(files.items())}
     )
 
 

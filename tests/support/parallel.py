@@ -140,7 +140,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         for item in session.items:
             if names := needs_of(item):
                 programs[group(item.nodeid)] |= names
-        asked = {"served": list(served), "programs": {one: list(names) for one, names in programs.items()}}
+        asked = {"served": list(served), "programs": {each: list(names) for each, names in programs.items()}}
         Path(given[ASKED_INPUT]).write_text(json.dumps(asked))
 
 
@@ -174,7 +174,7 @@ def in_turns(files: list[str]) -> list[str]:
     """Files in the order in which workers take them: waiting and computing in turns, the others last."""
     waiting = sorted((rank, file) for file in files if (rank := _rank(file, WAITING)) is not None)
     computing = sorted((rank, file) for file in files if (rank := _rank(file, COMPUTING)) is not None)
-    turns = (one[1] for pair in zip_longest(waiting, computing) for one in pair if one is not None)
+    turns = (item[1] for pair in zip_longest(waiting, computing) for item in pair if item is not None)
     return list(dict.fromkeys([*turns, *files]))
 
 
@@ -202,10 +202,10 @@ def next_of(waiting: Iterable[str], served: Set[str], *, first_half: bool, later
     Each worker that begins with one starts a server, which costs a CPU second a minute until the end.
     """
     by_turn: defaultdict[int, list[str]] = defaultdict(list)
-    for one in waiting:
-        by_turn[later.get(one, -1)].append(one)
+    for item in waiting:
+        by_turn[later.get(item, -1)].append(item)
     groups = by_turn[min(by_turn)]
-    return next((one for one in groups if (one in served) is first_half), groups[0])
+    return next((item for item in groups if (item in served) is first_half), groups[0])
 
 
 class ByGroup(LoadScopeScheduling):  # type: ignore[misc]

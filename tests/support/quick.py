@@ -93,7 +93,7 @@ def distances(sources: Iterable[Source], changed: Collection[str]) -> dict[str, 
             importers[by_module[name].path].add(source.path)
         if source.path.endswith("/conftest.py"):
             folder = source.path.removesuffix("conftest.py")
-            importers[source.path] |= {one.path for one in known if one.path.startswith(folder)}
+            importers[source.path] |= {item.path for item in known if item.path.startswith(folder)}
     found = {source.path: 0 for source in known if source.path in changed}
     waiting = deque(found)
     while waiting:
@@ -110,14 +110,14 @@ def select(
     """The nearest tests that fit into so many seconds. A test file that was changed is always among them."""
     far = distances(sources, changed)
     reached = [source for source in sources if source.is_test and source.path in far]
-    price = {one.path: costs.get(one.path.removeprefix("tests/"), UNKNOWN) for one in reached}
+    price = {item.path: costs.get(item.path.removeprefix("tests/"), UNKNOWN) for item in reached}
     chosen: list[str] = []
     spent = 0.0
-    for one in sorted(reached, key=lambda source: (far[source.path], price[source.path], source.path)):
-        if far[one.path] and (one.servers or spent + price[one.path] > seconds):
+    for item in sorted(reached, key=lambda source: (far[source.path], price[source.path], source.path)):
+        if far[item.path] and (item.servers or spent + price[item.path] > seconds):
             continue
-        chosen.append(one.path)
-        spent += price[one.path]
+        chosen.append(item.path)
+        spent += price[item.path]
     return Selection(tuple(sorted(chosen)), len(reached) - len(chosen))
 
 

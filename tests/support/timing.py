@@ -49,7 +49,7 @@ class Cost:
 def cpu_seconds() -> float:
     """User and system time of this process and of the children it waited for."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(item.ru_utime + item.ru_stime for item in used)
 
 
 @dataclass(eq=False)
@@ -78,7 +78,7 @@ class Timing:
         def counted(popen: Any, args: Any, *more: Any, **options: Any) -> None:
             given = [args] if isinstance(args, str | bytes | os.PathLike) else list(args)
             if given:
-                named = [os.fsdecode(one) for one in given]
+                named = [os.fsdecode(item) for item in given]
                 self.programs[program(os.fsdecode(options.get("executable") or given[0]), named)] += 1
             start(popen, args, *more, **options)
 
@@ -127,7 +127,7 @@ class Timing:
         sent: dict[str, Any] | None = getattr(self.config, "workeroutput", None)
         if sent is not None:
             sent[CPU] = cpu_seconds()
-            sent[FIXTURES] = {name: [one.tests, one.wall, one.cpu] for name, one in self.fixtures.items()}
+            sent[FIXTURES] = {name: [item.tests, item.wall, item.cpu] for name, item in self.fixtures.items()}
             sent[PROGRAMS] = dict(self.programs)
 
     @pytest.hookimpl(optionalhook=True)
@@ -144,12 +144,12 @@ class Timing:
         cpu = max(cpu_seconds(), self.workers_cpu)
         path: Path | None = self.config.getoption("--timings")
         if path is not None:
-            path.write_text(json.dumps({name: [one.wall, one.cpu] for name, one in self.tests.items()}, indent=0))
+            path.write_text(json.dumps({name: [item.wall, item.cpu] for name, item in self.tests.items()}, indent=0))
         budget = read_budget()
-        costs = costs_of({name: (one.wall, one.cpu) for name, one in self.tests.items()}, budget, wall=wall, cpu=cpu)
+        costs = costs_of({name: (item.wall, item.cpu) for name, item in self.tests.items()}, budget, wall=wall, cpu=cpu)
         if self.config.getoption("--costs"):
             costs.write()
-        if sum(one.tests for one in self.tests.values()) > SLOWEST:
+        if sum(test.tests for test in self.tests.values()) > SLOWEST:
             for line in shared_lines(self.fixtures, self.programs):
                 terminalreporter.write_line(line)
             for line in report_lines(self.tests.items(), wall, cpu):
@@ -164,21 +164,21 @@ def report_lines(tests: Iterable[tuple[str, Cost]], wall: float, cpu: float) -> 
     yield "====== what the tests cost: by folder, in the order of their wall time ======"
     yield f"{'tests':>6} {'wall s':>8} {'CPU s':>8}  folder"
     folders = sum_by(costs, lambda name: "/".join(name.partition("::")[0].split("/")[:-1]))
-    for name, one in sorted(folders.items(), key=lambda pair: -pair[1].wall):
-        yield f"{one.tests:>6} {one.wall:>8.1f} {one.cpu:>8.1f}  {name}"
+    for name, item in sorted(folders.items(), key=lambda pair: -pair[1].wall):
+        yield f"{item.tests:>6} {item.wall:>8.1f} {item.cpu:>8.1f}  {name}"
     yield f"====== the {SLOWEST} slowest ======"
-    for name, one in sorted(costs, key=lambda pair: -pair[1].wall)[:SLOWEST]:
-        yield f"{'':>6} {one.wall:>8.1f} {one.cpu:>8.1f}  {name}"
-    count = sum(one.tests for _, one in costs)
+    for name, item in sorted(costs, key=lambda pair: -pair[1].wall)[:SLOWEST]:
+        yield f"{'':>6} {item.wall:>8.1f} {item.cpu:>8.1f}  {name}"
+    count = sum(item.tests for _, item in costs)
     yield f"{count} tests took {wall / 60:.1f} minutes and {cpu / 60:.1f} CPU minutes"
 
 
 def budget_lines(budget: Mapping[str, float], costs: Costs) -> Iterable[str]:
     """Areas above their budget, and all of it beside the sum. A part of the tests is above nothing."""
-    for area, one in sorted(costs.areas.items(), key=lambda pair: -pair[1].cpu):
-        if one.cpu > ALLOWED * budget.get(area, 0.0) and area:
-            yield f"above its budget: tests/{area}, {one.cpu:.0f} CPU seconds of {budget[area]:.0f}; slowest: " + (
-                ", ".join(one.slowest)
+    for area, item in sorted(costs.areas.items(), key=lambda pair: -pair[1].cpu):
+        if item.cpu > ALLOWED * budget.get(area, 0.0) and area:
+            yield f"above its budget: tests/{area}, {item.cpu:.0f} CPU seconds of {budget[area]:.0f}; slowest: " + (
+                ", ".join(item.slowest)
             )
     yield f"budget: {costs.cpu_minutes:.1f} of {MINUTES} CPU minutes (tests/budget.toml)"
 
@@ -187,9 +187,9 @@ def shared_lines(fixtures: Mapping[str, Cost], programs: Counter[str]) -> Iterab
     """Fixtures that several tests share, by what making and ending them costs, and the programs started most often."""
     yield "====== what fixtures cost that several tests share ======"
     yield f"{'starts':>6} {'wall s':>8} {'CPU s':>8}  fixture"
-    for name, one in sorted(fixtures.items(), key=lambda pair: -pair[1].cpu):
-        if one.cpu >= FEWEST_SECONDS:
-            yield f"{one.tests:>6} {one.wall:>8.1f} {one.cpu:>8.1f}  {name}"
+    for name, item in sorted(fixtures.items(), key=lambda pair: -pair[1].cpu):
+        if item.cpu >= FEWEST_SECONDS:
+            yield f"{item.tests:>6} {item.wall:>8.1f} {item.cpu:>8.1f}  {name}"
     most = ", ".join(f"{name} {count}" for name, count in programs.most_common(MOST_PROGRAMS))
     yield f"programs that tests started, most often: {most}"
 
@@ -201,15 +201,15 @@ def program(executable: str, arguments: Sequence[str]) -> str:
         return name
     if "-m" in arguments[:-1]:
         return f"python -m {arguments[arguments.index('-m') + 1]}"
-    script = next((one for one in arguments[1:] if one.endswith(".py")), "")
+    script = next((argument for argument in arguments[1:] if argument.endswith(".py")), "")
     return f"python {PurePath(script).name}" if script else f"python {' '.join(arguments[1:2])}"
 
 
 def sum_by(tests: Iterable[tuple[str, Cost]], key: Callable[[str], str]) -> dict[str, Cost]:
     """The tests' costs added up by a part of their names."""
     sums: defaultdict[str, Cost] = defaultdict(Cost)
-    for name, one in tests:
-        sums[key(name)].add(one.tests, one.wall, one.cpu)
+    for name, item in tests:
+        sums[key(name)].add(item.tests, item.wall, item.cpu)
     return dict(sums)
 
 

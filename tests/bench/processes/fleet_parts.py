@@ -94,14 +94,14 @@ def host(kubeconfig: Path, directory: Path) -> None:
     inboxes: dict[str, Inbox] = {}
     while True:
         names = os.listdir(directory)
-        for name in (one.removesuffix(REQUEST) for one in names if one.endswith(REQUEST)):
+        for name in (name.removesuffix(REQUEST) for name in names if name.endswith(REQUEST)):
             if name not in inboxes:
                 with suppress(FileNotFoundError):
                     about = json.loads((directory / f"{name}{REQUEST}").read_text())
                     inboxes[name] = queue.SimpleQueue()
                     arguments = (kubeconfig, directory, name, about, inboxes[name])
                     threading.Thread(target=_worker, args=arguments, name=name, daemon=True).start()
-        for name in (one.removesuffix(STOP) for one in names if one.endswith(STOP)):
+        for name in (name.removesuffix(STOP) for name in names if name.endswith(STOP)):
             (directory / f"{name}{STOP}").unlink(missing_ok=True)
             if name in inboxes:
                 inboxes[name].put(JobEnded(EndReason.TERMINATED))
@@ -158,7 +158,7 @@ class Journal(PolicyController):
             self._facts["requests"] = sum(s.value for s in samples if s.name.endswith("_total"))
             # Not from the metrics: to read those of a thousand policies four times a second costs more than their rest.
             self._facts["succeeded"] = sum(
-                (one.get("status") or {}).get("succeeded", 0) for one in runtime.cache.policies
+                (policy.get("status") or {}).get("succeeded", 0) for policy in runtime.cache.policies
             )
             self._facts["reconciles"] = len(self._seconds)
             self._facts["jobs"] = len(runtime.cache.jobs)

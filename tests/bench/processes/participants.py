@@ -28,8 +28,8 @@ def report(number: int, partitions: int, now: int) -> Report:
     """All its partitions have published the same minimum, a minute before now."""
     needed = later(now, -60_000)
     held = tuple(
-        PartitionReport(10 + one // TABLE_PARTITIONS, one % TABLE_PARTITIONS, Role.REPLICA, needed)
-        for one in range(partitions)
+        PartitionReport(10 + item // TABLE_PARTITIONS, item % TABLE_PARTITIONS, Role.REPLICA, needed)
+        for item in range(partitions)
     )
     subject = "table 10 partition 0"
     return Report(f"node-{number}", needed, Cause.PARTITION, subject, now, UNDEFINED, needed, held, (), (), needed, now)

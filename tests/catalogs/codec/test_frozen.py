@@ -69,7 +69,7 @@ def row(version: int, since: str = "3.0.0") -> Serializer:
     def read(reader: NestedReader) -> Any:
         return reader.number()
 
-    return Serializer(TypeId.ZONE, version, since, read, lambda writer, one: writer.number(one))
+    return Serializer(TypeId.ZONE, version, since, read, lambda writer, item: writer.number(item))
 
 
 @pytest.mark.parametrize(

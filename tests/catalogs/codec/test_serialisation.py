@@ -15,7 +15,7 @@ from support.catalogs.samples import HASH, SORTED, TABLE, ZONE, named
 
 
 def row(version: int, since: str = "3.0.0") -> Serializer:
-    return Serializer(TypeId.ZONE, version, since, lambda reader: reader.number(), lambda writer, one: None)
+    return Serializer(TypeId.ZONE, version, since, lambda reader: reader.number(), lambda writer, item: None)
 
 
 @pytest.mark.parametrize(

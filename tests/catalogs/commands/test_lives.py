@@ -22,7 +22,7 @@ from support.catalogs.worlds import World, column, table
 
 
 def kinds(entries: tuple[model.Entry, ...]) -> list[str]:
-    return [type(one).__name__ for one in entries]
+    return [type(entry).__name__ for entry in entries]
 
 
 def test_the_first_table_makes_the_default_zone() -> None:
@@ -89,7 +89,7 @@ def test_the_life_of_an_index() -> None:
     again = world.index("I")
     assert again is not None
     assert again.id > index.id
-    assert [one.id for one in world.catalog.indexes_of(world.table("T").id)] == [3, index.id, again.id]
+    assert [index.id for index in world.catalog.indexes_of(world.table("T").id)] == [3, index.id, again.id]
     world.run(schema_commands.RemoveIndex(index.id))
     assert index.id not in world.catalog.indexes
     with pytest.raises(IndexNotFoundError):
@@ -144,9 +144,9 @@ def test_columns_keep_their_ids_and_a_name_that_returns_gets_another() -> None:
     world.run(table_commands.RenameTable("PUBLIC", "T", "U"))
     world.run(table_commands.SetTableProperties("PUBLIC", "U", 0.5))
     found = world.table("U")
-    assert [(one.name, one.id) for one in found.columns] == [("ID", 0), ("B", 2), ("C", 3), ("A", 4)]
+    assert [(item.name, item.id) for item in found.columns] == [("ID", 0), ("B", 2), ("C", 3), ("A", 4)]
     assert (found.latest_version, found.next_column_id, found.stale_rows_fraction) == (4, 5, 0.5)
-    assert [len(one) for one in found.versions] == [3, 2, 4, 4]
+    assert [len(version) for version in found.versions] == [3, 2, 4, 4]
     assert found.columns[1].type is ColumnType.INT64
     assert world.index("T_PK") is None
     assert world.index("U_PK") is not None

@@ -228,7 +228,7 @@ def test_a_constant_default_serves_a_column_that_is_not_nullable() -> None:
     world = World.started()
     world.run(table("T"))
     world.run(added(ColumnSpec("N", INT, False, default=Constant(INT, 5))))
-    assert [one.name for one in world.table("T").columns] == ["ID", "N"]
+    assert [item.name for item in world.table("T").columns] == ["ID", "N"]
 
 
 LAST_NANO = 999_999_999

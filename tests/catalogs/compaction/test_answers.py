@@ -134,13 +134,13 @@ def test_each_thing_that_is_not_known_yet_stops_the_cut_by_itself(held: int) -> 
     without = replace(ready, low_watermark=UNDEFINED, minimum=MINIMUM, cause=Cause.NOT_READY)
     partly = replace(ready, partitions=(*rows, PartitionReport(9, 7, Role.REPLICA, UNDEFINED)))
     starting = replace(ready, minimum=MINIMUM, cause=Cause.NOT_READY)
-    for one, reason in (
+    for item, reason in (
         (without, Reason.NO_WATERMARK),
         (partly, Reason.UNDEFINED_PARTITION),
         (starting, Reason.NOT_READY),
         (replace(starting, subject="the first checkpoint"), Reason.NOT_READY),
     ):
-        found = unready(round_of([report("b", NOW, rows), one]))
+        found = unready(round_of([report("b", NOW, rows), item]))
         assert found is not None
         assert (found.reason, found.participant) == (reason, "a")
     assert unready(round_of([ready])) is None

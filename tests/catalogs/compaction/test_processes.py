@@ -20,7 +20,7 @@ def acting() -> Processes:
 
 @pytest.mark.parametrize("first", Process)
 def test_the_processes_end_apart(first: Process) -> None:
-    second = next(one for one in Process if one is not first)
+    second = next(item for item in Process if item is not first)
     round = acting()
     assert all(round.runs(process) for process in Process)
     half = round.ended(first)

@@ -41,7 +41,7 @@ def told() -> tuple[Story, Catalog, Catalog, Catalog]:
     story.run(table("T", "V"))
     story.run(AddColumns("PUBLIC", "T", (column("W"),)))
     c1, c2, c3 = (story.run(AddColumns("PUBLIC", "T", (column(name),))) for name in ("X", "Y", "Z"))
-    assert [one.version for one in (c1, c2, c3)] == [4, 5, 6]
+    assert [item.version for item in (c1, c2, c3)] == [4, 5, 6]
     return story, c1, c2, c3
 
 
@@ -77,7 +77,7 @@ def test_partitions_tables_and_participants_beyond_what_is_needed_are_ignored() 
     story, c1, c2, c3 = told()
     held = partitions(story.latest, NOW)
     id = held[0].table_id
-    extra = [PartitionReport(id, one, Role.REPLICA, NOW) for one in range(26, 36)]
+    extra = [PartitionReport(id, item, Role.REPLICA, NOW) for item in range(26, 36)]
     unknown = [PartitionReport(id + 10_000_000, 0, Role.REPLICA, NOW)]
     reports = [
         report("node1", c3.activation_time, held),
@@ -96,7 +96,7 @@ def test_one_participant_at_the_minimum_keeps_everything(name: str) -> None:
     wanted = dict.fromkeys(NAMES, c3.activation_time) | {name: MINIMUM}
     found = stopped(decided(story, wanted), Reason.LOW_WATERMARK)
     assert found.participant == name
-    reports = [report(one, time, partitions(story.latest, NOW)) for one, time in wanted.items()]
+    reports = [report(item, time, partitions(story.latest, NOW)) for item, time in wanted.items()]
     assert isinstance(propagating(round_of(reports)), Propagate)
 
 
@@ -168,7 +168,7 @@ def test_a_missing_partition_keeps_the_history_until_it_is_back(missing: int) ->
     found = stopped(run([(id, missing)]), Reason.MISSING_PARTITION)
     assert (found.participant, found.subject) == ("node2", f"table {id} partition {missing}")
     assert f"partition {missing} of table {id} (T) in zone {story.zone().id} (Default)" in found.message
-    stopped(run([(id, one) for one in range(25)]), Reason.MISSING_PARTITION)
+    stopped(run([(id, item) for item in range(25)]), Reason.MISSING_PARTITION)
     assert cut_to(run([])) == c1.version - 1
 
 

@@ -74,6 +74,6 @@ def test_versions_come_from_the_log_and_go_on_from_a_snapshot() -> None:
         LogEvent(VersionedUpdate(3, 5, ()), snapshot.activation_time + 1, 3),
     ]
     history = history_of(updates)
-    assert [one.version for one in history] == [2, 3]
+    assert [item.version for item in history] == [2, 3]
     assert history.earliest.schema("A") is not None
     assert history_of(updates[:1]).earliest.version == EMPTY.version + 1

@@ -56,7 +56,9 @@ def test_members_restart_in_an_orderly_way(three: Members, store_of_three: EtcdS
     writers = tuple(Writer(store_of_three.open(), mark) for mark in (1, 2))
     claimer, claimed = store_of_three.open(), list[int]()
     watches = [
-        watched(store_of_three.open(member.endpoint, *(one.endpoint for one in three.members if one is not member)))[0]
+        watched(store_of_three.open(member.endpoint, *(item.endpoint for item in three.members if item is not member)))[
+            0
+        ]
         for member in three.members
     ]
     with writing(*writers):
@@ -76,7 +78,7 @@ def test_the_leader_freezes(three: Members, store_of_three: EtcdStore) -> None:
     """Its connections stay open, and nothing comes over them: a watch there is moved to another member."""
     writers = (Writer(store_of_three.open(), 1),)
     leader = three.leader()
-    others = [one.endpoint for one in three.members if one is not leader]
+    others = [member.endpoint for member in three.members if member is not leader]
     collector, _ = watched(store_of_three.open(leader.endpoint, *others))
     with writing(*writers):
         more(writers, 10)
@@ -95,7 +97,7 @@ def test_a_client_is_cut_off_from_one_member(three: Members, store_of_three: Etc
     """A partition between the client and the member it uses."""
     first, *others = three.members
     with TcpProxy((first.endpoint.host, first.client_port)) as proxy:
-        reached = (Endpoint(False, "127.0.0.1", proxy.port), *(one.endpoint for one in others))
+        reached = (Endpoint(False, "127.0.0.1", proxy.port), *(other.endpoint for other in others))
         writers = (Writer(store_of_three.open(*reached), 1),)
         collector, _ = watched(store_of_three.open(*reached))
         with writing(*writers):
@@ -149,7 +151,7 @@ def test_etcd_restarts(tmp_path: Path, etcd_program: Path) -> None:
 def await_followed(collector: Collector, version: int) -> None:
     """Until whoever applies what the watch delivered is at this version."""
     until(
-        lambda: bool(collector.errors) or followed([one.event for one in collector.events]) == version,
+        lambda: bool(collector.errors) or followed([event.event for event in collector.events]) == version,
         f"version {version} to be followed",
     )
     assert not collector.errors
@@ -170,7 +172,7 @@ def test_history_is_compacted_and_cut_under_a_watch_that_is_interrupted(member: 
                 etcd_store.forget_history()
             if step % 3 == 0:
                 await_followed(collector, 20 * step)
-        snapshots = [one.event.version for one in collector.events if isinstance(one.event, Snapshot)]
+        snapshots = [event.event.version for event in collector.events if isinstance(event.event, Snapshot)]
         assert snapshots == sorted(set(snapshots))
         assert snapshots[-1] == 233
         assert len(collector.events) < 240 + 12, "nothing was cut, so this showed nothing"

@@ -36,7 +36,7 @@ def test_an_append_is_written_once(etcd_store: EtcdStore, losses: tuple[Loss, ..
     log, client = lossy(etcd_store, *losses)
     assert log.append(update(1), at(1))
     assert client.lost == sum(loss in {ANSWER, REQUEST} for loss in losses)
-    assert [one.event for one in log.recover().events] == [update(1)]
+    assert [event.event for event in log.recover().events] == [update(1)]
     assert log.append(update(2), at(2))
 
 
@@ -46,7 +46,7 @@ def test_a_lost_race_is_a_lost_race(etcd_store: EtcdStore, loss: Loss) -> None:
     fill(etcd_store.open(), 1)
     log, _ = lossy(etcd_store, loss)
     assert not log.append(update(1, 99), at(1))
-    assert [one.event for one in log.recover().events] == [update(1)]
+    assert [event.event for event in log.recover().events] == [update(1)]
 
 
 @pytest.mark.parametrize("loss", [ANSWER, REQUEST])
@@ -99,7 +99,7 @@ def test_a_snapshot_is_saved_once(etcd_store: EtcdStore, losses: tuple[Loss, ...
     fill(etcd_store.open(), 4)
     log, _ = lossy(etcd_store, *losses)
     assert log.save_snapshot(snapshot(3), 5) is SnapshotOutcome.SAVED
-    assert [one.event for one in log.recover().events] == [snapshot(3), update(4)]
+    assert [event.event for event in log.recover().events] == [snapshot(3), update(4)]
     assert log.save_snapshot(snapshot(3), 5) is SnapshotOutcome.NOT_NEWER
 
 
@@ -181,7 +181,7 @@ def test_whatever_is_lost_outcomes_are_true(etcd_store: EtcdStore, plan: list[Lo
         expected = [
             update(version, written[version - 1]) for version in range(earliest + (earliest > 1), len(written) + 1)
         ]
-        assert [one.event for one in found.events] == ([snapshot(earliest)] if earliest > 1 else []) + expected
+        assert [event.event for event in found.events] == ([snapshot(earliest)] if earliest > 1 else []) + expected
 
 
 class Silent(GatewayClient):

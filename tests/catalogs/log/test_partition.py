@@ -34,14 +34,14 @@ def store(partition: Partition) -> Iterator[EtcdStore]:
 
 def sides(partition: Partition, store: EtcdStore, alone: Member) -> tuple[EtcdUpdateLog, EtcdUpdateLog]:
     """A log that reaches the one member only, and one that reaches the other two."""
-    others = [one.endpoint for one in partition.members.members if one is not alone]
+    others = [member.endpoint for member in partition.members.members if member is not alone]
     return store.open(alone.endpoint, call_seconds=1.0), store.open(*others, call_seconds=5.0)
 
 
 @pytest.mark.parametrize("leads", [True, False], ids=["the leader is cut off", "a follower is cut off"])
 def test_both_sides_of_a_partition_write_and_watch(partition: Partition, store: EtcdStore, leads: bool) -> None:
     leader = partition.members.leader()
-    alone = leader if leads else next(one for one in partition.members.members if one is not leader)
+    alone = leader if leads else next(member for member in partition.members.members if member is not leader)
     minority, majority = sides(partition, store, alone)
     writers = Writer(minority, 1), Writer(majority, 2)
     behind, _ = watched(sides(partition, store, alone)[0])
@@ -87,6 +87,6 @@ def appended(log: EtcdUpdateLog) -> bool:
 
 def recovered(log: EtcdUpdateLog) -> list[Event]:
     try:
-        return [one.event for one in log.recover().events]
+        return [event.event for event in log.recover().events]
     except CatalogLogUnavailableError:
         return []

@@ -120,7 +120,7 @@ def append(log: UpdateLog, delay: int, timestamp: int = 1 << 30) -> bool:
 
 def cut(log: UpdateLog, version: int, token: int = 0) -> str:
     """Save the snapshot of a version with the time that the log has for it."""
-    kept = {one.event.version: one for one in log.recover().events}
+    kept = {event.event.version: event for event in log.recover().events}
     one = kept.get(version)
     active = 1 if one is None else one.activation_time
     try:
@@ -149,5 +149,5 @@ def test_memory_and_etcd_agree(etcd_store: EtcdStore, steps: list[tuple[str, int
         for what, first, second in steps:
             outcomes = [calls[what](log, first, second) for log in logs]
             assert outcomes[0] == outcomes[1], what
-        memory, etcd = ([(one.event, one.timestamp) for one in log.recover().events] for log in logs)
+        memory, etcd = ([(event.event, event.timestamp) for event in log.recover().events] for log in logs)
         assert memory == etcd

@@ -62,7 +62,7 @@ def test_many_pages(etcd_store: EtcdStore) -> None:
     fill(log, 700)
     found = log.recover()
     assert versions(found) == list(range(1, 701))
-    assert [one.timestamp for one in found.events] == [at(version) for version in range(1, 701)]
+    assert [event.timestamp for event in found.events] == [at(version) for version in range(1, 701)]
 
 
 class _Compacting(GatewayClient):

@@ -70,7 +70,7 @@ def test_a_restore_that_loses_versions_is_noticed(backup: tuple[Members, EtcdSto
     fresh, _ = watched(store.open())
     with writing(again):
         more((again,), 5)
-    assert followed([one.event for one in store.open().recover().events]) == found.version + len(again.won)
+    assert followed([event.event for event in store.open().recover().events]) == found.version + len(again.won)
     assert store.settle(fresh, 5)[0] == str(found.version + 1)
 
 
@@ -94,12 +94,12 @@ def test_a_restore_under_writers_and_a_watch(backup: tuple[Members, EtcdStore, P
         with writing(late):
             more((late,), 10)
     found = store.open().recover()
-    kept = {one.event.version: one.event for one in found.events}
+    kept = {event.event.version: event.event for event in found.events}
     assert versions(found) == list(range(1, found.version + 1))
     assert {version: kept[version] for version in late.won} == {version: update(version, 3) for version in late.won}
     until(lambda: bool(fresh.events) and fresh.events[-1].event.version == found.version, "all events")
     first = fresh.events[0].event.version
-    assert [one.event for one in fresh.events] == [kept[version] for version in range(first, found.version + 1)]
+    assert [event.event for event in fresh.events] == [kept[version] for version in range(first, found.version + 1)]
 
 
 def test_a_restore_that_others_wrote_over_is_noticed(backup: tuple[Members, EtcdStore, Path]) -> None:

@@ -58,8 +58,8 @@ def test_updates_are_replayed(store: Store) -> None:
     """Replay of updates 1, 2."""
     fill(store.open(), 2)
     found = store.open().recover()
-    assert [one.event for one in found.events] == [update(1), update(2)]
-    assert [one.timestamp for one in found.events] == [at(1), at(2)]
+    assert [event.event for event in found.events] == [update(1), update(2)]
+    assert [event.timestamp for event in found.events] == [at(1), at(2)]
     assert found.version == 2
     assert found.events[-1].revision <= found.revision
 
@@ -70,7 +70,7 @@ def test_a_snapshot_is_replayed_in_the_place_of_its_updates(store: Store) -> Non
     fill(log, 3)
     assert log.save_snapshot(snapshot(2), 0) is SAVED
     found = store.open().recover()
-    assert [one.event for one in found.events] == [snapshot(2), update(3)]
+    assert [event.event for event in found.events] == [snapshot(2), update(3)]
     assert found.events[0].timestamp == snapshot(2).activation_time
     assert found.version == 3
 
@@ -81,7 +81,7 @@ def test_a_later_snapshot_replaces_an_earlier_one(store: Store) -> None:
     fill(log, 5)
     assert log.save_snapshot(snapshot(2), 0) is SAVED
     assert log.save_snapshot(snapshot(4), 0) is SAVED
-    assert [one.event for one in store.open().recover().events] == [snapshot(4), update(5)]
+    assert [event.event for event in store.open().recover().events] == [snapshot(4), update(5)]
 
 
 @pytest.mark.parametrize("start", [1, 2, 4, 8])
@@ -196,7 +196,7 @@ def test_every_version_is_active_later_than_the_one_before(store: Store) -> None
     for version, (timestamp, delay) in enumerate(stamps, 1):
         assert store.open().append(VersionedUpdate(version, delay, ()), timestamp)
     found = log.recover().events
-    active = [later(one.timestamp, stamps[number][1]) for number, one in enumerate(found)]
+    active = [later(item.timestamp, stamps[number][1]) for number, item in enumerate(found)]
     assert active == sorted(set(active))
     assert active[0] == hybrid(9_050)
     assert active[1] == active[0] + 1
@@ -209,7 +209,7 @@ def test_times_survive_a_restart(store: Store) -> None:
     tomorrow = hybrid(86_400_000)
     log = store.open()
     assert log.append(update(4), tomorrow)
-    assert [one.timestamp for one in store.open().recover().events] == [at(1), at(2), at(3), tomorrow]
+    assert [event.timestamp for event in store.open().recover().events] == [at(1), at(2), at(3), tomorrow]
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -235,7 +235,7 @@ def test_a_snapshot_of_the_last_version(store: Store) -> None:
     fill(log, 4)
     assert log.save_snapshot(snapshot(4), 0) is SAVED
     found = log.recover()
-    assert [one.event for one in found.events] == [snapshot(4)]
+    assert [event.event for event in found.events] == [snapshot(4)]
     assert log.append(update(5), at(5))
     assert versions(log.recover()) == [4, 5]
 
@@ -338,9 +338,9 @@ def test_a_watch_delivers_what_is_written_after_its_revision(store: Store) -> No
     other.save_snapshot(snapshot(3), 0)
     fill(other, 5, first=5)
     assert store.settle(collector, 4) == ["3", "4", "s3", "5"]
-    revisions = [one.revision for one in collector.events]
+    revisions = [event.revision for event in collector.events]
     assert revisions == sorted(set(revisions))
-    assert [one.timestamp for one in collector.events] == [at(3), at(4), snapshot(3).activation_time, at(5)]
+    assert [event.timestamp for event in collector.events] == [at(3), at(4), snapshot(3).activation_time, at(5)]
 
 
 def test_a_watch_goes_on_where_a_recovery_ended(store: Store) -> None:
@@ -365,7 +365,7 @@ def test_several_watches_each_get_everything(store: Store) -> None:
     log = store.open()
     found = [watched(log)[0] for _ in range(3)]
     fill(store.open(), 4)
-    assert [store.settle(one, 4) for one in found] == [["1", "2", "3", "4"]] * 3
+    assert [store.settle(item, 4) for item in found] == [["1", "2", "3", "4"]] * 3
 
 
 def test_a_closed_watch_delivers_nothing(store: Store) -> None:
@@ -421,7 +421,7 @@ def test_a_watch_survives_a_compaction_of_history(store: Store) -> None:
     assert store.settle(collector, 3) == ["3", "4", "5"]
     fill(log, 6, first=6)
     assert store.settle(collector, 4) == ["3", "4", "5", "6"]
-    assert [one.revision for one in collector.events] == sorted(one.revision for one in collector.events)
+    assert [event.revision for event in collector.events] == sorted(event.revision for event in collector.events)
 
 
 def test_a_snapshot_arrives_in_the_place_of_what_it_cut(store: Store) -> None:

@@ -54,7 +54,7 @@ def test_threads_never_get_the_same() -> None:
     clock = HybridClock(lambda: 1000)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: [clock.now() for _ in range(500)], range(8)))
-    assert len({one for each in found for one in each}) == 4000
+    assert len({item for each in found for item in each}) == 4000
     assert all(each == sorted(each) for each in found)
 
 

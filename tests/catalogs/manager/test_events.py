@@ -91,7 +91,7 @@ def test_events_carry_descriptors_and_ids() -> None:
     )
     added, altered, dropped, properties, renamed, zone = heard
     assert isinstance(added, ColumnsAdded)
-    assert [one.name for one in added.columns] == ["B"]
+    assert [item.name for item in added.columns] == ["B"]
     assert isinstance(altered, ColumnAltered)
     assert altered.column.type is ColumnType.INT64
     assert isinstance(dropped, ColumnsDropped)
@@ -283,7 +283,7 @@ def test_a_timestamp_too_early_is_moved_by_the_log() -> None:
     behind.time.advance(200_000)
     result = done.result(0)
     assert result is not None
-    times = [one.activation_time for one in behind.manager.history]
+    times = [item.activation_time for item in behind.manager.history]
     assert times == sorted(set(times))
     assert result.time == times[-1]
 

@@ -146,7 +146,7 @@ def test_the_next_begins_when_the_one_before_was_read() -> None:
     assert log.calls.count("append") == appends + 2
     log.pump()
     one.time.advance(10_000)
-    assert [done.version for one in (first, second) if (done := one.result(0))] == [2, 3]
+    assert [done.version for item in (first, second) if (done := item.result(0))] == [2, 3]
 
 
 class BrokenLog(ListLog):

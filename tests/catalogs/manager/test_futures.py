@@ -17,7 +17,7 @@ def test_results_and_errors_go_on() -> None:
     def fails(_: int) -> Future[int]:
         raise KeyError("step")
 
-    assert futures.then(futures.done(1), lambda one: futures.done(one + 1)).result(0) == 2
+    assert futures.then(futures.done(1), lambda item: futures.done(item + 1)).result(0) == 2
     assert isinstance(futures.then(futures.done(1), fails).exception(0), KeyError)
     error = ValueError("first")
     assert futures.then(futures.failed(error), fails).exception(0) is error

@@ -26,7 +26,7 @@ def grown(*times: int) -> CatalogHistory:
 
 
 def numbers(history: CatalogHistory) -> list[int]:
-    return [one.version for one in history]
+    return [item.version for item in history]
 
 
 @pytest.mark.parametrize(("at", "found"), [(0, None), (1, 1), (2, 1), (3, 3), (4, 3)])

@@ -113,8 +113,8 @@ def test_processes_agree_whatever_happens(taken: list[tuple[str, int, int]]) -> 
     # Each round lets one command of each process come to its version.
     for _ in range(len(taken) + 5):
         world.log.pump()
-        for one in world.stages:
-            world.check(one)
+        for item in world.stages:
+            world.check(item)
         world.time.advance(2000)
     for answer in world.answers:
         assert answer.done()
@@ -127,6 +127,6 @@ def test_processes_agree_whatever_happens(taken: list[tuple[str, int, int]]) -> 
             or isinstance(error, CatalogValidationError | CatalogNotFoundError)
         )
     world.start()
-    first, *others = (list(one.manager.history) for one in world.stages)
+    first, *others = (list(item.manager.history) for item in world.stages)
     # A process keeps versions that a cut removed while it was away from the log only until it hears of the cut.
     assert all(other == first for other in others)

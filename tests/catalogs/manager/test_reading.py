@@ -65,11 +65,11 @@ def test_two_processes_that_start_at_once_write_version_1_once() -> None:
     assert log.calls.count("append") == 2
     assert not first.manager.initialization.done()
     log.pump()
-    for one in (first, second):
-        assert not one.manager.initialization.done()
-        one.time.advance(501)
-        assert one.manager.initialization.result(0) is None
-        assert one.manager.latest.version == 1
+    for item in (first, second):
+        assert not item.manager.initialization.done()
+        item.time.advance(501)
+        assert item.manager.initialization.result(0) is None
+        assert item.manager.latest.version == 1
 
 
 def test_a_call_before_version_1_is_read_waits_for_it() -> None:

@@ -57,13 +57,13 @@ class SharedLog(ListLog):
 def managers(count: int) -> Iterator[list[CatalogManager]]:
     log = SharedLog()
     made = [CatalogManager(log, settings=QUICK) for _ in range(count)]
-    for one in made:
-        one.start()
-    for one in made:
-        one.initialization.result(LONG)
+    for item in made:
+        item.start()
+    for item in made:
+        item.initialization.result(LONG)
     yield made
-    for one in made:
-        one.close()
+    for item in made:
+        item.close()
     log.end()
 
 
@@ -87,8 +87,8 @@ def test_processes_that_write_at_once_agree() -> None:
         errors = [error for answer in answers if (error := answer.exception(0)) is not None]
         assert {type(error) for error in errors} <= {CatalogConflictError}
         done = [answer.result(0) for answer in answers if answer.exception(0) is None]
-        assert sorted(one.version for one in done) == list(range(2, 2 + len(done)))
-        last = max(one.version for one in done)
+        assert sorted(item.version for item in done) == list(range(2, 2 + len(done)))
+        last = max(item.version for item in done)
         for manager in all_managers:
             manager.ready(last).result(LONG)
         first, *others = (list(manager.history) for manager in all_managers)
@@ -116,7 +116,7 @@ def test_readers_and_a_listener_while_history_is_cut() -> None:
         after = writer.execute(table("AFTER")).result(LONG)
         assert after is not None
         other.wait_complete(after.time).result(LONG)
-        assert [one.version for one in other.history] == [9, 10, 11, 12]
+        assert [item.version for item in other.history] == [9, 10, 11, 12]
         assert other.active_version(after.time) == 12
 
 

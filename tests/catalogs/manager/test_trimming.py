@@ -131,8 +131,8 @@ def test_a_trimmed_snapshot_is_a_value_and_smaller() -> None:
     small = trimmed(whole)
     assert decode(encode(small), "snapshot") == small
     assert len(encode(small)) * 20 < len(encode(whole))
-    contents = [one for one in small.schemas if one.schema.name == "PUBLIC"]
-    assert [(one.base, len(one.versions)) for one in contents[0].tables] == [(41, 1)]
+    contents = [schema for schema in small.schemas if schema.schema.name == "PUBLIC"]
+    assert [(item.base, len(item.versions)) for item in contents[0].tables] == [(41, 1)]
 
 
 @given(st.dictionaries(st.integers(0, 500), st.integers(), max_size=300), st.data())

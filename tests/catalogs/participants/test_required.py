@@ -49,8 +49,8 @@ def test_the_smallest_counts_and_is_named(watermark: int, partitions: Any, rebal
     st.lists(st.integers(1, 20), max_size=3),
 )
 def test_nothing_is_needed_from_before_the_minimum(watermark: int, published: list[int], moving: list[int]) -> None:
-    partitions = [PartitionReport(1, number, Role.REPLICA, one) for number, one in enumerate(published)]
-    found = required(watermark, partitions, [Rebalance(number, one, one) for number, one in enumerate(moving)])
+    partitions = [PartitionReport(1, number, Role.REPLICA, item) for number, item in enumerate(published)]
+    found = required(watermark, partitions, [Rebalance(number, item, item) for number, item in enumerate(moving)])
     every = [watermark, *published, *moving]
     assert found.minimum == max(MINIMUM, min(every) if all(every) else MINIMUM)
     assert (found.cause is Cause.NOT_READY) == (UNDEFINED in every)
@@ -86,5 +86,5 @@ def test_an_honest_report_contradicts_nothing() -> None:
 )
 def test_a_contradiction_is_named_by_its_rule(changes: dict[str, Any], rule: ReportRule, what: str) -> None:
     found = list(contradictions(report(**changes)))
-    assert rule in {one.rule for one in found}
-    assert any(what in one.what for one in found), found
+    assert rule in {item.rule for item in found}
+    assert any(what in item.what for item in found), found

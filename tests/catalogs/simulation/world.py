@@ -159,15 +159,17 @@ class World:
     def change(self) -> None:
         """One change of the catalog, of any sort."""
         latest, self.made = self.truth[-1], self.made + 1
-        names = sorted(one.name for one in latest.tables.values())
-        building = [one for one in latest.indexes.values() if one.status is not IndexStatus.AVAILABLE]
+        names = sorted(item.name for item in latest.tables.values())
+        building = [index for index in latest.indexes.values() if index.status is not IndexStatus.AVAILABLE]
         draw = self.dice.random()
         if building and self.dice.random() < 0.5:
             self._go_on_building(building[0].id, building[0].status)
         elif draw < 0.05 or not names:
             self.ddl(table(f"T{self.made}", "V", zone="Z"))
         elif draw < 0.1 and len(names) > 1:
-            self.ddl(DropTable("PUBLIC", self.dice.choice([one for one in names if not self._indexed(one)] or names)))
+            self.ddl(
+                DropTable("PUBLIC", self.dice.choice([name for name in names if not self._indexed(name)] or names))
+            )
         elif draw < 0.25 and not building:
             name = self.dice.choice(names)
             self.ddl(CreateIndex("PUBLIC", f"I{self.made}", name, ("V",)))
@@ -179,7 +181,7 @@ class World:
 
     def _indexed(self, name: str) -> bool:
         latest = self.truth[-1]
-        return any(latest.tables[latest.indexes[one].table_id].name == name for one in self.registered)
+        return any(latest.tables[latest.indexes[item].table_id].name == name for item in self.registered)
 
     def _go_on_building(self, index: int, status: IndexStatus) -> None:
         builder = self.users[index % len(self.users)]
@@ -205,9 +207,9 @@ class World:
             keys = sorted(user.partitions)
             if keys:
                 key = self.dice.choice(keys)
-                for one in self.users:
-                    if key in one.partitions:
-                        one.partitions[key].entries.append(version)
+                for item in self.users:
+                    if key in item.partitions:
+                        item.partitions[key].entries.append(version)
             user.finish(begun)
         elif len(user.transactions) < 4:
             user.begin()
@@ -311,7 +313,7 @@ class World:
         """Nothing happens any more, and what has begun ends."""
         self.peace, self.network.loss = True, 0.0
         latest = self.truth[-1]
-        for index in sorted(latest.indexes.values(), key=lambda one: one.id):
+        for index in sorted(latest.indexes.values(), key=lambda index: index.id):
             while (status := self.truth[-1].indexes[index.id].status) is not IndexStatus.AVAILABLE:
                 self.schedule.run(self.schedule.now + 2 * DELAY, self.check)
                 self._go_on_building(index.id, status)

@@ -100,7 +100,7 @@ def test_one_bad_block_is_named_and_the_others_are_merged(blocks: BlockCommands,
     assert result.exit_code == 1, result.output
     assert path in result.stderr or bad in result.stderr
     data: dict[str, Any] = json.loads(result.stdout)
-    assert [one["source"] for one in data["quarantined"]] == [bad]
+    assert [each["source"] for each in data["quarantined"]] == [bad]
     assert [item["block"] for item in blocks.data("quarantine", "list")["items"]] == [bad]
     live = blocks.data("list")["items"]
     assert sorted((item["level"], item["rows"]) for item in live) == [(0, 50), (1, 150)]
@@ -213,7 +213,7 @@ def test_times_of_several_writers_become_one_block_wherever_a_unit_holds_them(
         add_times(blocks, number, unit, moments)
     kinds = "timestamp[ns] (INT96, some finer than microseconds) | timestamp[us] (INT96 beyond the years 1677 to 2262)"
     said = f"2 schemas of `acme` cannot be merged: column until {kinds}"
-    assert [one["message"] for one in blocks.data("plan", "--all")["conflicts"]] == [said]
+    assert [each["message"] for each in blocks.data("plan", "--all")["conflicts"]] == [said]
     rows, before = live_rows(blocks, tmp_path / "2"), content(blocks)
     assert blocks.data("compact", "--all", "--levels", "9:1h,9:1h")["succeeded"]
     assert sorted(item["rows"] for item in blocks.data("list")["items"]) == [4, 12]

@@ -16,9 +16,12 @@ def test_debt_is_told_by_level_and_tenant(blocks: BlockCommands) -> None:
     assert blocks.run("debt", "--tenant", "nobody").stdout == "nothing waits\n"
     blocks.add(4, tenant="other")
     found = blocks.data("debt")
-    assert [(one["level"], one["tenant"], one["blocks"]) for one in found["items"]] == [(0, "acme", 3), (0, "other", 1)]
+    assert [(item["level"], item["tenant"], item["blocks"]) for item in found["items"]] == [
+        (0, "acme", 3),
+        (0, "other", 1),
+    ]
     assert found["blocks"] == 4
-    assert found["bytes"] == sum(one["bytes"] for one in blocks.data("list")["items"])
+    assert found["bytes"] == sum(item["bytes"] for item in blocks.data("list")["items"])
     assert blocks.data("debt", "--tenant", "other")["blocks"] == 1
     assert "4 blocks with" in blocks.run("debt").stdout
 

@@ -30,9 +30,10 @@ def test_registration_says_which_order_it_found_and_why(blocks: BlockCommands) -
     blocks.objects.put("wrong.parquet", parquet(shuffled(100), **by_service))
     register = ("register", "--tenant", "acme", "--assign-ids")
     found = {
-        one["path"]: one for one in blocks.data(*register, "declared.parquet", "found.parquet", "none.parquet")["items"]
+        item["path"]: item
+        for item in blocks.data(*register, "declared.parquet", "found.parquet", "none.parquet")["items"]
     }
-    assert {path: (one["sortKey"], one["order"]) for path, one in found.items()} == {
+    assert {path: (item["sortKey"], item["order"]) for path, item in found.items()} == {
         "declared.parquet": (["service", "time"], "service, time (declared)"),
         "found.parquet": (["time"], "time (found)"),
         "none.parquet": ([], "none (a merge sorts it, by time, the default)"),

@@ -139,7 +139,7 @@ def test_a_policy_brings_its_secrets(blocks: BlockCommands, tmp_path: Path) -> N
         file = written(tmp_path / "policy.yaml", policy(url), secret(blocks.connection.index_url, encoded=encoded))
         result = run("list", "-f", file)
         assert result.exit_code == 0, result.output
-        assert all(one in result.stdout for one in ids)
+        assert all(item in result.stdout for item in ids)
     mounted = tmp_path / "secrets" / "index"
     mounted.mkdir(parents=True)
     (mounted / "url").write_text(blocks.connection.index_url + "\n")

@@ -38,9 +38,9 @@ def test_everything_that_waits_is_planned_when_asked(blocks: BlockCommands) -> N
     (job,) = blocks.data("plan", "--all")["jobs"]
     assert job["sources"] == ids
     pairs = blocks.data("plan", "--levels", "2:1h,2:1h")["jobs"]
-    assert [one["sources"] for one in pairs] == [ids[:2]]
+    assert [pair["sources"] for pair in pairs] == [ids[:2]]
     windows = blocks.data("plan", "--all", "--span", "1ms")["jobs"]
-    assert [one["sources"] for one in windows] == [ids]
+    assert [window["sources"] for window in windows] == [ids]
 
 
 def test_a_single_block_is_left_alone_with_the_reason(blocks: BlockCommands) -> None:
@@ -55,7 +55,7 @@ def test_a_policy_says_how(blocks: BlockCommands, tmp_path: Path) -> None:
     levels = [{"maxBlocks": 3, "maxAge": "1h"}]
     file = policy_file(tmp_path / "policy.yaml", blocks, levels=levels)
     result = blocks.data("plan", "-f", file)
-    assert [one["sources"] for one in result["jobs"]] == [ids]
+    assert [item["sources"] for item in result["jobs"]] == [ids]
     assert blocks.run("plan", "-f", file, "--levels", "2:1h").exit_code == 2
     assert "leave out --levels" in blocks.run("plan", "-f", file, "--levels", "2:1h").stderr
 
@@ -95,7 +95,7 @@ def test_a_plan_says_when_blocks_are_due_and_how_many_are_missing(blocks: BlockC
     planned, waiting = blocks.data("plan", "--levels", "20:10m"), blocks.data("list")["items"]
     (row,) = planned["leftOut"]
     assert (row["reason"], row["count"], row["missing"]) == ("WaitingForMore", 7, 15)
-    assert row["bytes"] == sum(one["bytes"] for one in waiting) - planned["debt"]["bytes"]
+    assert row["bytes"] == sum(item["bytes"] for item in waiting) - planned["debt"]["bytes"]
     with blocks.opened() as store:
         first = min(entry.at for entry in store.queue().entries)
     assert row["due"] == time_text(first + 600 * SECOND)
@@ -140,8 +140,8 @@ def test_what_schemas_keep_apart_is_said_once_everywhere(blocks: BlockCommands, 
     said = f"3 schemas of `acme` cannot be merged: column time {kinds}"
     planned = blocks.data("plan", "--all")
     assert [len(job["sources"]) for job in planned["jobs"]] == [6, 6, 6]
-    assert [one["message"] for one in planned["conflicts"]] == [said]
-    assert [one["message"] for one in blocks.data("debt")["schemaConflicts"]] == [said]
+    assert [item["message"] for item in planned["conflicts"]] == [said]
+    assert [item["message"] for item in blocks.data("debt")["schemaConflicts"]] == [said]
     assert blocks.data("debt", "--tenant", "other")["schemaConflicts"] == []
     for command in (["plan", "--all"], ["debt"]):
         assert blocks.run(*command).stdout.count(said) == 1

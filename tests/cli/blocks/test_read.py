@@ -20,13 +20,13 @@ from support.stores.blocks import parquet, rows
 def test_registered_blocks_are_listed_in_every_format(blocks: BlockCommands) -> None:
     ids = blocks.add(1, 2, 3)
     listed = blocks.data("list")
-    assert [one["id"] for one in listed["items"]] == ids
-    assert [one["rows"] for one in listed["items"]] == [50, 50, 50]
+    assert [item["id"] for item in listed["items"]] == ids
+    assert [item["rows"] for item in listed["items"]] == [50, 50, 50]
     assert yaml.safe_load(blocks.run("list", "-o", "yaml").stdout) == listed
     lines = blocks.run("list", "-o", "jsonl").stdout.splitlines()
     assert [json.loads(line) for line in lines] == listed["items"]
     table = blocks.run("list").stdout
-    assert all(one in table for one in ids)
+    assert all(item in table for item in ids)
     assert table.splitlines()[-1].startswith("3 blocks, 150 rows")
     assert "acme/0/" in blocks.run("list", "-o", "wide").stdout
     assert blocks.run("list", "--tenant", "nobody").stdout == "0 blocks, 0 rows, 0\n"
@@ -36,7 +36,7 @@ def test_repeating_a_registration_changes_nothing(blocks: BlockCommands) -> None
     path = blocks.write(1)
     first = blocks.data("register", path, "--tenant", "acme")
     again = blocks.data("register", path, "--tenant", "acme")
-    assert [one["outcome"] for one in first["items"] + again["items"]] == ["registered", "known before"]
+    assert [item["outcome"] for item in first["items"] + again["items"]] == ["registered", "known before"]
     assert len(blocks.data("list")["items"]) == 1
     assert "0 blocks registered, 1 known before" in blocks.run("register", path, "--tenant", "acme").stdout
 
@@ -58,7 +58,7 @@ def test_paths_urls_and_folders_name_the_same_file(blocks: BlockCommands, tmp_pa
     path = blocks.write(1)
     file = Path(blocks.connection.url) / path
     for uri in (path, str(file), file.as_uri(), "acme/", "acme/0/", f"{blocks.connection.url}/"):
-        assert [one["path"] for one in blocks.data("register", uri, "--tenant", "acme")["items"]] == [path]
+        assert [item["path"] for item in blocks.data("register", uri, "--tenant", "acme")["items"]] == [path]
     assert "lies outside of the store" in blocks.fails("register", tmp_path / "other.parquet", "--tenant", "acme")
     assert "lies outside of the store" in blocks.fails("register", "s3://elsewhere/x.parquet", "--tenant", "acme")
     assert "neither empty nor ." in blocks.fails("register", "../x.parquet", "--tenant", "acme")
@@ -74,16 +74,16 @@ def test_a_lake_of_other_writers_is_registered_under_ids_of_its_paths(blocks: Bl
     assert "has no id" in refused
     assert refused.endswith("--assign-ids would give 2 files an id made of the path\n")
     found = blocks.data("register", "lake/", "--tenant", "acme", "--assign-ids")
-    assert [one["path"] for one in found["items"]] == names
-    assert [one["id"] for one in found["items"]] == [assigned_id(blocks.objects.head(name)) for name in names]
+    assert [item["path"] for item in found["items"]] == names
+    assert [item["id"] for item in found["items"]] == [assigned_id(blocks.objects.head(name)) for name in names]
     again = blocks.data("register", "lake/", "--tenant", "acme", "--assign-ids")
-    assert {one["outcome"] for one in again["items"]} == {"known before"}
+    assert {item["outcome"] for item in again["items"]} == {"known before"}
 
 
 def test_a_folder_needs_no_slash_and_one_without_files_is_an_error(blocks: BlockCommands) -> None:
     paths = [blocks.write(1), blocks.write(2)]
     blocks.objects.put("text/notes.txt", b"mine")
-    assert [one["path"] for one in blocks.data("register", "acme", "--tenant", "acme")["items"]] == paths
+    assert [item["path"] for item in blocks.data("register", "acme", "--tenant", "acme")["items"]] == paths
     skipped = "; skipped: 1 file not named *.parquet; name it to take it: text/notes.txt"
     for folder, passed in (("nofolder/", ""), ("text/", skipped)):
         line = blocks.fails("register", folder, paths[0], "--tenant", "acme")
@@ -111,7 +111,7 @@ def test_circles_of_links_are_named_and_passed_over(blocks: BlockCommands) -> No
         file.unlink()
     rebuilt = blocks.run("rebuild-index")
     assert (rebuilt.exit_code, rebuilt.stderr) == (0, named)
-    assert [one["id"] for one in blocks.data("list")["items"]] == [block(1)]
+    assert [item["id"] for item in blocks.data("list")["items"]] == [block(1)]
 
 
 def test_files_that_are_no_blocks_are_all_named_and_nothing_is_registered(blocks: BlockCommands) -> None:

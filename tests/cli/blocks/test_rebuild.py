@@ -45,7 +45,7 @@ def test_what_is_wrong_is_named(blocks: BlockCommands) -> None:
     blocks.objects.put("notes.txt", b"mine")
     _lose(blocks)
     assert path in blocks.fails("rebuild-index")
-    assert [one["id"] for one in blocks.data("list")["items"]] == [block(1)]
+    assert [item["id"] for item in blocks.data("list")["items"]] == [block(1)]
 
 
 def test_a_lake_is_said_to_be_whose_it_is(blocks: BlockCommands) -> None:

@@ -27,7 +27,7 @@ def test_files_of_a_table_are_named_by_folder_and_the_others_registered(blocks: 
     assert "/wh/t/metadata/v2.metadata.json): Iceberg itself compacts it: rewrite_data_files, then" in line
     assert blocks.data("list")["items"] == []
     blocks.fails(*args, "--skip-bad")
-    assert [one["path"] for one in blocks.data("list")["items"]] == ["lake/a.parquet"]
+    assert [item["path"] for item in blocks.data("list")["items"]] == ["lake/a.parquet"]
 
 
 def test_no_store_begins_in_the_folder_of_a_table_and_nothing_is_written_there(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_column_that_only_the_path_holds_is_lost_on_demand_only(blocks: BlockC
     assert line.endswith("or give the column up with --drop-path-column region (over HTTP: dropPathColumns)")
     paths = ["lake/Service=s0/b.parquet", "lake/region=eu/a.parquet"]
     found = blocks.data(*args, "lake/", "--drop-path-column", "region")["items"]
-    assert [one["path"] for one in found] == paths
+    assert [item["path"] for item in found] == paths
     blocks.add(1, tenant="t=1")
     lake = ("rebuild-index", "--lake", "lake=t=1/0")
     for file in Path(blocks.connection.url).glob("_compaction/index.db*"):
@@ -80,7 +80,7 @@ def test_a_file_that_fails_for_no_known_reason_is_named_and_the_others_registere
     monkeypatch.setattr(register_command, "describe_footer", fails)
     line = blocks.fails("register", good, bad, "--tenant", "acme", "--skip-bad")
     assert line.startswith(f"error: {bad}: an unexpected AttributeError at blocks/cli/register.py:")
-    assert [one["path"] for one in blocks.data("list")["items"]] == [good]
+    assert [item["path"] for item in blocks.data("list")["items"]] == [good]
     assert "Traceback" not in blocks.run("register", bad, "--tenant", "acme").output
 
 
@@ -102,7 +102,7 @@ def test_what_a_folder_holds_besides_is_said_and_our_own_outputs_are_no_news(blo
     assert "skipped: 1 file written by compactions of this store: acme/0/" in again.stderr
     assert "note:" not in again.stderr
     named = blocks.data("register", "--tenant", "acme", "--assign-ids", "lake/C.PARQUET", "lake/d")["items"]
-    assert [one["outcome"] for one in named] == ["registered"] * 2
+    assert [item["outcome"] for item in named] == ["registered"] * 2
 
 
 def test_what_compactions_of_another_store_wrote_is_not_passed_over(blocks: BlockCommands, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_what_compactions_of_another_store_wrote_is_not_passed_over(blocks: Bloc
     for number in (1, 2):
         blocks.add(number)
     blocks.run("compact", "--all", "--grace", "0s")
-    (output,) = (one["path"] for one in blocks.data("list")["items"])
+    (output,) = (item["path"] for item in blocks.data("list")["items"])
     copied = in_folder(tmp_path / "copy")
     copied.objects.put(output, blocks.objects.get(output))
     plain = copied.write(3)
@@ -118,10 +118,10 @@ def test_what_compactions_of_another_store_wrote_is_not_passed_over(blocks: Bloc
     line = copied.fails(*args)
     assert line.startswith(f"error: {output}: compaction '")
     assert "compactor blocks rebuild-index" in line
-    assert [one["path"] for one in copied.data("list")["items"]] == [plain]
+    assert [item["path"] for item in copied.data("list")["items"]] == [plain]
     empty = ("--index", f"sqlite:///{tmp_path}/new.db")
     copied.run("rebuild-index", *empty)
-    assert {one["path"] for one in copied.data("list", *empty)["items"]} == {output, plain}
+    assert {item["path"] for item in copied.data("list", *empty)["items"]} == {output, plain}
     again = copied.run(*args, *empty)
     assert (again.exit_code, "skipped: 1 file written by compactions of this store" in again.stderr) == (0, True)
 
@@ -150,16 +150,16 @@ def test_known_files_are_looked_up_and_an_overwritten_one_keeps_no_other_out(
         return plain(objects, path)
 
     monkeypatch.setattr(register_command, "read_footer", counted)
-    assert {one["outcome"] for one in blocks.data(*args)["items"]} == {"known before"}
+    assert {item["outcome"] for item in blocks.data(*args)["items"]} == {"known before"}
     assert read == []
     blocks.objects.put("lake/1.parquet", parquet(rows(9)))
     blocks.objects.put("lake/3.parquet", parquet(rows(5)))
     result = blocks.run(*args, "-o", "json")
     found = json.loads(result.stdout)
-    assert [(one["path"], one["outcome"]) for one in found["items"]] == [
+    assert [(item["path"], item["outcome"]) for item in found["items"]] == [
         ("lake/0.parquet", "known before"), ("lake/2.parquet", "known before"), ("lake/3.parquet", "registered"),
     ]  # fmt: skip
-    assert [one.partition(" was overwritten since block ")[0] for one in found["failures"]] == ["lake/1.parquet: it"]
+    assert [item.partition(" was overwritten since block ")[0] for item in found["failures"]] == ["lake/1.parquet: it"]
     assert (result.exit_code, read) == (1, ["lake/3.parquet"])
     assert blocks.run(*args, "--verify", "--skip-bad").exit_code == 1
     assert sorted(read[1:]) == [f"lake/{number}.parquet" for number in range(4)]

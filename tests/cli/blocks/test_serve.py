@@ -69,7 +69,7 @@ def test_as_a_pod_it_serves_the_store_of_a_policy_and_ends_when_it_is_told_to(
     assert '"principal": "secret:writer"' in said
     assert "Traceback" not in said
     secrets = [SECRET, *connection.options.values()] if connection.options else [SECRET]
-    assert [one for one in secrets if len(one) > 8 and one in said and "http" not in one] == []
+    assert [item for item in secrets if len(item) > 8 and item in said and "http" not in item] == []
 
 
 def test_killed_in_the_middle_nothing_is_half_registered(
@@ -105,7 +105,7 @@ def test_killed_in_the_middle_nothing_is_half_registered(
     assert all(live.isdisjoint(paths) or live.issuperset(paths) for paths in groups)
     with process(secret, tmp_path / "second", **variables(connection, tmp_path)) as (_, endpoint):
         for paths in groups:
-            assert endpoint.register(*({"path": one, "tenant": "acme", "shard": 0} for one in paths)).status == 200
+            assert endpoint.register(*({"path": path, "tenant": "acme", "shard": 0} for path in paths)).status == 200
     assert len(content(block_store)) == 2400
     check(block_store.index)
     assert never not in {block.path for block in block_store.live().blocks}

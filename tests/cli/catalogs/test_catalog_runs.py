@@ -49,8 +49,8 @@ class Desk:
         _, self.versions, _ = shown(capsys, "catalogs", "history", *place)
         _, latest, _ = shown(capsys, "catalogs", "describe", *place)
         (table,) = [table for schema in latest["schemas"] for table in schema["tables"]]
-        for one in self.versions:
-            self.act("add-version", version=one["version"], activation=str(one["activationTime"]))
+        for version in self.versions:
+            self.act("add-version", version=version["version"], activation=str(version["activationTime"]))
         self.act("add-partition", tableId=table["id"], partition=0, role="Primary")
         self.write()
 
@@ -87,7 +87,7 @@ class Desk:
 
     def kept(self) -> list[int]:
         _, rows, _ = shown(self.capsys, "catalogs", "history", *self.place)
-        return [one["version"] for one in rows]
+        return [row["version"] for row in rows]
 
 
 @pytest.fixture
@@ -135,9 +135,9 @@ def test_a_transaction_pins_the_history_and_is_named(desk: Desk) -> None:
     ddl.write_text("\n".join(names))
     assert main(["catalogs", "apply", str(ddl), *place, "--delay", "1", "--max-skew", "0"]) == 0
     rows = shown(desk.capsys, "catalogs", "history", *place)[1]
-    for one in rows:
-        if one["version"] > 6:
-            desk.act("add-version", version=one["version"], activation=str(one["activationTime"]))
+    for row in rows:
+        if row["version"] > 6:
+            desk.act("add-version", version=row["version"], activation=str(row["activationTime"]))
 
     def pinned() -> bool:
         found = desk.run()[1][0]
@@ -184,9 +184,9 @@ def test_a_suspended_catalog_has_no_round(desk: Desk) -> None:
 def test_several_catalogs_have_a_round_each_and_one_can_be_chosen(desk: Desk) -> None:
     desk.write(desk.catalog("again"))
     _, found, _ = desk.run()
-    assert [one["catalog"] for one in found] == ["orders", "again"]
+    assert [item["catalog"] for item in found] == ["orders", "again"]
     _, found, _ = desk.run("--catalog", "again")
-    assert [one["catalog"] for one in found] == ["again"]
+    assert [item["catalog"] for item in found] == ["again"]
     code, _, told = desk.run("--catalog", "lost")
     assert (code, "there are orders, again" in told) == (2, True)
 

@@ -83,28 +83,28 @@ def test_from_ddl_to_versions(capsys: pytest.CaptureFixture[str], tmp_path: Path
     assert table.split()[2:6] == ["PUBLIC", "SALES", "2", "columns,"]
 
     versions = shown(capsys, "history", *empty_place)
-    assert [one["version"] for one in versions] == [1, 2, 3, 4]
-    assert [one["@type"] for one in versions[3]["value"]["entries"]] == ["RENAME_TABLE", "RENAME_INDEX"]
+    assert [version["version"] for version in versions] == [1, 2, 3, 4]
+    assert [version["@type"] for version in versions[3]["value"]["entries"]] == ["RENAME_TABLE", "RENAME_INDEX"]
     assert versions[3]["activationTime"] == latest["time"]
     _, out, _ = run(capsys, "history", *empty_place)
     assert out.splitlines()[4].split()[2:] == ["Update", "RENAME_TABLE,", "RENAME_INDEX"]
 
     changes = shown(capsys, "diff", 2, 4, *empty_place)
-    assert {(one["change"], one["kind"], one["name"]) for one in changes} == {
+    assert {(change["change"], change["kind"], change["name"]) for change in changes} == {
         ("Changed", "Schema", "PUBLIC"),
         ("Created", "Index", "SALES_PK"),
         ("Created", "Index", "BY_NOTE"),
         ("Created", "Table", "SALES"),
     }
     renamed = shown(capsys, "diff", 3, 4, *empty_place)
-    assert [(one["change"], one["kind"], one["name"]) for one in renamed] == [
+    assert [(item["change"], item["kind"], item["name"]) for item in renamed] == [
         ("Changed", "Index", "SALES_PK"),
         ("Changed", "Schema", "PUBLIC"),
         ("Changed", "Table", "SALES"),
     ]
-    assert ["name" in one["fields"] for one in renamed] == [True, False, True]
+    assert ["name" in item["fields"] for item in renamed] == [True, False, True]
     back = shown(capsys, "diff", 4, 2, *empty_place)
-    assert {(one["change"], one["kind"]) for one in back} == {
+    assert {(item["change"], item["kind"]) for item in back} == {
         ("Deleted", "Index"),
         ("Changed", "Schema"),
         ("Deleted", "Table"),

@@ -93,7 +93,7 @@ def test_the_reference_conforms(secret: Path, tmp_path: Path, capsys: pytest.Cap
         assert "30 of 30 rules hold" in lines.err
         assert conformance(one.port, secret, "-o", "json", "--coordinator-token=5", "--max-skew=1h") == 0
         found = json.loads(capsys.readouterr().out)
-        assert {one["result"] for one in found} == {"pass"}
+        assert {item["result"] for item in found} == {"pass"}
 
 
 def test_what_is_broken_is_a_line_with_its_name(secret: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,7 @@ def test_a_version_that_no_process_reads_is_stepped_over(
     assert run(capsys, "repair", "--step-over", 5, "--save", saved, *empty_place)[0] == 0
     assert (saved / "version-5.bin").read_bytes() == value
     versions = json.loads(run(capsys, "history", *empty_place, "-o", "json")[1])
-    assert [one["version"] for one in versions] == [1, 2, 3, 4, 5]
+    assert [version["version"] for version in versions] == [1, 2, 3, 4, 5]
     assert versions[-1]["value"]["entries"] == []
     apply(capsys, tmp_path, empty_place, "- {type: CREATE_SCHEMA, schema: S6}")
     assert "S6" in run(capsys, "describe", *empty_place)[1]

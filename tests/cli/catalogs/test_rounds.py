@@ -46,7 +46,7 @@ def versions(capsys: pytest.CaptureFixture[str], place: list[str]) -> list[tuple
     """(number, activation time) of those that the log keeps."""
     code, found = shown(capsys, "history", *place)
     assert code == 0
-    return [(one["version"], one["activationTime"]) for one in found]
+    return [(item["version"], item["activationTime"]) for item in found]
 
 
 def checkpointed(one: ReferenceParticipant) -> None:

@@ -106,7 +106,7 @@ def test_status_lists_catalogs_beside_policies(catalog: Cluster, editor: User) -
     (wide,) = columns_of(editor.prints("status", "-o", "wide").partition("\n\n")[2])
     assert (wide["PROPAGATION"], wide["BYTES CUT"], wide["PREFIX"]) == ("NotDelivered", "5Ki", "/catalog/")
     data = json.loads(editor.prints("status", "-o", "json"))
-    assert [one["name"] for one in data["items"]] == ["logs"]
+    assert [item["name"] for item in data["items"]] == ["logs"]
     (one,) = data["catalogs"]
     assert (one["behindVersions"], one["pin"]["participant"], one["answered"]) == (5, "orders-1", 1)
     assert datetime.fromisoformat(one["pin"]["requiredAt"]) < datetime.fromisoformat(one["pin"]["since"])

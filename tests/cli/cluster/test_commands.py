@@ -170,7 +170,7 @@ def test_plan_has_a_reason_for_all_that_was_left_out(busy: Cluster, editor: User
     }
     data = json.loads(editor.prints("plan", "logs", "-o", "json"))
     assert (data["hash"], data["plannedJobs"], data["leftOut"][0]["reason"]) == ("4d5e00c0ffee1234", 3, "Cooldown")
-    assert [one["name"] for one in data["jobs"]] == ["logs-1"]
+    assert [item["name"] for item in data["jobs"]] == ["logs-1"]
 
 
 def test_a_plan_without_a_job_says_when_the_next_one_is_due(cluster: Cluster, editor: User) -> None:

@@ -55,7 +55,7 @@ def check(run: Run, directory: Path, *, code: int) -> dict[str, dict[str, Any]]:
     """What `conformance` finds, by rule."""
     result = run("conformance", directory, "-o", "json")
     assert result.exit_code == code, result.output
-    return {one["rule"]: one for one in json.loads(result.stdout)}
+    return {load["rule"]: load for load in json.loads(result.stdout)}
 
 
 def test_a_system_that_the_library_wrote_conforms(run: Run, system: Path) -> None:
@@ -298,15 +298,15 @@ VIOLATIONS: list[tuple[OwnerRule, Callable[[Path], None], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "violate", "result"), VIOLATIONS, ids=lambda one: getattr(one, "__name__", None))
+@pytest.mark.parametrize(("rule", "violate", "result"), VIOLATIONS, ids=lambda item: getattr(item, "__name__", None))
 def test_a_broken_rule_is_named(
     run: Run, system: Path, rule: OwnerRule, violate: Callable[[Path], None], result: str
 ) -> None:
     violate(system)
     found = check(run, system, code=1)[rule]
-    windows = {str(one["window"]) for one in found["problems"]}
+    windows = {str(item["window"]) for item in found["problems"]}
     assert result == (f"{found['result']} {windows.pop()}" if found["result"] == "known" else found["result"])
-    sentences = [one["sentence"] for one in found["problems"]]
+    sentences = [item["sentence"] for item in found["problems"]]
     assert all(sentence.startswith(str(system)) and "; " in sentence for sentence in sentences)
     verified = run("verify", system)
     assert verified.exit_code == 1
@@ -351,7 +351,7 @@ def test_any_changed_byte_of_the_write_ahead_log_is_found_or_was_not_acknowledge
         patch(path, offset, bytes((kept[offset] ^ data.draw(st.integers(1, 255)),)))
         result = run("verify", original, "-o", "json")
         found = json.loads(result.stdout)
-        rules = {one["rule"] for one in (*found["problems"], *found["notes"])}
+        rules = {item["rule"] for item in (*found["problems"], *found["notes"])}
         before = json.loads(run("wal", original, "-o", "json").stdout)
         assert rules & {"wal-files", "wal-records", "wal-writers"} or before["files"][0]["records"] == 11
     finally:
@@ -462,7 +462,7 @@ def of_ra(root: Path, target: Path) -> Iterator[tuple[str, Path, list[str]]]:
                 yield name, directory, [] if (directory / "snapshots").is_dir() else _options(facts)
     for base in sorted(root.rglob("base-*")):
         name = str(base.relative_to(root))
-        files = [{"name": one.name, "type": "regular"} for one in base.iterdir()]
+        files = [{"name": item.name, "type": "regular"} for item in base.iterdir()]
         yield name, restore(base, target / name, files), []
 
 
@@ -539,7 +539,7 @@ def test_what_a_stale_segment_hides_is_named(
     log = plain_log(tmp_path / "system" / "log")
     rewrite(log, entries)
     found = check(run, log.parent, code=1 if rules else 0)
-    assert {name for name, one in found.items() if one["result"] == "fail"} == rules
+    assert {name for name, item in found.items() if item["result"] == "fail"} == rules
     for command in (("verify", log.parent), ("inspect", log, "--verify")):
         result = run(*command)
         assert result.exit_code == (1 if rules else 0), result.output

@@ -72,15 +72,15 @@ def test_each_operation_has_its_result(tmp_path: Path) -> None:
         a("close"),
         a("append", index=8, term=3, payload="n"),
     )
-    assert [one["line"] for one in found] == list(range(1, 25))
-    failed = {one["line"]: (one["error"], one["message"].split(": ", 1)[1]) for one in found if not one["ok"]}
+    assert [item["line"] for item in found] == list(range(1, 25))
+    failed = {item["line"]: (item["error"], item["message"].split(": ", 1)[1]) for item in found if not item["ok"]}
     assert failed == {
         4: ("LogGapError", "index 9 leaves a gap: the next entry is index 8"),
         19: ("LogClosedError", "closed: the system of logs is closed: reopen it"),
         22: ("UnknownLogError", "the system has no log 'b': open it first, which creates it"),
         24: ("LogClosedError", "closed: the log is closed"),
     }
-    results = {one.pop("line"): one for one in found if one.pop("op") and one.pop("ok")}
+    results = {item.pop("line"): item for item in found if item.pop("op") and item.pop("ok")}
     assert results[2] == {"index": 5, "term": 1}
     assert results[6]["entries"] == [
         {"index": 6, "term": 1, "payload": "y"},
@@ -164,7 +164,7 @@ def test_a_line_that_is_no_operation_ends_the_history_before_it(tmp_path: Path, 
 def test_an_error_ends_a_history_only_when_it_should(run: Run, tmp_path: Path) -> None:
     lines = [a("open"), a("append", index=7, term=1, payload=""), a("append", index=7, term=1, payload="x")]
     found = carry_out(tmp_path / "system", *lines)
-    assert [one["ok"] for one in found] == [True, False, True]
+    assert [item["ok"] for item in found] == [True, False, True]
     assert found[1]["error"] == "InvalidEntryError"
     stopped = exec_(
         tmp_path / "system",
@@ -247,7 +247,7 @@ def test_what_was_acknowledged_is_there_after_a_kill_anywhere(run: Run, tmp_path
             owner.ask("open", log="a")
             found = owner.ask("read", log="a")["entries"]
             needed = {index: text for index, text in content.items() if index > snapshot or index in live}
-            shown = {one["index"]: one["payload"] for one in found}
+            shown = {item["index"]: item["payload"] for item in found}
             assert needed.items() <= shown.items()
             assert len(shown.keys() - needed.keys()) <= 3, "at most the one write that was not acknowledged"
             content, last = dict(shown), max(shown, default=snapshot)
@@ -291,7 +291,9 @@ def test_writes_in_flight_share_a_sync_and_keep_their_order(run: Run, tmp_path: 
         owner.send("append", log="a", index=999, term=1, payload="gap")
         owner.send("state", log="b")
         results = [owner.result() for _ in range(402)]
-        assert [one["index"] for one in results[:400] if one] == [index for index in range(1, 201) for _ in "ab"]
+        assert [result["index"] for result in results[:400] if result] == [
+            index for index in range(1, 201) for _ in "ab"
+        ]
         assert results[400] is not None
         assert results[401] is not None
         assert results[400]["error"] == "LogGapError"
@@ -332,8 +334,8 @@ def test_a_history_shows_what_a_model_says(
     system = tmp_path_factory.mktemp("model") / "system"
     lines, expected = _modelled(history, keep)
     found = carry_out(system, *lines, options=SMALL)
-    assert all(one["ok"] for one in found), found
-    assert [[e["index"] for e in one["entries"]] for one in found if one["op"] == "read"] == expected
+    assert all(item["ok"] for item in found), found
+    assert [[e["index"] for e in item["entries"]] for item in found if item["op"] == "read"] == expected
     verified = run("verify", system)
     assert verified.exit_code == 0, verified.output
 

@@ -174,8 +174,8 @@ def test_beside_a_busy_owner_and_a_compactor_all_rules_hold(run: Run, tmp_path: 
     seconds = at_depth(short="3s", deep="60s")
     with busy(system) as codes:
         result = run("conformance", system, "--while", seconds, "--every", "200ms", "-o", "json")
-        found = {one["rule"]: one for one in json.loads(result.stdout)}
-        broken = {rule: one["problems"] for rule, one in found.items() if one["problems"]}
+        found = {load["rule"]: load for load in json.loads(result.stdout)}
+        broken = {rule: item["problems"] for rule, item in found.items() if item["problems"]}
         assert result.exit_code == 0, broken
         assert {found[rule]["result"] for rule in CHECKLIST if CHECKLIST[rule].seen is SeenFacts.WHILE} == {"pass"}
         for _ in range(5):
@@ -207,7 +207,7 @@ def test_a_rule_of_two_readings_that_is_broken_meanwhile_is_named(run: Run, tmp_
         stop.set()
         writer.join()
     assert result.exit_code == 1
-    found = {one["rule"]: one for one in json.loads(result.stdout)}
+    found = {load["rule"]: load for load in json.loads(result.stdout)}
     assert found["wal-grows"]["result"] == "fail"
     assert "which were whole records, are others now" in found["wal-grows"]["problems"][0]["sentence"]
 

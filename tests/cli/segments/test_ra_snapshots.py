@@ -130,7 +130,7 @@ def test_a_history_says_whose_snapshot_it_writes(run: Run, tmp_path: Path) -> No
     assert 'has "cluster" and "machine_version", or neither' in refused.stderr
     history.write_text("\n".join(json.dumps(line) for line in (*lines[:3], lines[4])))
     results = [json.loads(line) for line in run("exec", tmp_path / "system", history).stdout.splitlines()]
-    assert [one["ok"] for one in results] == [True, True, False, True], results
+    assert [result["ok"] for result in results] == [True, True, False, True], results
     assert results[2]["error"] == "WriteRefusedError"
     made = newest_snapshot(tmp_path / "system" / "KV1")
     assert made is not None

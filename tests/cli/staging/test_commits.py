@@ -15,7 +15,7 @@ def test_repositories_are_created_and_listed(staging: StagingCommands, tmp_path:
         "repository other created with branch trunk\n"
     )
     items = staging.data("repo", "list")["items"]
-    assert [(one["name"], one["defaultBranch"]) for one in items] == [("example", "main"), ("other", "trunk")]
+    assert [(item["name"], item["defaultBranch"]) for item in items] == [("example", "main"), ("other", "trunk")]
     assert items[1]["namespace"] == (tmp_path / "more").as_uri()
     assert staging.does("repo", "list").endswith("2 repositories\n")
     assert "already exists" in staging.fails("repo", "create", "other", tmp_path / "more")
@@ -28,7 +28,7 @@ def test_branches_and_tags_come_and_go(staging: StagingCommands) -> None:
     commit = staging.data("commit", "main", "-m", "first", "--metadata", "source=test", "--committer", "me")
     assert (commit["message"], commit["committer"], commit["metadata"]) == ("first", "me", {"source": "test"})
     staging.does("branch", "create", "etl", "main")
-    assert [one["name"] for one in staging.data("branch", "list")["items"]] == ["etl", "main"]
+    assert [item["name"] for item in staging.data("branch", "list")["items"]] == ["etl", "main"]
     assert staging.data("tag", "create", "v1", "etl") == {"name": "v1", "commit": commit["id"]}
     assert staging.data("tag", "list")["items"] == [{"name": "v1", "commit": commit["id"]}]
     assert staging.keys("v1") == staging.keys(commit["id"][:10]) == ["a"]
@@ -59,7 +59,7 @@ def test_a_history_of_commits_merges_and_reverts(staging: StagingCommands) -> No
     staging.does("cherry-pick", "main", "etl", "-m", "picked")
     assert staging.keys() == ["a", "b"]
     log = staging.data("log", "main")["items"]
-    assert [one["message"] for one in log][:3] == ["picked", "Revert main", "Merge etl into main"]
+    assert [item["message"] for item in log][:3] == ["picked", "Revert main", "Merge etl into main"]
     assert log[-1]["message"] == "Repository created"
     assert len(staging.does("log", "main", "-o", "jsonl", "--amount", "2").splitlines()) == 2
     assert staging.does("log", "main").splitlines()[0].split() == ["COMMIT", "DATE", "COMMITTER", "MESSAGE"]

@@ -72,21 +72,21 @@ def test_each_operation_has_a_result_and_the_same_history_the_same_ones(
     for name in ("one", "two"):
         staging = in_folder(tmp_path / name)
         operations = [
-            one | ({"namespace": str(tmp_path / name / "second")} if "namespace" in one else {"repo": "second"})
-            for one in EVERYTHING
+            item | ({"namespace": str(tmp_path / name / "second")} if "namespace" in item else {"repo": "second"})
+            for item in EVERYTHING
         ]
         results = staging.exec(operations, "--clock", "1700000000")
-        assert [one["line"] for one in results] == list(range(1, len(EVERYTHING) + 1))
-        assert [one["op"] for one in results] == [one["op"] for one in EVERYTHING]
+        assert [result["line"] for result in results] == list(range(1, len(EVERYTHING) + 1))
+        assert [result["op"] for result in results] == [item["op"] for item in EVERYTHING]
         outcomes.append(results)
     assert outcomes[0] == outcomes[1]
-    failed = {(one["op"], one["error"]) for one in outcomes[0] if not one["ok"]}
+    failed = {(outcome["op"], outcome["error"]) for outcome in outcomes[0] if not outcome["ok"]}
     assert failed == {("set_if", "ConditionFailedError")}
     by_line = dict(enumerate(outcomes[0], 1))
     assert by_line[14] == {"line": 14, "op": "get", "ok": True, "found": False}
     assert by_line[21]["compacted"] is True
     assert by_line[22] == {"line": 22, "op": "compact", "ok": True, "compacted": False}
-    assert [one["key_base64"] for one in by_line[25]["entries"]] == ["//4="]
+    assert [item["key_base64"] for item in by_line[25]["entries"]] == ["//4="]
     assert by_line[39]["problems"] == []
 
 
@@ -199,22 +199,22 @@ def test_a_history_shows_what_a_model_says(
     shown: dict[str, str] = {}
     committed: dict[str, str] = {}
     expected = []
-    for one in history:
-        match one["op"]:
+    for item in history:
+        match item["op"]:
             case "set":
-                shown[one["key"]] = one["value"]
+                shown[item["key"]] = item["value"]
             case "delete":
-                shown.pop(one["key"], None)
+                shown.pop(item["key"], None)
             case "commit":
                 committed = dict(shown)
             case "reset":
                 shown = dict(committed)
             case "reset_prefix" | "reset_key":
-                prefix = one.get("prefix", one.get("key"))
+                prefix = item.get("prefix", item.get("key"))
                 shown = {key: value for key, value in shown.items() if not key.startswith(prefix)}
                 shown |= {key: value for key, value in committed.items() if key.startswith(prefix)}
         expected.append(sorted(shown.items()))
     listing = {"op": "list", "ref": "main"}
-    results = staging.exec([one for operation in history for one in (operation, listing)])
-    found = [[(entry["key"], entry["value"]) for entry in one["entries"]] for one in results[1::2]]
+    results = staging.exec([item for operation in history for item in (operation, listing)])
+    found = [[(entry["key"], entry["value"]) for entry in result["entries"]] for result in results[1::2]]
     assert found == expected

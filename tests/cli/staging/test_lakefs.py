@@ -85,7 +85,7 @@ def test_branches_are_inspected(lakefs: LakeFsCommands, server: LakeFsServer) ->
     assert idle["whyNot"] == "it has 0 tokens to merge, 2 are the least"
     assert (main["sealedTokens"], main["sealedRows"], main["tombstones"], main["stagingRows"]) == (2, 5, 3, 1)
     assert (main["statements"], main["unchangedSeconds"], main["whyNot"]) == (4, None, "")
-    assert [one["rows"] for one in main["sealed"]] == [2, 3]
+    assert [item["rows"] for item in main["sealed"]] == [2, 3]
     shown = lakefs.run("inspect", server.name).stdout
     assert shown.splitlines()[-1] == "2 branches with 2 sealed tokens"
     assert server.branch().sealed_tokens[0] in lakefs.run("inspect", server.name, "-o", "wide").stdout
@@ -173,9 +173,9 @@ def test_many_branches_wait_for_their_quiet_periods_together(
         server.put_sealed({"a": name}, {"b": name}, branch=name)
     started = time.monotonic()
     items = lakefs.data("merge", "--repo", server.name, "--busy", "0s", "--quiet", "2s", "--apply")["items"]
-    assert [one["end"] for one in items] == ["merged"] * 4
+    assert [item["end"] for item in items] == ["merged"] * 4
     # One after the other they would take four times the quiet period by the clock alone, whatever the machine does.
-    assert sum(one["seconds"] for one in items) > time.monotonic() - started
+    assert sum(item["seconds"] for item in items) > time.monotonic() - started
 
 
 def test_a_branch_that_fails_for_no_known_reason_hides_no_outcome(
@@ -218,7 +218,7 @@ def test_what_is_refused_is_named_and_the_rest_reported(
     LakeFsServer(kv, server.ranges, name="deleted").create({}, state=1)
     result = lakefs.run("inspect", "-o", "json")
     assert result.exit_code == 1
-    assert [one["branch"] for one in json.loads(result.stdout)["items"]] == ["broken", "main"]
+    assert [load["branch"] for load in json.loads(result.stdout)["items"]] == ["broken", "main"]
     assert "its row is of branch 'other'" in result.stderr
     assert "it is not active (state 1: it is being deleted)" in result.stderr
     mixed = lakefs.run("plan", "main", "broken", "gone", "--repo", server.name)
@@ -231,7 +231,7 @@ def test_what_is_no_live_lakefs_is_refused(
     lakefs: LakeFsCommands, kv: SqlKeyValueStore, server: LakeFsServer, tmp_path: Path
 ) -> None:
     StagingRepo(kv, server.ranges, name="ours")
-    assert [one["repository"] for one in lakefs.data("inspect")["items"]] == [server.name]
+    assert [item["repository"] for item in lakefs.data("inspect")["items"]] == [server.name]
     assert "it is a repository of this project" in lakefs.fails("plan", "--repo", "ours")
     assert "nowhere" in lakefs.fails("merge", "--repo", "nowhere", "--apply")
     kv.set("kv-internal-metadata", b"kv/schema/version", b"5")

@@ -115,11 +115,11 @@ def test_a_sweep_deletes_what_nothing_leads_to_and_says_so_before(staged: Stagin
     before = objects(staged)
     listed = staged.data("ls", "main", "--all")
     found = staged.data("sweep")["items"]
-    assert {(one["kind"], one["due"]) for one in found} == {("token", False), ("object", True)}
+    assert {(item["kind"], item["due"]) for item in found} == {("token", False), ("object", True)}
     assert "nothing changed" in staged.does("sweep")
     assert objects(staged) == before
     swept = staged.data("sweep", "--delete")
-    due = [one["name"] for one in found if one["due"]]
+    due = [item["name"] for item in found if item["due"]]
     assert (swept["objects"], swept["tokens"]) == (len(due), 0), "tokens are noted first"
     assert {file.name for file in before} - {file.name for file in objects(staged)} == set(due)
     assert staged.data("sweep", "--delete", "--grace", "0s")["tokens"] > 0

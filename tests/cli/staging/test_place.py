@@ -16,7 +16,7 @@ from tools.servers.postgres import PostgresServer
 def test_options_win_over_the_environment(staging: StagingCommands, tmp_path: Path) -> None:
     other = f"sqlite:///{tmp_path}/other.db"
     staging.does("repo", "create", "second", tmp_path / "objects", "--kv", other)
-    assert [one["name"] for one in staging.data("repo", "list", "--kv", other)["items"]] == ["second"]
+    assert [item["name"] for item in staging.data("repo", "list", "--kv", other)["items"]] == ["second"]
     staging.does("put", "main", "a", "--text", "x", "--kv", other, "--repo", "second")
     assert staging.data("ls", "main", "--kv", other, "--repo", "second")["items"] != []
     assert staging.keys() == []
@@ -117,11 +117,11 @@ def test_a_policy_names_the_repository_and_brings_its_secrets(staging: StagingCo
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kv"}}
     values = {"stringData": {"url": staging.connection.kv_url}}
     file, bare = tmp_path / "policy.yaml", tmp_path / "bare.yaml"
-    file.write_text("\n---\n".join(json.dumps(one) for one in (policy, secret | values)))
+    file.write_text("\n---\n".join(json.dumps(item) for item in (policy, secret | values)))
     bare.write_text(json.dumps(policy))
     (row,) = alone.data("plan", "-f", file)["items"]
     assert (row["branch"], row["due"]) == ("main", "2 tombstones")
-    assert [one["name"] for one in alone.data("inspect", "-f", file)["items"]] == ["main"]
+    assert [item["name"] for item in alone.data("inspect", "-f", file)["items"]] == ["main"]
     assert alone.data("verify", "-f", file)["problems"] == []
     mounted = tmp_path / "secrets" / "kv"
     mounted.mkdir(parents=True)
@@ -130,4 +130,6 @@ def test_a_policy_names_the_repository_and_brings_its_secrets(staging: StagingCo
     assert 'Secret "kv"' in alone.fails("plan", "-f", bare)
     assert "leave out --repo" in alone.fails("plan", "-f", file, "--repo", "other", code=2)
     assert "leave out --tombstones" in alone.fails("plan", "-f", file, "--tombstones", "5", code=2)
-    assert [one["branch"] for one in staging.data("plan", "-f", file)["items"]] == ["main"], "the environment gives way"
+    assert [item["branch"] for item in staging.data("plan", "-f", file)["items"]] == ["main"], (
+        "the environment gives way"
+    )

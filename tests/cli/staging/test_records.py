@@ -84,7 +84,7 @@ def test_listings_have_prefixes_delimiters_and_pages(staging: StagingCommands) -
     assert staging.keys("main", "--prefix", "c/", "--delimiter", "/") == ["c/x/", "c/y"]
     page = staging.data("ls", "main", "--amount", "2")
     assert page["more"]
-    assert [one["key"] for one in page["items"]] == ["a/1", "a/2"]
+    assert [item["key"] for item in page["items"]] == ["a/1", "a/2"]
     assert staging.keys("main", "--after", "a/2", "--amount", "2") == ["b", "c/x/1"]
     assert staging.does("ls", "main", "--amount", "2").endswith("2 entries, more with --after 'a/2' or --all\n")
     assert staging.does("ls", "main").endswith("5 entries\n")
@@ -128,7 +128,11 @@ def test_differences_say_what_is_uncommitted_and_how_references_differ(staging: 
     staging.does("put", "etl", "b", "--text", "other")
     staging.does("put", "etl", "c", "--text", "new")
     found = staging.data("diff", "etl")
-    assert [(one["kind"], one["key"]) for one in found["items"]] == [("removed", "a"), ("changed", "b"), ("added", "c")]
+    assert [(item["kind"], item["key"]) for item in found["items"]] == [
+        ("removed", "a"),
+        ("changed", "b"),
+        ("added", "c"),
+    ]
     assert found["items"][1]["left"]["value"] == "value of b"
     assert found["items"][1]["right"]["value"] == "other"
     assert staging.data("diff", "main", "etl") == found

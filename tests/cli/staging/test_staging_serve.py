@@ -56,7 +56,7 @@ def change(endpoint: Endpoint, *lines: dict[str, Any]) -> Answer:
 
 
 def shown(store: StagingStore) -> set[bytes]:
-    return {one.key for one in Reader(store.area("example")).list("main").entries}
+    return {entry.key for entry in Reader(store.area("example")).list("main").entries}
 
 
 def test_it_serves_and_ends_when_it_is_told_to(store: StagingStore, url: str, secret: Path, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def written(staging: StagingCommands, tmp_path: Path, text: str | bytes, kind: s
 
 
 def read(staging: StagingCommands, file: Path) -> list[Any]:
-    return [json.loads(one) for one in staging.does("sst", "read", file).splitlines()]
+    return [json.loads(item) for item in staging.does("sst", "read", file).splitlines()]
 
 
 @pytest.mark.fixtures
@@ -102,7 +102,7 @@ def test_any_records_come_back(tmp_path_factory: pytest.TempPathFactory, records
     staging.environment = {}
     pairs = sorted(records.items())
     target = written(staging, folder, "".join(line(key, value) for key, value in pairs))
-    assert [(b64decode(one["key"]), b64decode(one["value"])) for one in read(staging, target)] == pairs
+    assert [(b64decode(item["key"]), b64decode(item["value"])) for item in read(staging, target)] == pairs
 
 
 def test_a_value_may_be_written_as_its_parts_or_as_an_entry(staging: StagingCommands, tmp_path: Path) -> None:

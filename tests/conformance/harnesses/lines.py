@@ -46,11 +46,13 @@ class LineHarness:
 
     def leftovers(self) -> set[str]:
         return {
-            f"{one}/{name}" for one in self.root.iterdir() for name in record.read(one).leftovers(record.listing(one))
+            f"{item}/{name}"
+            for item in self.root.iterdir()
+            for name in record.read(item).leftovers(record.listing(item))
         }
 
     def replaced(self) -> set[str]:
-        return {f"{one}/{name}" for one in self.root.iterdir() for name in record.read(one).replaced}
+        return {f"{item}/{name}" for item in self.root.iterdir() for name in record.read(item).replaced}
 
     def check(self) -> None:
         for directory in self.root.iterdir():

@@ -53,14 +53,14 @@ class SegmentHarness:
         sound, live = path.read_bytes(), open_log(Path(target)).live
         assert live is not None
         indexes = read_segment(path).idx.tolist()
-        corrupt_entry(path.parent, segment=source, record=next(n for n, one in enumerate(indexes) if one in live))
+        corrupt_entry(path.parent, segment=source, record=next(n for n, item in enumerate(indexes) if item in live))
         return lambda: path.write_bytes(sound)
 
     def leftovers(self) -> set[str]:
         return {f"{log.name}/{name}" for log in self._logs() for name in leftovers(log)}
 
     def replaced(self) -> set[str]:
-        tombstones = ((log, one.name) for log in self._logs() for one in fence.read(log).tombstones)
+        tombstones = ((log, tombstone.name) for log in self._logs() for tombstone in fence.read(log).tombstones)
         links = ((log, name) for log in self._logs() for name in os.listdir(log) if (log / name).is_symlink())
         return {f"{log.name}/{name}" for log, name in (*tombstones, *links) if os.path.lexists(log / name)}
 

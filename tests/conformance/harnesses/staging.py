@@ -68,7 +68,7 @@ class StagingHarness:
 
     def content(self, number: int) -> object:
         page = Reader(self.area).list(f"branch-{number}")
-        return [(one.key, one.value) for one in page.entries]
+        return [(entry.key, entry.value) for entry in page.entries]
 
     def opens(self, target: str, source: str) -> bool:
         return self.area.ranges.exists(source) if len(source) == 64 else self.area.tokens.has_rows(source)
@@ -79,7 +79,7 @@ class StagingHarness:
         return lambda: self.area.kv.set(source, key, sound)
 
     def leftovers(self) -> set[str]:
-        return {one.path for one in self.area.ranges.stored()} - reachable(self.area)
+        return {item.path for item in self.area.ranges.stored()} - reachable(self.area)
 
     def replaced(self) -> set[str]:
         used = {token for branch in self.area.branches.every() for token in branch.record.tokens}

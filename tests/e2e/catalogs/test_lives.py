@@ -78,8 +78,8 @@ def test_a_log_that_is_away_is_named_and_history_is_cut_when_it_is_back(
         catalog.await_cut(7)
         for state in (Network.REFUSING, Network.BLACK_HOLE):
             proxy.set(state)
-            catalog.until("the outage to be named", lambda one: one["compaction"]["reason"] == "LogUnavailable")
-            status = catalog.until("it to last", lambda one: one["compaction"]["reason"] == "LogUnavailable")
+            catalog.until("the outage to be named", lambda item: item["compaction"]["reason"] == "LogUnavailable")
+            status = catalog.until("it to last", lambda item: item["compaction"]["reason"] == "LogUnavailable")
             assert status["compaction"]["outcome"] == "Failed"
             assert f"127.0.0.1:{proxy.port}" in status["compaction"]["message"]
             assert status["propagation"]["reason"] == "Propagated", "which needs no log"
@@ -91,7 +91,7 @@ def test_a_log_that_is_away_is_named_and_history_is_cut_when_it_is_back(
 
     catalog.apply()
     member.kill()
-    catalog.until("the dead etcd to be named", lambda one: one["compaction"]["reason"] == "LogUnavailable")
+    catalog.until("the dead etcd to be named", lambda item: item["compaction"]["reason"] == "LogUnavailable")
     etcd.start(member)
     last = catalog.grow(2)
     catalog.await_cut(last - 1)

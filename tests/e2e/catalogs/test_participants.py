@@ -81,7 +81,7 @@ def test_a_participant_that_cannot_be_believed_is_named_and_nothing_is_cut(
         with raw_server(script, b.port):
             process = catalog.await_reason(reason, "b", says=words)
             assert process["outcome"] == "Aborted"
-            (shown,) = (one for one in catalog.status()["participants"] if one["name"] == "b")
+            (shown,) = (item for item in catalog.status()["participants"] if item["name"] == "b")
             assert shown["reason"] != "Answered"
             assert shown["message"]
     status = catalog.status()
@@ -152,8 +152,8 @@ def test_a_clock_that_is_off_partitions_that_are_missing_and_a_restart(
 def in_pods(cluster: Cluster, etcd: Members, tmp_path: Path) -> Iterator[Orders]:
     """Participants on the addresses that their pods get: one port, as a selector has it."""
     with orders(cluster, etcd.settings(), tmp_path / "participants", "orders-0", "orders-1", port=PORT) as found:
-        for number, one in enumerate(found.participants.values()):
-            one.host = f"127.0.0.{number + 2}"
+        for number, item in enumerate(found.participants.values()):
+            item.host = f"127.0.0.{number + 2}"
         found.create()
         found.write_token()
         found.allow_secrets(ACCOUNT)
@@ -176,7 +176,7 @@ def test_participants_are_the_pods_of_a_selector(operators: OperatorFleet, in_po
     catalog.await_reason("NoParticipants", says="1 participants were found")
     set_status(cluster, second.name, {"phase": "Running", "podIP": second.host, "podIPs": [{"ip": second.host}]})
     status = catalog.await_cut(7)
-    assert {one["name"]: one["reason"] for one in status["participants"]} == {
+    assert {item["name"]: item["reason"] for item in status["participants"]} == {
         "orders-0": "Answered",
         "orders-1": "Answered",
     }
@@ -196,7 +196,7 @@ def test_participants_are_the_pods_of_a_selector(operators: OperatorFleet, in_po
     catalog.patch(topology={"minParticipants": 1})
     last = catalog.grow(2)
     status = catalog.await_cut(last - 1)
-    assert [one["name"] for one in status["participants"]] == [first.name]
+    assert [item["name"] for item in status["participants"]] == [first.name]
 
 
 def add_pod(cluster: Cluster, name: str, *, address: str, labels: Object | None = None) -> None:

@@ -20,7 +20,7 @@ def row(catalog: Orders) -> dict[str, str]:
 
 def participant(status: Object, name: str) -> Object:
     found: Object
-    (found,) = (one for one in status["participants"] if one["name"] == name)
+    (found,) = (item for item in status["participants"] if item["name"] == name)
     return found
 
 
@@ -32,7 +32,7 @@ def test_every_pin_is_named_and_released(operators: OperatorFleet, catalog: Orde
     assert (status["latestVersion"], status["versionsCut"], status["lastCompactedVersion"]) == (8, 6, 7)
     assert (status["coordinator"], status["fencingToken"] > 0) == (replica.identity, True)
     assert status["bytesCut"] > 0
-    assert {one["name"]: one["reason"] for one in status["participants"]} == {"a": "Answered", "b": "Answered"}
+    assert {item["name"]: item["reason"] for item in status["participants"]} == {"a": "Answered", "b": "Answered"}
     catalog.cluster.await_events("Compacted")
     assert catalog.ready()[0] == "True"
 
@@ -74,7 +74,7 @@ def test_an_index_that_is_built_keeps_its_history(operators: OperatorFleet, cata
     catalog.apply()
     catalog.await_cut(7)
     registered = catalog.run(CreateIndex("PUBLIC", "BY_V", TABLE, ("V",))).version
-    (index,) = (one for one in catalog.latest.indexes.values() if one.name == "BY_V")
+    (index,) = (index for index in catalog.latest.indexes.values() if index.name == "BY_V")
     a.act("start-index-build", indexId=index.id)
     building = catalog.run(StartBuildingIndex(index.id)).version
     process = catalog.await_reason("IndexConstruction", "a", says="BY_V")
@@ -85,7 +85,7 @@ def test_an_index_that_is_built_keeps_its_history(operators: OperatorFleet, cata
     catalog.await_reason("IndexConstruction", says=f"is building in version {building + 1}")
     a.act("start-index-build", indexId=index.id)
     last = catalog.run(MakeIndexAvailable(index.id)).version
-    catalog.until("the index to be known as available", lambda one: one["latestVersion"] == last)
+    catalog.until("the index to be known as available", lambda item: item["latestVersion"] == last)
     catalog.await_reason("IndexConstruction", "a")
     assert catalog.history()[0] < registered
     a.act("end-index-build", indexId=index.id)

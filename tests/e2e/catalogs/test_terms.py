@@ -78,9 +78,9 @@ def test_a_coordinator_that_wakes_up_after_another_has_cut_cuts_nothing(
     assert catalog.grow(4) == 12
     catalog.await_pin("Transaction", "a", earliest=7)
     past = catalog.versions[12]
-    catalog.until("the coordinator's watermark to pass", lambda one: one["lowWatermark"]["value"] > past)
-    for one in (a, b):
-        eventually(partial(has_passed, one, past), f"the watermark of {one.name} to pass")
+    catalog.until("the coordinator's watermark to pass", lambda item: item["lowWatermark"]["value"] > past)
+    for item in (a, b):
+        eventually(partial(has_passed, item, past), f"the watermark of {item.name} to pass")
 
     held = proxy.hold(moment(catalog.prefix) if moment is claim_of else moment(catalog.prefix, 11))
     a.act("finish", timestamp=begun)

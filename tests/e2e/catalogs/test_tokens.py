@@ -95,7 +95,7 @@ def catalog(accounts: Accounts, cluster: Cluster, etcd: Members, tmp_path: Path)
 
 
 def apply(catalog: Orders) -> None:
-    urls = [{"name": name, "url": one.url} for name, one in catalog.participants.items()]
+    urls = [{"name": name, "url": item.url} for name, item in catalog.participants.items()]
     catalog.apply(participants={"urls": urls, "serviceAccountToken": {}})
 
 
@@ -182,7 +182,7 @@ def resigned(token: str, plane: ControlPlane, change: Callable[[dict[str, Any]],
     key = serialization.load_pem_private_key(plane.running.authority.service_accounts.read_bytes(), password=None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     numbers = decode_dss_signature(key.sign(text.encode(), ec.ECDSA(hashes.SHA256())))
-    return f"{text}.{_encoded(b''.join(one.to_bytes(32) for one in numbers))}"
+    return f"{text}.{_encoded(b''.join(number.to_bytes(32) for number in numbers))}"
 
 
 def _encoded(data: bytes) -> str:

@@ -37,7 +37,7 @@ def compared(client: Client, workload: Workload) -> None:
     """Every key of every member holds what was acknowledged."""
     found = [workload.compare(client, name) for name in NAMES]
     assert difference(found) == ""
-    assert {one.keys for one in found} == {found[0].keys}
+    assert {item.keys for item in found} == {found[0].keys}
     assert found[0].keys > workload.keys // 2
 
 
@@ -55,7 +55,7 @@ def test_every_key_is_right_on_all_members_whatever_is_killed(tmp_path: Path) ->
             installed = eventually(lambda: kv.status(client, "b").installed, "an install on b", pause=0.05)
             assert installed >= 1
             wrong = [workload.check(client, number) for number in range(0, 200, 7)]
-            assert [one for one in wrong if one] == []
+            assert [item for item in wrong if item] == []
             # The leader in the middle of a write, and a follower: clients and the others find them again.
             for name in at_depth(short="ac", deep="abcabacabc"):
                 kv.kill(name)
@@ -64,11 +64,11 @@ def test_every_key_is_right_on_all_members_whatever_is_killed(tmp_path: Path) ->
                 eventually(lambda written=written: len(workload.moments) > written + 5, "writes after a restart")
         compared(client, workload)
         before = {name: client.status(name) for name in NAMES}
-        assert all(one.entries < one.last // 2 for one in before.values()), "dead entries were dropped"
+        assert all(item.entries < item.last // 2 for item in before.values()), "dead entries were dropped"
         kv.stop()
         kv.start(*NAMES)
         compared(client, workload)
-        assert {name: client.status(name).keys for name in NAMES} == {name: one.keys for name, one in before.items()}
+        assert {name: client.status(name).keys for name in NAMES} == {name: item.keys for name, item in before.items()}
 
 
 def test_another_leader_needs_a_higher_term_and_all_that_was_acknowledged(tmp_path: Path) -> None:

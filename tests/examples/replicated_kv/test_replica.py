@@ -131,7 +131,7 @@ def test_an_installation_that_a_leader_leaves_is_no_log(replica: Replica, tmp_pa
         with SnapshotSender(other.log, term=3, transfer=2) as sender:
             waiting = sender.start()
             while waiting:
-                waiting += [reply for one in replica.install(3, "a", waiting.pop(0)) for reply in sender.receive(one)]
+                waiting += [reply for item in replica.install(3, "a", waiting.pop(0)) for reply in sender.receive(item)]
         assert (replica.last, replica.applied, replica.installed) == ((60, 1), 60, 1)
         assert replica.scan(b"", 100, limit_bytes=1 << 20)[1] == other.scan(b"", 100, limit_bytes=1 << 20)[1]
         assert len(replica.keys) == 60

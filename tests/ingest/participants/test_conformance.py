@@ -33,7 +33,7 @@ def results(port: int, *, admin: bool = True, skew: int = SKEW, **settings: Any)
     found = ProbeSettings(f"http://127.0.0.1:{port}", SECRET, max_skew=skew, seconds=settings.pop("seconds", 60.0))
 
     async def run() -> list[CheckResult]:
-        return [one async for one in run_checks(replace(found, **settings), admin=admin)]
+        return [check async for check in run_checks(replace(found, **settings), admin=admin)]
 
     return asyncio.run(run())
 
@@ -60,16 +60,16 @@ def test_the_reference_keeps_every_rule(tmp_path: Path) -> None:
     with serving(
         ready(),
         lambda: gate(tmp_path),
-        make=lambda one, g, **o: ParticipantServer(one, g, admin=one),
+        make=lambda item, g, **o: ParticipantServer(item, g, admin=item),
         document="/healthz",
     ) as endpoint:
         found = results(endpoint.port)
-    assert [(one.name, one.detail) for one in found if one.outcome is not CheckOutcome.PASS] == []
-    assert [one.name for one in found] == [one.name for one in (*PROTOCOL_CHECKS, *BEHAVIOR_CHECKS)]
+    assert [(item.name, item.detail) for item in found if item.outcome is not CheckOutcome.PASS] == []
+    assert [item.name for item in found] == [check.name for check in (*PROTOCOL_CHECKS, *BEHAVIOR_CHECKS)]
 
 
 def test_checks_have_names_of_their_own_and_name_what_they_depend_on() -> None:
-    names = [one.name for one in (*PROTOCOL_CHECKS, *BEHAVIOR_CHECKS)]
+    names = [check.name for check in (*PROTOCOL_CHECKS, *BEHAVIOR_CHECKS)]
     assert len(set(names)) == len(names)
     for number, check in enumerate((*PROTOCOL_CHECKS, *BEHAVIOR_CHECKS)):
         assert not check.after or check.after in names[:number]
@@ -282,7 +282,9 @@ class Reviving(ReferenceParticipant):
     """What was published is published again after a restart."""
 
     def restart(self, earliest: int = UNDEFINED) -> None:
-        before = {(one.table_id, one.partition): one.minimum for one in self.report().partitions}
+        before = {
+            (partition.table_id, partition.partition): partition.minimum for partition in self.report().partitions
+        }
         super().restart(earliest)
         for key, minimum in before.items():
             self._minimums.record(PartitionKey(*key), minimum)
@@ -319,9 +321,9 @@ def test_a_participant_that_breaks_a_rule(kind: type[ReferenceParticipant], brok
 
 def test_a_participant_that_is_not_there() -> None:
     found = results(1, admin=False, seconds=5.0)
-    assert {one.outcome for one in found} == {CheckOutcome.FAIL, CheckOutcome.NOT_RUN}
+    assert {item.outcome for item in found} == {CheckOutcome.FAIL, CheckOutcome.NOT_RUN}
     assert "has no answer" in found[0].detail
-    waiting = next(one for one in found if one.outcome is CheckOutcome.NOT_RUN)
+    waiting = next(item for item in found if item.outcome is CheckOutcome.NOT_RUN)
     assert waiting.detail == f"{FORM} failed"
 
 

@@ -246,7 +246,7 @@ def test_a_loop_that_ends_after_a_round_leaves_no_socket(tmp_path: Path) -> None
             for _ in range(40):
                 ask(address, ParticipantClient(lambda: SECRET, tls=trusted))
             gc.collect()
-    assert [str(one.message) for one in caught] == []
+    assert [str(item.message) for item in caught] == []
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_a_round_has_every_participant_once() -> None:
         found = run_round([at(port, name) for name in names], connections=4)
     assert list(found.reports) == ["node0"]
     assert set(found.failures) == set(names[1:])
-    assert {one.reason for one in found.failures.values()} == {ParticipantFailure.NAME_DIFFERS}
+    assert {item.reason for item in found.failures.values()} == {ParticipantFailure.NAME_DIFFERS}
 
 
 def test_no_more_connections_at_a_time_than_allowed() -> None:
@@ -341,7 +341,7 @@ def test_one_that_hangs_delays_no_other_and_is_the_only_one_that_fails(tmp_path:
     (silent_one,) = found.unanswered
     assert (silent_one.name, silent_one.reason) == ("silent", Reason.ANSWER_LATE)
     assert "no whole answer within 1 s" in silent_one.message
-    assert [one.name for one in found.answers] == ["node1"]
+    assert [item.name for item in found.answers] == ["node1"]
 
 
 @pytest.mark.parametrize("failure", ParticipantFailure)
@@ -358,8 +358,8 @@ def test_a_round_ends_though_most_of_it_hangs() -> None:
         addresses = [at(silent, f"silent{number}") for number in range(30)]
         found = run_round(addresses, seconds=0.3, connections=2, round_seconds=0.5)
     assert len(found.failures) == 30
-    assert {one.reason for one in found.failures.values()} == {ParticipantFailure.LATE}
-    assert any("its turn did not come" in str(one) for one in found.failures.values())
+    assert {item.reason for item in found.failures.values()} == {ParticipantFailure.LATE}
+    assert any("its turn did not come" in str(item) for item in found.failures.values())
 
 
 def test_a_name_with_two_addresses_is_asked_at_none() -> None:

@@ -166,7 +166,7 @@ def test_a_participant_is_driven_over_http(endpoint: Endpoint, one: ReferencePar
     found = endpoint.call("GET", "/v1/report").body
     assert (found["oldestTransaction"], found["transactions"]) == (begun, str(hybrid(3000)))
     assert (found["cause"], found["subject"]) == ("NotReady", "table 5 partition 1")
-    assert [one["indexId"] for one in found["indexBuilds"]] == [9]
+    assert [item["indexId"] for item in found["indexBuilds"]] == [9]
     for name, arguments in (
         ("finish", {"timestamp": begun}),
         ("finish", {"timestamp": str(hybrid(60_000))}),

@@ -86,18 +86,21 @@ def test_the_document_is_whole() -> None:
 def test_the_handlers_take_exactly_the_parameters_of_the_document(store: StagingStore, tmp_path: Path) -> None:
     values = {"amount": "1", "since": "main@", "ifIdentity": "00ff", "ifAbsent": "false", "stagedOnly": "false"}
     with serving(store, lambda: gate(tmp_path), make=StagingServer) as endpoint:
-        for one in WRITES + READS:
-            path = "/v1/repositories/{repository}/" + one.place.replace("{}", "{branch}")
+        for write in WRITES + READS:
+            path = "/v1/repositories/{repository}/" + write.place.replace("{}", "{branch}")
             operations = (
                 endpoint.document["paths"].get(path)
                 or endpoint.document["paths"][path.replace("{branch}", "{reference}")]
             )
-            parameters = operations[one.method.lower()].get("parameters", [])
+            parameters = operations[write.method.lower()].get("parameters", [])
             for name in [found["name"] for found in parameters if found["in"] == "query"]:
                 query = f"{name}={values.get(name, 'YQ==')}"
-                key = "" if name in {"key", "keyBase64"} else one.query
-                assert replace(one, query=key).send(endpoint, query=f"&{query}").status in {200, 404, 412}, (one, name)
-                assert one.send(endpoint, query=f"&{query}&{query}").status == 400, (one, name)
+                key = "" if name in {"key", "keyBase64"} else write.query
+                assert replace(write, query=key).send(endpoint, query=f"&{query}").status in {200, 404, 412}, (
+                    write,
+                    name,
+                )
+                assert write.send(endpoint, query=f"&{query}&{query}").status == 400, (write, name)
 
 
 def test_every_answer_of_the_document_is_given(
@@ -112,21 +115,21 @@ def test_every_answer_of_the_document_is_given(
         endpoint.server.ready = False
         assert endpoint.call("GET", "/readyz").status == 503
         put, _, _, commit, reset = WRITES
-        for one in (put, *READS, *WRITES, reset, commit):
-            answer = one.send(endpoint)
-            assert answer.status == (409 if answer.body.get("code") == "NoChanges" else 200), (one, answer)
-        for one in WRITES + READS:
-            _refused(endpoint, one)
+        for read in (put, *READS, *WRITES, reset, commit):
+            answer = read.send(endpoint)
+            assert answer.status == (409 if answer.body.get("code") == "NoChanges" else 200), (read, answer)
+        for write in WRITES + READS:
+            _refused(endpoint, write)
         assert put.send(endpoint, query="&ifAbsent=true").status == 412
         assert READS[1].send(endpoint, query="&stagedOnly=true").status in {200, 404}
-        for one in WRITES:
-            if one.body is not None:
-                _refused_body(endpoint, one)
+        for write in WRITES:
+            if write.body is not None:
+                _refused_body(endpoint, write)
         _broken(endpoint, monkeypatch)
         area = OpenRepositories.area
         with monkeypatch.context() as patch:
             patch.setattr(OpenRepositories, "area", lambda self, name: _read_only(area(self, name)))
-            assert [one.send(endpoint).status for one in WRITES + READS] == [409] * len(WRITES) + [200] * len(READS)
+            assert [write.send(endpoint).status for write in WRITES + READS] == [409] * len(WRITES) + [200] * len(READS)
         assert endpoint.documented - endpoint.seen == set()
 
 
@@ -162,7 +165,7 @@ def _broken(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
 
         with monkeypatch.context() as patch:
             patch.setattr(OpenRepositories, "area", fail)
-            for one in WRITES + READS:
-                answer = one.send(endpoint)
-                assert answer.status == status, one
+            for write in WRITES + READS:
+                answer = write.send(endpoint)
+                assert answer.status == status, write
                 assert "secret-host" not in str(answer.body)

@@ -59,7 +59,7 @@ def delete(endpoint: Endpoint, key: str) -> Answer:
 
 
 def change(endpoint: Endpoint, *lines: Mapping[str, Any] | bytes) -> Answer:
-    body = b"\n".join(one if isinstance(one, bytes) else json.dumps(one).encode() for one in lines)
+    body = b"\n".join(line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines)
     return endpoint.call("POST", f"{MAIN}/changes", body, headers=NDJSON)
 
 
@@ -70,7 +70,7 @@ def post(endpoint: Endpoint, what: str, **body: Any) -> Answer:
 def keys(endpoint: Endpoint, reference: str = "main", **query: Any) -> list[str]:
     answer = endpoint.call("GET", where(f"{READ}{reference}/objects", **query))
     assert answer.status == 200, answer.body
-    return [one["key"] for one in answer.body["objects"]]
+    return [item["key"] for item in answer.body["objects"]]
 
 
 def test_an_object_is_written_read_and_deleted(endpoint: Endpoint, store: StagingStore) -> None:
@@ -191,7 +191,7 @@ def test_listings_have_prefixes_delimiters_and_pages(endpoint: Endpoint) -> None
     assert keys(endpoint, prefix="b/", delimiter="/") == ["b/1", "b/2", "b/c/"]
     assert keys(endpoint, prefix="b/", after="b/1") == ["b/2", "b/c/3"]
     first = endpoint.call("GET", f"{READ}main/objects?amount=2&delimiter=/").body
-    assert [one["commonPrefix"] for one in first["objects"]] == [False, True]
+    assert [item["commonPrefix"] for item in first["objects"]] == [False, True]
     assert first["more"]
     assert keys(endpoint, after="b/", delimiter="/") == ["c/", "ü"]
     for query in ("amount=0", "amount=1001", "prefix=%FF", "prefix=a&prefix=b", "afterBase64=%25", "limit=1"):
@@ -202,11 +202,11 @@ def test_a_page_is_bounded_in_bytes(endpoint: Endpoint, monkeypatch: pytest.Monk
     monkeypatch.setattr("compaction.staging.serving.operations.PAGE_BYTES", 250)
     change(endpoint, *({"op": "put", "key": f"k{number}", "value": "x" * 100} for number in range(5)))
     page = endpoint.call("GET", f"{READ}main/objects").body
-    assert ([one["key"] for one in page["objects"]], page["more"]) == (["k0", "k1"][: len(page["objects"])], True)
+    assert ([item["key"] for item in page["objects"]], page["more"]) == (["k0", "k1"][: len(page["objects"])], True)
     found, after = [], ""
     while True:
         answer = endpoint.call("GET", where(f"{READ}main/objects", after=after)).body
-        found += [one["key"] for one in answer["objects"]]
+        found += [item["key"] for item in answer["objects"]]
         after = found[-1]
         if not answer["more"]:
             break
@@ -223,15 +223,15 @@ def test_commits_differences_and_references(endpoint: Endpoint) -> None:
     put(endpoint, "c", {"value": "2"})
     delete(endpoint, "b")
     found = endpoint.call("GET", f"{MAIN}/differences").body["differences"]
-    assert [(one["key"], one["kind"]) for one in found] == [("a", "changed"), ("b", "removed"), ("c", "added")]
+    assert [(item["key"], item["kind"]) for item in found] == [("a", "changed"), ("b", "removed"), ("c", "added")]
     page = endpoint.call("GET", f"{MAIN}/differences?amount=1&after=a").body
-    assert ([one["key"] for one in page["differences"]], page["more"]) == (["b"], True)
+    assert ([item["key"] for item in page["differences"]], page["more"]) == (["b"], True)
     assert get(endpoint, "a", "main~0").body["value"] == "1"
     assert get(endpoint, "a", stagedOnly="true").body["value"] == "2"
     second = post(endpoint, "commits", message="second", committer="a writer").body
     assert second["parents"] == [first.body["id"]]
     since = endpoint.call("GET", where(f"{MAIN}/differences", since=first.body["id"])).body["differences"]
-    assert [one["key"] for one in since] == ["a", "b", "c"]
+    assert [item["key"] for item in since] == ["a", "b", "c"]
     again = post(endpoint, "commits", message="again")
     assert (again.status, again.code) == (409, "NoChanges")
     assert post(endpoint, "commits", message="again", allowEmpty=True).status == 200

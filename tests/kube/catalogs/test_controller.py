@@ -121,7 +121,7 @@ async def bench(connection: ApiConnection, namespace: str, tmp_path: Path) -> As
                 await asyncio.sleep(0.2)
 
         await controller.start(runtime)
-        tasks = [asyncio.create_task(one) for one in (
+        tasks = [asyncio.create_task(item) for item in (
             runtime.queue.run(controller.reconcile), runtime.events.run(), list_often()
         )]  # fmt: skip
         try:
@@ -154,7 +154,7 @@ def test_a_history_becomes_short_and_a_transaction_keeps_it(on_bench: Callable[.
         for version in range(1, 7):
             reader.versions.add(version, later(hybrid(version * 1000), 5))
         await b.create()
-        status = await b.until(lambda one: one.versions_cut == 4)
+        status = await b.until(lambda item: item.versions_cut == 4)
         assert (status.earliest_version, status.latest_version) == (5, 6)
         assert (status.coordinator, status.fencing_token) == ("operator-0", 7)
         assert status.last_compacted_version == 5
@@ -164,13 +164,13 @@ def test_a_history_becomes_short_and_a_transaction_keeps_it(on_bench: Callable[.
         for n in range(6, 9):
             b.logs.run(CreateSchema(f"S{n}"))
             reader.versions.add(n + 1, later(hybrid((n + 1) * 1000), 5))
-        status = await b.until(lambda one: one.required_time is not None and one.required_time.participant == "b")
+        status = await b.until(lambda item: item.required_time is not None and item.required_time.participant == "b")
         assert status.required_time is not None
         assert status.required_time.reason == "Transaction"
         assert status.required_time.subject == f"transaction {begun}"
         assert (status.earliest_version, status.latest_version, status.debt_versions) == (5, 9, 3)
         reader.finish(begun)
-        status = await b.until(lambda one: one.earliest_version == 8)
+        status = await b.until(lambda item: item.earliest_version == 8)
         assert status.versions_cut == 7
         assert status.propagated_minimum is not None
         assert b.participants.sent[0][1] == 7
@@ -186,12 +186,12 @@ def test_a_participant_that_does_not_answer_is_named_until_it_does(on_bench: Cal
             b.logs.run(CreateSchema(f"S{n}"))
         b.participants.silent.add("b")
         await b.create()
-        status = await b.until(lambda one: any(c.type == "Stalled" for c in one.conditions))
+        status = await b.until(lambda item: any(c.type == "Stalled" for c in item.conditions))
         assert status.compaction is not None
         assert (status.compaction.reason, status.compaction.participant) == ("NoAnswer", "b")
         assert (status.versions_cut, status.propagated_minimum, b.participants.sent) == (0, None, [])
         b.participants.silent.clear()
-        status = await b.until(lambda one: one.versions_cut == 2)
+        status = await b.until(lambda item: item.versions_cut == 2)
         assert not any(c.type == "Stalled" for c in status.conditions)
 
     on_bench(test)
@@ -202,7 +202,7 @@ def test_a_stored_spec_that_cannot_be_read_says_so(on_bench: Callable[..., None]
 
     async def test(b: Bench) -> None:
         await b.create(interval="1h")
-        await b.until(lambda one: one.compaction is not None)
+        await b.until(lambda item: item.compaction is not None)
         key = CatalogKey(namespace, "orders")
         controller = CatalogController(logs=b.logs, participants=lambda _clock: b.participants)
         cache, metrics = ObjectCache(catalogs=True), Metrics()
@@ -233,7 +233,7 @@ def test_a_stored_spec_that_cannot_be_read_says_so(on_bench: Callable[..., None]
 def test_a_deleted_catalog_is_forgotten(on_bench: Callable[..., None]) -> None:
     async def test(b: Bench) -> None:
         await b.create()
-        await b.until(lambda one: one.compaction is not None)
+        await b.until(lambda item: item.compaction is not None)
         assert b.measured("versions") == 0
         await b.client.delete(CATALOG_COMPACTIONS, "orders", namespace=b.namespace)
         await asyncio.sleep(0.5)

@@ -112,8 +112,8 @@ def fields_said(value: Any) -> Iterator[tuple[str, str]]:
                 yield type(value).__name__, name
             yield from fields_said(found)
     elif isinstance(value, tuple):
-        for one in value:
-            yield from fields_said(one)
+        for item in value:
+            yield from fields_said(item)
 
 
 def fields_of(model: type[BaseModel]) -> set[tuple[str, str]]:

@@ -91,10 +91,10 @@ def test_participants_are_found_by_their_labels_and_asked() -> None:
     heard = desk.do(Ask(spec_of(), 4))
     assert isinstance(heard, Heard)
     assert (heard.asked, heard.started_at) == (frozenset({"a", "b"}), NOW)
-    assert [one.name for one in heard.answers] == ["a"]
-    assert [one.name for one in heard.unanswered] == ["b"]
+    assert [answer.name for answer in heard.answers] == ["a"]
+    assert [item.name for item in heard.unanswered] == ["b"]
     assert desk.objects.asked == ["app=orders"]
-    assert [one.url for one in desk.state.addresses] == ["https://10.0.0.1:7800"] * 2
+    assert [address.url for address in desk.state.addresses] == ["https://10.0.0.1:7800"] * 2
 
 
 def test_pods_that_cannot_run_are_no_participants() -> None:
@@ -110,7 +110,7 @@ def test_pods_that_cannot_run_are_no_participants() -> None:
         pod("six", address="fd00::1"),
     )
     found = addresses_of(pods, selector, plain=True)
-    assert [(one.name, one.url) for one in found] == [
+    assert [(item.name, item.url) for item in found] == [
         ("runs", "http://10.0.0.1:7800"),
         ("leaves", "http://10.0.0.1:7800"),
         ("unknown", "http://10.0.0.1:7800"),
@@ -134,10 +134,10 @@ def test_a_cut_replaces_versions_and_says_how_many_bytes() -> None:
     assert (saved.outcome, saved.version, saved.bytes_cut > 0) == (SnapshotOutcome.SAVED, 6, True)
     assert desk.logs.opened_with[0].log == {"username": "root"}
     kept = desk.logs.kept.recover().events
-    assert [one.event.version for one in kept] == [6, 7]
+    assert [item.event.version for item in kept] == [6, 7]
     first = kept[0].event
     assert isinstance(first, Snapshot)
-    (stored,) = (one for contents in first.schemas for one in contents.tables)
+    (stored,) = (item for contents in first.schemas for item in contents.tables)
     assert len(stored.versions) == 1, "column sets that no retained version uses are gone"
     assert history_of(kept).latest.version == 7
 
@@ -155,7 +155,7 @@ def test_column_sets_stay_unless_the_round_drops_them() -> None:
     assert isinstance(desk.do(SaveSnapshot(spec_of(), candidate, 1, 4)), Saved)
     first = desk.logs.kept.recover().events[0].event
     assert isinstance(first, Snapshot)
-    (stored,) = (one for contents in first.schemas for one in contents.tables)
+    (stored,) = (item for contents in first.schemas for item in contents.tables)
     assert len(stored.versions) == 3
 
 

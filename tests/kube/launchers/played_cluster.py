@@ -56,7 +56,7 @@ class Cluster:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(0.05)
-            there = {one["metadata"]["name"] for one in await self.objects()}
+            there = {item["metadata"]["name"] for item in await self.objects()}
             for name in sorted(there - set(self.names)):
                 self.names.append(name)
                 task = self.first(name) if len(self.names) == 1 else self.start(name)
@@ -67,7 +67,7 @@ class Cluster:
     async def objects(self) -> list[Obj]:
         """What stands for workers."""
         listed = await self.client.list(KINDS[self.launcher], namespace=self.namespace, labels=SELECTOR)
-        return [one for one in listed.items if not one["metadata"]["name"].endswith("-driver")]
+        return [item for item in listed.items if not item["metadata"]["name"].endswith("-driver")]
 
     async def start(self, name: str) -> None:
         """The ordinary way: its pod runs, its Spark operator says so, and its driver announces itself."""

@@ -121,5 +121,5 @@ def terminated(code: int, *, reason: str = "Error", message: str = "", **status:
 
 def of_spark(status: dict[str, Any]) -> dict[str, Any]:
     """The same of a driver pod that Spark's submission made: its container has a name of Spark's."""
-    renamed = [one | {"name": "spark-kubernetes-driver"} for one in status.get("containerStatuses", ())]
+    renamed = [item | {"name": "spark-kubernetes-driver"} for item in status.get("containerStatuses", ())]
     return status | ({"containerStatuses": renamed} if renamed else {})

@@ -17,7 +17,7 @@ def is_served(admin: AdminClient, definition: str) -> bool:
     if answer.status == 404:
         return False
     found = answer.json()
-    conditions = {one["type"]: one["status"] for one in found.get("status", {}).get("conditions") or ()}
+    conditions = {item["type"]: item["status"] for item in found.get("status", {}).get("conditions") or ()}
     return conditions.get("Established") == "True" and "deletionTimestamp" not in found["metadata"]
 
 

@@ -53,7 +53,7 @@ class Submitter:
         answer = self.plane.admin.request("GET", f"/api/v1/namespaces/{self.namespace}/{kind}")
         assert answer.ok, answer.text
         items: list[Obj] = answer.json()["items"]
-        return [one for one in items if labels.items() <= (one["metadata"].get("labels") or {}).items()]
+        return [item for item in items if labels.items() <= (item["metadata"].get("labels") or {}).items()]
 
 
 def differences(template: Any, made: Any, where: str = "") -> list[str]:
@@ -62,11 +62,11 @@ def differences(template: Any, made: Any, where: str = "") -> list[str]:
         if not isinstance(made, dict):
             return [where]
         return [
-            one
+            difference
             for key, value in template.items()
-            for one in (differences(value, made[key], f"{where}.{key}") if key in made else [f"{where}.{key}"])
+            for difference in (differences(value, made[key], f"{where}.{key}") if key in made else [f"{where}.{key}"])
         ]
     if isinstance(template, list):
         found = made if isinstance(made, list) else []
-        return [f"{where}[{n}]" for n, one in enumerate(template) if all(differences(one, other) for other in found)]
+        return [f"{where}[{n}]" for n, item in enumerate(template) if all(differences(item, other) for other in found)]
     return [] if template == made else [f"{where}: {template!r} is {made!r}"]

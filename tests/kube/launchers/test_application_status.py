@@ -99,7 +99,7 @@ def test_apaches_states(state: str, phase: WorkerPhase) -> None:
 def test_every_state_that_apaches_definition_allows_is_known(shared_fixtures: Any) -> None:
     text = (shared_fixtures / "spark-operators" / "apache-sparkapplications.yaml").read_text()
     document = yaml.load(text, yaml.CSafeLoader)  # half a megabyte
-    (version,) = (one for one in document["spec"]["versions"] if one["name"] == "v1")
+    (version,) = (item for item in document["spec"]["versions"] if item["name"] == "v1")
     status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
     assert set(status["currentState"]["properties"]["currentStateSummary"]["enum"]) == set(APACHE_STATES)
 

@@ -205,7 +205,7 @@ def test_the_driver_pod_of_a_failed_submission_is_deleted_once_its_end_was_acted
         await b.client.replace_status(KINDS[b.launcher], body | {"status": failed})
 
         async def pods() -> list[str]:
-            return [one["metadata"]["name"] for one in (await b.client.list(PODS, namespace=b.namespace)).items]
+            return [item["metadata"]["name"] for item in (await b.client.list(PODS, namespace=b.namespace)).items]
 
         assert (await b.only()).message == "no quota"
         assert await pods() == [f"{NAME}-driver"], "until its end was acted upon"
@@ -455,7 +455,7 @@ class TestBuilders:
         application = apache_application(request_of(FULL), default_image="w:1")
         assert label not in application["metadata"]["labels"]
         templates = [application["spec"][role]["podTemplateSpec"] for role in ("driverSpec", "executorSpec")]
-        assert [one["metadata"]["labels"].get(label) for one in templates] == ["compaction", None]
+        assert [template["metadata"]["labels"].get(label) for template in templates] == ["compaction", None]
 
     def test_apache_gets_everything_else_as_settings_of_spark(self) -> None:
         conf = apache_application(request_of(FULL), default_image="w:1")["spec"]["sparkConf"]
@@ -474,7 +474,7 @@ class TestBuilders:
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
         assert "args" not in container
         assert {"name": "TZ", "value": "UTC"} in container["env"]
-        assert "/data/ra" in {one["mountPath"] for one in container["volumeMounts"]}
+        assert "/data/ra" in {item["mountPath"] for item in container["volumeMounts"]}
 
     @pytest.mark.parametrize("build", [kubeflow_application, apache_application, driver_pod])
     def test_a_driver_gets_the_memory_it_is_given_this_time(self, build: Callable[..., dict[str, Any]]) -> None:

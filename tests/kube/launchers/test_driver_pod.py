@@ -59,7 +59,7 @@ def test_what_restricted_asks_for() -> None:
     assert security["allowPrivilegeEscalation"] is False
     assert security["capabilities"] == {"drop": ["ALL"]}
     assert security["readOnlyRootFilesystem"] is True
-    mounted = {one["mountPath"] for one in spec["containers"][0]["volumeMounts"]}
+    mounted = {item["mountPath"] for item in spec["containers"][0]["volumeMounts"]}
     assert {"/tmp", "/opt/spark/work-dir"} <= mounted, "a read-only root needs room to write"
 
 
@@ -70,14 +70,14 @@ def test_everything_the_policy_says_is_in_the_pod() -> None:
     assert spec["imagePullSecrets"] == [{"name": "registry"}]
     assert spec["serviceAccountName"] == "compaction-worker"
     assert spec["nodeSelector"] == {"disk": "fast"}
-    assert [one["key"] for one in spec["tolerations"]] == ["spot", "team"]
+    assert [item["key"] for item in spec["tolerations"]] == ["spot", "team"]
     assert spec["priorityClassName"] == "system-node-critical"
     assert meta["labels"]["kueue.x-k8s.io/queue-name"] == "compaction"
     assert worker["envFrom"] == [{"secretRef": {"name": "credentials"}}]
-    mounts = {one["mountPath"]: one for one in worker["volumeMounts"]}
+    mounts = {item["mountPath"]: item for item in worker["volumeMounts"]}
     assert mounts["/data/ra"] == {"name": "logs", "mountPath": "/data/ra", "subPath": "ra"}
     assert mounts["/etc/certificates"]["readOnly"] is True
-    volumes = {one["name"]: one for one in spec["volumes"]}
+    volumes = {item["name"]: item for item in spec["volumes"]}
     assert volumes["logs"]["persistentVolumeClaim"] == {"claimName": "segment-logs"}
     assert worker["resources"]["limits"] == {"memory": str(2 << 30), "cpu": "2"}
     assert {"name": "spark-ui", "containerPort": 4040, "protocol": "TCP"} in worker["ports"]
@@ -89,10 +89,10 @@ def test_a_users_template_is_merged_and_our_words_stay() -> None:
     assert worker["name"] == "worker"
     assert worker["args"][0] == "compactor", "what is run is not the template's to say"
     assert {"name": "TZ", "value": "UTC"} in worker["env"]
-    assert {one["name"] for one in worker["env"]} == {"POD_NAME", "POD_IP", "TZ"}
+    assert {item["name"] for item in worker["env"]} == {"POD_NAME", "POD_IP", "TZ"}
     assert pod["spec"]["securityContext"]["fsGroup"] == 100
     assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
-    assert "extra" in {one["name"] for one in pod["spec"]["volumes"]}
+    assert "extra" in {item["name"] for item in pod["spec"]["volumes"]}
     labels = pod["metadata"]["labels"]
     assert (labels["team"], labels["compaction.dev/worker"]) == ("storage", "logs-w-abcd-12345")
     assert pod["metadata"]["annotations"]["note"] == "x"
@@ -118,7 +118,7 @@ def test_executors_are_made_by_the_driver_from_a_template_it_carries() -> None:
     assert executor["name"] == conf["spark.kubernetes.executor.podTemplateContainerName"]
     assert "args" not in executor, "Spark's own"
     assert template["metadata"]["labels"]["compaction.dev/component"] == "executor"
-    volume = next(one for one in pod["spec"]["volumes"] if one["name"] == "executor-template")
+    volume = next(each for each in pod["spec"]["volumes"] if each["name"] == "executor-template")
     (item,) = volume["downwardAPI"]["items"]
     assert conf["spark.kubernetes.executor.podTemplateFile"] == f"{TEMPLATE_DIRECTORY}/{item['path']}"
 

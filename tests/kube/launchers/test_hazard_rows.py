@@ -163,7 +163,7 @@ def test_suspended_and_resumed(play: Play) -> None:
         await b.client.delete(KINDS[LauncherType.POD], f"{first}-driver", namespace=b.namespace)
 
         async def seen() -> bool:
-            return any(one.trouble is WorkerTrouble.QUEUED for one in b.observed())
+            return any(item.trouble is WorkerTrouble.QUEUED for item in b.observed())
 
         await b.until("the suspension to be seen", seen)
         for lease in await b.leases():  # the driver had time to leave, as it has after SIGTERM

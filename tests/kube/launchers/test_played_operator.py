@@ -50,7 +50,7 @@ class PlayedOperator:
 
     async def applications(self) -> dict[str, Obj]:
         listed = await self.client.list(KUBEFLOW_APPLICATIONS, namespace=self.namespace)
-        return {one["metadata"]["name"]: one for one in listed.items}
+        return {item["metadata"]["name"]: item for item in listed.items}
 
     async def _driver(self, name: str, application: Obj) -> None:
         await self.write(name, "RUNNING")

@@ -42,10 +42,10 @@ def specs_of(body: Obj) -> tuple[Obj, Obj | None]:
 
 def mounted(spec: Obj) -> dict[str, str]:
     """Where a pod has Secrets: path -> name of the Secret."""
-    volumes = {one["name"]: one["secret"]["secretName"] for one in spec["volumes"] if "secret" in one}
-    mounts = [one for one in spec["containers"][0]["volumeMounts"] if one["name"] in volumes]
-    assert all(one["readOnly"] is True for one in mounts)
-    return {one["mountPath"]: volumes[one["name"]] for one in mounts}
+    volumes = {item["name"]: item["secret"]["secretName"] for item in spec["volumes"] if "secret" in item}
+    mounts = [item for item in spec["containers"][0]["volumeMounts"] if item["name"] in volumes]
+    assert all(mount["readOnly"] is True for mount in mounts)
+    return {mount["mountPath"]: volumes[mount["name"]] for mount in mounts}
 
 
 @BUILDS
@@ -78,9 +78,11 @@ def test_certificates_of_authorities_are_in_all_pods(
     store = {"url": "s3://b/p", "index": {"secretName": "index"}, "caBundle": bundle}
     for spec in specs_of(build(request_of(EXECUTORS, store={"blockStore": store}), default_image="w:1")):
         assert spec is not None
-        [mount] = [one for one in spec["containers"][0]["volumeMounts"] if one["mountPath"] == f"{AT}/{name}"]
+        [mount] = [item for item in spec["containers"][0]["volumeMounts"] if item["mountPath"] == f"{AT}/{name}"]
         assert mount["readOnly"] is True
-        assert [one for one in spec["volumes"] if one["name"] == mount["name"]] == [{"name": mount["name"], **source}]
+        assert [item for item in spec["volumes"] if item["name"] == mount["name"]] == [
+            {"name": mount["name"], **source}
+        ]
 
 
 @BUILDS
@@ -105,8 +107,8 @@ def test_beside_what_the_user_mounts(build: Build) -> None:
 def test_a_block_store_needs_no_claim(build: Build) -> None:
     for spec in specs_of(build(request_of(FULL, store=BLOCKS), default_image="w:1")):
         assert spec is not None
-        assert not [one for one in spec["volumes"] if "persistentVolumeClaim" in one]
-        assert all(one["mountPath"] for one in spec["containers"][0]["volumeMounts"])
+        assert not [item for item in spec["volumes"] if "persistentVolumeClaim" in item]
+        assert all(item["mountPath"] for item in spec["containers"][0]["volumeMounts"])
 
 
 @BUILDS
@@ -169,7 +171,7 @@ def test_a_real_api_server_takes_the_objects_as_they_are(
                     continue
                 name = f"copy-{number}"
                 body = {"metadata": {"name": name, "namespace": restricted}, "spec": spec | {"serviceAccountName": ""}}
-                body["spec"]["containers"] = [{"image": "w:1"} | one for one in spec["containers"]]
+                body["spec"]["containers"] = [{"image": "w:1"} | item for item in spec["containers"]]
                 kept = await client.create(PODS, body, strict=True)
                 assert mounted(kept["spec"]) == mounted(spec)
                 await client.delete(PODS, name, namespace=restricted, grace_seconds=0)

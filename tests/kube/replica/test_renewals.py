@@ -159,13 +159,13 @@ def test_renewals_do_not_wait_for_threads_that_compute(leader: Leader) -> None:
             json.loads(json.dumps({str(number): [number] for number in range(2000)}))
 
     scans = [threading.Thread(target=scan, daemon=True) for _ in range(4)]
-    for one in scans:
-        one.start()
+    for item in scans:
+        item.start()
     try:
         leader.until(ENOUGH)
     finally:
         ended.set()
-        for one in scans:
-            one.join()
+        for item in scans:
+            item.join()
     assert leader.elector.is_leader()
     assert all(0.0 <= late < STEADY.renew_deadline / 3 for late in leader.late), leader.late

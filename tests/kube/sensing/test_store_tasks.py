@@ -78,7 +78,7 @@ def test_looks_and_sweeps_leave_a_thread_for_claims(
 ) -> None:
     async def all_of_them(b: Bench, *, sensing: bool) -> bool:
         found = [await b.condition("Ready", name) for name in POLICIES]
-        return all(one is not None and (one["reason"] == "Sensing") is sensing for one in found)
+        return all(item is not None and (item["reason"] == "Sensing") is sensing for item in found)
 
     async def only_as_many_as_may(b: Bench, gate: Gate) -> None:
         async def full() -> bool:

@@ -71,7 +71,7 @@ def proxy(control_plane) -> Iterator[Counting]:
 def test_a_thread_keeps_the_connection_of_a_client_until_it_asks_as_another(control_plane, proxy):
     url = f"https://127.0.0.1:{proxy.port}"
     admin, anonymous = (
-        dataclasses.replace(one, url=url) for one in (control_plane.admin, control_plane.running.anonymous)
+        dataclasses.replace(item, url=url) for item in (control_plane.admin, control_plane.running.anonymous)
     )
 
     def ask() -> None:

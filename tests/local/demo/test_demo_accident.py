@@ -42,10 +42,10 @@ def observed(state: JobState, *, worker: str = "w", succeeded: int = 4) -> DemoO
                     "kind": "SegmentRewrite",
                     "sources": {"segmentLog": {"path": "/x", "obsolete": ["0000000000000001.segment"]}},
                 },
-                "status": {"state": one.value, "worker": worker, "fencingToken": 3},
+                "status": {"state": item.value, "worker": worker, "fencingToken": 3},
             }
         )
-        for number, one in enumerate(states)
+        for number, item in enumerate(states)
     ]
     return DemoObservation(None, tuple(jobs), None)
 

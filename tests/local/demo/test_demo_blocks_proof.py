@@ -136,7 +136,7 @@ class Story:
 
     def _job(self, number: int) -> CompactionJob:
         store = {"url": "s3://demo/blocks", "index": {"secretName": "block-index"}}
-        ids = [a_block(one).id for one in (1, 2)]
+        ids = [a_block(item).id for item in (1, 2)]
         sources = {"store": store, "tenant": NOISY.name, "shard": SHARD, "batch": f"noisy/0/L0/{ids[0]}", "blocks": ids}
         receipt = self.receipt_data | {"committedAt": f"2026-01-01T00:00:0{number}Z"}
         return CompactionJob.from_object(

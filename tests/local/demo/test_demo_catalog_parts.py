@@ -48,7 +48,7 @@ def written(count: int) -> list[Catalog]:
     """So many versions of the demo's DDL, version n active at second n."""
     world = World.started()
     found = [world.catalog]
-    commands = (one for source in (nodes.beginning(), nodes.changes()) for one in source)
+    commands = (item for source in (nodes.beginning(), nodes.changes()) for item in source)
     for batch in islice(commands, count - 1):
         world.run(*batch)
         found.append(world.catalog)
@@ -62,8 +62,8 @@ def versions() -> list[Catalog]:
 
 def model_of(versions: list[Catalog]) -> Model:
     model = Model()
-    for one in versions:
-        model.record(one)
+    for version in versions:
+        model.record(version)
     return model
 
 
@@ -73,7 +73,7 @@ def prover_of(model: Model, versions: list[Catalog]) -> CatalogProver:
 
 
 def test_every_step_of_the_ddl_is_a_version(versions: list[Catalog]) -> None:
-    assert [one.version for one in versions] == list(range(1, 41))
+    assert [version.version for version in versions] == list(range(1, 41))
 
 
 def test_the_last_version_has_no_table_whose_partitions_no_participant_holds() -> None:
@@ -107,7 +107,10 @@ def test_another_descriptor_an_absent_and_a_false_version_are_noticed(versions: 
     prover.prove()
     assert (prover.wrong, prover.different) == (2, ["version 40 has other descriptors than were written"] * 2)
 
-    later = [*versions[:20], *(replace(one, activation_time=one.activation_time + 1) for one in versions[20:])]
+    later = [
+        *versions[:20],
+        *(replace(version, activation_time=version.activation_time + 1) for version in versions[20:]),
+    ]
     prover = prover_of(model, later)
     prover.prove()
     assert prover.wrong >= 20
@@ -116,7 +119,7 @@ def test_another_descriptor_an_absent_and_a_false_version_are_noticed(versions: 
 
 def test_the_digest_sees_descriptors_and_no_column_sets_of_the_past(versions: list[Catalog]) -> None:
     last = versions[-1]
-    table = next(one for one in last.tables.values() if len(one.versions) > 1)
+    table = next(table for table in last.tables.values() if len(table.versions) > 1)
     assert digest(last) != digest(versions[-2])
     trimmed = replace(table, base=table.base + 1, versions=table.versions[1:])
     assert digest(replace(last, tables=last.tables.put(table.id, trimmed))) == digest(last)
@@ -184,7 +187,7 @@ def story_of(versions: list[Catalog]) -> CatalogStory:
 
 def test_every_claim_holds_and_each_can_fail(versions: list[Catalog]) -> None:
     story = story_of(versions)
-    assert [one.claim for one in checks(story) if not one.holds] == []
+    assert [check.claim for check in checks(story) if not check.holds] == []
     pinned = story.shown[1]
     failures = {
         "Transaction of node-1 is named, and holds version 29": [
@@ -201,8 +204,8 @@ def test_every_claim_holds_and_each_can_fail(versions: list[Catalog]) -> None:
         "one replica led while the other stood by": [replace(story, replicas_alive=1)],
     }
     for claim, stories in failures.items():
-        for one in stories:
-            assert claim in [check.claim for check in checks(one) if not check.holds]
+        for item in stories:
+            assert claim in [check.claim for check in checks(item) if not check.holds]
     story.prover.wrong = 1
     lost = [check.claim for check in checks(story) if not check.holds]
     assert lost == [

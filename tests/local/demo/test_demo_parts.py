@@ -212,7 +212,7 @@ def test_losses_come_one_after_the_other_each_when_it_is_due(tmp_path, story):
             sleeping.check()
     finally:
         stop_servers(tmp_path / "servers")
-    assert [one for one in sleeping.running.values() if one.alive()] == []
+    assert [item for item in sleeping.running.values() if item.alive()] == []
 
 
 def test_foreign_directory_is_not_touched(tmp_path):

@@ -123,8 +123,8 @@ def test_each_branch_is_equal_while_it_is_written_and_compacted(cast: StagingCas
     assert cast.prover.proven > 0
     for name in cast.writers:
         read = cast.prover.prove(name)
-        assert all(one.exact and not one.different for one in read)
-        assert sum(one.records for one in read) == cast.writers[name].model.records
+        assert all(item.exact and not item.different for item in read)
+        assert sum(item.records for item in read) == cast.writers[name].model.records
     committed = cast.writers[COMMITTED.name].committed
     assert committed is not None
     assert cast.prover.shows(f"{COMMITTED.name}@", committed)
@@ -135,7 +135,7 @@ def test_a_lost_write_and_a_lost_deletion_are_noticed(cast: StagingCast) -> None
     writer = cast.writers[EXPERIMENT.name]
     writer.model.change(BranchChange(np.array([5, 9]), 0), lambda: None)
     read = cast.prover.prove(EXPERIMENT.name)
-    assert [number for one in read for number in one.different] == [5, 9]
+    assert [number for item in read for number in item.different] == [5, 9]
     assert "2 records differ: logs/00000005" in cast.prover.different[0]
 
 
@@ -143,10 +143,10 @@ def test_the_damaged_range_belongs_to_one_branch(cast: StagingCast) -> None:
     cast.begin(purged=10)
     for name in cast.writers:
         tree = cast.area.references.commit(name).meta_range_id
-        ids = {one.id for one in cast.area.ranges.ranges(tree)}
+        ids = {item.id for item in cast.area.ranges.ranges(tree)}
         assert (cast.damaged in ids) == (name == DAMAGED.name)
     cast.restore()
-    assert not any(one.different for one in cast.prover.prove(DAMAGED.name))
+    assert not any(item.different for item in cast.prover.prove(DAMAGED.name))
 
 
 def test_facts_are_those_of_records_and_counters(cast: StagingCast) -> None:

@@ -188,7 +188,9 @@ def test_selectors_have_the_operators_of_kubernetes(
     expression = {"key": "app", "operator": operator} | ({} if values is None else {"values": values})
     selector = {"matchExpressions": [expression]}
     candidates: list[str | None] = ["x", "z", None]
-    assert {one for one in candidates if selects(selector, {} if one is None else {"app": one})} == selected
+    assert {
+        candidate for candidate in candidates if selects(selector, {} if candidate is None else {"app": candidate})
+    } == selected
     assert selects({}, {})
     assert selects({}, {"app": "x"})
     assert not selects(selector | {"matchLabels": {"more": "y"}}, {"app": "x"})

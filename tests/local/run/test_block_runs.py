@@ -262,8 +262,8 @@ def begin() -> Iterator[Callable[..., Watched]]:
         return watches[-1]
 
     yield begin
-    for one in watches:
-        one.stop()
+    for watch in watches:
+        watch.stop()
 
 
 def watch_policy(path: Path, blocks: BlockCommands, **changes: Any) -> Path:
@@ -282,10 +282,10 @@ def test_a_watch_merges_what_comes_and_deletes_what_was_replaced(
     eventually(lambda: len(list(blocks.objects.list("acme"))) == 2, "what was replaced is deleted")
     watched.stop()
     assert watched.watch.objects.policy.status.succeeded == 2
-    assert not [one for one in watched.news if one.warning]
-    said = [one.message for one in watched.news if one.reason == "Succeeded"]
+    assert not [item for item in watched.news if item.warning]
+    said = [item.message for item in watched.news if item.reason == "Succeeded"]
     assert said[0].startswith("2 blocks merged into 1 with token 1, ")
-    assert any(one.message.endswith(" deleted after the grace") for one in watched.news if one.reason == "Swept")
+    assert any(item.message.endswith(" deleted after the grace") for item in watched.news if item.reason == "Swept")
 
 
 def test_a_watch_drops_a_lone_block_without_rows(
@@ -298,7 +298,7 @@ def test_a_watch_drops_a_lone_block_without_rows(
     eventually(lambda: live(blocks) == [(0, 50)], "it is live no more")
     eventually(lambda: watched.watch.objects.policy.status.succeeded == 1, "it is counted")
     watched.stop()
-    said = [one.message for one in watched.news if one.reason == "Succeeded"]
+    said = [item.message for item in watched.news if item.reason == "Succeeded"]
     assert said[0].startswith("1 block without rows dropped")
 
 
@@ -311,7 +311,7 @@ def test_a_watch_sets_a_bad_block_aside_and_says_so(
     eventually(lambda: live(blocks) == [(0, 50), (1, 100)], "the others are merged")
     eventually(lambda: bool(watched.watch.objects.policy.status.quarantined), "it is named in the status")
     watched.stop()
-    assert [one.source for one in watched.watch.objects.policy.status.quarantined] == [bad]
+    assert [each.source for each in watched.watch.objects.policy.status.quarantined] == [bad]
     assert [item["block"] for item in blocks.data("quarantine", "list")["items"]] == [bad]
 
 
@@ -345,7 +345,7 @@ def test_a_changed_secret_is_in_force_without_a_restart(
     right = path.read_text()
     path.write_text(right.replace(blocks.connection.index_url, f"sqlite:///{tmp_path}/no/such/place.db"))
     watched = begin(path)
-    eventually(lambda: any(one.warning for one in watched.news), "it is told what is wrong")
+    eventually(lambda: any(item.warning for item in watched.news), "it is told what is wrong")
     assert live(blocks) == [(0, 50), (0, 50)]
     fresh = tmp_path / "fresh.yaml"
     fresh.write_text(right)
@@ -381,7 +381,7 @@ def test_the_commands_on_postgresql_and_s3(postgres: PostgresServer, s3: S3, tmp
     assert ids[3] in first.stdout
     data = yaml.safe_load(first.stdout)
     assert {job["verified"] for job in data["jobs"]} == {"equal"}
-    assert [one["source"] for one in data["quarantined"]] == [ids[3]]
+    assert [item["source"] for item in data["quarantined"]] == [ids[3]]
     assert live(blocks) == [(0, 50), (2, 350)]
     assert blocks.run("quarantine", "drop", "--yes", ids[3]).exit_code == 0
     again = blocks.add(20, 21)

@@ -249,8 +249,8 @@ def test_dry_run_changes_nothing_and_has_a_reason_for_everything(
     assert sorted(str(path) for path in root.rglob("*")) == before
     assert "pyspark" not in data
     named = {(job["target"], name) for job in data["jobs"] for group in job["groups"] for name in group["sources"]}
-    named |= {(job["target"], one["source"]) for job in data["jobs"] for one in job["obsolete"]}
-    named |= {(one["target"], one["source"]) for one in data["leftAlone"]}
+    named |= {(job["target"], item["source"]) for job in data["jobs"] for item in job["obsolete"]}
+    named |= {(item["target"], item["source"]) for item in data["leftAlone"]}
     due = {job["target"] for job in data["jobs"]}
     files = {(str(log), name) for log in logs_of(root) if str(log) in due for name in regular(log)}
     assert named >= files
@@ -304,7 +304,7 @@ def test_the_command_with_spark(root: Path, tmp_path: Path) -> None:
     )
     assert first.returncode == 1, first.stderr
     data = yaml.safe_load(first.stdout)
-    assert [(one["target"], one["source"]) for one in data["quarantined"]] == [(str(root / "random"), segment)]
+    assert [(item["target"], item["source"]) for item in data["quarantined"]] == [(str(root / "random"), segment)]
     assert segment in first.stderr
     assert "Traceback" not in first.stderr
     assert {job["verified"] for job in data["jobs"]} == {"equal"}

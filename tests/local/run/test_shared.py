@@ -57,8 +57,8 @@ class Store:
 def test_what_others_have_is_debt_and_in_no_candidate() -> None:
     store = Store()
     reading = SharedStore(store, lambda: {"theirs": THEIRS}).sense(REQUEST).reading
-    assert [one.target for one in reading.candidates] == ["a"]
-    assert [(one.sources, one.bytes) for one in reading.beyond] == [(2, 8)]
+    assert [item.target for item in reading.candidates] == ["a"]
+    assert [(item.sources, item.bytes) for item in reading.beyond] == [(2, 8)]
     assert [(row.reason, row.count, row.example) for row in reading.left_out] == [("JobUnfinished", 2, "theirs")]
     assert store.asked == [{"mine", "theirs"}]
 

@@ -103,7 +103,7 @@ class Watched:
         assert not self._thread.is_alive()
 
     def told(self, reason: str) -> list[News]:
-        return [one for one in self.news if one.reason == reason]
+        return [item for item in self.news if item.reason == reason]
 
     def await_told(self, reason: str, count: int = 1) -> News:
         eventually(lambda: len(self.told(reason)) >= count, f"news {reason}, {count} times", pause=0.02)

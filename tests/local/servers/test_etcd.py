@@ -29,7 +29,7 @@ def test_data_is_there_after_a_restart(tmp_path: Path, binaries: Binaries) -> No
     assert not first.process.alive()
     with start_etcd(tmp_path / "etcd", binaries.etcd) as again:
         log = EtcdUpdateLog(GatewayClient(again.settings), "/catalogs/a")
-        assert [one.event for one in log.recover().events] == [update(1), update(2), update(3)]
+        assert [event.event for event in log.recover().events] == [update(1), update(2), update(3)]
         log.close()
 
 

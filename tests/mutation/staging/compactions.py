@@ -129,8 +129,8 @@ COMPACTION_DEFECTS: Final = (
         name="claims: a base is swapped in whose objects a sweep has deleted",
         promise=f"{_PAGE}#sweep",
         file="staging/compaction.py",
-        old="        gone = [one for one in written if not area.ranges.exists(one)]",
-        new="        gone = [one for one in () if not area.ranges.exists(one)]",
+        old="        gone = [item for item in written if not area.ranges.exists(item)]",
+        new="        gone = [item for item in () if not area.ranges.exists(item)]",
         killers=_CLAIMS,
     ),
     Defect(

@@ -94,8 +94,8 @@ FORMAT_DEFECTS: Final = (
         name="format: ranges of a metarange overlap",
         promise=f"{_FORMAT}#ranges-and-metaranges",
         file="staging/format/ranges.py",
-        old="        if other.min_key <= one.max_key:",
-        new="        if other.min_key < one.min_key:",
+        old="        if other.min_key <= item.max_key:",
+        new="        if other.min_key < item.min_key:",
         killers=(f"{_TESTS}/test_ranges.py",),
     ),
 )

@@ -124,8 +124,8 @@ LIVE_DEFECTS: Final = (
         name="lakefs: rule 5, unknown fields of a branch are lost",
         promise=_RULES,
         file="staging/lakefs/repository.py",
-        old="        elif one.number != _SEALED:",
-        new="        elif one.number in _KNOWN and one.number != _SEALED:",
+        old="        elif item.number != _SEALED:",
+        new="        elif item.number in _KNOWN and item.number != _SEALED:",
         killers=_CHECKS,
     ),
     Defect(

@@ -152,8 +152,8 @@ SWEEP_DEFECTS: Final = (
         name="sweep of objects: what a standing claim has written is deleted",
         promise=f"{_PAGE}#sweep",
         file="staging/sweep.py",
-        old="if age_of(one.modified, now) > grace and epoch_of(one.modified) < claimed]",
-        new="if age_of(one.modified, now) > grace]",
+        old="if age_of(item.modified, now) > grace and epoch_of(item.modified) < claimed]",
+        new="if age_of(item.modified, now) > grace]",
         killers=_SWEEP,
     ),
     Defect(

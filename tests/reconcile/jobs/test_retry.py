@@ -249,7 +249,7 @@ def test_a_released_segment_is_tried_again_and_may_be_set_aside_again(value: str
     world, job = assigned_world()
     world.quarantine_identity["/ra/a", SEGMENT] = "id"
     corrupt(world, job)
-    assert [one.source for one in world.status.quarantined] == [SEGMENT]
+    assert [item.source for item in world.status.quarantined] == [SEGMENT]
     assert world.state(job) is JobState.FAULTY
     looks = world.readings
     world.annotate(release=value)
@@ -259,10 +259,10 @@ def test_a_released_segment_is_tried_again_and_may_be_set_aside_again(value: str
     assert world.readings > looks
     assert world.state(job) is JobState.IN_PROGRESS
     corrupt(world, job)
-    assert [one.source for one in world.status.quarantined] == [SEGMENT]
+    assert [item.source for item in world.status.quarantined] == [SEGMENT]
     world.pass_time(120)
     assert world.state(job) is JobState.FAULTY, "the value was honoured already"
-    assert [one.source for one in world.status.quarantined] == [SEGMENT]
+    assert [item.source for item in world.status.quarantined] == [SEGMENT]
 
 
 def test_damage_found_again_before_the_release_is_recorded_is_set_aside() -> None:
@@ -281,7 +281,7 @@ def test_damage_found_again_before_the_release_is_recorded_is_set_aside() -> Non
     world.rest()
     assert world.status.released == "all"
     assert world.state(job) is JobState.FAULTY
-    assert [one.source for one in world.status.quarantined] == [SEGMENT]
+    assert [item.source for item in world.status.quarantined] == [SEGMENT]
 
 
 def test_other_segments_stay_where_they_are() -> None:

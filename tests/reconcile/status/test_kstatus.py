@@ -26,7 +26,7 @@ def of_job(world: PlainCluster, name: str) -> KStatus:
 
 def ready_reason(world: PlainCluster) -> str:
     assert world.policy is not None
-    return next(one.reason for one in world.policy.status.conditions if one.type == "Ready")
+    return next(condition.reason for condition in world.policy.status.conditions if condition.type == "Ready")
 
 
 def test_a_policy_from_its_creation_to_its_deletion() -> None:

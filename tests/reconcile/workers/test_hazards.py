@@ -33,7 +33,9 @@ def running(**workers: Any) -> tuple[PlainCluster, str, SimWorker]:
 
 
 def conditions(world: PlainCluster) -> dict[str, tuple[str, str, str]]:
-    return {one.type: (one.status, one.reason, one.message) for one in world.status.conditions}
+    return {
+        condition.type: (condition.status, condition.reason, condition.message) for condition in world.status.conditions
+    }
 
 
 @pytest.mark.parametrize("trouble", [WorkerTrouble.UNSCHEDULABLE, WorkerTrouble.QUEUED])
@@ -140,7 +142,7 @@ def test_a_worker_out_of_memory_is_charged_and_the_next_driver_gets_more_within_
         given.append(worker.memory)
     assert given == [2 * GIB, 4 * GIB, 6 * GIB]
     attempts = world.jobs[job].status.attempts
-    assert [(one.reason, one.charged) for one in attempts] == [(JobReason.WORKER_OUT_OF_MEMORY, True)] * 3
+    assert [(attempt.reason, attempt.charged) for attempt in attempts] == [(JobReason.WORKER_OUT_OF_MEMORY, True)] * 3
     assert world.state(job) is JobState.FAULTY
     assert world.status.driver_memory_bytes == 6 * GIB
     assert [reason for reason, _ in world.events].count("DriverMemoryRaised") == 2

@@ -145,7 +145,7 @@ def test_s13_a_queue_at_its_limit_takes_no_more_and_loses_nothing() -> None:
     assert len(world.jobs) == 2
     plan = status_of(world).plan
     assert plan is not None
-    assert [(one.reason, one.count) for one in plan.left_out] == [("QueueFull", 1)]
+    assert [(item.reason, item.count) for item in plan.left_out] == [("QueueFull", 1)]
     world.announce()
     world.rest()
     for job in list(world.jobs):

@@ -71,7 +71,7 @@ def test_other_versions_than_before_are_told_again() -> None:
         decision = reconcile(picture(world, operator="0.2.0", worker=worker))
         assert decision.policy_status is not None
         told.append(decision.policy_status.status.conditions)
-    assert [one.reason for one in skew_announced(*told)] == [SKEW]
+    assert [item.reason for item in skew_announced(*told)] == [SKEW]
 
 
 def test_silence_about_a_version_is_no_difference() -> None:

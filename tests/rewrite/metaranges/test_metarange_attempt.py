@@ -64,7 +64,7 @@ class Attempts:
 
     @property
     def objects(self) -> set[str]:
-        return {one.path for one in self.repo.area.ranges.stored()}
+        return {item.path for item in self.repo.area.ranges.stored()}
 
     @property
     def record(self) -> Any:
@@ -87,7 +87,7 @@ def test_the_tokens_become_the_base(attempts: Attempts) -> None:
     assert (record.claim_job, record.compacted_job, record.compacted_token) == ("", JOB, 1)
     assert receipt.fingerprint_before == receipt.fingerprint_after
     assert (receipt.metarange.ranges_touched, receipt.metarange.ranges_written) == (2, 3)
-    assert [(one.name, one.before, one.after) for one in receipt.measures] == [
+    assert [(measure.name, measure.before, measure.after) for measure in receipt.measures] == [
         ("tombstones", 1, 0),
         ("sealedTokens", 2, 0),
         ("stagedWrites", 3, 0),

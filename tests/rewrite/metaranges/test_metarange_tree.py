@@ -130,7 +130,7 @@ def test_a_metarange_that_is_not_what_was_written_ends_it(
 def test_a_damaged_range_is_named(branch: StagingRepo, folder: Path, engine: ThreadEngine) -> None:
     record = branch.put({f"k/{n:04}": "1" for n in range(100)}, staging={"k/0050": "2"})
     tree = branch.area.references.commit("main").meta_range_id
-    touched = next(one for one in branch.area.ranges.ranges(tree) if one.max_key >= b"k/0050")
+    touched = next(item for item in branch.area.ranges.ranges(tree) if item.max_key >= b"k/0050")
     path = folder / branch.area.ranges.path(touched.id)
     data = bytearray(path.read_bytes())
     data[10] ^= 0xFF

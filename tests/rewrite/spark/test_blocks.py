@@ -94,7 +94,7 @@ def test_ranges_of_keys_and_a_culprit(
     claim(block_store, job, 1)
     report = run(connection, job, spark)
     assert report.outcome is ReportOutcome.SUCCEEDED, report.message
-    assert [(one.source, one.reason) for one in report.skipped] == [(victim.id, SourceFault.CORRUPT.value)]
+    assert [(item.source, item.reason) for item in report.skipped] == [(victim.id, SourceFault.CORRUPT.value)]
     assert len([block for block in block_store.live().blocks if block.level == 1]) == 4
     block_store.objects.put(victim.path, data)
     assert content(block_store) == before

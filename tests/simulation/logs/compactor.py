@@ -71,7 +71,7 @@ class Compactor:
                 if isinstance(outcome, SegmentLogError):
                     raise outcome
             return f"committed {[group.sources for group in groups]}"
-        names = [one.name for one in running.plan.unreferenced]
+        names = [item.name for item in running.plan.unreferenced]
         del self.running[uid]
         marked = self.store.commit_unreferenced(uid, job=running.job, token=running.token, names=names)
         self.store.retire(uid, running.job)
@@ -100,7 +100,7 @@ class Compactor:
         return f"rewrote {[group.sources for group in running.rewritten]}"
 
     def sweep(self, uid: str) -> str:
-        return f"deleted {[one.name for one in self.store.sweep(uid, grace_seconds=0.0).deleted]}"
+        return f"deleted {[item.name for item in self.store.sweep(uid, grace_seconds=0.0).deleted]}"
 
     def finish(self) -> list[SegmentLogError]:
         """In peace: everything that can be compacted is, nothing half-done is left. Returns the errors of last jobs."""

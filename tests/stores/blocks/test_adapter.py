@@ -101,7 +101,7 @@ def test_blocks_of_a_job_are_offered_in_its_lane_only(ground: Ground) -> None:
     job = ground.job(*first.groups[0].sources)
     assert job.target == first.target
     again = ground.look(jobs={"job": ground.held(job)}).reading
-    assert {one.target: one.groups[0].sources for one in again.candidates} == {
+    assert {candidate.target: candidate.groups[0].sources for candidate in again.candidates} == {
         first.target: first.groups[0].sources,
         second.target: second.groups[0].sources,
     }
@@ -176,7 +176,7 @@ def test_figures_follow_the_store(ground: Ground) -> None:
     for number in (1, 2):
         fill(ground.store, [number])
         found = [ground.look().reading.measures for _ in range(2)]
-        assert [(one["liveBlocks"], one["windows"]) for one in found] == [(number, 1)] * 2
+        assert [(item["liveBlocks"], item["windows"]) for item in found] == [(number, 1)] * 2
 
 
 def test_blocks_that_cannot_be_merged_with_one_another_are_in_no_batch_together(ground: Ground) -> None:
@@ -184,7 +184,7 @@ def test_blocks_that_cannot_be_merged_with_one_another_are_in_no_batch_together(
     fill_units(ground.store, range(18))
     reading = ground.look().reading
     numbers = {block_id(number): number for number in range(18)}
-    found = [[numbers[source] for source in one.groups[0].sources] for one in reading.candidates]
+    found = [[numbers[source] for source in candidate.groups[0].sources] for candidate in reading.candidates]
     assert sorted(len(batch) for batch in found) == [3] * 6
     assert all(len({number % 3 for number in batch}) == 1 for batch in found)
     (conflict,) = reading.conflicts
@@ -298,9 +298,9 @@ def test_rows_that_no_job_can_name_park_themselves(connection: BlockStoreConnect
             changed = update(BLOCKS).where(BLOCKS.c.id == block_id(number)).values(**values)
             ground.store.index.change(lambda change, changed=changed: change.connection.execute(changed))
         reading = ground.look().reading
-        planned = {source for one in reading.candidates for group in one.groups for source in group.sources}
+        planned = {source for candidate in reading.candidates for group in candidate.groups for source in group.sources}
         assert planned == {block_id(number) for number in range(3, 9)}
-        assert [(one.target, one.message.partition(":")[0]) for one in reading.problems] == [
+        assert [(problem.target, problem.message.partition(":")[0]) for problem in reading.problems] == [
             ("a\\nb/0", "compaction passes over 2 blocks"),
             (f"acme/{2**31}", "compaction passes over 1 block"),
         ]
@@ -328,7 +328,7 @@ def test_deletions_that_a_store_refuses_are_one_problem_for_each_reason(
         adapter, "sweep", lambda *args, **known: Cleaned(0, 0, {"A": "denied", "B": "denied", "C": "away"}, None, False)
     )
     swept = ground.adapter.sweep(active=frozenset())
-    assert [(one.target, one.message) for one in swept.problems] == [
+    assert [(problem.target, problem.message) for problem in swept.problems] == [
         ("A", "block A and 1 more could not be deleted: denied"),
         ("C", "block C could not be deleted: away"),
     ]

@@ -61,8 +61,8 @@ def test_a_sign_owns_all_below_its_folder(block_store: BlockStore, sign: str, ow
     inside = ["wh/table/x.parquet", "wh/table/region=eu/0/x.parquet", f"wh/table/{sign.rpartition('/')[0]}/x.parquet"]
     inside = [path.replace("//", "/") for path in inside]
     found = FolderOwners(objects).of([*inside, "wh/other/x.parquet", "wh/x.parquet", "x.parquet"])
-    assert {path: one.owner for path, one in found.items()} == dict.fromkeys(inside, owner)
-    assert all(one.evidence.startswith(("/", "s3://")) for one in found.values())
+    assert {path: item.owner for path, item in found.items()} == dict.fromkeys(inside, owner)
+    assert all(item.evidence.startswith(("/", "s3://")) for item in found.values())
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_the_blocks_of_a_tenant_named_metadata_are_not_listed(s3: S3, monkeypatc
 
     def noting(plain: Callable[..., Iterable[ObjectInfo]]) -> Callable[..., Iterator[ObjectInfo]]:
         def noted(self: ObjectStorage, path: str) -> Iterator[ObjectInfo]:
-            for one in plain(self, path):
-                seen.append(one.path)
-                yield one
+            for item in plain(self, path):
+                seen.append(item.path)
+                yield item
 
         return noted
 
@@ -189,7 +189,7 @@ def test_orphans_of_others_are_not_collected(block_store: BlockStore, age: Aging
     for path in (orphan, other, IDENTITY_PATH):
         age(block_store.objects, path, 30 * 86_400)
     search = find_orphans(block_store.objects, block_store.index)
-    assert ([one.path for one in search.orphans], list(search.owned)) == ([orphan], [other])
+    assert ([orphan.path for orphan in search.orphans], list(search.owned)) == ([orphan], [other])
     collected = collect_orphans(block_store.objects, block_store.index, now=NOON)
     assert (collected.objects, list(collected.failed)) == (1, [other])
     assert block_store.objects.head(other).size

@@ -87,16 +87,16 @@ class Story:
     def register(self) -> None:
         """Some of what was uploaded, and now and then what was registered long ago."""
         tenant = self.chance.choice(TENANTS)
-        new = [one for one in self.uploaded if one[0] == tenant][:3]
-        again = [one for one in self.entered if one[0] == tenant and self.is_there(one[1])][:1]
+        new = [item for item in self.uploaded if item[0] == tenant][:3]
+        again = [item for item in self.entered if item[0] == tenant and self.is_there(item[1])][:1]
         wanted = new + (again if self.chance.random() < 0.3 else [])
         if wanted:
             done = self.store.register([path for _, path, _ in wanted], tenant=tenant, shard=0)
             assert len(done.new) == len(new)
-        for one in new:
-            self.uploaded.remove(one)
-            self.entered.append(one)
-            self.live[tenant] |= one[2]
+        for item in new:
+            self.uploaded.remove(item)
+            self.entered.append(item)
+            self.live[tenant] |= item[2]
 
     def claim(self) -> None:
         blocks = list(self.store.live().blocks)
@@ -109,7 +109,7 @@ class Story:
         token = self.store.high_water(job) + 1
         try:
             claimed = self.store.claim(
-                job=job, token=token, sources=[one.id for one in sources], output_level=first.level + 1
+                job=job, token=token, sources=[source.id for source in sources], output_level=first.level + 1
             )
         except BlockClaimError:
             self.count("claims refused")

@@ -49,7 +49,7 @@ class Load:
             paths = []
             for part in range(BLOCKS):
                 ids = [(batch * BLOCKS + part) * ROWS + row for row in range(ROWS)]
-                moments = pa.array([1000 * one + writer for one in ids], pa.timestamp("us", "UTC"))
+                moments = pa.array([1000 * item + writer for item in ids], pa.timestamp("us", "UTC"))
                 table = pa.table(
                     {"service": [f"w{writer}"] * ROWS, "time": moments, "batch": [batch] * ROWS, "id": ids}
                 )
@@ -74,7 +74,7 @@ class Load:
 
     def _alike(self, chance: random.Random) -> list[Block] | None:
         blocks = list(self.store.live().blocks)
-        groups = [[block for block in blocks if block.key == one.key][:4] for one in blocks]
+        groups = [[block for block in blocks if block.key == item.key][:4] for item in blocks]
         several = [group for group in groups if len(group) > 1]
         return chance.choice(several) if several else None
 
@@ -104,11 +104,11 @@ class Load:
     def _judge(self, seen: Counter[tuple[str, int, int]], before: list[int], after: list[int]) -> None:
         assert set(seen.values()) <= {1}, "a row is there twice"
         for writer in range(WRITERS):
-            mine = {(batch, one) for service, batch, one in seen if service == f"w{writer}"}
+            mine = {(batch, item) for service, batch, item in seen if service == f"w{writer}"}
             batches = len({batch for batch, _ in mine})
             assert before[writer] <= batches <= after[writer]
             size = BLOCKS * ROWS
-            assert mine == {(one // size, one) for one in range(batches * size)}, "a part of a batch, or a gap"
+            assert mine == {(item // size, item) for item in range(batches * size)}, "a part of a batch, or a gap"
 
 
 def test_readers_see_all_registered_rows_at_every_instant(block_store: BlockStore) -> None:
@@ -128,7 +128,7 @@ def test_readers_see_all_registered_rows_at_every_instant(block_store: BlockStor
     for other in others:
         other.result()
     check(block_store.index)
-    whole = [one for batch in BlockReader(block_store).snapshot().batches() for one in batch.column("id").to_pylist()]
+    whole = [item for batch in BlockReader(block_store).snapshot().batches() for item in batch.column("id").to_pylist()]
     assert sorted(whole) == sorted(list(range(BATCHES * BLOCKS * ROWS)) * WRITERS)
 
 

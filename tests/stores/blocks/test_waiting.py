@@ -40,7 +40,7 @@ def in_index(index: IndexDatabase) -> LookUp:
 def offered(waiting: WaitingBlocks, now: int) -> list[tuple[str, int, tuple[str, ...]]]:
     """(lane, level, blocks) of everything that is offered."""
     found = offer(waiting.queue, now=now / SECOND, sensed_at=0.0)
-    return sorted((one.target, one.level, one.groups[0].sources) for one in found.candidates)
+    return sorted((candidate.target, candidate.level, candidate.groups[0].sources) for candidate in found.candidates)
 
 
 def reread(index: IndexDatabase, jobs: dict[str, HeldJob]) -> WaitingBlocks:
@@ -223,5 +223,5 @@ def test_blocks_without_rows_are_dropped_wherever_and_of_whatever_schema_they_ar
     ]
     register(index, [*empties, a_block(3)], now=NOON)
     waiting = reread(index, {})
-    assert [blocks for _, _, blocks in offered(waiting, NOON + 60 * SECOND)] == [tuple(one.id for one in empties)]
+    assert [blocks for _, _, blocks in offered(waiting, NOON + 60 * SECOND)] == [tuple(empty.id for empty in empties)]
     assert waiting.conflicts() == ()

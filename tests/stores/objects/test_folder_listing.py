@@ -47,7 +47,9 @@ def listed(objects: ObjectStorage, prefix: str = "") -> list[ObjectInfo]:
 def test_a_folder_is_listed_as_the_library_does(root: Path, prefix: str) -> None:
     found = obstore.list(LocalStore(root), prefix or None)
     expected = [
-        ObjectInfo(one["path"], one["size"], one["e_tag"] or "", one["last_modified"]) for page in found for one in page
+        ObjectInfo(item["path"], item["size"], item["e_tag"] or "", item["last_modified"])
+        for page in found
+        for item in page
     ]
     objects = open_objects(str(root))
     assert listed(objects, prefix) == sorted(expected, key=lambda info: info.path)

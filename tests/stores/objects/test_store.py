@@ -192,9 +192,9 @@ def test_a_reader_reads_one_version_only(objects: ObjectStorage) -> None:
 @given(st.lists(st.tuples(st.integers(0, 10 * NEAR_BYTES), st.integers(0, 2 * NEAR_BYTES)), max_size=12))
 def test_coalesced_ranges_hold_all(ranges: list[tuple[int, int]]) -> None:
     spans = coalesce(ranges)
-    assert all(one[0] + one[1] < other[0] for one, other in pairwise(spans))
+    assert all(item[0] + item[1] < other[0] for item, other in pairwise(spans))
     for start, length in ranges:
-        assert not length or any(one <= start and start + length <= one + size for one, size in spans)
+        assert not length or any(item <= start and start + length <= item + size for item, size in spans)
     assert sum(size for _, size in spans) <= sum(length + NEAR_BYTES for _, length in ranges)
 
 

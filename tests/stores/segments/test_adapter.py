@@ -80,7 +80,7 @@ def test_logs_of_a_running_owner_are_named_and_neither_planned_nor_recovered_nor
     sensed = store.sense(SenseRequest(number=2, generation=1, asked=1.0))
     assert (sensed.reading.problems, sensed.reading.left_out, sensed.sweep_in) == ((), (), 0.0)
     assert sensed.reading.measures["missingLiveEntries"] == 0
-    assert [one.target for one in sensed.reading.candidates] == [str(log)]
+    assert [candidate.target for candidate in sensed.reading.candidates] == [str(log)]
     assert not half_done.is_symlink()
     killed(log.parent)
     (problem,) = store.sweep(active=frozenset()).problems
@@ -99,9 +99,9 @@ def test_nothing_of_a_log_whose_live_entries_are_missing_is_planned(tmp_path: Pa
     spec = {"store": {"segmentLogs": {"root": str(tmp_path)}}}
     store = open_store(CompactionPolicySpec.model_validate(spec), holder="test")
     reading = store.sense(SenseRequest(number=1, generation=1, asked=0.0)).reading
-    assert [(one.target, one.reason) for one in reading.problems] == [(str(log), "LiveEntriesMissing")]
+    assert [(problem.target, problem.reason) for problem in reading.problems] == [(str(log), "LiveEntriesMissing")]
     assert reading.measures["missingLiveEntries"] == 1
-    assert not any(one.groups or one.obsolete for one in reading.candidates)
+    assert not any(candidate.groups or candidate.obsolete for candidate in reading.candidates)
 
 
 def test_a_job_is_claimed_by_what_it_was_told_of_the_owner(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_deletion_that_is_due_and_does_not_happen_is_overdue(tmp_path: Path) -
 
     record = fence.read(log)
     assert record.tombstones
-    long_ago = tuple(replace(one, since=one.since - 2 * 3600) for one in record.tombstones)
+    long_ago = tuple(replace(tombstone, since=tombstone.since - 2 * 3600) for tombstone in record.tombstones)
     with lock.hold(log, holder="test") as held:
         fence.write(log, replace(record, tombstones=long_ago), held=held)
     assert 3590 < store.sense(request).overdue < 3700

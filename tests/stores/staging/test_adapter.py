@@ -153,9 +153,9 @@ def test_a_branch_that_was_committed_since_is_left_alone_for_a_while(staged: Sta
     staged.stage("etl")
     reading = staged.scan()
     assert reading.candidates == ()
-    assert [(one.reason, one.example) for one in reading.left_out] == [("BranchBusy", "etl")]
+    assert [(item.reason, item.example) for item in reading.left_out] == [("BranchBusy", "etl")]
     staged.now += REST_SECONDS
-    assert [one.target for one in staged.scan().candidates] == ["lake/etl"]
+    assert [candidate.target for candidate in staged.scan().candidates] == ["lake/etl"]
 
 
 def test_include_and_exclude_choose_branches(staged: Staged) -> None:
@@ -199,8 +199,10 @@ def test_one_damaged_branch_stops_no_other(staged: Staged) -> None:
     staged.store.kv.set(staged.area.repository.partition, b"branches/bad", b"\xff\xff")
     reading = staged.scan()
     assert reading.problem is None
-    assert [(one.target, one.reason) for one in reading.problems] == [("lake/bad", PolicyReason.SENSE_FAILED)]
-    assert [one.target for one in reading.candidates] == ["lake/etl"]
+    assert [(problem.target, problem.reason) for problem in reading.problems] == [
+        ("lake/bad", PolicyReason.SENSE_FAILED)
+    ]
+    assert [candidate.target for candidate in reading.candidates] == ["lake/etl"]
 
 
 def test_a_repository_that_is_not_there_or_not_ours_is_named(staged: Staged) -> None:
@@ -263,10 +265,10 @@ def test_a_branch_on_which_the_code_fails_stops_no_other(staged: Staged, monkeyp
     monkeypatch.setattr(
         BranchSensor,
         "_debt",
-        lambda self, area, one, *rest: [][3] if one.name == "bad" else plain(self, area, one, *rest),
+        lambda self, area, item, *rest: [][3] if item.name == "bad" else plain(self, area, item, *rest),
     )
     reading = staged.scan()
     (problem,) = reading.problems
     assert (problem.target, problem.reason) == ("lake/bad", PolicyReason.SENSE_FAILED)
     assert "branch bad: an unexpected IndexError at staging/sensor.py:" in problem.message
-    assert [one.target for one in reading.candidates] == ["lake/etl"]
+    assert [candidate.target for candidate in reading.candidates] == ["lake/etl"]

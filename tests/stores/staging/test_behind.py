@@ -19,7 +19,7 @@ def debt(name: str, *, writes: int = 0, tombstones: int = 0, sealed: int = 1, na
 
 
 def names(*debts: BranchDebt) -> list[str]:
-    return [one.target for one in furthest_behind("lake", debts)]
+    return [item.target for item in furthest_behind("lake", debts)]
 
 
 def test_the_worst_of_each_measure_is_named() -> None:

@@ -81,7 +81,9 @@ def test_the_example_of_a_history_is_one() -> None:
 
 
 def test_routes() -> None:
-    served = {(one.method, one.path) for one in STAGING_API.operations if one.path.startswith("/v1/")}
+    served = {
+        (operation.method, operation.path) for operation in STAGING_API.operations if operation.path.startswith("/v1/")
+    }
     root = "/v1/repositories/{repository}"
     shown = {(method, root + path) for method, path in re.findall(r"^\| `([A-Z]+) ([^`?]+)", INGEST, re.MULTILINE)}
     assert shown == served

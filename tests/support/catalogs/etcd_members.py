@@ -72,7 +72,7 @@ class Members:
 
     def start(self, *which: Member) -> None:
         """These members, or all, and wait until each knows a leader."""
-        cluster = ",".join(f"{one.name}={one.peer}" for one in self.members)
+        cluster = ",".join(f"{member.name}={member.peer}" for member in self.members)
         for member in which or self.members:
             member.directory.mkdir(parents=True, exist_ok=True)
             command = [
@@ -117,7 +117,7 @@ class Members:
             statuses = client.status()
             client.close()
             leaders = [status.endpoint for status in statuses if status.leader == status.member != 0]
-            return next((one for one in self.members if str(one.endpoint) in leaders), None)
+            return next((member for member in self.members if str(member.endpoint) in leaders), None)
 
         return eventually(found, "a leader", pause=0.05)
 
@@ -161,8 +161,8 @@ class EtcdStore:
 
     def defragment(self) -> None:
         """Every member rewrites its database, and answers nothing meanwhile."""
-        for one in self.members.members:
-            request = urllib.request.Request(f"{one.endpoint}/v3/maintenance/defragment", b"{}", method="POST")
+        for member in self.members.members:
+            request = urllib.request.Request(f"{member.endpoint}/v3/maintenance/defragment", b"{}", method="POST")
             with urllib.request.urlopen(request, timeout=60) as answer:
                 assert answer.status == 200
 

@@ -53,7 +53,7 @@ class Partition:
         client = self.members.client()
         with contextlib.closing(client):
             by_endpoint = {status.endpoint: f"{status.member:x}" for status in client.status()}
-        return {one.name: by_endpoint[str(one.endpoint)] for one in self.members.members}
+        return {member.name: by_endpoint[str(member.endpoint)] for member in self.members.members}
 
 
 @contextlib.contextmanager
@@ -62,9 +62,9 @@ def partitioned(directory: Path, program: Path, count: int = 3) -> Iterator[Part
     members = tuple(Member(f"m{number}", directory / f"m{number}") for number in range(count))
     with contextlib.ExitStack() as open_proxies:
         proxies = {}
-        for one in members:
-            proxies[one.name] = open_proxies.enter_context(PeerProxy((HOST, one.peer_port)))
-            one.advertised_port = proxies[one.name].port
+        for member in members:
+            proxies[member.name] = open_proxies.enter_context(PeerProxy((HOST, member.peer_port)))
+            member.advertised_port = proxies[member.name].port
         cluster = Members(program, members)
         try:
             cluster.start()

@@ -26,7 +26,7 @@ class ListLog(MemoryUpdateLog):
             self._kept = dict(events)
             self._version, self._snapshot = max(events), min(events)
             self._activation = events[self._version].activation_time
-            self._revision = max(one.revision for one in events.values())
+            self._revision = max(event.revision for event in events.values())
 
     @property
     def events(self) -> dict[int, LogEvent]:
@@ -34,7 +34,7 @@ class ListLog(MemoryUpdateLog):
 
     @property
     def watches(self) -> list[MemoryWatch]:
-        return [one for one in self._watches if one.open]
+        return [watch for watch in self._watches if watch.open]
 
     @property
     def revision(self) -> int:

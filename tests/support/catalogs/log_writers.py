@@ -58,20 +58,20 @@ class Writer:
 
 @contextlib.contextmanager
 def writing(*writers: Writer) -> Iterator[None]:
-    threads = [threading.Thread(target=one.run) for one in writers]
+    threads = [threading.Thread(target=writer.run) for writer in writers]
     for thread in threads:
         thread.start()
     try:
         yield
     finally:
-        for one in writers:
-            one.stopped.set()
+        for writer in writers:
+            writer.stopped.set()
         for thread in threads:
             thread.join()
 
 
 def acknowledged(*writers: Writer) -> int:
-    return sum(len(one.won) for one in writers)
+    return sum(len(writer.won) for writer in writers)
 
 
 def more(writers: tuple[Writer, ...], count: int) -> None:
@@ -82,7 +82,7 @@ def more(writers: tuple[Writer, ...], count: int) -> None:
 
 def require_true(store: EtcdStore, writers: tuple[Writer, ...], *collectors: Collector) -> None:
     """Each acknowledged version is in the log as its writer wrote it, and each watch delivered the log, once."""
-    kept = {one.event.version: one.event for one in store.open().recover().events}
+    kept = {event.event.version: event.event for event in store.open().recover().events}
     for writer in writers:
         assert {version: kept[version] for version in writer.won} == {
             version: update(version, mark) for version, mark in writer.won.items()
@@ -92,7 +92,7 @@ def require_true(store: EtcdStore, writers: tuple[Writer, ...], *collectors: Col
     assert set(kept) - owners <= {version for writer in writers for version in writer.doubtful}
     for collector in collectors:
         until(lambda collector=collector: len(collector.events) >= len(kept) or bool(collector.errors), "all events")  # type: ignore[misc]
-        assert [one.event for one in collector.events] == list(kept.values())
+        assert [event.event for event in collector.events] == list(kept.values())
 
 
 def followed(events: list[Event], start: int = 0) -> int:

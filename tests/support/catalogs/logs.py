@@ -57,7 +57,7 @@ class Collector:
     @property
     def shown(self) -> list[str]:
         """`3` for the update of version 3, `s3` for its snapshot."""
-        return [f"{'s' if isinstance(one.event, Snapshot) else ''}{one.event.version}" for one in self.events]
+        return [f"{'s' if isinstance(event.event, Snapshot) else ''}{event.event.version}" for event in self.events]
 
 
 class Store(Protocol):

@@ -40,7 +40,7 @@ class ManualTime:
         """Let time pass, and what is due happen at its time."""
         end = self.milliseconds + milliseconds
         while self.waiting and min(self.waiting)[0] <= end:
-            first = min(self.waiting, key=lambda one: one[:2])
+            first = min(self.waiting, key=lambda item: item[:2])
             self.waiting.remove(first)
             self.milliseconds = max(self.milliseconds, first[0])
             first[2]()

@@ -32,7 +32,7 @@ class Versions:
         found = [(version, time) for version, time in self.activations.items() if time <= timestamp]
         if not found:
             raise CatalogError(f"no version is active at {timestamp}")
-        return max(found, key=lambda one: one[1])
+        return max(found, key=lambda item: item[1])
 
 
 REPORT = Report(

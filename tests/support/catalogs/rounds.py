@@ -49,7 +49,7 @@ class Story:
         return CatalogHistory(self.versions)
 
     def cut(self, version: int) -> None:
-        self.versions = [one for one in self.versions if one.version >= version]
+        self.versions = [item for item in self.versions if item.version >= version]
 
     def zone(self) -> Zone:
         found = self.latest.default_zone
@@ -100,7 +100,7 @@ def round_of(
     dry_run: bool = False,
 ) -> Round:
     answers = tuple(map(answer, reports))
-    asked = frozenset(one.name for one in answers) | {one.name for one in unanswered}
+    asked = frozenset(item.name for item in answers) | {item.name for item in unanswered}
     return Round(NOW, watermark, topology or Topology(asked), answers, unanswered, 500, dry_run)
 
 

@@ -66,11 +66,11 @@ class PlainBlockCluster(PlainCluster):
         self.wall += 0.001
         self.set_aside -= {block for _, block in task.released}
         queue = BlockQueue(self.rules)
-        waiting = {name: one for name, one in self.live.items() if name not in self.set_aside}
-        queue.push_all(sorted(waiting.values(), key=lambda one: one.number))
+        waiting = {name: item for name, item in self.live.items() if name not in self.set_aside}
+        queue.push_all(sorted(waiting.values(), key=lambda item: item.number))
         for held in task.jobs.values():
             queue.hold(held.target, held.level, held.sources)
-        existing = Counter((one.level, one.target.split("/")[0]) for one in task.jobs.values())
+        existing = Counter((job.level, job.target.split("/")[0]) for job in task.jobs.values())
         offered = offer(queue, now=self.wall, sensed_at=self.wall, most=1000, existing=existing)
         self.reading = ScanResult(
             number=self.readings,
@@ -79,21 +79,21 @@ class PlainBlockCluster(PlainCluster):
             ended=self.wall,
             wall=self.wall,
             candidates=offered.candidates,
-            targets=frozenset(one.target for one in offered.candidates),
+            targets=frozenset(candidate.target for candidate in offered.candidates),
             identities=frozen(
                 {
-                    (lane, one): one if one in self.set_aside else ""
+                    (lane, item): item if item in self.set_aside else ""
                     for lane, ones in task.quarantined.items()
-                    for one in ones
+                    for item in ones
                 }
             ),
             measures=measures_of(
                 live=len(self.live),
-                windows=len({one.kin.tenant for one in self.live.values()}),
+                windows=len({item.kin.tenant for item in self.live.values()}),
                 candidates=offered.candidates,
             ),
             left_out=offered.left_out,
-            outdated=frozenset(name for name, one in task.jobs.items() if not waiting.keys() >= set(one.sources)),
+            outdated=frozenset(name for name, item in task.jobs.items() if not waiting.keys() >= set(item.sources)),
         )
         due, memory = self.memory.store.sweep_due, store_work.ended(self.memory, StoreTask.SENSE)
         sweep_in = None if due is None else due - self.wall

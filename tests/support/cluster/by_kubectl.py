@@ -37,7 +37,7 @@ SHORT: Final = {
     "lease": LEASES,
     "pod": PODS,
 }
-LOOKED_AT: Final = SHORT | {one.kind: one for one in SHORT.values()}
+LOOKED_AT: Final = SHORT | {each.kind: each for each in SHORT.values()}
 """What tests look at and change, by the names that people type and by kind; what they apply may be of any kind that the
 API server serves.
 """
@@ -216,9 +216,9 @@ def _served(admin: AdminClient, api_version: str, kind: str) -> Resource:
 
     def found() -> Resource | None:
         answer = admin.request("GET", root)
-        for one in answer.json()["resources"] if answer.ok else []:
-            if one["kind"] == kind and "/" not in one["name"]:
-                return Resource(group, version, one["name"], kind, namespaced=one["namespaced"])
+        for item in answer.json()["resources"] if answer.ok else []:
+            if item["kind"] == kind and "/" not in item["name"]:
+                return Resource(group, version, item["name"], kind, namespaced=item["namespaced"])
         return None
 
     return eventually(found, f"the API server to serve {kind} of {api_version}")

@@ -79,8 +79,8 @@ class CatalogCoordinator:
         unclaimed: Finding | None = None,
     ) -> Heard:
         """Claimed with the least token that was asked for, unless another is given."""
-        answers = tuple(ParticipantAnswer(one, self.now, self.now) for one in reports)
-        names = {one.name for one in answers} | {one.name for one in unanswered}
+        answers = tuple(ParticipantAnswer(item, self.now, self.now) for item in reports)
+        names = {answer.name for answer in answers} | {item.name for item in unanswered}
         return Heard(self.now, frozenset(names), answers, unanswered, token or self.least, unclaimed)
 
     def idle(self, name: str = "a") -> Any:
@@ -113,7 +113,7 @@ class CatalogCoordinator:
 
     @property
     def present(self) -> set[str]:
-        return {one.type for one in self.status.conditions} - {"Ready"}
+        return {condition.type for condition in self.status.conditions} - {"Ready"}
 
 
 def kinds(decision: CatalogDecision) -> list[str]:

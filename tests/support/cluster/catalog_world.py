@@ -94,7 +94,7 @@ class NamedParticipants:
     async def ask(
         self, spec: CatalogCompactionSpec, addresses: Sequence[ParticipantAddress], credentials: Credentials
     ) -> tuple[tuple[ParticipantAnswer, ...], tuple[Unanswered, ...]]:
-        asked = [one.name for one in addresses]
+        asked = [address.name for address in addresses]
         answers = [
             ParticipantAnswer(replace(self.known[name].report(), name=name), self.clock(), self.clock())
             for name in asked
@@ -112,10 +112,10 @@ class NamedParticipants:
         token: int,
     ) -> tuple[tuple[str, str], ...]:
         self.sent.append((minimum, token))
-        for one in addresses:
-            if one.name not in self.silent:
-                self.known[one.name].store_minimum(minimum)
-        return tuple((one.name, "refused") for one in addresses if one.name in self.silent)
+        for address in addresses:
+            if address.name not in self.silent:
+                self.known[address.name].store_minimum(minimum)
+        return tuple((address.name, "refused") for address in addresses if address.name in self.silent)
 
 
 @dataclass

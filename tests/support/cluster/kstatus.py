@@ -63,9 +63,9 @@ def kubectl_wait(found: Mapping[str, Any], condition: str) -> Verdict:
     an older generation. It never gives up by itself.
     """
     generation, status = found["metadata"].get("generation", 0), found.get("status") or {}
-    for one in status.get("conditions") or []:
-        if one["type"] == condition:
-            observed = one.get("observedGeneration", status.get("observedGeneration"))
+    for item in status.get("conditions") or []:
+        if item["type"] == condition:
+            observed = item.get("observedGeneration", status.get("observedGeneration"))
             current = observed is None or observed >= generation
-            return Verdict.PASSES if current and one["status"] == "True" else Verdict.WAITS
+            return Verdict.PASSES if current and item["status"] == "True" else Verdict.WAITS
     return Verdict.WAITS

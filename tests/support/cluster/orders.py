@@ -72,8 +72,8 @@ class Orders:
     def __exit__(self, *error: object) -> None:
         self.manager.close()
         self._log.close()
-        for one in self.participants.values():
-            one.close()
+        for participant in self.participants.values():
+            participant.close()
 
     # -- the catalog ---------------------------------------------------------------------------------------------------
 
@@ -82,9 +82,9 @@ class Orders:
         done = self.manager.execute(commands).result(EXECUTION_SECONDS)
         assert done is not None
         self.versions[done.version] = done.time
-        for one in self.participants.values():
-            if one.process is not None:
-                one.act("add-version", version=done.version, activation=done.time)
+        for participant in self.participants.values():
+            if participant.process is not None:
+                participant.act("add-version", version=done.version, activation=done.time)
         return done
 
     def grow(self, count: int) -> int:
@@ -99,19 +99,19 @@ class Orders:
 
     @property
     def table_id(self) -> int:
-        (found,) = (one.id for one in self.latest.tables.values() if one.name == TABLE)
+        (found,) = (table.id for table in self.latest.tables.values() if table.name == TABLE)
         return found
 
     @property
     def zone_id(self) -> int:
-        (found,) = (one.id for one in self.latest.zones.values() if one.name == ZONE)
+        (found,) = (zone.id for zone in self.latest.zones.values() if zone.name == ZONE)
         return found
 
     def history(self) -> list[int]:
         """Versions of the log, as a process that starts now would find them."""
         log = EtcdUpdateLog(GatewayClient(self.settings), self.prefix)
         try:
-            return [one.event.version for one in log.recover().events]
+            return [event.event.version for event in log.recover().events]
         finally:
             log.close()
 
@@ -152,8 +152,8 @@ class Orders:
         report = self.participants[name].report()
         watermark = int(report["lowWatermark"])
         if watermark:
-            for one in self.participants.values():
-                one.store_minimum(watermark)
+            for participant in self.participants.values():
+                participant.store_minimum(watermark)
         return report["cause"] != "NotReady" and int(report["minimum"]) > past
 
     # -- the object ----------------------------------------------------------------------------------------------------
@@ -169,8 +169,8 @@ class Orders:
 
     def apply(self, *, endpoints: Sequence[str] = (), secret: str | None = None, **spec: Any) -> None:
         """Make or change the object; `spec` replaces members."""
-        urls = [{"name": name, "url": one.url} for name, one in self.participants.items()]
-        catalog: Object = {"endpoints": list(endpoints) or [str(one) for one in self.settings.endpoints]}
+        urls = [{"name": name, "url": item.url} for name, item in self.participants.items()]
+        catalog: Object = {"endpoints": list(endpoints) or [str(endpoint) for endpoint in self.settings.endpoints]}
         catalog["prefix"] = f"{self.prefix}/"
         members: Object = {
             "catalog": catalog | ({} if secret is None else {"secretName": secret}),
@@ -203,14 +203,14 @@ class Orders:
     def await_cut(self, earliest: int) -> Object:
         """Until history begins with this version, and the log says so too."""
         status = self.until(
-            f"history to begin with version {earliest}", lambda one: one.get("earliestVersion") == earliest
+            f"history to begin with version {earliest}", lambda item: item.get("earliestVersion") == earliest
         )
         assert self.history()[0] == earliest
         return status
 
     def await_latest(self, version: int) -> Object:
         """Until a round has read this version."""
-        return self.until(f"version {version} to be read", lambda one: one.get("latestVersion") == version)
+        return self.until(f"version {version} to be read", lambda item: item.get("latestVersion") == version)
 
     def await_pin(self, reason: str, participant: str, *, earliest: int) -> Object:
         """Until this is what needs the catalog, and why history is not cut further than to `earliest`."""

@@ -36,4 +36,4 @@ def with_components(directory: Path, overlay: Path, *components: str) -> Path:
 
 def names(objects: list[dict[str, Any]]) -> set[tuple[str, str]]:
     """(kind, name) of each."""
-    return {(one["kind"], one["metadata"]["name"]) for one in objects}
+    return {(item["kind"], item["metadata"]["name"]) for item in objects}

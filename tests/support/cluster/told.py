@@ -55,4 +55,6 @@ def session_of(pid: int) -> Iterable[psutil.Process]:
 
 def shown_by(processes: Iterable[psutil.Process]) -> bytes:
     """What everybody sees of processes, and what their user does: command lines and environments."""
-    return b"".join(_content(Path(f"/proc/{one.pid}/{name}")) for one in processes for name in ("cmdline", "environ"))
+    return b"".join(
+        _content(Path(f"/proc/{process.pid}/{name}")) for process in processes for name in ("cmdline", "environ")
+    )

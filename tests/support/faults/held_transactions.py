@@ -24,24 +24,24 @@ _FORWARD_SECONDS: Final = 60.0
 def snapshot_of(prefix: str, version: int) -> Match:
     """The transaction that makes a version of the log at `prefix` its snapshot."""
     key, value = _text(Keys(prefix.rstrip("/")).snapshot), _text(number(version))
-    return lambda body: any((one["key"], one["value"]) == (key, value) for one in _puts(body))
+    return lambda body: any((put["key"], put["value"]) == (key, value) for put in _puts(body))
 
 
 def claim_of(prefix: str) -> Match:
     """The transaction with which a coordinator claims the log at `prefix`."""
     key = _text(Keys(prefix.rstrip("/")).token)
-    return lambda body: [one["key"] for one in _puts(body)] == [key]
+    return lambda body: [put["key"] for put in _puts(body)] == [key]
 
 
 def token_of(prefix: str, body: dict[str, Any]) -> int:
     """The fencing token that a transaction writes."""
     key = _text(Keys(prefix.rstrip("/")).token)
-    (value,) = (one["value"] for one in _puts(body) if one["key"] == key)
+    (value,) = (put["value"] for put in _puts(body) if put["key"] == key)
     return int.from_bytes(b64decode(value))
 
 
 def _puts(body: dict[str, Any]) -> list[dict[str, Any]]:
-    return [one["request_put"] for one in body["success"] if "request_put" in one]
+    return [item["request_put"] for item in body["success"] if "request_put" in item]
 
 
 def _text(data: bytes) -> str:
@@ -77,8 +77,8 @@ class HoldingProxy(HttpProxy):
 
     def __exit__(self, *error: object) -> None:
         self._ended.set()  # first: what is released now must not be forwarded
-        for one in self._wanted:
-            one.released.set()
+        for item in self._wanted:
+            item.released.set()
         super().__exit__(*error)
 
     def hold(self, match: Match) -> Held:
@@ -94,7 +94,7 @@ class HoldingProxy(HttpProxy):
             return None
         document = json.loads(body)
         with self._lock:
-            held = next((one for one in self._wanted if not one.caught.is_set() and one.match(document)), None)
+            held = next((item for item in self._wanted if not item.caught.is_set() and item.match(document)), None)
             if held is None:
                 return None
             held.body = document

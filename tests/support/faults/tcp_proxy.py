@@ -122,10 +122,10 @@ class TcpProxy:
         if pipe is None:
             return
         self._open.pop(pipe.target, None)
-        for one in (pipe.source, pipe.target):
+        for item in (pipe.source, pipe.target):
             with contextlib.suppress(KeyError, ValueError):
-                selector.unregister(one)
-            _reset(one)
+                selector.unregister(item)
+            _reset(item)
 
 
 def _reset(end: socket.socket) -> None:

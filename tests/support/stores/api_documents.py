@@ -25,20 +25,20 @@ def check_whole(document: dict[str, Any]) -> None:
     for name, schema in schemas.items():
         assert "description" in schema, name
         assert schema.get("additionalProperties") is False or "enum" in schema, name
-    operations = [one for path in document["paths"].values() for one in path.values()]
-    assert len({one["operationId"] for one in operations}) == len(operations)
+    operations = [item for path in document["paths"].values() for item in path.values()]
+    assert len({operation["operationId"] for operation in operations}) == len(operations)
     json.dumps(document)
 
 
 def secured(document: dict[str, Any]) -> set[str]:
     """The operations that need a caller who is known."""
-    operations = [one for path in document["paths"].values() for one in path.values()]
-    return {one["operationId"] for one in operations if one.get("security", document["security"])}
+    operations = [item for path in document["paths"].values() for item in path.values()]
+    return {operation["operationId"] for operation in operations if operation.get("security", document["security"])}
 
 
 def _references(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
-        yield from (one for name, one in value.items() if name == "$ref")
-        yield from (found for one in value.values() for found in _references(one))
+        yield from (item for name, item in value.items() if name == "$ref")
+        yield from (found for item in value.values() for found in _references(item))
     elif isinstance(value, list):
-        yield from (found for one in value for found in _references(one))
+        yield from (found for item in value for found in _references(item))

@@ -38,5 +38,5 @@ def compact(store: BlockStore, job: str, sources: Sequence[Block], *, number: in
 def sweep(store: BlockStore, *, grace: float) -> int:
     """Delete the objects of all blocks that ended `grace` seconds ago; returns how many."""
     batch = due(store.index, now=store.now(), grace=int(grace * 1_000_000))
-    assert store.objects.delete([one.path for one in batch]) == []
-    return confirm(store.index, [one.block for one in batch], now=store.now())
+    assert store.objects.delete([item.path for item in batch]) == []
+    return confirm(store.index, [item.block for item in batch], now=store.now())

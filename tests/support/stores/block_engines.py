@@ -200,7 +200,7 @@ def spark(work: Work) -> Callable[[], object]:
     )
 
 
-ENGINES = {one.__name__: one for one in (ours, known, verification, proved, duckdb, polars, spark)}
+ENGINES = {item.__name__: item for item in (ours, known, verification, proved, duckdb, polars, spark)}
 
 
 def largest_resident() -> int:

@@ -94,7 +94,7 @@ def content(store: BlockStore, which: BlockFilter = EVERYTHING) -> list[tuple[An
     """All rows that readers see, in an order of their own."""
     tables = [read(store, block.path) for block in store.live(which).blocks]
     return sorted(
-        (row for one in tables for row in zip(*map(pa.ChunkedArray.to_pylist, one.columns), strict=True)),
+        (row for table in tables for row in zip(*map(pa.ChunkedArray.to_pylist, table.columns), strict=True)),
         key=repr,
     )
 

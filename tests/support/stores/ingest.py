@@ -43,7 +43,7 @@ class Answer:
 
     def outcomes(self) -> list[tuple[str, str | None]]:
         """(outcome, code) of each block."""
-        return [(one["outcome"], one.get("code")) for one in self.body["blocks"]]
+        return [(item["outcome"], item.get("code")) for item in self.body["blocks"]]
 
 
 @dataclass

@@ -32,7 +32,7 @@ def problems(value: Any, schema: dict[str, Any], document: dict[str, Any], where
                     target = target[part]
                 found += problems(value, target, document, where)
             case "anyOf":
-                tried = [problems(value, one, document, where) for one in rule]
+                tried = [problems(value, item, document, where) for item in rule]
                 found += [] if [] in tried else [f"{where}: none of {tried}"]
             case "type":
                 wrong = not isinstance(value, _TYPES[rule]) or (isinstance(value, bool) and rule != "boolean")
@@ -42,7 +42,7 @@ def problems(value: Any, schema: dict[str, Any], document: dict[str, Any], where
             case "enum":
                 found += [] if value in rule else [f"{where}: {value!r} is not in {rule}"]
             case "items" if isinstance(value, list):
-                found += [p for n, one in enumerate(value) for p in problems(one, rule, document, f"{where}[{n}]")]
+                found += [p for n, item in enumerate(value) for p in problems(item, rule, document, f"{where}[{n}]")]
             case "properties" if isinstance(value, dict):
                 for name in rule.keys() & value.keys():
                     found += problems(value[name], rule[name], document, f"{where}.{name}")

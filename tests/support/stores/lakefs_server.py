@@ -124,8 +124,8 @@ class LakeFsServer:
         """The first phase of a commit."""
         self.update(
             name,
-            lambda one: replace(
-                one, staging_token=new_token(self.name, name), sealed_tokens=(one.staging_token, *one.sealed_tokens)
+            lambda item: replace(
+                item, staging_token=new_token(self.name, name), sealed_tokens=(item.staging_token, *item.sealed_tokens)
             ),
         )
 
@@ -143,10 +143,10 @@ class LakeFsServer:
         raise TooManyTriesOfServerError
 
     def set(self, key: str, text: str, branch: str = "main") -> None:
-        self._write(branch, lambda one: self.tokens.set(one.staging_token, key.encode(), framed(text)))
+        self._write(branch, lambda item: self.tokens.set(item.staging_token, key.encode(), framed(text)))
 
     def delete(self, key: str, branch: str = "main") -> None:
-        self._write(branch, lambda one: self._delete(one, key.encode()))
+        self._write(branch, lambda item: self._delete(item, key.encode()))
 
     def _delete(self, one: BranchData, key: bytes) -> None:
         if self.tokens.get(one.staging_token, key) is not None or self.committed(one, key) is not None:
@@ -212,7 +212,7 @@ class LakeFsServer:
     def reset(self, name: str = "main") -> None:
         """Drop all changes: one swap, then the tokens."""
         data = self.branch(name)
-        self.update(name, lambda one: replace(one, staging_token=new_token(self.name, name), sealed_tokens=()))
+        self.update(name, lambda item: replace(item, staging_token=new_token(self.name, name), sealed_tokens=()))
         for token in (data.staging_token, *data.sealed_tokens):
             self.tokens.drop(token)
 
@@ -275,7 +275,7 @@ class LakeFsServer:
         tokens = tuple(new_token(self.name, branch) for _ in contents)
         for token, content in zip(tokens, contents, strict=True):
             self.tokens.set_many(token, changes_of(content))
-        self.update(branch, lambda one: replace(one, sealed_tokens=(*tokens, *one.sealed_tokens)))
+        self.update(branch, lambda item: replace(item, sealed_tokens=(*tokens, *item.sealed_tokens)))
         return tokens
 
     def rows_of(self, tokens: Sequence[str]) -> dict[str, int]:

@@ -48,7 +48,7 @@ class History:
         found = None if row.snapshot_index is None else (row.snapshot_index, tuple(row.live or ()))
         assert found in allowed[snapshots:], f"{log.name}: snapshot {found}, {allowed[snapshots:]} possible"
         content = {entry.index: entry for entry in log.read(log.indexes())}
-        assert any(content == one for one in self.possible(row, acknowledged)), (
+        assert any(content == item for item in self.possible(row, acknowledged)), (
             f"{log.name}: {sorted(content)} is what no prefix of {len(self.writes)} writes makes, {acknowledged} "
             f"acknowledged: {sorted(next(self.possible(row, acknowledged)))}, {row}"
         )
@@ -70,7 +70,7 @@ def conforms(directory: Path) -> None:
     with suppress(NotALogDirectoryError):
         facts = read_facts(directory)
         problems = [problem for problem in problems_of(facts) if not problem.note]
-        found = [one for one in problems if not any(_is_flushed_again(one, log) for log in facts.logs)]
+        found = [problem for problem in problems if not any(_is_flushed_again(problem, log) for log in facts.logs)]
         assert found == [], found
 
 

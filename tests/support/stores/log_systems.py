@@ -68,6 +68,6 @@ def varied_system(directory: Path) -> Path:
 def write_wal(directory: Path, number: int, records: Iterable[tuple[bytes, LogEntry]]) -> Path:
     """A write-ahead log file that no library of ours wrote: any writer, any entries."""
     encoder, path = RecordEncoder(), directory / wal_name(number)
-    parts = [encoder.head(writer, one.index, one.term, one.payload) + one.payload for writer, one in records]
+    parts = [encoder.head(writer, item.index, item.term, item.payload) + item.payload for writer, item in records]
     path.write_bytes(HEADER + b"".join(parts))
     return path

@@ -81,7 +81,7 @@ COLUMNS: Final[Mapping[str, tuple[pa.Array, Typed]]] = {
 
 def typed_file(columns: Mapping[str, tuple[pa.Array, Typed]], **options: Any) -> bytes:
     """A file with these columns, whose nodes have these fields, and a sort key."""
-    rows = pa.table({KEY: pa.array(range(ROWS), pa.int64()), **{name: one for name, (one, _) in columns.items()}})
+    rows = pa.table({KEY: pa.array(range(ROWS), pa.int64()), **{name: item for name, (item, _) in columns.items()}})
     sink = io.BytesIO()
     pq.write_table(rows, sink, store_schema=False, **options)
     return with_nodes(sink.getvalue(), {name.encode(): fields for name, (_, fields) in columns.items()})

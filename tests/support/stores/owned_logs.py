@@ -78,7 +78,7 @@ class LogModel:
 
     def is_live(self, index: int) -> bool:
         """At the snapshot in force, and at all that were begun since: one of them may be in force by now."""
-        return all(index in one.live for one in (self.snapshot, *self.snapshots))
+        return all(index in snapshot.live for snapshot in (self.snapshot, *self.snapshots))
 
     def acknowledge(self, number: int) -> None:
         """Writes are acknowledged in order."""

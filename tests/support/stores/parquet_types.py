@@ -193,7 +193,7 @@ def expected(reader: str, name: str) -> list[Any]:
     if name in _DURATIONS and reader in {"duckdb", "spark"}:
         return values(column.cast(pa.int64()))
     if name == "uuid" and reader == "duckdb":
-        return [None if one is None else str(uuid.UUID(bytes=one)) for one in values(column)]
+        return [None if value is None else str(uuid.UUID(bytes=value)) for value in values(column)]
     return values(column)
 
 
@@ -266,7 +266,7 @@ def values(column: pa.ChunkedArray | pa.Array) -> list[Any]:
 
 
 def _same(value: Any) -> Any:
-    if isinstance(value, list) and value and all(isinstance(one, tuple) for one in value):
+    if isinstance(value, list) and value and all(isinstance(item, tuple) for item in value):
         return dict(value)
     if isinstance(value, uuid.UUID):
         return value.bytes

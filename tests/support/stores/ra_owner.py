@@ -148,16 +148,16 @@ class RaOwner:
     def _groups(self, candidates: list[_Candidate]) -> Iterator[list[_Candidate]]:
         group: list[_Candidate] = []
         count, size = self.max_count, self.max_size
-        for one in candidates:
-            if one.qualifies:
-                fits = one.rows.size <= count and one.live_bytes <= size
+        for candidate in candidates:
+            if candidate.qualifies:
+                fits = candidate.rows.size <= count and candidate.live_bytes <= size
                 if not fits and group:
                     yield group
                     group, count, size = [], self.max_count, self.max_size
-                    fits = one.rows.size <= count and one.live_bytes <= size
+                    fits = candidate.rows.size <= count and candidate.live_bytes <= size
                 if fits:
-                    group.append(one)
-                    count, size = count - int(one.rows.size), size - one.live_bytes
+                    group.append(candidate)
+                    count, size = count - int(candidate.rows.size), size - candidate.live_bytes
             elif group:
                 yield group
                 group, count, size = [], self.max_count, self.max_size
@@ -165,7 +165,7 @@ class RaOwner:
             yield group
 
     def _rewrite(self, group: list[_Candidate]) -> None:
-        leader, *members = (one.ref.name for one in group)
+        leader, *members = (item.ref.name for item in group)
         compacting = self.directory / ra_compacting_name(leader)
         compacting.write_bytes(_segment_of(group))
         os.rename(compacting, self.directory / leader)
@@ -206,7 +206,7 @@ def _candidate(ref: _Ref, alive: LiveSet) -> _Candidate:
 
 def _segment_of(group: list[_Candidate]) -> bytes:
     """Version 2, exactly full; each record's term, length and stored checksum as they were."""
-    parts = [(one.ref.segment, one.rows) for one in group]
+    parts = [(item.ref.segment, item.rows) for item in group]
     length = np.concatenate([segment.length[rows] for segment, rows in parts])
     offset = np.full(length.size, data_start(CURRENT_VERSION, length.size), dtype=np.uint64)
     offset[1:] += np.cumsum(length[:-1], dtype=np.uint64)

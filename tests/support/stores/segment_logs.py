@@ -143,7 +143,7 @@ def compact_all(store: SegmentLogStore, log: Path, *, token: int = 1, sweep: boo
             raise group.error
         done = store.rewrite(log, group=group, live=prepared.live, job=job, token=token)
         store.commit(log, job=job, token=token, group=done)
-    store.commit_unreferenced(log, job=job, token=token, names=[one.name for one in plan.unreferenced])
+    store.commit_unreferenced(log, job=job, token=token, names=[item.name for item in plan.unreferenced])
     store.retire(log, job)
     if sweep:
         store.sweep(log, grace_seconds=0, active=frozenset())

@@ -58,11 +58,11 @@ class StagingCommands:
 
     def keys(self, reference: str = "main", *args: str) -> list[str]:
         """The keys, and common prefixes, that a reference shows."""
-        return [one.get("key", one.get("prefix")) for one in self.data("ls", reference, *args)["items"]]
+        return [item.get("key", item.get("prefix")) for item in self.data("ls", reference, *args)["items"]]
 
     def exec(self, operations: Sequence[Mapping[str, Any]], *args: str, code: int = 0) -> list[Any]:
         """The results of a history."""
-        history = "".join(json.dumps(one) + "\n" for one in operations)
+        history = "".join(json.dumps(operation) + "\n" for operation in operations)
         result = self.run("exec", "-", *args, input=history)
         assert result.exit_code == code, result.output
         return [json.loads(line) for line in result.stdout.splitlines()]

@@ -150,7 +150,7 @@ class StagingRepo:
         after = b""
         while True:
             page = self.reader.list(reference, after=after, amount=3)
-            found |= {one.key.decode(): text_of(one.value) for one in page.entries}
+            found |= {entry.key.decode(): text_of(entry.value) for entry in page.entries}
             if not page.more:
                 return found
             after = page.entries[-1].key
@@ -160,13 +160,13 @@ class StagingRepo:
         page = self.reader.list(
             "main", prefix=prefix.encode(), after=after.encode(), delimiter=delimiter.encode(), amount=amount
         )
-        return [one.key.decode() for one in page.entries]
+        return [entry.key.decode() for entry in page.entries]
 
     def uncommitted(self, branch: str = "main") -> dict[str, str]:
         """Keys that differ from the commit, and how."""
         page = self.reader.uncommitted(branch)
         assert not page.more
-        return {one.key.decode(): one.kind.name.lower() for one in page.entries}
+        return {entry.key.decode(): entry.kind.name.lower() for entry in page.entries}
 
 
 def overlaid(*layers: Content) -> dict[str, str]:

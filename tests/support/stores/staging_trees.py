@@ -58,7 +58,9 @@ def write_content(storage: RangeStorage, content: Content) -> str:
 
 def write_groups(storage: RangeStorage, groups: Sequence[Content]) -> str:
     """A tree with a range for each group of records."""
-    return storage.write_metarange(info for one in groups for info in write_ranges(batches(one), storage.sink, WHOLE))
+    return storage.write_metarange(
+        info for group in groups for info in write_ranges(batches(group), storage.sink, WHOLE)
+    )
 
 
 def content_of(storage: RangeStorage, tree: str) -> dict[bytes, bytes]:

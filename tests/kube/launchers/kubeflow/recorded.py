@@ -114,7 +114,7 @@ class Recording:
                 f"{path.name} has the answers of Kubeflow's operator {' '.join(found)}, and the tests ask "
                 f"{release} {program} (version in go.mod, digest of the program): run `{RECORD}` and read what differs"
             )
-        return cls(*found, {key: Answer.from_json(one) for key, one in document["answers"].items()})
+        return cls(*found, {key: Answer.from_json(item) for key, item in document["answers"].items()})
 
     def answer(self, question: Question) -> Answer:
         """NotRecordedError: it was never asked this."""
@@ -142,7 +142,7 @@ def in_order(arguments: Iterable[str]) -> tuple[str, ...]:
         if given[at] == "--conf":
             places.append(at + 1)
         at += 2
-    settings = sorted((given[place] for place in places), key=lambda one: one.partition("=")[0])
+    settings = sorted((given[place] for place in places), key=lambda item: item.partition("=")[0])
     for place, setting in zip(places, settings, strict=True):
         given[place] = setting
     return tuple(given)

@@ -52,7 +52,7 @@ ALREADY_THERE: Final = "code=409"
 def digest() -> str:
     """Eight hex digits of what the program is made from, besides the release."""
     ours = hashlib.sha256(" ".join(PARTS).encode())
-    for path in sorted(one for one in MODULE.wrapper.rglob("*") if one.is_file()):
+    for path in sorted(item for item in MODULE.wrapper.rglob("*") if item.is_file()):
         ours.update(path.relative_to(MODULE.wrapper).as_posix().encode() + b"\0" + path.read_bytes())
     return ours.hexdigest()[:8]
 

@@ -52,18 +52,20 @@ class Submitted:
 
     def properties(self) -> dict[str, str]:
         """The settings with which the driver starts."""
-        (found,) = [one for one in self._of_driver("configmaps") if "spark.properties" in one["data"]]
+        (found,) = [item for item in self._of_driver("configmaps") if "spark.properties" in item["data"]]
         return javaproperties.loads(found["data"]["spark.properties"])
 
     def _of_driver(self, kind: str) -> list[Obj]:
         """What belongs to the driver of the full application."""
         owner = f"{NAME}-driver"
         found = self.submitter.objects(kind)
-        return [one for one in found if any(by["name"] == owner for by in one["metadata"].get("ownerReferences", ()))]
+        return [
+            item for item in found if any(by["name"] == owner for by in item["metadata"].get("ownerReferences", ()))
+        ]
 
     def executors_template(self) -> str:
         """The template of executors as the driver sees it."""
-        (found,) = [one for one in self._of_driver("configmaps") if "podspec" in one["metadata"]["name"]]
+        (found,) = [item for item in self._of_driver("configmaps") if "podspec" in item["metadata"]["name"]]
         (text,) = found["data"].values()
         return str(text)
 
@@ -106,9 +108,9 @@ def test_the_driver_belongs_to_its_application_and_spark_runs_in_the_container_o
 ) -> None:
     """Spark puts its container behind those of the template: it is not the first, as in pods of ours."""
     (pod,) = submitted.submitter.objects("pods", **{"compaction.dev/worker": BESIDE})
-    proxy, spark = [one["name"] for one in pod["spec"]["containers"]]
+    proxy, spark = [item["name"] for item in pod["spec"]["containers"]]
     assert (proxy, spark) == ("a-proxy", DRIVER_CONTAINER)
-    assert [one["kind"] for one in pod["metadata"]["ownerReferences"]] == ["SparkApplication"]
+    assert [item["kind"] for item in pod["metadata"]["ownerReferences"]] == ["SparkApplication"]
     said = {proxy: "hunter2", spark: "error: no Java"}
     statuses = [
         {"name": name, "state": {"terminated": {"exitCode": 1, "message": said[name]}}} for name in (proxy, spark)
@@ -191,7 +193,7 @@ def driver(submitted: Submitted, tmp_path: Path) -> Iterator[Driver]:
 def executor_of(pod: Obj, driver: Driver) -> Iterator[subprocess.Popen[bytes]]:
     """The pod's container without a container: the image's own entry point with the pod's variables."""
     (container,) = pod["spec"]["containers"]
-    variables = {one["name"]: one.get("value", "127.0.0.1") for one in container["env"]}
+    variables = {item["name"]: item.get("value", "127.0.0.1") for item in container["env"]}
     environment = dict(os.environ) | driver.submitted.submitter.environment | variables
     environment |= {"SPARK_EXECUTOR_POD_NAME": pod["metadata"]["name"], "SPARK_LOCAL_DIRS": str(driver.place)}
     with (driver.place / "executor.log").open("wb") as log:
@@ -217,7 +219,7 @@ def test_executor_pods_have_what_their_template_says_and_their_death_reaches_the
         (container,) = pod["spec"]["containers"]
         assert container["resources"]["requests"] == {"cpu": "1", "memory": "1Gi"}
         assert container["resources"]["limits"] == {"cpu": "1500m", "memory": "1Gi"}
-        owners = [one["uid"] for one in pod["metadata"]["ownerReferences"]]
+        owners = [item["uid"] for item in pod["metadata"]["ownerReferences"]]
         assert driver_pod["metadata"]["uid"] in owners, "when the driver goes, they go"
     first = driver.executors()[0]
     with executor_of(first, driver) as executor:

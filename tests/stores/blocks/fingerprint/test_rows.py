@@ -62,9 +62,9 @@ def key(value: Any) -> Any:
     if isinstance(value, float):
         return ("nan",) if math.isnan(value) else (value, math.copysign(1, value))
     if isinstance(value, list | tuple):
-        return tuple(key(one) for one in value)
+        return tuple(key(item) for item in value)
     if isinstance(value, dict):
-        return tuple((name, key(one)) for name, one in value.items())
+        return tuple((name, key(item)) for name, item in value.items())
     return value
 
 
@@ -222,7 +222,7 @@ def test_a_value_that_moves_to_another_row_or_column_is_seen() -> None:
     rows = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]
     swapped = [{"a": 1, "b": 4}, {"a": 3, "b": 2}]
     turned = [{"a": 2, "b": 1}, {"a": 3, "b": 4}]
-    prints = {fingerprint(pa.Table.from_pylist(one)) for one in (rows, swapped, turned)}
+    prints = {fingerprint(pa.Table.from_pylist(item)) for item in (rows, swapped, turned)}
     assert len(prints) == 3
 
 
@@ -282,7 +282,7 @@ def test_dictionaries_that_are_looked_up_together_are_what_each_of_them_is() -> 
         grown.update(table)
         plain.append(pa.table({name: column.cast(pa.string()) for name, column in columns.items() if name != "value"}))
         plain[-1] = plain[-1].append_column("value", columns["value"])
-    assert grown.value == sum((fingerprint(one) for one in plain), RowFingerprint())
+    assert grown.value == sum((fingerprint(item) for item in plain), RowFingerprint())
 
 
 def test_schemas_may_change_from_batch_to_batch() -> None:
@@ -343,7 +343,7 @@ def test_every_type_in_blocks_of_any_size_is_the_sum_of_its_rows(pattern: str) -
                 parts = pa.table({"c": whole}).to_batches(max_chunksize=700)
                 assert found == fingerprint(parts), (name, count)
                 others = [_pattern(values, other, count) for other in ("nulls", "one at the end") if other != pattern]
-                assert name == "null" or found not in [fingerprint(pa.table({"c": one})) for one in others], name
+                assert name == "null" or found not in [fingerprint(pa.table({"c": other})) for other in others], name
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_string(), pa.list_(pa.string())])
@@ -372,7 +372,7 @@ def test_a_time_beyond_nanoseconds_is_not_what_it_overflows_to(kind: Any, sign: 
     scales = {"s": 1, "ms": 10**3, "us": 10**6}
     same = {unit: pa.array([sign * BEYOND * scale, 5 * scale], kind(unit)) for unit, scale in scales.items()}
     overflown = (sign * BEYOND * 10**9 + 2**63) % 2**64 - 2**63
-    found = {str(fingerprint(pa.table({"c": one}))) for one in same.values()}
+    found = {str(fingerprint(pa.table({"c": item}))) for item in same.values()}
     assert len(found) == 1
     assert str(fingerprint(pa.table({"c": pa.array([overflown, 5 * 10**9], kind("ns"))}))) not in found
     far = pa.array([sign * BEYOND * 10**6 - sign * 2**61, 5 * 10**6], kind("us"))
@@ -386,7 +386,7 @@ def test_hashes_look_random() -> None:
         assert len(set(digests)) == len(digests)
         for bit in range(64):
             assert 800 < sum(digest >> bit & 1 for digest in digests) < 1200
-        flips = [(one ^ other).bit_count() for one, other in pairwise(digests)]
+        flips = [(item ^ other).bit_count() for item, other in pairwise(digests)]
         assert 31 < sum(flips) / len(flips) < 33
 
 

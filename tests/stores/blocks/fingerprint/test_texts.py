@@ -55,14 +55,16 @@ def test_every_kind_of_text_is_alike(kind: pa.DataType) -> None:
     texts = ["", "a", "ä", "12345678", "123456789", "x" * SHORT, "x" * (SHORT + 1), "\0", "a\0"]
     data = [text.encode() for text in texts]
     array = pa.array(texts if kind in KINDS[:3] else data, kind)
-    assert hashes_of(array) == [by_itself(one) for one in data]
+    assert hashes_of(array) == [by_itself(item) for item in data]
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 9, 16, 33])
 def test_of_fixed_size_too(width: int) -> None:
     values = [bytes(range(n, n + width)) for n in range(20)]
     for start in range(4):
-        assert hashes_of(pa.array(values, pa.binary(width)).slice(start)) == [by_itself(one) for one in values[start:]]
+        assert hashes_of(pa.array(values, pa.binary(width)).slice(start)) == [
+            by_itself(value) for value in values[start:]
+        ]
 
 
 def test_where_the_memory_ends_and_begins_at_any_place() -> None:

@@ -121,7 +121,7 @@ def test_schema_ids_tell_schemas_apart_and_not_their_storage(folder: ObjectStora
     strict = table.cast(pa.schema([table.schema.field(0).with_nullable(False), *list(table.schema)[1:]]))
     others = [table.rename_columns(["s", "time", "value"]), table.select(["time", "service", "value"]), strict]
     wide = table.set_column(2, "value", table["value"].cast(pa.int64()))
-    assert len({plain, *(identify(one) for one in (*others, wide))}) == 5
+    assert len({plain, *(identify(other) for other in (*others, wide))}) == 5
 
 
 class ToyKms(pe.KmsClient):

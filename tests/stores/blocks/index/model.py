@@ -186,12 +186,12 @@ class Model:
         """Tombstones that no earlier one of a lower level, of the same tenant, stands before."""
         standing = [known for known in self.blocks.values() if known.state == "tombstoned"]
         return {
-            one.block.id
-            for one in standing
+            item.block.id
+            for item in standing
             if not any(
-                other.block.tenant == one.block.tenant
-                and other.block.level < one.block.level
-                and other.ended < one.ended
+                other.block.tenant == item.block.tenant
+                and other.block.level < item.block.level
+                and other.ended < item.ended
                 for other in standing
             )
         }

@@ -117,7 +117,7 @@ def test_what_cannot_be_claimed(index: IndexDatabase) -> None:
     register(index, [a_block(8, min_time=0, max_time=1, at=0)], now=NOON)
     _claim(index, "other", 1, 2)
     quarantine(index, {block_id(3): Fault("Corrupt", "bad")}, now=NOON)
-    assert [one.block for one in expire(index, RetentionPeriods(default=SECOND), now=NOON)] == [block_id(8, at=0)]
+    assert [item.block for item in expire(index, RetentionPeriods(default=SECOND), now=NOON)] == [block_id(8, at=0)]
     before = tables(index)
     expected = {
         IndexRefusal.SOURCE_UNKNOWN: [block_id(1), block_id(99)],

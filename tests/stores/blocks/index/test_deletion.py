@@ -54,16 +54,16 @@ class TestTombstones:
         assert next_due(index, grace=GRACE) == NOON + GRACE
         for _ in range(2):
             first = due(index, now=NOON + GRACE, grace=GRACE)
-            assert [one.block for one in first] == [block_id(1), block_id(2)]
+            assert [item.block for item in first] == [block_id(1), block_id(2)]
         (one, _) = first
         assert (one.path, one.tenant, one.bytes) == (a_block(1).path, "t", 100)
         assert (one.reason, one.job, one.since) == (TombstoneReason.REPLACED, "job-1", NOON)
         both = due(index, now=NOON + SECOND + GRACE, grace=GRACE, limit=3)
-        assert [one.block for one in both] == [block_id(1), block_id(2), block_id(3)]
+        assert [item.block for item in both] == [block_id(1), block_id(2), block_id(3)]
         assert summary(index) == (4, 400, NOON, 0)
         assert confirm(index, [block_id(1), block_id(3), block_id(99)], now=NOON) == 2
         assert confirm(index, [block_id(1), block_id(3)], now=NOON) == 0
-        assert [one.block for one in due(index, now=NOON + 2 * GRACE, grace=GRACE)] == [block_id(2), block_id(4)]
+        assert [item.block for item in due(index, now=NOON + 2 * GRACE, grace=GRACE)] == [block_id(2), block_id(4)]
         gone = inspect(index, block_id(1))
         assert gone is not None
         assert gone.state is BlockState.DELETED
@@ -82,7 +82,7 @@ class TestTombstones:
         for attempts in range(1, 12):
             failed(index, {block_id(1): "403 Forbidden\0" * 100, block_id(99): "unknown"}, now=now)
             pause = min(FIRST_PAUSE * 2 ** (attempts - 1), LONGEST_PAUSE)
-            assert [one.block for one in due(index, now=now + pause - 1, grace=0)] == [block_id(2)]
+            assert [item.block for item in due(index, now=now + pause - 1, grace=0)] == [block_id(2)]
             (one, _) = due(index, now=now + pause, grace=0)
             assert (one.block, one.attempts) == (block_id(1), attempts)
             assert one.error is not None
@@ -110,14 +110,14 @@ class TestTombstones:
         quarantine(index, {elsewhere[0].id: BAD}, now=NOON)
         drop(index, elsewhere[0].id, now=NOON)
         ids = [block.id for block in (*first, *second)]
-        assert {one.block for one in due(index, now=NOON, grace=0)} == {*ids, elsewhere[0].id}
+        assert {item.block for item in due(index, now=NOON, grace=0)} == {*ids, elsewhere[0].id}
         failed(index, {ids[0]: "403"}, now=NOON)
         confirm(index, [*ids[1:], elsewhere[0].id], now=NOON)
         assert due(index, now=NOON, grace=0) == ()
-        assert {one.block for one in standing(index)} == {ids[0], *(block.id for block in outputs)}
+        assert {item.block for item in standing(index)} == {ids[0], *(block.id for block in outputs)}
         assert next_due(index, grace=0) == NOON + FIRST_PAUSE
         confirm(index, ids[:1], now=NOON)
-        assert [one.block for one in due(index, now=NOON, grace=0)] == [block.id for block in outputs]
+        assert [item.block for item in due(index, now=NOON, grace=0)] == [block.id for block in outputs]
 
     def test_a_deletion_is_remembered_and_then_forgotten(self, index: IndexDatabase) -> None:
         _compacted(index, 1, 2)
@@ -142,7 +142,7 @@ class TestTombstones:
         def sweep() -> None:
             mine = IndexDatabase.open(index_url)
             while batch := due(mine, now=NOON, grace=0, limit=7):
-                counts.append(confirm(mine, [one.block for one in batch], now=NOON))
+                counts.append(confirm(mine, [item.block for item in batch], now=NOON))
             mine.close()
 
         threads = [threading.Thread(target=sweep) for _ in range(3)]
@@ -165,7 +165,7 @@ class TestQuarantine:
         changes = read_changes(index, version)
         assert changes is not None
         assert [block for block, _ in changes.left] == [block_id(1), block_id(2)]
-        assert [(one.block.id, one.fault, one.job, one.since) for one in quarantined(index)] == [
+        assert [(item.block.id, item.fault, item.job, item.since) for item in quarantined(index)] == [
             (block_id(number), BAD, "job", NOON + 1) for number in (1, 2)
         ]
         assert release(index, block_id(1), now=NOON + 2)
@@ -176,7 +176,7 @@ class TestQuarantine:
         assert drop(index, block_id(2), now=NOON)
         assert not drop(index, block_id(2), now=NOON)
         assert [block.id for block in live_blocks(index).blocks] == [block_id(1), block_id(3)]
-        assert [one.reason for one in due(index, now=NOON, grace=0)] == [TombstoneReason.DROPPED]
+        assert [item.reason for item in due(index, now=NOON, grace=0)] == [TombstoneReason.DROPPED]
         assert quarantined(index) == ()
         check(index)
 

@@ -138,11 +138,11 @@ class Machine(RuleBasedStateMachine):
     def expire(self, tenant: str) -> None:
         self._step()
         gone = expire(self.index, RetentionPeriods(tenants={tenant: 1}), now=FAR)
-        assert {one.block for one in gone} == self.model.expire(tenant)
+        assert {item.block for item in gone} == self.model.expire(tenant)
 
     @rule(limit=st.integers(1, 4))
     def sweep(self, limit: int) -> None:
-        batch = [one.block for one in due(self.index, now=FAR, grace=0, limit=limit)]
+        batch = [item.block for item in due(self.index, now=FAR, grace=0, limit=limit)]
         assert len(batch) == min(limit, len(self.model.deletable()))
         assert set(batch) <= self.model.deletable()
         confirm(self.index, batch, now=self._step())

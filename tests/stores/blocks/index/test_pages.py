@@ -73,7 +73,7 @@ def test_every_version_stays_as_it_was(index: IndexDatabase, seed: int) -> None:
         live = live_blocks(index).blocks
         match chance.choice(["register", "register", "compact", "expire", "sweep"]):
             case "register":
-                numbers = [10 * step + one for one in range(chance.randint(1, 3))]
+                numbers = [10 * step + item for item in range(chance.randint(1, 3))]
                 tenant = chance.choice("ab")
                 register(index, [a_block(number, tenant=tenant) for number in numbers], now=NOON + step)
             case "compact" if len(live) > 1:
@@ -86,7 +86,7 @@ def test_every_version_stays_as_it_was(index: IndexDatabase, seed: int) -> None:
                     now=NOON + chance.randint(0, 400) * SECOND,
                 )
             case _:
-                confirm(index, [one.block for one in due(index, now=NOON * 2, grace=0)], now=NOON + step)
+                confirm(index, [item.block for item in due(index, now=NOON * 2, grace=0)], now=NOON + step)
         listing = live_blocks(index)
         seen[listing.version] = listing.blocks
     assert len(seen) > 20
@@ -107,7 +107,7 @@ def test_a_version_that_is_forgotten_is_an_error(index: IndexDatabase) -> None:
     register(index, blocks, now=NOON)
     version = page(index, limit=1).version
     _compact(index, "j", 5, blocks)
-    confirm(index, [one.block for one in due(index, now=NOON * 2, grace=0)], now=NOON)
+    confirm(index, [item.block for item in due(index, now=NOON * 2, grace=0)], now=NOON)
     assert len(list(blocks_at(index, version=version))) == 2
     forget_blocks(index, before=NOON * 2)
     with pytest.raises(SnapshotExpiredError, match="forgotten: take a new snapshot"):

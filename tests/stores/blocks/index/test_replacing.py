@@ -59,7 +59,9 @@ def test_sources_become_outputs(claimed: IndexDatabase) -> None:
     assert [entry.id for entry in changes.entries] == [OUTPUT.id]
     assert sorted(changes.left) == [(block.id, block.key) for block in SOURCES]
     buried = due(claimed, now=NOON + SECOND, grace=0)
-    assert [(one.block, one.reason, one.job) for one in buried] == [(i, TombstoneReason.REPLACED, "job") for i in IDS]
+    assert [(item.block, item.reason, item.job) for item in buried] == [
+        (i, TombstoneReason.REPLACED, "job") for i in IDS
+    ]
     record = job_record(claimed, "job")
     assert record is not None
     assert (record.state, record.receipt) == (IndexJobState.COMMITTED, RESULT.receipt)

@@ -86,12 +86,12 @@ def test_what_expires(
     rule = RetentionPeriods(default=round(default * HOUR), tenants=tenants, grace=HOUR)
     said = would_expire(index, rule, now=NOW)
     assert live_blocks(index).blocks == known
-    gone = {one.block for one in expire(index, rule, now=NOW)}
-    assert {one.block for one in said} == gone
+    gone = {item.block for item in expire(index, rule, now=NOW)}
+    assert {item.block for item in said} == gone
     names = {block.id: (block.tenant, block.shard) for block in known}
     assert {names[block] for block in gone} == {(blocks[n][0], blocks[n][1]) for n in expired}
     assert {block.id for block in live_blocks(index).blocks} == set(names) - gone
-    assert {one.block for one in due(index, now=NOW, grace=0) if one.reason is TombstoneReason.EXPIRED} == gone
+    assert {item.block for item in due(index, now=NOW, grace=0) if item.reason is TombstoneReason.EXPIRED} == gone
     before = tables(index)
     assert expire(index, rule, now=NOW) == ()
     assert tables(index) == before
@@ -112,7 +112,7 @@ def test_boundaries_are_strict(index: IndexDatabase) -> None:
 def test_a_batch_at_a_time_the_oldest_rows_first(index: IndexDatabase) -> None:
     _register(index, ("t1", 1, 60, 40), ("t2", 2, 60, 50), ("t1", 3, 60, 45))
     rule = RetentionPeriods(default=24 * HOUR)
-    assert [one.tenant for one in expire(index, rule, now=NOW, limit=2)] == ["t2", "t1"]
+    assert [item.tenant for item in expire(index, rule, now=NOW, limit=2)] == ["t2", "t1"]
     assert [block.shard for block in live_blocks(index).blocks] == [1]
     assert len(expire(index, rule, now=NOW, limit=2)) == 1
 

@@ -43,7 +43,7 @@ def test_a_schema_is_no_part_of_what_a_block_is(index: IndexDatabase) -> None:
 def test_outputs_bring_theirs(index: IndexDatabase) -> None:
     sources = blocks_of(1, 2)
     register(index, sources, now=NOON)
-    ids = tuple(one.id for one in sources)
+    ids = tuple(source.id for source in sources)
     claim(index, job="j", token=1, sources=ids, now=NOON, output_level=1)
     output = replace(output_of(9, sources, schema_id="s9"), schema=TWO)
     commit(index, BlockReplacement("j", 1, ids, (output,), "done"), now=NOON)

@@ -33,9 +33,9 @@ def test_rows_stay_and_equal_dictionaries_share_memory() -> None:
         batch(["b", "a"], [0]),
         batch(["b", "a"], [1]),
     ]
-    found = [steady.of(one) for one in batches]
-    assert [one.to_pylist() for one in found] == [one.to_pylist() for one in batches]
-    places = [one["name"].dictionary.buffers()[2].address for one in found]
+    found = [steady.of(item) for item in batches]
+    assert [item.to_pylist() for item in found] == [item.to_pylist() for item in batches]
+    places = [item["name"].dictionary.buffers()[2].address for item in found]
     assert places[0] == places[1]
     assert places[2] == places[3] != places[0]
 
@@ -74,6 +74,6 @@ def test_an_extension_type_over_other_storage_is_read_by_its_texts() -> None:
     texts = pa.array(["[1]", "[2]", None] * 400)
     tables = [pa.table({"k": range(1200), "c": texts.cast(pa.json_(kind()))}) for kind in (pa.string, pa.large_string)]
     sink = io.BytesIO()
-    merged = merge([block(parquet(one, key=("k",))) for one in tables], sink, MergeSettings(sort_key=("k",)))
+    merged = merge([block(parquet(table, key=("k",))) for table in tables], sink, MergeSettings(sort_key=("k",)))
     assert merged.read == fingerprint(tables[0]) + fingerprint(tables[1])
     assert read_back("output", lambda: io.BytesIO(sink.getvalue())) == merged.read

@@ -104,14 +104,14 @@ def int96_file(values: list[tuple[int, int] | None], *, nested: bool = False) ->
     """A file of another writer: days since 1970 and nanoseconds of the day, as 12 bytes. pyarrow writes what it has as
     64-bit nanoseconds, so the values are put in by hand: in a page of PLAIN values they stand one after the other.
     """
-    moments = pa.array([None if one is None else number for number, one in enumerate(values)], pa.timestamp("ns"))
+    moments = pa.array([None if item is None else number for number, item in enumerate(values)], pa.timestamp("ns"))
     column = pa.StructArray.from_arrays([moments], ["t"]) if nested else moments
     sink = io.BytesIO()
     options = {"use_deprecated_int96_timestamps": True, "store_schema": False, "use_dictionary": False}
     pq.write_table(pa.table({"k": range(len(values)), "ts": column}), sink, compression="none", **options)
     data = sink.getvalue()
-    stored = [(2_440_588, number) for number, one in enumerate(values) if one is not None]
-    wanted = [(2_440_588 + one[0], one[1]) for one in values if one is not None]
+    stored = [(2_440_588, number) for number, item in enumerate(values) if item is not None]
+    wanted = [(2_440_588 + value[0], value[1]) for value in values if value is not None]
     before, after = (b"".join(struct.pack("<qi", nanos, day) for day, nanos in which) for which in (stored, wanted))
     assert not before or data.count(before) == 1
     return data.replace(before, after)
@@ -155,9 +155,9 @@ def test_values_of_any_writer_are_what_they_are(
     assert pq.read_metadata(io.BytesIO(output)).schema.column(1).physical_type == "INT96"
     assert read_back("output", lambda: io.BytesIO(output)) == result.written
     found = stored_values(data, column)
-    assert stored_values(output, column) == [one for one in found for _ in range(2)]
+    assert stored_values(output, column) == [item for item in found for _ in range(2)]
     again = merged(output, output, by="k")
-    assert stored_values(again, column) == [one for one in found for _ in range(4)]
+    assert stored_values(again, column) == [item for item in found for _ in range(4)]
     objects = open_objects(str(tmp_path / "objects"))
     for each in (data, output):
         objects.put(PATH, each)
@@ -209,9 +209,9 @@ def times_file(columns: Mapping[str, list[Any]], keys: list[int], *, arrow: bool
             leaves.setdefault(path, []).append((number, value))
             return number
         if isinstance(value, dict):
-            return {name: numbered(one, f"{path}.{name}") for name, one in value.items()}
+            return {name: numbered(item, f"{path}.{name}") for name, item in value.items()}
         if isinstance(value, list):
-            inside = [numbered(one, path) for one in value]
+            inside = [numbered(item, path) for item in value]
             return list(enumerate(inside)) if path == "map" else inside
         return value
 
@@ -222,7 +222,7 @@ def times_file(columns: Mapping[str, list[Any]], keys: list[int], *, arrow: bool
         "map": pa.map_(pa.int64(), ns),
     }
     arrays = [
-        pa.array([numbered(one, name) for one in values], kinds.get(name, ns)) for name, values in columns.items()
+        pa.array([numbered(value, name) for value in values], kinds.get(name, ns)) for name, values in columns.items()
     ]
     sink = io.BytesIO()
     options = {"use_deprecated_int96_timestamps": True, "store_schema": arrow, "use_dictionary": ["both.name"]}
@@ -245,7 +245,7 @@ def rows_in(*files: bytes) -> list[dict[str, Any]]:
             nanos, day = struct.unpack("<qi", value)
             return (day - 2_440_588) * DAY + nanos
         if isinstance(value, dict):
-            return {name: exact(one) for name, one in value.items()}
+            return {name: exact(item) for name, item in value.items()}
         return type(value)(map(exact, value)) if isinstance(value, list | tuple) else value
 
     rows = []
@@ -274,8 +274,8 @@ def moments_of(value: Any) -> Iterator[int]:
     if isinstance(value, int):
         yield value
     elif isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from moments_of(one)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from moments_of(item)
 
 
 def readings_of(rows: list[dict[str, Any]]) -> dict[str, str]:
@@ -283,12 +283,12 @@ def readings_of(rows: list[dict[str, Any]]) -> dict[str, str]:
     columns = {"a": [row["a"] for row in rows], "b": [row["b"] for row in rows]}
     columns["many.list.element"] = [row["many"] for row in rows]
     columns["map.key_value.value"] = [[value for _, value in row["map"] or []] for row in rows]
-    columns |= {f"both.{one}": [(row["both"] or {}).get(one) for row in rows] for one in "tu"}
+    columns |= {f"both.{item}": [(row["both"] or {}).get(item) for row in rows] for item in "tu"}
     found = {}
     for name, values in columns.items():
         moments = list(moments_of(values))
-        us = all(one % 1000 == 0 for one in moments)
-        ns = all(abs(one // 10**9) < NANOSECONDS_HOLD // 10**9 for one in moments)
+        us = all(moment % 1000 == 0 for moment in moments)
+        ns = all(abs(moment // 10**9) < NANOSECONDS_HOLD // 10**9 for moment in moments)
         found[name] = EITHER if us and ns else "us" if us else "ns" if ns else RAW
     return found
 
@@ -339,11 +339,11 @@ def test_files_are_merged_with_each_other_wherever_a_unit_holds_the_times_of_all
     schemas = {name: footer.named_schema[1] for name, footer in footers.items()}
     found = classes_of(schemas)
     leaves = readings["0"].keys()
-    together = {leaf for leaf in leaves if can_be_one([one[leaf] for one in readings.values()])}
+    together = {leaf for leaf in leaves if can_be_one([reading[leaf] for reading in readings.values()])}
     assert (len(found.classes()) == 1) == (together == leaves) == (not found.conflicts)
-    for one in found.classes():
-        assert all(can_be_one([readings[name][leaf] for name in one]) for leaf in leaves)
-        parts = [sources[name] for name in sorted(one)]
+    for item in found.classes():
+        assert all(can_be_one([readings[name][leaf] for name in item]) for leaf in leaves)
+        parts = [sources[name] for name in sorted(item)]
         output = merged(*parts, by="k")
         assert rows_in(output) == rows_in(*parts)
         assert duckdb_rows(output) == duckdb_rows(*parts)
@@ -353,7 +353,7 @@ def test_files_are_merged_with_each_other_wherever_a_unit_holds_the_times_of_all
             (read_back("source", lambda data=data: io.BytesIO(data)) for data in parts),
             RowFingerprint(),  # type: ignore[misc]
         )
-        kin = {**{name: schemas[name] for name in one}, "output": footer_of(output).named_schema[1]}
+        kin = {**{name: schemas[name] for name in item}, "output": footer_of(output).named_schema[1]}
         assert len(classes_of(kin).classes()) == 1
         again = merged(output, *parts, by="k")
         assert rows_in(again) == rows_in(output, *parts)
@@ -425,7 +425,7 @@ def test_a_part_of_the_keys_is_the_same_part_in_whichever_unit_a_file_is_read(fi
     sources = [source_of(spark_file((3, 7))), source_of(data)]
     bounds = ({"last": 6}, {"first": 6})[first]
     sink = io.BytesIO()
-    merge([replace(one, **bounds) for one in sources], sink, MergeSettings(sort_key=("ts",)))
+    merge([replace(source, **bounds) for source in sources], sink, MergeSettings(sort_key=("ts",)))
     assert moments_in(sink.getvalue()) == [[1, 3, 5], [7, 9]][first]
 
 
@@ -461,6 +461,6 @@ def test_int96_beside_other_timestamps_is_merged_as_one_of_them() -> None:
     pq.write_table(schema.empty_table(), sink, use_deprecated_int96_timestamps=True, store_schema=False)
     data = sink.getvalue()
     leaves = list(read_footer(source_of(data), ()).meanings.values())
-    plain = [replace(one, text="", times="", beyond_arrow=False) for one in leaves]
-    assert [one.text for one in reading.meanings(plain)] == ["", "", "INT96 that no unit holds"]
-    assert [bool(one.text) for one in replace(reading, beside_others=False).meanings(plain)] == [True] * 3
+    plain = [replace(leaf, text="", times="", beyond_arrow=False) for leaf in leaves]
+    assert [meaning.text for meaning in reading.meanings(plain)] == ["", "", "INT96 that no unit holds"]
+    assert [bool(meaning.text) for meaning in replace(reading, beside_others=False).meanings(plain)] == [True] * 3

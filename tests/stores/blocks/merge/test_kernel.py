@@ -56,7 +56,7 @@ def run(*inputs: MergeInput, options: MergeSettings = BY_KEY) -> tuple[pq.Parque
 def test_output_declares_its_order_and_has_page_indexes_and_metadata() -> None:
     file, result = run(*(block(parquet(table(500, seed=n), key=KEY)) for n in range(3)))
     group = file.metadata.row_group(0)
-    assert [(one.column_index, one.descending, one.nulls_first) for one in group.sorting_columns] == [
+    assert [(column.column_index, column.descending, column.nulls_first) for column in group.sorting_columns] == [
         (0, False, False),
         (1, False, False),
     ]
@@ -105,8 +105,8 @@ def test_key_ranges_are_a_partition(spread: int) -> None:
     bounds = [None, b"s1", b"s1\x00", b"s2", None]
     parts = []
     for first, last in pairwise(bounds):
-        parts.append(run(*(block(one, first=first, last=last) for one in data)))
-    together, _ = run(*(block(one) for one in data))
+        parts.append(run(*(block(item, first=first, last=last) for item in data)))
+    together, _ = run(*(block(item) for item in data))
     assert pa.concat_tables([file.read() for file, _ in parts]).equals(together.read())
     assert sum((result.read for _, result in parts), start=fingerprint(whole.slice(0, 0))) == fingerprint(
         together.read()
@@ -162,7 +162,7 @@ def test_fields_that_were_added_and_types_that_were_widened_keep_every_value(
         table(90, seed=n, more=pa.array([value, None, value] * 30, kind))
         for n, (kind, value) in enumerate(zip((older, newer), values, strict=True))
     ]
-    file, result = run(*(block(parquet(one, key=KEY), str(n)) for n, one in enumerate(tables)))
+    file, result = run(*(block(parquet(item, key=KEY), str(n)) for n, item in enumerate(tables)))
     assert fingerprint(file.read()) == result.read == sum(map(fingerprint, tables), RowFingerprint())
     assert file.metadata.num_rows == 180
 
@@ -194,14 +194,14 @@ def test_a_struct_with_required_fields_that_older_blocks_lack_is_null_there(kind
             {
                 "k": [start, start + 2, start + 4],
                 "s": pa.array(values, struct),
-                "l": pa.array([[one, values[0]] for one in values], pa.list_(struct)),
-                "m": pa.array([[("k", one)] for one in values], pa.map_(pa.string(), struct)),
+                "l": pa.array([[value, values[0]] for value in values], pa.list_(struct)),
+                "m": pa.array([[("k", value)] for value in values], pa.map_(pa.string(), struct)),
                 **({"x": pa.array([value, value if sized else None, value], kind)} if struct is after else {}),
             }
         )
         for start, values, struct in ((0, newer, after), (1, older, before))
     ]
-    inputs = [block(parquet(one, key=("k",)), str(n)) for n, one in enumerate(tables)]
+    inputs = [block(parquet(item, key=("k",)), str(n)) for n, item in enumerate(tables)]
     file, result = run(*inputs, options=MergeSettings(sort_key=("k",)))
     rows = file.read()
     assert fingerprint(rows) == result.read == sum(map(fingerprint, tables), RowFingerprint())

@@ -92,7 +92,7 @@ def test_inside_of_lists_structs_and_maps_too() -> None:
     items = pa.array([[("k", b"\x00" * 12)], []] * 30, pa.map_(pa.string(), pa.binary(12)))
     fields = {name: COLUMNS[column][1] for name, column in (("value", "interval"), ("enum", "enum"), ("bson", "bson"))}
     data = with_nodes(
-        typed_file({"s": (rows, {}), "m": (items, {})}), {name.encode(): one for name, one in fields.items()}
+        typed_file({"s": (rows, {}), "m": (items, {})}), {name.encode(): item for name, item in fields.items()}
     )
     found = nodes_of(merged(data, data))
     assert {name: found[name.encode()] for name in fields} == fields
@@ -105,13 +105,16 @@ def test_unlike_types_are_classes_of_their_own(tmp_path: Path) -> None:
         footer = footer_of(typed_file({"c": (values, fields)}), tmp_path)
         schemas[name] = footer.schema
     found = classes_of(schemas).classes()
-    together = [sorted(one) for one in found if len(one) > 1]
+    together = [sorted(item) for item in found if len(item) > 1]
     assert together == [["enum", "enum, old"]]
-    for one, other in combinations(("geometry", "geometry, srid", "geography", "json", "bson", "enum"), 2):
-        files = [typed_file({"c": COLUMNS[name]}) for name in (one, other)]
+    for item, other in combinations(("geometry", "geometry, srid", "geography", "json", "bson", "enum"), 2):
+        files = [typed_file({"c": COLUMNS[name]}) for name in (item, other)]
         with pytest.raises(SchemaConflictError, match=r"column c: 0 has .*, 1 has .*: these cannot be merged"):
             merged(*files)
-    words = [str(one) for one in classes_of({name: schemas[name] for name in ("geometry", "geometry, srid")}).conflicts]
+    words = [
+        str(conflict)
+        for conflict in classes_of({name: schemas[name] for name in ("geometry", "geometry, srid")}).conflicts
+    ]
     assert words == ["column c binary GEOMETRY | binary GEOMETRY(srid:5070)"]
 
 
@@ -136,7 +139,7 @@ WIDENED: Final = (
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["alone", "in a list"])
-@pytest.mark.parametrize(("one", "other", "values"), WIDENED, ids=[f"{one[0]} and {one[1]}" for one in WIDENED])
+@pytest.mark.parametrize(("one", "other", "values"), WIDENED, ids=[f"{item[0]} and {item[1]}" for item in WIDENED])
 def test_a_widened_column_with_an_id_is_what_it_is_without_one(
     one: pa.DataType, other: pa.DataType, values: tuple[Any, Any], nested: bool
 ) -> None:
@@ -177,12 +180,12 @@ def test_variants_shredded_in_unlike_widths_are_never_widened(one: pa.DataType, 
 def test_nulls_of_no_type_go_with_columns_that_hold_others(kind: pa.DataType, place: str, tmp_path: Path) -> None:
     value: Any = {"b": 1} if pa.types.is_struct(kind) else [("k", {"b": 1})] if pa.types.is_map(kind) else [1, 2]
     files = []
-    for typed, one in ((pa.null(), None), (kind, value)):
-        rows = pa.array([one] * 60, typed)
+    for typed, item in ((pa.null(), None), (kind, value)):
+        rows = pa.array([item] * 60, typed)
         files.append(typed_file({"a": (pa.StructArray.from_arrays([rows], ["in"]) if "in" in place else rows, {})}))
     for both in (files, files[::-1]):
         found = pq.read_table(io.BytesIO(merged(*both)))["a"].to_pylist()
-        assert [one["in"] if "in" in place else one for one in found].count(value) == 60
+        assert [item["in"] if "in" in place else item for item in found].count(value) == 60
 
 
 def test_bytes_without_an_order_get_no_bounds() -> None:
@@ -286,7 +289,7 @@ def keys_of(data: bytes) -> dict[bytes, bytes]:
     ],
 )
 def test_what_geoparquet_says_of_rows_is_joined(files: tuple[Any, Any], expected: Any) -> None:
-    output = merged(*(with_keys(5 * place, geo=one, batch=f"{place}", owner="me") for place, one in enumerate(files)))
+    output = merged(*(with_keys(5 * place, geo=item, batch=f"{place}", owner="me") for place, item in enumerate(files)))
     found = keys_of(output)
     assert json.loads(found[b"geo"]) == expected
     assert (b"batch" in found, found[b"owner"]) == (False, b"me")
@@ -357,7 +360,7 @@ def test_what_pandas_says_is_kept_but_for_indexes_that_differ() -> None:
         {"index_columns": [{"kind": "range", "start": 0, "stop": stop, "step": 1}], "columns": columns, "creator": "x"}
         for stop in (5, 7)
     ]
-    output = merged(*(with_keys(5 * place, pandas=one) for place, one in enumerate(said)))
+    output = merged(*(with_keys(5 * place, pandas=item) for place, item in enumerate(said)))
     assert json.loads(keys_of(output)[b"pandas"]) == {**said[0], "index_columns": []}
     named = {**said[0], "index_columns": ["id"]}
     assert json.loads(keys_of(merged(*[with_keys(0, pandas=named)] * 2))[b"pandas"]) == named
@@ -371,9 +374,9 @@ def test_field_ids_stay_and_others_are_another_class(tmp_path: Path) -> None:
         typed_file({"x": (pa.array(range(60)), {}), "s": (nested, {})}),
         {b"x": {9: (5, 7)}, b"s": {9: (5, 2)}, b"a": {9: (5, 3)}},
     )
-    ids = {one.name: one.ids for one in footer_of(data, tmp_path).meanings.values()}
+    ids = {meaning.name: meaning.ids for meaning in footer_of(data, tmp_path).meanings.values()}
     assert ids == {"id": (), "x": (7,), "s.a.list.element": (2, 3, 4)}
     output = footer_of(merged(data, data), tmp_path)
-    assert {one.name: one.ids for one in output.meanings.values()} == ids
+    assert {meaning.name: meaning.ids for meaning in output.meanings.values()} == ids
     with pytest.raises(SchemaConflictError, match="column x: 0 has int64 id 7, 1 has int64 without a logical type"):
         merged(data, typed_file({"x": (pa.array(range(60)), {})}))

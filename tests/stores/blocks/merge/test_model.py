@@ -46,7 +46,7 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 NESTED: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.list_(pa.string()): st.lists(st.none() | WORDS, max_size=3),
     pa.struct([("x", pa.int64()), ("y", pa.string())]): st.tuples(st.integers(0, 3), WORDS).map(
-        lambda one: {"x": one[0], "y": one[1]}
+        lambda item: {"x": item[0], "y": item[1]}
     ),
 }
 NARROWER = {pa.int64(): pa.int32(), pa.float64(): pa.float32(), pa.string(): pa.large_string()}

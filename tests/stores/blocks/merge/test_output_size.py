@@ -44,4 +44,4 @@ def test_alone_nothing_is_larger_than_as_everybody_writes_it() -> None:
 def test_where_others_make_room_what_is_hardly_smaller_is_not_paid_for() -> None:
     times = pa.array(np.sort(RANDOM.integers(0, 1 << 40, 40_000)))
     together = chosen(ts=times, value=NOISE)
-    assert {name: str(one) for name, one in together.items()} == {"ts": "DELTA_BINARY_PACKED", "value": "PLAIN"}
+    assert {name: str(item) for name, item in together.items()} == {"ts": "DELTA_BINARY_PACKED", "value": "PLAIN"}

@@ -122,6 +122,6 @@ def test_what_can_be_read_page_by_page_is_not_spilled(tmp_path: Path) -> None:
     ]
     out = tmp_path / "out.parquet"
     settings = MergeSettings(sort_key=("ts",), memory_bytes=64 * MEBIBYTE)
-    result = merge([one.input for one in inputs], str(out), settings)
+    result = merge([item.input for item in inputs], str(out), settings)
     assert (result.passes, result.spilled, result.sorted_first) == (1, 0, ())
     assert np.array_equal(pq.read_table(out)["ts"].to_numpy(), np.arange(8 * ROWS))

@@ -29,8 +29,8 @@ WORDS = st.sampled_from(["", "a", "ab", "b", "é", "\U0001f600"])
     group=st.integers(1, 8),
 )
 def test_parts_together_are_the_whole(values: list[list[Any]], parts: int, group: int) -> None:
-    kind = pa.string() if any(isinstance(one, str) for some in values for one in some) else pa.int64()
-    files = [merged([[{"key": one, "file": n} for one in some]], ["key"]) for n, some in enumerate(values)]
+    kind = pa.string() if any(isinstance(item, str) for some in values for item in some) else pa.int64()
+    files = [merged([[{"key": item, "file": n} for item in some]], ["key"]) for n, some in enumerate(values)]
     data = [
         parquet(
             pa.table({"key": pa.array([row["key"] for row in rows], kind), "file": [row["file"] for row in rows]}),
@@ -39,15 +39,15 @@ def test_parts_together_are_the_whole(values: list[list[Any]], parts: int, group
         )
         for rows in files
     ]
-    ranges = key_ranges([read_footer(block(one), ["key"]) for one in data], "key", parts=parts)
+    ranges = key_ranges([read_footer(block(item), ["key"]) for item in data], "key", parts=parts)
     assert 1 <= len(ranges) <= parts
     assert ranges[0].first is None
     assert ranges[-1].last is None
-    assert all(one.last == after.first for one, after in pairwise(ranges))
+    assert all(item.last == after.first for item, after in pairwise(ranges))
     found: list[Any] = []
-    for one in ranges:
+    for item in ranges:
         sink = io.BytesIO()
-        merge([block(d, first=one.first, last=one.last) for d in data], sink, MergeSettings(sort_key=("key",)))
+        merge([block(d, first=item.first, last=item.last) for d in data], sink, MergeSettings(sort_key=("key",)))
         found += pa.parquet.read_table(io.BytesIO(sink.getvalue())).to_pylist()
     assert shown(found) == shown(merged(files, ["key"]))
 
@@ -56,8 +56,8 @@ def test_parts_are_about_equal() -> None:
     data = [
         parquet(pa.table({"key": pa.array(range(n, 10_000, 4))}), key=["key"], row_group_size=100) for n in range(4)
     ]
-    footers = [read_footer(block(one), ["key"]) for one in data]
-    edges = [0, *(one.last for one in key_ranges(footers, "key", parts=4)[:-1]), 10_000]
+    footers = [read_footer(block(item), ["key"]) for item in data]
+    edges = [0, *(item.last for item in key_ranges(footers, "key", parts=4)[:-1]), 10_000]
     assert all(2_000 < after - before < 3_000 for before, after in pairwise(edges))
 
 
@@ -70,12 +70,14 @@ def test_parts_are_about_equal() -> None:
 def test_few_large_row_groups_are_cut_too(files: list[tuple[int, int, int]], parts: int) -> None:
     """Whether they overlap, wholly or not at all: a part is what an even share would be, but for rounding."""
     keys = [pa.array([start + span * n // (rows - 1) for n in range(rows)]) for start, span, rows in files]
-    data = [parquet(pa.table({"key": one}), key=["key"]) for one in keys]
-    ranges = key_ranges([read_footer(block(one), ["key"]) for one in data], "key", parts=parts)
-    found = [key for one in keys for key in one.to_pylist()]
+    data = [parquet(pa.table({"key": key}), key=["key"]) for key in keys]
+    ranges = key_ranges([read_footer(block(item), ["key"]) for item in data], "key", parts=parts)
+    found = [key for item in keys for key in item.to_pylist()]
     heaviest = max(Counter(found).values())
-    for one in ranges:
-        held = sum((one.first is None or one.first <= key) and (one.last is None or key < one.last) for key in found)
+    for item in ranges:
+        held = sum(
+            (item.first is None or item.first <= key) and (item.last is None or key < item.last) for key in found
+        )
         assert held <= len(found) / parts + heaviest + 2 * len(files)
 
 

@@ -40,7 +40,7 @@ def queue_of(*blocks: QueuedBlock, rules: BlockRules | None = None) -> BlockQueu
 
 
 def ids(batch: BlockBatch) -> tuple[str, ...]:
-    return tuple(one.id for one in batch.blocks)
+    return tuple(item.id for item in batch.blocks)
 
 
 def ready(queue: BlockQueue, now: float = 1000.0, **more: object) -> list[str]:
@@ -72,8 +72,8 @@ class _Open:
 def expected(rules: BlockRules, blocks: Iterable[QueuedBlock], now: float) -> set[Found]:
     """The batches that there should be, from nothing but the blocks that wait and the time."""
     groups: dict[tuple[BlockClass, int], list[QueuedBlock]] = {}
-    for one in blocks:
-        groups.setdefault((one.kin, rules.window_of(one.min_time)), []).append(one)
+    for item in blocks:
+        groups.setdefault((item.kin, rules.window_of(item.min_time)), []).append(item)
     return {batch for group in groups.values() for batch in _batches(rules, group, now)}
 
 
@@ -121,10 +121,10 @@ def _batches(rules: BlockRules, blocks: list[QueuedBlock], now: float) -> set[Fo
             current[level].rang = True
             end_of_waiting(current[level], at)
 
-    for one in sorted(blocks, key=lambda b: (b.arrived, b.number)):
-        ring(one.arrived)
-        level = rules.level_of(one.level, one.bytes)
+    for item in sorted(blocks, key=lambda b: (b.arrived, b.number)):
+        ring(item.arrived)
+        level = rules.level_of(item.level, item.bytes)
         assert not isinstance(level, BlockReason)
-        put(one, level, one.arrived)
+        put(item, level, item.arrived)
     ring(now)
-    return {(b.level, tuple(one.id for one in b.blocks), b.ready) for b in batches}
+    return {(b.level, tuple(item.id for item in b.blocks), b.ready) for b in batches}

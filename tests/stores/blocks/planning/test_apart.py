@@ -15,14 +15,14 @@ def of(schemas: str, *, key: str = "A0", start: int = 0, **more: int) -> list[Qu
 def apart(queue: BlockQueue, now: float = 1000.0) -> list[tuple[str, int, str, int, int]]:
     queue.advance(now)
     return [
-        (one.tenant, one.shard, "".join(sorted(kin.schema for kin in one.classes)), one.blocks, one.alone)
-        for one in kept_apart(queue)
+        (item.tenant, item.shard, "".join(sorted(kin.schema for kin in item.classes)), item.blocks, item.alone)
+        for item in kept_apart(queue)
     ]
 
 
 def test_blocks_of_a_class_are_merged_and_of_two_are_not() -> None:
     queue = queue_of(*of("xyxyxy"), rules=rules_of(3))
-    assert [[one.kin.schema for one in batch.blocks] for batch in queue.ready(1000.0)] == [["x"] * 3, ["y"] * 3]
+    assert [[item.kin.schema for item in batch.blocks] for batch in queue.ready(1000.0)] == [["x"] * 3, ["y"] * 3]
     assert apart(queue) == [("A", 0, "xy", 6, 0)]
 
 

@@ -34,7 +34,7 @@ def test_by_level_and_tenant_with_what_was_not_offered() -> None:
     beyond = [UnofferedDebt(0, "u", sources=40, bytes=400, targets=2)]
     debt = total_debt(candidates, beyond)
     assert (debt.sources, debt.bytes, debt.copy_bytes, debt.targets) == (47, 470, 470, 5)
-    assert [(one.level, one.sources, one.bytes) for one in debt.levels] == [(0, 45, 450), (1, 2, 20)]
+    assert [(level.level, level.sources, level.bytes) for level in debt.levels] == [(0, 45, 450), (1, 2, 20)]
     assert debt.tenants == (TenantDebt("u", 420, 42), TenantDebt("t", 50, 5))
     left = measures_of(live=47, windows=1, candidates=candidates, beyond=beyond)[READS_AFTER]
     assert left == 5, "five blocks stay"
@@ -57,13 +57,13 @@ def test_read_amplification() -> None:
 
 def test_what_schemas_keep_apart_is_in_the_status() -> None:
     found = [SchemaConflict(f"t{n:02}", 2, ("column v int8 | string",) * 5, 9 - n % 9, 2) for n in range(12)]
-    conflicts = tuple(Conflict(one.tenant, one.schemas, one.blocks, str(one), one.alone) for one in found)
+    conflicts = tuple(Conflict(item.tenant, item.schemas, item.blocks, str(item), item.alone) for item in found)
     scan = ScanResult(1, 1, 0.0, 0.0, 0.0, measures={"windows": 3}, conflicts=conflicts)
     figures = store_figures(debt_of(scan), scan, BLOCKS)
     status = CompactionPolicyStatus.model_validate(figures)
     assert len(status.conflicts) == 10
     assert status.debt is not None
-    assert [(one.name, one.value) for one in status.debt.measures] == [("windows", 3)]
+    assert [(measure.name, measure.value) for measure in status.debt.measures] == [("windows", 3)]
     first = status.conflicts[0]
     assert (first.tenant, first.classes, first.sources) == ("t00", 2, 9)
     named = "; ".join(["column v int8 | string"] * 3)

@@ -37,7 +37,7 @@ def test_one_that_a_job_has_is_offered_to_the_planner_like_any_batch() -> None:
     (candidate,) = offer(queue, now=50.0, sensed_at=0.0).candidates
     assert (candidate.groups[0].sources, candidate.level) == (("1",), 0)
     queue.hold(candidate.target, 0, ["1"])
-    assert [one.target for one in offer(queue, now=50.0, sensed_at=0.0).candidates] == [candidate.target]
+    assert [candidate.target for candidate in offer(queue, now=50.0, sensed_at=0.0).candidates] == [candidate.target]
 
 
 def test_they_are_in_no_conflict_of_schemas() -> None:

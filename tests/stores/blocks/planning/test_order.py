@@ -50,7 +50,7 @@ class TestTurns:
         existing = {(0, tenant): data.draw(st.integers(0, 3)) for tenant in "ABC"}
         every = queue.ready(1e6, existing=existing)
         assert queue.ready(1e6, most=most, existing=existing) == every[:most]
-        assert len(every) == queue.ready_size == len({id(one) for one in every})
+        assert len(every) == queue.ready_size == len({id(item) for item in every})
         left = {t: sum(b.group.key[0].tenant == t for b in every) for t in "ABC"}
         had = {t: existing[0, t] for t in "ABC"}
         for batch in every:

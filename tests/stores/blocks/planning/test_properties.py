@@ -82,9 +82,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(most=st.integers(0, 3))
     def make_jobs(self, most: int) -> None:
-        for one in self.offered(most):
-            if one.target not in self.held:
-                self.hold(one)
+        for item in self.offered(most):
+            if item.target not in self.held:
+                self.hold(item)
 
     def hold(self, one: Candidate) -> None:
         sources = one.groups[0].sources
@@ -116,8 +116,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_block_is_in_one_place(self) -> None:
-        names = [name for batch in self.queue.batches() for name in (one.id for one in batch.blocks)]
-        names += [one.id for held in self.queue.held.values() for one in held.blocks]
+        names = [name for batch in self.queue.batches() for name in (block.id for block in batch.blocks)]
+        names += [block.id for held in self.queue.held.values() for block in held.blocks]
         expected_names = [*self.waiting, *(name for blocks in self.held.values() for name in blocks)]
         assert sorted(names) == sorted(expected_names)
         assert len(self.queue) == len(names)
@@ -130,18 +130,18 @@ class QueueMachine(RuleBasedStateMachine):
     def offers_are_sound(self) -> None:
         self.queue.advance(self.now)
         seen: set[str] = set()
-        for one in self.offered():
-            (group,) = one.groups
+        for item in self.offered():
+            (group,) = item.groups
             assert seen.isdisjoint(group.sources), "planned twice"
             seen.update(group.sources)
             assert list(group.sources) == sorted(group.sources)
-            if one.target in self.held:
-                assert set(group.sources) == set(self.held[one.target])
+            if item.target in self.held:
+                assert set(group.sources) == set(self.held[item.target])
                 continue
             blocks = [self.waiting[name] for name in group.sources]
             assert len({(b.kin, self.rules.window_of(b.min_time)) for b in blocks}) == 1
-            assert max(b.level for b in blocks) <= one.level < len(self.rules.levels)
-            assert len(blocks) <= self.rules.levels[one.level].max_blocks
+            assert max(b.level for b in blocks) <= item.level < len(self.rules.levels)
+            assert len(blocks) <= self.rules.levels[item.level].max_blocks
             limit = self.rules.max_bytes_per_job
             assert not limit or group.copy_bytes <= limit
             assert len(blocks) > 1 or not self.rules.strict_gain
@@ -230,7 +230,7 @@ def test_many_changes_between_two_looks(changes: list[tuple[str, Any]], rules: B
                 assert queue.hold("lane", 0, names) == len(gone)
                 held |= gone
             else:
-                held = {name: one for name, one in held.items() if name not in names}
+                held = {name: item for name, item in held.items() if name not in names}
                 queue.remove(names)
     queue.advance(number * 0.3)
     assert found(queue) == expected(rules, waiting.values(), number * 0.3)

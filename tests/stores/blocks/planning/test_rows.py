@@ -50,7 +50,7 @@ def test_p2_a_second_plan_repeats_the_first_and_adds() -> None:
 
 def test_p2_of_one_tenant_is_in_the_order_of_the_reference() -> None:
     shards = {"A0": 0, "A1": 1, "B2": 2}
-    queue = queue_of(*(one._replace(kin=BlockClass("T", shards[f"{one.kin.tenant}{one.kin.shard}"])) for one in P2))
+    queue = queue_of(*(item._replace(kin=BlockClass("T", shards[f"{item.kin.tenant}{item.kin.shard}"])) for item in P2))
     assert ready(queue) == ["T1-L0{2,3,5}", "T2-L0{1,4,6}", "T0-L0{0,7,9}", "T1-L0{8,11,13}", "T2-L0{10,12,14}"]
 
 
@@ -252,7 +252,7 @@ def test_p21_what_is_restored_is_in_the_order_of_arrival() -> None:
     queue.remove(str(n) for n in range(0, 1000, 4))
     left = [str(n) for n in range(1000) if n % 4]
     assert [name for batch in queue.ready(1e6) for name in ids(batch)] == left
-    shuffled = [one for one in blocks if one.id in queue]
+    shuffled = [item for item in blocks if item.id in queue]
     random.Random(21).shuffle(shuffled)
     assert ready(queue_of(*shuffled, rules=rules_of(10)), 1e6) == ready(queue, 1e6), "however it is told"
 

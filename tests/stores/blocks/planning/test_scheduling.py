@@ -146,23 +146,23 @@ class TestFaulty:
             jobs = plan(queue, inventory=inventory).jobs
             if not jobs:
                 break
-            assert {one.target for one in jobs} == {lane}, "the parts take turns"
-            assert len({name for one in jobs for name in work(one).sources}) == sum(
-                len(work(one).sources) for one in jobs
+            assert {job.target for job in jobs} == {lane}, "the parts take turns"
+            assert len({name for job in jobs for name in work(job).sources}) == sum(
+                len(work(job).sources) for job in jobs
             )
-            for one in jobs:
-                assert len(work(one).sources) > 1
-                assert one.name not in faulty
-                queue.hold(one.target, one.level, work(one).sources)
-                if "13" in work(one).sources:
-                    faulty.add(one.name)
+            for item in jobs:
+                assert len(work(item).sources) > 1
+                assert item.name not in faulty
+                queue.hold(item.target, item.level, work(item).sources)
+                if "13" in work(item).sources:
+                    faulty.add(item.name)
                 else:
-                    done.update(work(one).sources)
-                    queue.remove(work(one).sources)
+                    done.update(work(item).sources)
+                    queue.remove(work(item).sources)
         assert done == {str(n) for n in range(20)} - {"13", "14"}
         left = plan(queue, inventory=JobInventory(frozenset(faulty), frozenset(faulty), frozenset(faulty)))
         assert {row.reason for row in left.left_out} == {LeftOutReason.FAULTY_JOB}
-        assert [one.id for held in queue.held.values() for one in held.blocks] == ["13", "14"]
+        assert [item.id for held in queue.held.values() for item in held.blocks] == ["13", "14"]
 
     def test_parked_as_a_whole_when_it_was_not_the_sources(self) -> None:
         queue = queue_of(*batches("A0"), rules=rules_of(2))
@@ -216,7 +216,7 @@ class TestQueueLimit:
 class TestScheduling:
     def order(self, jobs: list[QueuedJob], **more: object) -> list[str]:
         schedule = assign(jobs, [WorkerSlots("w", 100)], capacity=100, now=NOW, **more)  # type: ignore[arg-type]
-        return [one.job for one in schedule.assignments]
+        return [assignment.job for assignment in schedule.assignments]
 
     def test_s7_s18_levels_then_turns_then_age(self) -> None:
         """The order in which jobs are made is the order in which they are assigned."""
@@ -242,6 +242,6 @@ class TestScheduling:
         queue.hold(job.target, 0, work(job).sources)
         names = frozenset({job.name})
         halves = plan(queue, inventory=JobInventory(names, names, names)).jobs
-        schedule = assign([queued(one) for one in halves], [WorkerSlots("w", 9)], capacity=9, now=NOW)
+        schedule = assign([queued(half) for half in halves], [WorkerSlots("w", 9)], capacity=9, now=NOW)
         assert len(schedule.assignments) == 1
         assert schedule.waiting == {WaitReason.TARGET_BUSY: 1}

@@ -73,7 +73,7 @@ class StoreModel:
             (4, self.write), (4, self.begin), (6, self.upload), (5, self.commit), (1, self.give_up), (6, self.sweep),
             (1, self.collect), (1 if self.ending else 0, self.end),
         ]  # fmt: skip
-        (run,) = self.chance.choices([one for _, one in steps], [weight for weight, _ in steps])
+        (run,) = self.chance.choices([item for _, item in steps], [weight for weight, _ in steps])
         run()
 
     def write(self) -> None:
@@ -98,9 +98,9 @@ class StoreModel:
             job = f"j{self.clock}"
         else:
             return
-        for one in self.tries:
-            if one.job == job:
-                one.alive = False
+        for item in self.tries:
+            if item.job == job:
+                item.alive = False
         self._release(job)
         for block in sources:
             block.job = job
@@ -133,9 +133,9 @@ class StoreModel:
 
     def upload(self) -> None:
         """Any attempt uploads, also one that is believed dead."""
-        waiting = [(one, item) for one in self.tries for item in one.outputs if item.state == "uploaded"]
-        waiting = [(one, item) for one, item in waiting if item.id not in self.objects]
-        waiting = [(one, item) for one, item in waiting if one.alive or self.chance.random() < 0.3]
+        waiting = [(each, item) for each in self.tries for item in each.outputs if item.state == "uploaded"]
+        waiting = [(each, item) for each, item in waiting if item.id not in self.objects]
+        waiting = [(each, item) for each, item in waiting if each.alive or self.chance.random() < 0.3]
         if waiting:
             _, item = self.chance.choice(waiting)
             # What it reads must still be there.
@@ -146,11 +146,11 @@ class StoreModel:
 
     def commit(self) -> None:
         ready = [
-            one
-            for one in self.tries
-            if one.alive
-            and all(item.id in self.objects for item in one.outputs)
-            and all(block.state == "live" and block.job == one.job for block in one.sources)
+            each
+            for each in self.tries
+            if each.alive
+            and all(item.id in self.objects for item in each.outputs)
+            and all(block.state == "live" and block.job == each.job for block in each.sources)
         ]
         if not ready:
             return
@@ -166,7 +166,7 @@ class StoreModel:
         block.state, block.job, block.buried = "tombstoned", "", self.clock
 
     def give_up(self) -> None:
-        alive = [one for one in self.tries if one.alive]
+        alive = [item for item in self.tries if item.alive]
         if alive:
             one = self.chance.choice(alive)
             one.alive = False
@@ -192,7 +192,7 @@ class StoreModel:
 
     def collect(self) -> None:
         """Some of what no open claim may still commit."""
-        for one in self.tries:
-            for item in one.outputs:
-                if not one.alive and item.state == "uploaded" and self.chance.random() < 0.3:
+        for each in self.tries:
+            for item in each.outputs:
+                if not each.alive and item.state == "uploaded" and self.chance.random() < 0.3:
                     self.objects.pop(item.id, None)

@@ -94,7 +94,7 @@ def test_readers_find_what_they_saw(
     assert {FIVE, SIX} <= {block.id for block in after}
     assert (result.replaced, result.unused, result.unreadable, result.doubts) == (0, 8, {}, [])
     assert seen[-1].read == seen[-1].of == result.blocks + result.unused
-    assert {(one.tenant, one.shard) for one in seen} == {("acme", 0), ("ünïcode/..", 7)}
+    assert {(item.tenant, item.shard) for item in seen} == {("acme", 0), ("ünïcode/..", 7)}
     queue = store.queue().entries
     assert [entry.id for entry in queue if entry.tenant == "acme"] == sorted(b.id for b in after if b.tenant == "acme")
     assert len(queue) == len(after)

@@ -55,7 +55,7 @@ WRITTEN = datetime(2026, 11, 1, 12, 0, 7, 345_678, UTC)
 @pytest.mark.parametrize("micros", [0, 345_000, 345_678], ids=["a HEAD", "a listing", "a folder"])
 def test_a_file_is_the_same_however_exactly_its_time_is_said(micros: int) -> None:
     """MinIO, Ceph and Google say milliseconds in a listing and seconds in the answer to a HEAD."""
-    head, found = (ObjectInfo("lake/a.parquet", 10, "", WRITTEN.replace(microsecond=one)) for one in (0, micros))
+    head, found = (ObjectInfo("lake/a.parquet", 10, "", WRITTEN.replace(microsecond=item)) for item in (0, micros))
     assert assigned_id(found) == assigned_id(head)
     block = replace(a_block(1), id=assigned_id(head), path=head.path, bytes=10)
     second = int(WRITTEN.timestamp()) * 1_000_000

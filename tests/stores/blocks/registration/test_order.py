@@ -108,16 +108,16 @@ def test_neighbours_are_compared_as_the_merge_sorts(data: st.DataObject) -> None
     row = st.fixed_dictionaries({name: st.none() | VALUES[kind] for name, kind in zip(key, kinds, strict=True)})
     found = data.draw(st.lists(row, max_size=12))
     if data.draw(st.booleans()):
-        found.sort(key=lambda one: order_of(one, key))
+        found.sort(key=lambda item: order_of(item, key))
         swapped = data.draw(st.integers(0, max(0, len(found) - 1)))
         found = [*found[:swapped], *found[swapped + 1 :], *found[swapped : swapped + 1]] if swapped % 2 else found
-    orders = [order_of(one, key) for one in found]
+    orders = [order_of(item, key) for item in found]
     broken = next((place for place in range(1, len(orders)) if orders[place] < orders[place - 1]), None)
     check, start = OrderCheck(key), 0
     while start < len(found):
         count = data.draw(st.integers(1, len(found)))
         columns = [
-            pa.array([one[name] for one in found[start : start + count]], kind)
+            pa.array([item[name] for item in found[start : start + count]], kind)
             for name, kind in zip(key, kinds, strict=True)
         ]
         check.update(pa.record_batch(columns, names=list(key)))

@@ -29,14 +29,14 @@ def _field(name: str, kind: pa.DataType, required: bool) -> pa.Field:
 
 def _nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
     field = st.builds(_field, st.sampled_from("abcA"), inner, st.booleans())
-    structs = st.lists(field, min_size=1, max_size=3, unique_by=lambda one: one.name).map(pa.struct)
-    lists = field.flatmap(lambda one: st.sampled_from((pa.list_(one), pa.large_list(one), pa.list_(one, 2))))
+    structs = st.lists(field, min_size=1, max_size=3, unique_by=lambda item: item.name).map(pa.struct)
+    lists = field.flatmap(lambda item: st.sampled_from((pa.list_(item), pa.large_list(item), pa.list_(item, 2))))
     return structs | lists | inner.map(lambda kind: pa.map_(pa.string(), kind))
 
 
 KINDS = st.recursive(st.sampled_from(SIMPLE), _nested, max_leaves=4)
 COLUMNS = st.builds(_field, st.sampled_from("xyzX"), KINDS, st.booleans())
-PLAIN = st.lists(COLUMNS, max_size=3, unique_by=lambda one: one.name).map(pa.schema)
+PLAIN = st.lists(COLUMNS, max_size=3, unique_by=lambda item: item.name).map(pa.schema)
 SAID = st.sampled_from(("", "", "", "JSON", "BSON"))
 
 
@@ -55,7 +55,7 @@ def _reading(kind: pa.DataType) -> st.SearchStrategy[str]:
 
 
 SCHEMAS = _schemas()
-SETS = st.lists(SCHEMAS, min_size=1, max_size=6).map(lambda found: {f"s{i}": one for i, one in enumerate(found)})
+SETS = st.lists(SCHEMAS, min_size=1, max_size=6).map(lambda found: {f"s{i}": item for i, item in enumerate(found)})
 
 
 def of(*kinds: pa.DataType) -> dict[str, pa.Schema]:
@@ -70,7 +70,7 @@ def parts(schemas: dict[str, pa.Schema]) -> set[frozenset[str]]:
 @given(SETS, st.randoms(use_true_random=False))
 def test_the_classes_are_a_partition_whatever_the_order(schemas: dict[str, pa.Schema], chance: object) -> None:
     found = classes_of(schemas)
-    assert sorted(name for one in found.classes() for name in one) == sorted(schemas)
+    assert sorted(name for item in found.classes() for name in item) == sorted(schemas)
     names = list(schemas)
     chance.shuffle(names)  # type: ignore[attr-defined]
     again = classes_of({name: schemas[name] for name in names})
@@ -80,8 +80,8 @@ def test_the_classes_are_a_partition_whatever_the_order(schemas: dict[str, pa.Sc
 
 @given(SETS)
 def test_the_merge_unifies_every_class_in_any_order(schemas: dict[str, pa.Schema]) -> None:
-    for one in parts(schemas):
-        results = [unified([(name, schemas[name]) for name in order]) for order in permutations(sorted(one)[:4])]
+    for part in parts(schemas):
+        results = [unified([(name, schemas[name]) for name in order]) for order in permutations(sorted(part)[:4])]
         kinds = [{field.name: field for field in result} for result in results]
         assert all(kind.keys() == kinds[0].keys() for kind in kinds)
         for name, field in kinds[0].items():
@@ -99,16 +99,16 @@ def test_there_are_several_only_where_the_merge_would_refuse(schemas: dict[str, 
     with pytest.raises(SchemaConflictError) as refused:
         unified(list(schemas.items()))
     assert len(found.classes()) > 1
-    named = {one.column.partition(".")[0].casefold() for one in found.conflicts}
+    named = {conflict.column.partition(".")[0].casefold() for conflict in found.conflicts}
     assert refused.value.column.casefold() in named
 
 
 @given(SETS)
 def test_what_comes_out_of_a_class_stays_with_the_rest_of_it(schemas: dict[str, pa.Schema]) -> None:
     """Else blocks of the next level would never meet those that came later."""
-    for one in parts(schemas):
-        output = unified([(name, schemas[name]) for name in sorted(one)])
-        assert one | {"output"} in parts({**schemas, "output": output})
+    for part in parts(schemas):
+        output = unified([(name, schemas[name]) for name in sorted(part)])
+        assert part | {"output"} in parts({**schemas, "output": output})
 
 
 def test_columns_that_differ_in_case_only_are_kept_apart() -> None:
@@ -122,7 +122,7 @@ def test_columns_that_differ_in_case_only_are_kept_apart() -> None:
     }
     found = classes_of(schemas)
     assert len(found.classes()) == 3
-    assert [str(one) for one in found.conflicts] == [
+    assert [str(conflict) for conflict in found.conflicts] == [
         "column s struct<A: int64> | struct<a: int64>",
         "column userId spelled userId | spelled userid",
     ]
@@ -210,7 +210,7 @@ def test_int96_goes_with_what_its_unit_holds_and_never_becomes_nanoseconds_of_64
     assert parts({EITHER: said[EITHER], "ns": said["ns"], "64 bits": ts["ns"]}) == {
         frozenset({EITHER}), frozenset({"ns", "64 bits"}),
     }  # fmt: skip
-    (conflict,) = classes_of({name: one for name, one in schemas.items() if name != "registered"}).conflicts
+    (conflict,) = classes_of({name: item for name, item in schemas.items() if name != "registered"}).conflicts
     assert str(conflict) == (
         "column s.ts timestamp[ns] (INT96, some finer than microseconds) | "
         "timestamp[us] (INT96 beyond the years 1677 to 2262)"

@@ -118,7 +118,7 @@ def test_retention_ends_blocks_and_the_sweep_deletes_them(block_store: BlockStor
     rule = RetentionPeriods(tenants={"acme": 86_400 * SECOND})
     far = NOON + 2 * 86_400 * SECOND
     ended = expire_all(store.index, rule, now=far, limit=1)
-    assert [one.tenant for one in ended] == ["acme"]
+    assert [item.tenant for item in ended] == ["acme"]
     assert len(expire_all(store.index, rule, now=far)) == 1
     assert expire_all(store.index, rule, now=far) == ()
     assert [block.tenant for block in store.live().blocks] == ["other"]

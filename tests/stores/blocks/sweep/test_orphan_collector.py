@@ -44,7 +44,7 @@ def test_what_nobody_registered_is_found_and_collected(store: BlockStore, age: A
     for path in _paths(store) - {young}:
         age(store.objects, path, DAY + 60)
     found = find_orphans(store.objects, store.index)
-    assert [one.path for one in found.orphans] == [old], "tombstoned ones and live ones are known"
+    assert [orphan.path for orphan in found.orphans] == [old], "tombstoned ones and live ones are known"
     assert (found.protected, found.waiting, found.more) == (0, 0, False)
     (one,) = found.orphans
     assert one.bytes == store.objects.head(old).size
@@ -93,7 +93,7 @@ def test_what_a_dead_attempt_left_is_collected_while_its_successor_works(store: 
     own = alive.upload()
     for path in (*left, *own):
         age(store.objects, path, WEEKS)
-    assert [one.path for one in find_orphans(store.objects, store.index).orphans] == left
+    assert [orphan.path for orphan in find_orphans(store.objects, store.index).orphans] == left
     assert collect_orphans(store.objects, store.index, now=NOON).objects == 1
     alive.commit(now=NOON)
     assert content(store) == rows
@@ -165,7 +165,10 @@ def test_writes_to_a_folder_that_never_ended(tmp_path: Path) -> None:
         os.utime(file, (1, 1))
     young = tmp_path / "objects" / f"{path}#3"
     young.write_bytes(b"half")
-    assert sorted(one.path for one in find_orphans(store.objects, store.index).orphans) == [f"{path}#1", f"{path}#27"]
+    assert sorted(orphan.path for orphan in find_orphans(store.objects, store.index).orphans) == [
+        f"{path}#1",
+        f"{path}#27",
+    ]
     done = collect_orphans(store.objects, store.index, now=NOON)
     assert (done.objects, done.bytes) == (2, 8)
     assert [file.exists() for file in (*files, young)] == [False, False, True, True, True]

@@ -107,7 +107,7 @@ def delete_log(system: Path) -> None:
         delete_dead,
         delete_log,
     ],
-    ids=lambda one: one.__name__,
+    ids=lambda item: item.__name__,
 )
 def test_what_an_owner_does_breaks_no_rule(system: Path, act: Callable[[Path], None]) -> None:
     assert found_after(system, act) == set()
@@ -179,7 +179,7 @@ def revive(system: Path) -> None:
         (OwnerRule.SNAPSHOTS_ADVANCE, go_back_to_an_older_snapshot),
         (OwnerRule.LIVE_ONLY_SHRINKS, revive),
     ],
-    ids=lambda one: getattr(one, "__name__", None),
+    ids=lambda item: getattr(item, "__name__", None),
 )
 def test_what_breaks_a_rule_is_found(system: Path, rule: OwnerRule, violate: Callable[[Path], None]) -> None:
     assert rule in found_after(system, violate)

@@ -118,7 +118,7 @@ class Faulty(KeyValueOwner):
             case "names old indexes":
                 return [Appended(copy.old, 1) for copy in copies]
             case "lowers the term":
-                return [Appended(one.index, 0) for one in answer]
+                return [Appended(item.index, 0) for item in answer]
         return answer
 
     def adopt(self, moves: Moves, *, job: str, token: int) -> None:

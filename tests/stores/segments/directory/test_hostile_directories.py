@@ -229,7 +229,7 @@ def test_a_snapshot_beyond_what_a_job_can_name_is_a_problem_of_its_log_alone(roo
     write_snapshot(root / "bad", index=2**64 - 1, term=9, live=LiveSet.empty())
     reading = reading_of(root)
     assert [Path(candidate.target).name for candidate in reading.candidates] == ["good"]
-    assert [(Path(one.target).name, one.reason) for one in reading.problems] == [("bad", "LogInvalid")]
+    assert [(Path(problem.target).name, problem.reason) for problem in reading.problems] == [("bad", "LogInvalid")]
 
 
 @pytest.mark.parametrize("seconds", [2**40, -(2**33)])

@@ -54,7 +54,7 @@ def test_a_running_owner_that_follows_is_no_reason_to_wait(tmp_path: Path) -> No
         assert (signs.marker, signs.is_ra_system, signs.doubt(), len(signs.wals)) == (Marker.FOLLOWS, False, "", 1)
         require_stopped(log, Ownership.DETECT)
         found = sense_root(tmp_path, SenseSettings())
-        assert ([one.path for one in found.logs], found.errors, found.running) == ([log], (), frozenset())
+        assert ([log.path for log in found.logs], found.errors, found.running) == ([log], (), frozenset())
         # Entries 9 and 10 are live, and wait in the write-ahead log: nothing is missing.
         assert found.logs[0].missing.entries == 0
         with pytest.raises(ClumpRefusedError, match=r"its owner runs: .*system of logs, pid"):

@@ -156,7 +156,7 @@ def rewritten(log: Path, *, token: int = 1) -> tuple[list[RewrittenGroup], list[
         kernel.rewrite_group(log, sources=group.sources, live=state.live, limits=limits, job="job", token=token)
         for group in plan.groups
     ]
-    return groups, [one.name for one in plan.unreferenced]
+    return groups, [item.name for item in plan.unreferenced]
 
 
 @pytest.mark.parametrize("idle", [False, True])
@@ -225,7 +225,7 @@ def test_a_look_names_each_log_of_a_running_owner_and_plans_the_others(log: Path
     stopped(other.parent)
     with running(log.parent):
         found = sense_root(tmp_path, SenseSettings())
-        assert [one.path for one in found.logs] == [log, other], "what it would gain is known all the same"
+        assert [item.path for item in found.logs] == [log, other], "what it would gain is known all the same"
         assert found.running == {log}
         (error,) = found.errors
         assert (error.path, error.reason) == (log, LogErrorReason.OWNER_RUNNING)
@@ -273,4 +273,4 @@ def test_missing_entries_are_an_error_where_no_write_ahead_log_holds_them(holey:
     write_wal(holey.parent, 2, [(holey.name.encode(), LogEntry(index, 1, b"x")) for index in (12, 30)])
     found = sense_root(holey.parent, SenseSettings())
     assert found.errors == ()
-    assert [one.missing.entries for one in found.logs] == [0]
+    assert [item.missing.entries for item in found.logs] == [0]

@@ -98,7 +98,7 @@ class Members:
     def catch_up(self, count: int) -> None:
         first = 1 if self.applied is None else self.applied + 1
         found = self.leader.read(range(first, first + count)) if count else []
-        if [one.index for one in found] == list(range(first, first + len(found))) and found:
+        if [item.index for item in found] == list(range(first, first + len(found))) and found:
             self.follower.append(found).result(WAIT)
             self.applied = found[-1].index
 
@@ -214,8 +214,8 @@ def test_any_schedule_ends_with_the_same_log(seed: int) -> None:
         written: dict[int, LogEntry] = {}
         for _ in range(members.random.randint(20, 150)):
             members.act()
-            for one in members.leader.read(members.leader.indexes()):
-                written[one.index] = one
+            for item in members.leader.read(members.leader.indexes()):
+                written[item.index] = item
             members.check(written)
         members.settle()
         for _ in range(2):

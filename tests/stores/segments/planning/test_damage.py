@@ -142,7 +142,7 @@ def owned(directory: Path) -> Iterator[SegmentLogError]:
         log.snapshot(41, 1, b"\x83j", LiveSet.parse("1,22,33")).result()
 
 
-@pytest.mark.parametrize("damage", [one for one in DAMAGES if one not in UNSEEN])
+@pytest.mark.parametrize("damage", [damage for damage in DAMAGES if damage not in UNSEEN])
 def test_damage_is_never_dead(tmp_path: Path, damage: Damage) -> None:
     """Nothing of it is live, so nothing is missing, and the other dead segments go."""
     log = make_log(tmp_path / "log", "2,10,34")
@@ -156,7 +156,7 @@ def test_damage_is_never_dead(tmp_path: Path, damage: Damage) -> None:
     assert not state.missing
     assert set(find_dead(state, state.live)) == {segment_name(4)}
     plan = plan_log(state, SegmentLimits())
-    assert {one.name: one.reason for one in plan.left_alone}[VICTIM] is LeftAloneReason.DAMAGED
+    assert {each.name: each.reason for each in plan.left_alone}[VICTIM] is LeftAloneReason.DAMAGED
     assert not any(VICTIM in (*group.sources, *group.carried) for group in plan.groups)
     (failure,) = compact_log(log, REQUEST).failures
     assert str(failure).startswith(f"{log / VICTIM}: corrupt segment")
@@ -173,7 +173,7 @@ def test_an_empty_segment_is_dead_only_while_nothing_is_missing(tmp_path: Path) 
     missing = open_log(log, snapshot_index=40, live=LiveSet.parse("2,22"))
     assert missing.live is not None
     assert find_dead(missing, missing.live) == {}
-    assert {one.reason for one in plan_log(missing, SegmentLimits()).left_alone} == {"LiveEntriesMissing"}
+    assert {item.reason for item in plan_log(missing, SegmentLimits()).left_alone} == {"LiveEntriesMissing"}
     write_wal(tmp_path, 1, [(b"log", LogEntry(22, 1, b"waits"))])
     waits = open_log(log, snapshot_index=40, live=LiveSet.parse("2,22"))
     assert waits.live is not None
@@ -195,7 +195,7 @@ def test_while_entries_are_missing_nobody_deletes(tmp_path: Path) -> None:
         ("0000000000000002.compacting", True)
     ]
     swept = sweep.sweep(log, grace_seconds=0.0)
-    assert (swept.deleted, {one.name for one in swept.blocked}) == (
+    assert (swept.deleted, {item.name for item in swept.blocked}) == (
         (), {segment_name(4), "0000000000000001-0000000000000002.old.1.partial"},
     )  # fmt: skip
     with pytest.raises(LiveEntriesMissingError, match="first index 22"):

@@ -60,7 +60,7 @@ def test_nothing_is_planned_by_a_log_that_its_owner_has_to_repair(log: Path, ind
     assert max(ref.first for ref in state.refs) == index, "the slot hides what lies above it"
     plan = plan_log(state, SegmentLimits())
     assert (plan.groups, plan.unreferenced, dead_segments(log)) == ((), (), {})
-    reasons = {one.reason for one in plan.left_alone}
+    reasons = {item.reason for item in plan.left_alone}
     assert reasons <= {LeftAloneReason.NEWEST_TORN, LeftAloneReason.STRANDED_ENTRIES}
     assert LeftAloneReason.NEWEST_TORN in reasons
     for sources in ((segment_name(1),), (segment_name(2),)):

@@ -68,7 +68,7 @@ def test_what_was_read_of_the_newest_segment_is_not_kept(tmp_path: Path, part: i
     """Not while it is the newest, and not when it is the newest no longer."""
     path = write(tmp_path, 1, 2, 3)
     whole = tear(path, part)
-    before = {one.name: one for one in read_segments(tmp_path).segments}
+    before = {segment.name: segment for segment in read_segments(tmp_path).segments}
     whole()
     assert path.stat().st_mtime_ns == before[path.name].identity.mtime_ns
     again = read_segments(tmp_path, known=before)
@@ -76,9 +76,9 @@ def test_what_was_read_of_the_newest_segment_is_not_kept(tmp_path: Path, part: i
 
     write(tmp_path, 4, 5)
     now = read_segments(tmp_path, known=before)
-    assert [one.name for one in now.segments] == [segment_name(1), segment_name(2)]
+    assert [segment.name for segment in now.segments] == [segment_name(1), segment_name(2)]
     assert now.segments[0].length.tolist() == [9, 9, 9, 9]
-    kept = read_segments(tmp_path, known={one.name: one for one in now.segments})
+    kept = read_segments(tmp_path, known={segment.name: segment for segment in now.segments})
     assert kept.segments[0] is now.segments[0]
     assert kept.segments[1] is not now.segments[1]
 
@@ -99,7 +99,7 @@ def test_a_segment_that_becomes_older_while_the_directory_is_read_is_read_again(
 
     monkeypatch.setattr("compaction.segments.reading.view.read_segment", read_and_roll)
     found = read_segments(tmp_path).segments
-    assert [one.idx.tolist() for one in found] == [[1, 2, 3, 4], [5]]
+    assert [item.idx.tolist() for item in found] == [[1, 2, 3, 4], [5]]
     assert found[0].length.tolist() == [9, 9, 9, 9]
 
 
@@ -109,7 +109,7 @@ def test_a_record_without_bytes_is_damage_and_no_entry(tmp_path: Path) -> None:
     with pytest.raises(CorruptEntryError, match=r"index 3, .*no bytes, and no entry is empty"):
         list(iter_entries(open_log(tmp_path)))
     handed_over: list[CorruptEntryError] = []
-    assert [one.index for one in iter_entries(open_log(tmp_path), on_corrupt=handed_over.append)] == [1, 2]
+    assert [entry.index for entry in iter_entries(open_log(tmp_path), on_corrupt=handed_over.append)] == [1, 2]
     assert len(handed_over) == 1
 
 

@@ -80,12 +80,12 @@ class World:
 
     def note(self, written: list[LogEntry], uid: str) -> list[LogEntry]:
         """An append overwrites from its first index on."""
-        content = {index: one for index, one in self.held.get(uid, {}).items() if index < written[0].index}
-        self.held[uid] = content | {one.index: one for one in written}
+        content = {index: item for index, item in self.held.get(uid, {}).items() if index < written[0].index}
+        self.held[uid] = content | {item.index: item for item in written}
         return written
 
     def check(self, log: Log) -> None:
-        needed = [one for index, one in sorted(self.held[log.name].items()) if log.row.needs(index)]
+        needed = [item for index, item in sorted(self.held[log.name].items()) if log.row.needs(index)]
         assert log.read(range(999)) == needed
         assert log.last is not None
         assert log.last.index == max(self.held[log.name])
@@ -257,8 +257,8 @@ def tree(log: Path) -> dict[Path, bytes | str]:
 
 def waiting(directory: Path) -> list[tuple[int, int, bytes, bool]]:
     """What the write-ahead log holds of the broken log, in order."""
-    records = [one for path in wal_files(directory) for one in wal_records(path)]
-    return [(one.index, one.term, one.payload, one.truncate) for one in records if one.writer == b"b"]
+    records = [record for path in wal_files(directory) for record in wal_records(path)]
+    return [(record.index, record.term, record.payload, record.truncate) for record in records if record.writer == b"b"]
 
 
 def go_on(world: World, system: LogSystem, term: int) -> None:
@@ -298,7 +298,7 @@ def test_siblings_go_on_and_nothing_of_a_broken_log_is_lost(
             go_on(world, system, term)
             # Siblings' records, and files without any of the log, go as before.
             left = wal_files(world.directory)
-            assert all(one.writer == b"b" for file in left[:-1] for one in wal_records(file))
+            assert all(record.writer == b"b" for file in left[:-1] for record in wal_records(file))
             assert len(left) == 4
             assert waiting(world.directory) == entries_of_b
             assert tree(world.log) == before
@@ -421,7 +421,7 @@ def test_two_broken_logs_are_repaired_one_after_the_other(world: World) -> None:
         # What was flushed of `b` must not come back from the files that `c` keeps.
         world.append(system, "b", 45, 60, 5)
         flush(system)
-        assert {one.writer for file in wal_files(world.directory) for one in wal_records(file)} == {b"c"}
+        assert {record.writer for file in wal_files(world.directory) for record in wal_records(file)} == {b"c"}
     newest_segment(world.directory / "c").write_bytes(originals["c"])
     with LogSystem(world.directory, limits=LIMITS) as system:
         for uid in ("a", "b", "c"):
@@ -499,8 +499,8 @@ def test_of_a_held_file_the_records_of_broken_logs_stay_as_they_are(
 
         def held() -> dict[bytes, list[tuple[int, int, bytes, bool]]]:
             found: dict[bytes, list[tuple[int, int, bytes, bool]]] = {}
-            for one in wal_records(path):
-                found.setdefault(one.writer, []).append((one.index, one.term, one.payload, one.truncate))
+            for record in wal_records(path):
+                found.setdefault(record.writer, []).append((record.index, record.term, record.payload, record.truncate))
             return found
 
         expected = {uid: own for uid, own in held().items() if uid in broken}
@@ -550,24 +550,24 @@ def test_a_file_that_cannot_be_replaced_stays_and_stops_the_flush(
 def test_rules_and_followers_know_files_that_wait_for_a_broken_log(world: World) -> None:
     garbage(newest_segment(world.log))
     follower = Follower(world.directory)
-    assert [one.log for one in follower.poll() if one.kind is ChangeKind.UNREADABLE] == ["b"]
+    assert [item.log for item in follower.poll() if item.kind is ChangeKind.UNREADABLE] == ["b"]
     before = read_facts(world.directory)
     known = set(problems_of(before))
-    assert {one.path for one in known if not one.note} == {str(newest_segment(world.log))}
+    assert {item.path for item in known if not item.note} == {str(newest_segment(world.log))}
     with LogSystem(world.directory, limits=LIMITS) as system:
         go_on(world, system, 3)
         after = read_facts(world.directory)
-        assert [one for one in violations(before, after) if not one.note] == []
-        found = [one for one in problems_of(after) if one not in known]
+        assert [violation for violation in violations(before, after) if not violation.note] == []
+        found = [problem for problem in problems_of(after) if problem not in known]
         left = wal_files(world.directory)
-        assert {(Path(one.path).name, one.rule, one.note) for one in found} == {
+        assert {(Path(item.path).name, item.rule, item.note) for item in found} == {
             (path.name, OwnerRule.WAL_WRITERS, True) for path in left[:-1]
         }
-        assert all("records of 'b' wait in it" in one.what for one in found)
+        assert all("records of 'b' wait in it" in item.what for item in found)
         changes = [*follower.poll(), *follower.poll()]
-        assert {one.log for one in changes} == {"", *SIBLINGS}
-        assert {one.kind for one in changes if not one.log} == {ChangeKind.ROLLED, ChangeKind.EMPTIED}
+        assert {change.log for change in changes} == {"", *SIBLINGS}
+        assert {change.kind for change in changes if not change.log} == {ChangeKind.ROLLED, ChangeKind.EMPTIED}
     # Who begins now sees the entries that wait.
-    assert [(one.log, one.kind) for one in Follower(world.directory).poll() if one.file == left[0].name] == [
+    assert [(item.log, item.kind) for item in Follower(world.directory).poll() if item.file == left[0].name] == [
         ("b", ChangeKind.WRITTEN), ("", ChangeKind.ROLLED),
     ]  # fmt: skip

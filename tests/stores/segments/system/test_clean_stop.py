@@ -113,7 +113,7 @@ def test_another_end_than_at_the_clean_stop_is_damage(
     # The remedy of who has no copy: what is left, and the system goes on.
     Path(caught.value.record).unlink()
     left = read_all(directory)
-    assert left == [one for one in entries(1, 9) if one in left]
+    assert left == [entry for entry in entries(1, 9) if entry in left]
     assert (len(left) == 9) == (change is tear)
 
 
@@ -124,7 +124,7 @@ def test_an_owner_that_does_not_know_the_record_has_written_since(directory: Pat
     newer.write_bytes(newer.read_bytes()[:-1])
     first.unlink()
     with LogSystem(directory) as system:
-        assert [one.index for one in system.open_log("a").read(range(99))] == [6, 7, 8, 9, 10]
+        assert [item.index for item in system.open_log("a").read(range(99))] == [6, 7, 8, 9, 10]
         assert system.drain(WAIT)
     assert second.name not in read_stop(directory)
 

@@ -98,7 +98,7 @@ def test_a_read_that_began_before_a_commit_ends_after_it(owner: Owner, monkeypat
     # What the reader found out, the log knows: the next one begins with the new list.
     assert owner.log.segments.view is not view
     assert sorted(owner.log.segments.view.links) == [segment_name(2), segment_name(3), segment_name(4)]
-    assert [(one.rewritten, one.linked) for one in owner.reported] == [
+    assert [(item.rewritten, item.linked) for item in owner.reported] == [
         ((segment_name(1), segment_name(5)), (segment_name(2), segment_name(3), segment_name(4)))
     ]
     # The view it began with is no worse for it.

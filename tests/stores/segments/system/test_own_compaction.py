@@ -103,7 +103,7 @@ def test_what_a_job_has_marked_waits_for_the_grace_of_its_policy(tmp_path: Path)
         log = filled(system)
         snapshot(system, log, 40, "17")
         compact_log(log.directory, CompactionRequest("job", SegmentLimits(), rewriting=False))
-        assert {one.name for one in fence.read(log.directory).tombstones} == set(names(1, 2, 4, 5))
+        assert {tombstone.name for tombstone in fence.read(log.directory).tombstones} == set(names(1, 2, 4, 5))
     with LogSystem(tmp_path / "system", limits=limits()) as system:
         log = system.open_log("a")
         snapshot(system, log, 50, "41")
@@ -220,7 +220,7 @@ def test_what_a_compaction_goes_by_is_durable_before_its_commit(
     wanted = ["sync_file snapshot.dat", "sync_file indexes", f"sync_directory {newest}", "sync_directory snapshots"]
     first = done.index(wanted[0])
     assert done[first : first + 4] == wanted
-    renamed = [[one for one in part if one.startswith("rename")] for part in (done[:first], done[first + 4 :])]
+    renamed = [[item for item in part if item.startswith("rename")] for part in (done[:first], done[first + 4 :])]
     assert len(renamed[0]) == 1, "the claim of the token"
     assert renamed[1]
 
@@ -247,7 +247,7 @@ def test_phase_one_that_fails_is_repeated_after_the_next_snapshot(
         assert log.read([33, 41]) == [*entries(33, 33), *entries(41, 41)]
         snapshot(system, log, 41, "33")
         assert regular_segments(log.directory) == names(5, 6, 7, 8)
-        assert [one for one in fence.read(log.directory).tombstones if one.job == OWNER] == []
+        assert [tombstone for tombstone in fence.read(log.directory).tombstones if tombstone.job == OWNER] == []
 
 
 def _with(module: Any, name: str, replacement: Any, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -322,7 +322,7 @@ def test_a_log_is_compacted_without_being_asked(tmp_path: Path, rules: DueRules,
         assert linked.wait(WAIT)
         assert segment_links(log.directory) == names(2, 3, 5)
         assert [entry.index for entry in log.read(range(99))] == [1, 9, 17, 20, 33, *range(41, 61)]
-        reasons = {one.holder for one in fence.read(log.directory).receipts}
+        reasons = {receipt.holder for receipt in fence.read(log.directory).receipts}
         assert reasons == {OWNER}
         assert reason is not Due.REQUESTED
 

@@ -303,6 +303,6 @@ def test_one_key_is_overwritten_ten_thousand_times(opened: Opened) -> None:
             system.compact("log").result(WAIT)
         if dice.random() < 0.3:
             system, log = opened()
-        assert log.read(live) == [LogEntry(one, 1, b"%d" % one) for one in live]
+        assert log.read(live) == [LogEntry(item, 1, b"%d" % item) for item in live]
     flush(system)
     assert len(regular_segments(log.directory)) <= 6

@@ -438,9 +438,9 @@ def test_nothing_is_acknowledged_after_a_sync_that_failed(directory: Path, monke
             patch.setattr(fs, "sync_data", fail)
             with pytest.raises(WalFailedError, match=r"0000000000000001.wal: .* Input/output error.* open it again"):
                 log.append(entries(4, 4)).result(WAIT)
-        for one in (log, other):
+        for item in (log, other):
             with pytest.raises(WalFailedError):
-                one.append(entries(4, 4)).result(WAIT)
+                item.append(entries(4, 4)).result(WAIT)
         assert log.read(range(4)) == entries(1, 3)
         assert log.last_written == LogPosition(3, 1)
     assert read_stop(directory) == {}, "what is on the disk is unknown"

@@ -33,16 +33,16 @@ def test_joined_writes_hold_the_same_entries_in_the_same_order(writes: list[WalW
     for log in LOGS:
         before = [(w.table, entry) for w in writes if w.client is log for entry in w.entries]
         assert [(w.table, entry) for w in found if w.client is log for entry in w.entries] == before
-    assert sum(one.size for one in found) == sum(one.size for one in writes)
-    for one in found:
-        assert [entry.index for entry in one.entries] == list(
-            range(one.entries[0].index, one.entries[0].index + len(one.entries))
+    assert sum(item.size for item in found) == sum(item.size for item in writes)
+    for item in found:
+        assert [entry.index for entry in item.entries] == list(
+            range(item.entries[0].index, item.entries[0].index + len(item.entries))
         )
 
 
 def test_appends_of_several_logs_in_turn_become_one_write_each() -> None:
     writes = [write(log, log, index, 1, index - 1) for index in range(5, 9) for log in (0, 1)]
-    assert [(one.client, one.previous, len(one.entries)) for one in joined(writes)] == [
+    assert [(item.client, item.previous, len(item.entries)) for item in joined(writes)] == [
         (LOGS[0], 4, 4),
         (LOGS[1], 4, 4),
     ]

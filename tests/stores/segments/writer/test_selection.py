@@ -80,7 +80,7 @@ def test_segments_hold_what_the_tables_said(
     (kept,) = select([Seq.from_indexes(table)], state, max(stored, default=None))
     after = set(stored)
     for index in kept:
-        after = {one for one in after if one < index} | {index}
+        after = {item for item in after if item < index} | {index}
     assert {index for index in after if state.needs(index)} == {index for index in held if state.needs(index)}
 
 

@@ -184,7 +184,7 @@ def test_an_output_that_a_sweep_has_deleted(repo: StagingRepo, work: BranchWork)
     """It had begun before the claim, and the attempt wrote an object that lay there as an orphan."""
     claim(repo.area, work, job="j1", token=1)
     done = rewrite(repo.area, work)
-    written = [done.tree, *(one.id for one in done.applied.written)]
+    written = [done.tree, *(item.id for item in done.applied.written)]
     before = repo.area.branches.get("main").record
     repo.area.ranges.delete(written[-1:])
     with pytest.raises(OutputSweptError, match=written[-1]):
@@ -213,7 +213,7 @@ RACING: list[tuple[str, Callable[[StagingRepo], object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "act"), RACING, ids=[one[0] for one in RACING])
+@pytest.mark.parametrize(("name", "act"), RACING, ids=[item[0] for item in RACING])
 @pytest.mark.parametrize("claimed", [False, True])
 def test_who_comes_first_wins(
     repo: StagingRepo, work: BranchWork, name: str, act: Callable[[StagingRepo], object], claimed: bool
@@ -273,4 +273,4 @@ def test_the_base_version_is_that_of_the_plan(work: BranchWork) -> None:
         replace(work, tokens=work.tokens[::-1]),
         replace(work, tokens=work.tokens[:1]),
     ]
-    assert len({work.base_version, *(one.base_version for one in others)}) == 6
+    assert len({work.base_version, *(other.base_version for other in others)}) == 6

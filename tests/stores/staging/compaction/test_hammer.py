@@ -168,13 +168,13 @@ def test_nothing_is_lost(repo: StagingRepo) -> None:
         for other in others:
             other.result()
     expected: dict[str, str | None] = {}
-    for one in told:
-        expected |= one.shown
+    for item in told:
+        expected |= item.shown
     assert repo.shown() == dict(sorted(expected.items()))
     assert hammer.compactions > 0
     assert hammer.commits > 0
-    assert sum(one.writes for one in told) >= WRITES
+    assert sum(item.writes for item in told) >= WRITES
     print(
-        f"{sum(one.sets for one in told):,} sets and {sum(one.deletions for one in told):,} deletions acknowledged, "
+        f"{sum(item.sets for item in told):,} sets and {sum(item.deletions for item in told):,} deletions acknowledged, "
         f"{hammer.compactions} compactions, {hammer.commits} commits, {hammer.dropped} tokens swept"
     )

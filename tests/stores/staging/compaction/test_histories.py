@@ -82,14 +82,14 @@ class History(RuleBasedStateMachine):
     @rule(key=KEYS)
     def reset_key(self, key: str) -> None:
         self.repo.resetter.reset_key("main", key.encode())
-        self._restore(lambda one: one == key)
+        self._restore(lambda item: item == key)
 
     @rule(prefix=st.sampled_from(["a", "a/", "b", "z"]))
     def reset_prefix(self, prefix: str) -> None:
         different = differences(self.head, self.shown)
         self.repo.resetter.reset_prefix("main", prefix.encode())
         # Records that differ in what their identity leaves out are no changes, and stay.
-        self._restore(lambda one: one.startswith(prefix) and one in different)
+        self._restore(lambda item: item.startswith(prefix) and item in different)
 
     @rule()
     def hard_reset(self) -> None:

@@ -151,7 +151,7 @@ def test_empty_commits(repo: StagingRepo) -> None:
     with ThreadPoolExecutor(2) as pool:
         both = list(pool.map(lambda draft: repo.committer.commit("main", draft, allow_empty=True), drafts))
     log = [commit.id for commit in repo.area.commits.log(repo.area.branches.get("main").record.commit_id)]
-    assert {first.id, *(one.id for one in both)} < set(log)
+    assert {first.id, *(item.id for item in both)} < set(log)
     assert len(log) == 4
 
 

@@ -30,7 +30,7 @@ CASES: list[tuple[str, Content, Content | None, list[Content], Content]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "head", "base", "sealed", "staging"), CASES, ids=[one[0] for one in CASES])
+@pytest.mark.parametrize(("name", "head", "base", "sealed", "staging"), CASES, ids=[item[0] for item in CASES])
 def test_uncommitted_changes(
     repo: StagingRepo, name: str, head: Content, base: Content | None, sealed: list[Content], staging: Content
 ) -> None:
@@ -52,20 +52,20 @@ def test_against_an_older_commit(repo: StagingRepo, compacted: bool) -> None:
     repo.put(head, base=base, staging=staging)
     page = repo.reader.diff(first, "main")
     shown = overlaid(staging, head if base is None else base)
-    assert {one.key.decode(): one.kind.name.lower() for one in page.entries} == differences(old, shown)
-    assert {one.key.decode(): one.kind.name.lower() for one in repo.reader.diff(first, "main@").entries} == differences(
-        old, head
-    )
+    assert {entry.key.decode(): entry.kind.name.lower() for entry in page.entries} == differences(old, shown)
+    assert {
+        entry.key.decode(): entry.kind.name.lower() for entry in repo.reader.diff(first, "main@").entries
+    } == differences(old, head)
 
 
 def test_pages_and_prefixes(repo: StagingRepo) -> None:
     """D23."""
     repo.put({f"a/{n}": "1" for n in range(5)}, base={}, staging={"b/1": "2", "a/9": "3"})
     page = repo.reader.uncommitted("main", amount=2)
-    assert ([one.key for one in page.entries], page.more) == ([b"a/0", b"a/1"], True)
+    assert ([entry.key for entry in page.entries], page.more) == ([b"a/0", b"a/1"], True)
     rest = repo.reader.uncommitted("main", after=b"a/1")
-    assert [one.key for one in rest.entries] == [b"a/2", b"a/3", b"a/4", b"a/9", b"b/1"]
-    assert [one.key for one in repo.reader.uncommitted("main", prefix=b"b/").entries] == [b"b/1"]
+    assert [entry.key for entry in rest.entries] == [b"a/2", b"a/3", b"a/4", b"a/9", b"b/1"]
+    assert [entry.key for entry in repo.reader.uncommitted("main", prefix=b"b/").entries] == [b"b/1"]
 
 
 def test_nothing_is_uncommitted_after_a_commit(repo: StagingRepo) -> None:

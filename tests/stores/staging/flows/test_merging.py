@@ -62,7 +62,7 @@ REPLACING: list[tuple[str, Callable[[StagingRepo], object]]] = [
 ]
 
 
-@pytest.mark.parametrize(("doing", "act"), REPLACING, ids=[one[0] for one in REPLACING])
+@pytest.mark.parametrize(("doing", "act"), REPLACING, ids=[item[0] for item in REPLACING])
 class TestReplacing:
     @pytest.mark.parametrize("dirty", [dirty_tokens, dirty_base])
     def test_a_branch_with_changes_is_refused(

@@ -31,7 +31,7 @@ class State:
         repo.put(
             _content(self.head),
             base=base,
-            sealed=[_content(one) for one in self.sealed],
+            sealed=[_content(item) for item in self.sealed],
             staging=_content(self.staging),
         )
 
@@ -132,7 +132,7 @@ LAYERS: list[tuple[str, Content, Content | None, list[Content], Content]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "head", "base", "sealed", "staging"), LAYERS, ids=[one[0] for one in LAYERS])
+@pytest.mark.parametrize(("name", "head", "base", "sealed", "staging"), LAYERS, ids=[layer[0] for layer in LAYERS])
 def test_a_listing_shows_the_layers_as_one(
     repo: StagingRepo, name: str, head: Content, base: Content | None, sealed: list[Content], staging: Content
 ) -> None:
@@ -189,9 +189,9 @@ class TestListing:
         keys = [b"\x00", b"a\x00", b"a\xff", b"\xff", b"\xff\xff", b"\xff\xff\xffx"]
         for key in keys:
             repo.writer.set("main", key, framed("v"))
-        assert [one.key for one in repo.reader.list("main").entries] == keys
-        assert [one.key for one in repo.reader.list("main", prefix=b"\xff").entries] == keys[3:]
-        assert [one.key for one in repo.reader.list("main", prefix=b"\xff\xff").entries] == keys[4:]
+        assert [entry.key for entry in repo.reader.list("main").entries] == keys
+        assert [entry.key for entry in repo.reader.list("main", prefix=b"\xff").entries] == keys[3:]
+        assert [entry.key for entry in repo.reader.list("main", prefix=b"\xff\xff").entries] == keys[4:]
 
     def test_many_keys_of_one_common_prefix(self, repo: StagingRepo) -> None:
         """What lies below a common prefix is passed over, in the streams that are open or in new ones."""

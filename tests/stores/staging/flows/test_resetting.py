@@ -17,7 +17,7 @@ STATES: list[tuple[str, Content | None, list[Content], Content]] = [
     ("compacted deletion", {"a/1": "1"}, [], {}),
     ("all of it", {"a/1": "9", "a/4": "9"}, [{"a/4": None, "a/2": "8"}], {"a/1": "7", "c": "9"}),
 ]
-states = pytest.mark.parametrize(("name", "base", "sealed", "staging"), STATES, ids=[one[0] for one in STATES])
+states = pytest.mark.parametrize(("name", "base", "sealed", "staging"), STATES, ids=[state[0] for state in STATES])
 
 
 @states
@@ -29,7 +29,7 @@ def test_of_everything(
     assert (repo.shown(), repo.uncommitted()) == (HEAD, {})
     after = repo.area.branches.get("main").record
     assert (after.sealed_tokens, after.compacted_base) == ((), "")
-    assert {one.token for one in journalled(repo.area.kv)} == set(record.tokens)
+    assert {item.token for item in journalled(repo.area.kv)} == set(record.tokens)
 
 
 @states

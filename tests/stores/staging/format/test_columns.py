@@ -81,13 +81,13 @@ def test_shared_prefixes_and_order(keys: list[bytes], known: bool) -> None:
     array = pa.array(keys, BINARY)
     data, offsets = padded(data_of(array)), offsets_of(array)
     pairs = list(pairwise(keys))
-    expected = [common_prefix(one, other) for one, other in pairs]
-    half = np.array([one // 2 for one in expected], dtype=np.int64) if known else None
+    expected = [common_prefix(item, other) for item, other in pairs]
+    half = np.array([item // 2 for item in expected], dtype=np.int64) if known else None
     shared = shared_prefixes(data, offsets, half)
     assert shared.tolist() == expected
-    wrong = [place for place, (one, other) in enumerate(pairs, 1) if one >= other]
+    wrong = [place for place, (item, other) in enumerate(pairs, 1) if item >= other]
     assert first_not_ascending(data, offsets, shared) == (wrong[0] if wrong else None)
-    stored = [common_prefix(one + TRAILER, other) for one, other in pairs]
+    stored = [common_prefix(item + TRAILER, other) for item, other in pairs]
     assert stored_prefixes(data, offsets, shared).tolist() == stored
 
 
@@ -102,7 +102,7 @@ def test_pieces_and_joins(steps: list[tuple[int, int]], part: bytes) -> None:
     pieces = pieces_of(data, np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64))
     expected = [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
     assert pieces.to_pylist() == expected
-    assert joined(pieces, part, pieces).to_pylist() == [one + part + one for one in expected]
+    assert joined(pieces, part, pieces).to_pylist() == [item + part + item for item in expected]
     assert bytes(content_of(pieces)) == b"".join(expected)
 
 
@@ -155,7 +155,7 @@ def test_values_without_two_parts_are_refused(value: bytes) -> None:
 @given(st.lists(st.tuples(st.binary(max_size=9), st.binary(max_size=9)), max_size=20), st.integers(1, 20))
 def test_small_blocks_are_read_as_written(entries: list[tuple[bytes, bytes]], interval: int) -> None:
     block = encode_small_block(entries, restart_interval=interval)
-    assert [(one.key, one.value) for one in decode_small_block(block)] == entries
+    assert [(item.key, item.value) for item in decode_small_block(block)] == entries
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,8 @@ def test_the_identity_of_an_entry_has_no_address_and_no_time() -> None:
 @pytest.mark.parametrize("parents", [(), ("p",), ("p", "q")])
 def test_the_id_of_a_commit_covers_its_content(parents: tuple[str, ...]) -> None:
     commit = CommitData("ignored", "me", "why", ProtoTimestamp(-7, 5), "m", {"k": "v"}, parents, 1, 9)
-    slices = b"\x03" + integer(len(parents)) + b"".join(string(one) for one in parents)
-    content = b"".join(string(one) for one in ("commit:v1", "me", "why", "m")) + integer(-7)
+    slices = b"\x03" + integer(len(parents)) + b"".join(string(parent) for parent in parents)
+    content = b"".join(string(item) for item in ("commit:v1", "me", "why", "m")) + integer(-7)
     content += b"\x04" + integer(1) + string("k") + string("v")
     content += b"\x05\x00" + integer(32) + hashlib.sha256(slices).digest()
     assert commit_id(commit) == hashlib.sha256(content).hexdigest()

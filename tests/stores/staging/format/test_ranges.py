@@ -94,7 +94,7 @@ def test_break_points_are_where_the_hash_says(raggedness: int) -> None:
         columns = RecordColumns.of(records)
         expected = [place for place, (key, _) in enumerate(records) if fnv(key) % raggedness == 0]
         assert break_points(columns.keys, raggedness) == expected
-        assert break_points(columns.slice(5, 9).keys, raggedness) == [one - 5 for one in expected if 5 <= one < 9]
+        assert break_points(columns.slice(5, 9).keys, raggedness) == [item - 5 for item in expected if 5 <= item < 9]
 
 
 @settings(max_examples=examples(100))

@@ -30,7 +30,7 @@ def test_rocksdb_reads_our_tables(rocksdb: RocksDbTables, tmp_path: Path, name: 
     for place in (0, len(records) // 3, len(records) - 1):
         key = records[place][0]
         assert rocksdb.count_from(path, key) == len(records) - place
-        assert rocksdb.count_from(path, key + b"\0") == len([one for one in records if one[0] >= key + b"\0"])
+        assert rocksdb.count_from(path, key + b"\0") == len([record for record in records if record[0] >= key + b"\0"])
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -42,7 +42,7 @@ def test_any_records_are_read_from_any_key_to_any_other(
     reader = opened(table(records))
     for last in (stop, None):
         found = [pair for batch in reader.batches(start, last, batch_bytes=batch_bytes) for pair in batch.pairs()]
-        assert found == [one for one in records if start <= one[0] and (last is None or one[0] < last)]
+        assert found == [record for record in records if start <= record[0] and (last is None or record[0] < last)]
     for key, value in records:
         assert reader.get(key) == value
     assert reader.get(start) == dict(records).get(start)

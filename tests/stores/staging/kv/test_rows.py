@@ -101,10 +101,10 @@ def test_pages_double_up_to_a_limit(kv: SqlKeyValueStore, page: int) -> None:
     rows = [(b"%06d" % number, b"") for number in range(25_000 if page > 100 else 40)]
     kv.set_many("p", rows)
     pages = list(kv.scan("p", page=page))
-    assert [row for one in pages for row in one] == rows
+    assert [row for page in pages for row in page] == rows
     size = min(page, LARGEST_PAGE)
-    for one in pages[:-1]:
-        assert len(one) == size
+    for item in pages[:-1]:
+        assert len(item) == size
         size = min(2 * size, LARGEST_PAGE)
     assert 0 < len(pages[-1]) <= size
 

@@ -71,7 +71,9 @@ def test_a_table_of_another_name_with_the_layout_is_opened(postgres: PostgresSer
     store = open_key_value_store(postgres.url(postgres.create()), table="Lake-kv")
     store.migrate()
     LakeFsServer(store, ranges).create({})
-    assert [one.branch for one in inspect_branches(open_live_repository(store, "example", ranges=ranges))] == ["main"]
+    assert [branch.branch for branch in inspect_branches(open_live_repository(store, "example", ranges=ranges))] == [
+        "main"
+    ]
     store.close()
 
 
@@ -146,7 +148,7 @@ def test_a_branch_that_no_server_writes_is_refused(live: LiveRepository, server:
     with pytest.raises(LiveStoreRefusedError, match=words):
         merge_branch(live, "main")
     found = list(inspect_branches(live))
-    assert [one.branch for one in found] == ["main", "other"]
+    assert [item.branch for item in found] == ["main", "other"]
     assert words in found[0].problem
     assert not found[1].problem
 
@@ -176,8 +178,8 @@ def test_only_the_tokens_of_a_row_change(tokens: list[str], hidden: bool, data: 
     row = read_branch_row(raw, name="main", repository="example")
     merged = row.with_sealed(["merged"])
     assert merged.count(bytes_field(4, b"merged")) == 1
-    others = [one.raw for one in read_fields(raw) if one.number != 4]
-    assert [one.raw for one in read_fields(merged) if one.number != 4] == others
+    others = [field.raw for field in read_fields(raw) if field.number != 4]
+    assert [field.raw for field in read_fields(merged) if field.number != 4] == others
     again = read_branch_row(merged, name="main", repository="example")
     assert replace(again.data, sealed_tokens=row.sealed) == row.data
     assert again.sealed == ("merged",)
@@ -188,7 +190,7 @@ def test_only_the_tokens_of_a_row_change(tokens: list[str], hidden: bool, data: 
 
 def _places(raw: bytes) -> list[int]:
     """Where sealed tokens stand beside each other, ascending numbers without gaps."""
-    places = [number for number, one in enumerate(read_fields(raw)) if one.number == 4]
+    places = [number for number, item in enumerate(read_fields(raw)) if item.number == 4]
     return places if places == list(range(places[0], places[0] + len(places))) else [1, 0]
 
 

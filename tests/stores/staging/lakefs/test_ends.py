@@ -77,7 +77,7 @@ def test_merges_of_merges(live: LiveRepository, server: LakeFsServer, clock: Qui
     clock.now += GRACE / 2
     assert drop_due(live).tokens == 3
     assert server.rows_of([first.fresh]) == {first.fresh: 6}
-    assert [one.possible for one in check_undo(live, "main")] == [True]
+    assert [item.possible for item in check_undo(live, "main")] == [True]
     clock.now += GRACE
     assert drop_due(live).tokens == 2
     assert (leftovers(live, server), journal(live)) == (set(), [])
@@ -85,7 +85,7 @@ def test_merges_of_merges(live: LiveRepository, server: LakeFsServer, clock: Qui
 
 def undo(server: LakeFsServer, live: LiveRepository) -> bool:
     """Old tokens of the newest merge that can be undone are put back, as docs/staging.md has it."""
-    found = [one for one in check_undo(live, "main") if one.possible]
+    found = [item for item in check_undo(live, "main") if item.possible]
     if found:
         row = live.branch("main")
         at = row.sealed.index(found[-1].fresh)
@@ -105,7 +105,7 @@ def test_the_grace_of_a_second_merge_of_the_same_tokens_is_kept(
     clock.now += 120.0
     drop_due(live)
     assert list(server.rows_of(old).values()) == [3, 4, 6]
-    assert [one.possible for one in check_undo(live, "main")] == [True]
+    assert [item.possible for item in check_undo(live, "main")] == [True]
     clock.now += GRACE
     drop_due(live)
     assert (leftovers(live, server), journal(live)) == (set(), [])
@@ -433,7 +433,7 @@ def test_a_merge_that_runs_is_not_recovered(
     found = []
     store.after["set_many"] = lambda: found.append(recover(live))
     assert merge_branch(live, "main").end is MergeEnd.MERGED
-    assert [(one.running, one.discarded) for one in found] == [(1, 0)]
+    assert [(item.running, item.discarded) for item in found] == [(1, 0)]
 
 
 @pytest.mark.parametrize("step", ["set_many", "set_all_if"])

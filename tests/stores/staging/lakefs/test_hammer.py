@@ -36,7 +36,7 @@ class Hammer:
     outcomes: list[TokenMergeOutcome] = field(default_factory=list)
 
     def run(self, *bodies: Callable[[], None], seconds: float) -> None:
-        threads = [threading.Thread(target=self._guarded, args=(one,)) for one in bodies]
+        threads = [threading.Thread(target=self._guarded, args=(body,)) for body in bodies]
         for thread in threads:
             thread.start()
         self.stop.wait(seconds)
@@ -110,7 +110,7 @@ def test_writers_and_commits_beside_a_merger(
     for writer in writers:
         expected |= writer.model
     assert server.listed() == expected
-    assert [one for one in hammer.outcomes if one.end is MergeEnd.MERGED], "it has won no swap"
+    assert [outcome for outcome in hammer.outcomes if outcome.end is MergeEnd.MERGED], "it has won no swap"
     assert hammer.writes > 100
     time.sleep(QUICK.grace)
     drop_due(real)
@@ -118,7 +118,7 @@ def test_writers_and_commits_beside_a_merger(
     known = live.used_tokens()
     with kv.database.engine.connect() as connection:
         found = connection.exec_driver_sql("SELECT DISTINCT convert_from(partition_key, 'UTF8') FROM kv").scalars()
-        rows = {one for one in found if ":" in one}
+        rows = {item for item in found if ":" in item}
     # Late writes land in tokens that a commit has dropped already: a server's garbage, a row or two each.
     assert len(rows - known) <= (20 if commits else 0)
     kv.close()

@@ -165,7 +165,9 @@ def test_a_dry_run_plans_nothing_and_reports_what_there_is(opted: Opted, server:
     opted.use(leastTokens=2)
     reading = opted.rested()
     assert reading.candidates == ()
-    assert [(one.reason, one.count, one.example) for one in reading.left_out] == [(StagingReason.DRY_RUN, 1, "main")]
+    assert [(item.reason, item.count, item.example) for item in reading.left_out] == [
+        (StagingReason.DRY_RUN, 1, "main")
+    ]
     assert reading.measures["branchTombstones"] == 2
     assert reading.measures["branchSealedTokens"] == 2
     (behind,) = reading.behind
@@ -315,7 +317,7 @@ def test_of_more_tokens_than_a_job_names_the_oldest_are_merged(opted: Opted, ser
     report = opted.attempt(name, spec, 1)
     assert report.receipt is not None, report.message
     assert report.receipt.sources == tokens[more:]
-    assert [(one.name, one.before, one.after) for one in report.receipt.measures] == [
+    assert [(measure.name, measure.before, measure.after) for measure in report.receipt.measures] == [
         ("sealedTokens", MAX_TOKENS_PER_JOB, 1),
         ("stagedWrites", MAX_TOKENS_PER_JOB, 7),
     ]
@@ -375,7 +377,7 @@ def test_another_merger_of_the_branch_is_waited_for(opted: Opted, server: LakeFs
     assert lease is not None
     report = opted.attempt(name, spec, 1)
     assert (report.reason, report.charged) == (StagingReason.BRANCH_ACTIVE, False)
-    assert [one.reason for one in opted.rested().left_out] == [StagingReason.BRANCH_ACTIVE]
+    assert [item.reason for item in opted.rested().left_out] == [StagingReason.BRANCH_ACTIVE]
     lease.release()
     assert opted.rested().left_out == ()
 
@@ -453,8 +455,8 @@ def test_one_branch_that_cannot_be_read_is_a_problem_of_its_own(opted: Opted, se
     server.put_sealed({"a": "new"}, {"b": None})
     server.kv.set(server.partition, b"branches/bad", b"\xff\xff")
     reading = opted.rested()
-    assert [one.target for one in reading.problems] == ["example/bad"]
-    assert [one.target for one in reading.candidates] == ["example/main"]
+    assert [problem.target for problem in reading.problems] == ["example/bad"]
+    assert [candidate.target for candidate in reading.candidates] == ["example/main"]
 
 
 def test_a_branch_on_which_the_code_fails_is_a_problem_of_its_own(
@@ -469,8 +471,8 @@ def test_a_branch_on_which_the_code_fails_is_a_problem_of_its_own(
         lambda self, live, row, *rest: [][3] if row.name == "bad" else plain(self, live, row, *rest),
     )
     reading = opted.rested()
-    assert [one.target for one in reading.problems] == ["example/bad"]
-    assert [one.target for one in reading.candidates] == ["example/main"]
+    assert [problem.target for problem in reading.problems] == ["example/bad"]
+    assert [candidate.target for candidate in reading.candidates] == ["example/main"]
 
 
 def test_what_is_not_known_is_refused(opted: Opted, server: LakeFsServer) -> None:

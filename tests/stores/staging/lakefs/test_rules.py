@@ -46,7 +46,7 @@ def leftovers(live: LiveRepository, server: LakeFsServer) -> set[str]:
     known = {token for row in entries(live) for token in (row.entry.fresh, *row.entry.old)}
     with server.kv.database.engine.connect() as connection:
         found = connection.exec_driver_sql("SELECT DISTINCT convert_from(partition_key, 'UTF8') FROM kv").scalars()
-        tokens = {one for one in found if ":" in one}
+        tokens = {item for item in found if ":" in item}
     return tokens - live.used_tokens() - known
 
 
@@ -295,7 +295,7 @@ RACES: dict[str, Callable[[LakeFsServer], Callable[[], None]]] = {
     "reset": lambda server: server.reset,
     "delete": lambda server: lambda: server.delete_branch("main"),
     "create again": lambda server: lambda: _recreated(server),
-    "hide": lambda server: lambda: server.update("main", lambda one: replace(one, hidden=True)),
+    "hide": lambda server: lambda: server.update("main", lambda item: replace(item, hidden=True)),
 }
 
 
@@ -353,7 +353,7 @@ def test_branches_in_use_are_skipped(live: LiveRepository, server: LakeFsServer,
     server.put_sealed({"b": "2"}, {"b": "1"})
     clock.now += 10
     assert merge_branch(live, "main").reason == "its sealed tokens grow (1 to 3 within 60 s)"
-    server.update("main", lambda one: replace(one, sealed_tokens=one.sealed_tokens[1:]))
+    server.update("main", lambda item: replace(item, sealed_tokens=item.sealed_tokens[1:]))
     clock.now += 10
     assert merge_branch(live, "main").reason == "it changed within the last 60 s"
     assert merge_branch(live, "main").end is MergeEnd.MERGED, "it has not changed since"
@@ -391,7 +391,7 @@ def test_two_mergers_at_once_merge_once(
 
     store.before[step] = second
     assert merge_branch(live, "main").end is MergeEnd.DISCARDED
-    assert [one.end for one in outcomes] == [MergeEnd.MERGED]
+    assert [outcome.end for outcome in outcomes] == [MergeEnd.MERGED]
     assert server.listed() == content
     assert server.branch().sealed_tokens == (outcomes[0].fresh,)
     assert (journal(live), leftovers(live, server)) == ([MergeState.SWAPPED], set())

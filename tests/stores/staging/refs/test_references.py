@@ -159,7 +159,7 @@ class TestRepositories:
         repositories = Repositories(kv)
         with pytest.raises(ForeignRepositoryError, match='repository "theirs" was created by another system'):
             repositories.get("theirs")
-        assert [one.name for one in repositories.every()] == ["example"]
+        assert [item.name for item in repositories.every()] == ["example"]
         assert repositories.get("example") == repo.area.repository
 
     def test_names(self, kv: SqlKeyValueStore) -> None:

@@ -43,11 +43,11 @@ def test_a_row_that_must_be_there_stops_the_sweep(repo: StagingRepo, lost: str) 
     head = repo.area.branches.get("main").record.commit_id
     parent = repo.area.commits.get(head).parents[0]
     key = {"branch": "branches/main", "commit": f"commits/{head}", "parent": f"commits/{parent}"}[lost]
-    stored = {one.path for one in repo.area.ranges.stored()}
+    stored = {item.path for item in repo.area.ranges.stored()}
     repo.area.kv.delete(repo.area.repository.partition, key.encode())
     with pytest.raises(RowMissingError, match="is missing, so no object is known to be garbage"):
         sweep_objects(repo.area, grace=ALL_OLD)
-    assert {one.path for one in repo.area.ranges.stored()} == stored
+    assert {item.path for item in repo.area.ranges.stored()} == stored
 
 
 def test_a_commit_that_a_listing_has_passed_by_is_there(repo: StagingRepo, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,10 +58,10 @@ def test_a_commit_that_a_listing_has_passed_by_is_there(repo: StagingRepo, monke
     head = repo.area.commits.get(repo.area.branches.get("main").record.commit_id)
     passed = {head.parents[0], repo.area.commits.get(head.parents[0]).parents[0]}
     every = list(repo.area.commits.every())
-    monkeypatch.setattr(Commits, "every", lambda _: (one for one in every if one.id not in passed))
-    assert {one.meta_range_id for one in every} - {""} <= reachable(repo.area)
+    monkeypatch.setattr(Commits, "every", lambda _: (item for item in every if item.id not in passed))
+    assert {item.meta_range_id for item in every} - {""} <= reachable(repo.area)
     sweep_objects(repo.area, grace=ALL_OLD)
-    assert {one.meta_range_id for one in every} - {""} <= {Path(one.path).name for one in repo.area.ranges.stored()}
+    assert {item.meta_range_id for item in every} - {""} <= {Path(item.path).name for item in repo.area.ranges.stored()}
 
 
 class TestTokens:
@@ -173,7 +173,7 @@ def test_a_deletion_that_ends_half_way_goes_on(repo: StagingRepo, monkeypatch: p
         patched.setattr(repo.area.kv, call, _killed)
         with pytest.raises(KeyboardInterrupt):
             sweep_tokens(repo.area, grace=GRACE)
-    assert [one.token for one in journalled(repo.area.kv)] == [token]
+    assert [item.token for item in journalled(repo.area.kv)] == [token]
     assert sweep_tokens(repo.area, grace=GRACE).tokens == 1
     assert not repo.area.tokens.has_rows(token)
     assert (list(journalled(repo.area.kv)), repo.area.counters.read([token])) == ([], {})
@@ -184,11 +184,11 @@ class TestObjects:
         repo.put({f"k{n}": "1" for n in range(9)}, staging={"k1": "2"})
         compact(repo)
         orphan = repo.tree({"x": "1", "y": "2"})
-        before = {one.path for one in repo.area.ranges.stored()}
-        gone = {orphan, *(one.id for one in repo.area.ranges.ranges(orphan))}
+        before = {item.path for item in repo.area.ranges.stored()}
+        gone = {orphan, *(item.id for item in repo.area.ranges.ranges(orphan))}
         swept = sweep_objects(repo.area, grace=ALL_OLD)
         assert swept.objects == len(gone)
-        assert {one.path for one in repo.area.ranges.stored()} == before - gone
+        assert {item.path for item in repo.area.ranges.stored()} == before - gone
         assert repo.shown() == {f"k{n}": "2" if n == 1 else "1" for n in range(9)}
         assert sweep_objects(repo.area, grace=ALL_OLD).objects == 0
 
@@ -252,7 +252,7 @@ class TestObjects:
     ) -> None:
         """The sweep has marked an orphan; a commit makes the same tree: it waits, and writes it again."""
         orphan = repo.tree({"x": "1"})
-        names = [orphan, *(one.id for one in repo.area.ranges.ranges(orphan))]
+        names = [orphan, *(item.id for item in repo.area.ranges.ranges(orphan))]
         mark(repo.area.kv, repo.area.repository.partition, names)
         repo.set("x", "1")
         pauses = []
@@ -303,7 +303,7 @@ class TestObjects:
         self, repo: StagingRepo, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         orphan = repo.tree({"x": "1"})
-        names = {orphan, *(one.id for one in repo.area.ranges.ranges(orphan))}
+        names = {orphan, *(item.id for item in repo.area.ranges.ranges(orphan))}
         delete, seen = RangeStorage.delete, []
 
         def deleted(self: RangeStorage, paths: Any) -> Any:

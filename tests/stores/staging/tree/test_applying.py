@@ -144,7 +144,7 @@ def test_the_tree_without_records_has_a_metarange(storage: RangeStorage) -> None
 def test_an_error_of_what_is_read_ends_it(storage: RangeStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """P13 to P15: no metarange comes of it."""
     base_id = tree(storage, "abc def ghi")
-    known = {one.path for one in storage.objects.list()}
+    known = {item.path for item in storage.objects.list()}
 
     def cut_off() -> Iterator[RecordColumns]:
         yield from batches(staged("be"), 1)
@@ -161,7 +161,7 @@ def test_an_error_of_what_is_read_ends_it(storage: RangeStorage, monkeypatch: py
     monkeypatch.setattr(storage.objects, "get_range", unavailable)
     with pytest.raises(ObjectStoreUnavailableError):
         apply(RangeStorage(storage.objects, rule=WHOLE), base_id, batches(staged("be")))
-    assert {one.path for one in storage.objects.list()} == known
+    assert {item.path for item in storage.objects.list()} == known
 
 
 @pytest.mark.parametrize("step", [1, 10])

@@ -53,8 +53,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def rows_of(found: Iterable[DiffColumns]) -> Rows:
     every = list(found)
-    assert all(len(one) for one in every)
-    return [row for one in every for row in one.rows()]
+    assert all(len(item) for item in every)
+    return [row for item in every for row in item.rows()]
 
 
 def expected_rows(left: Content, right: Content) -> Rows:
@@ -96,8 +96,8 @@ def test_diffs_are_those_of_the_model(
     made = apply(storage, left_id, batches(changes, step), allow_empty=True).metarange_id
     for right_id in (other_id, made, left_id, ""):
         right = content_of(storage, right_id)
-        for one, one_id, two, two_id in ((left, left_id, right, right_id), (right, right_id, left, left_id)):
-            expected = expected_rows(one, two)
+        for item, one_id, two, two_id in ((left, left_id, right, right_id), (right, right_id, left, left_id)):
+            expected = expected_rows(item, two)
             assert rows_of(diff(storage, one_id, two_id)) == expected
             assert rows_of(diff(storage, one_id, two_id, start)) == [row for row in expected if row[0] >= start]
     assert rows_of(diff_changes(storage, left_id, batches(changes, step))) == expected_rows(
@@ -111,7 +111,7 @@ def test_ranges_of_both_trees_are_not_read(storage: RangeStorage) -> None:
     right = apply(storage, left, batches({b"21": B})).metarange_id
     shared = {info.id for info in storage.ranges(left)} & {info.id for info in storage.ranges(right)}
     assert len(shared) == 4
-    storage.objects.delete(storage.path(one) for one in shared)
+    storage.objects.delete(storage.path(item) for item in shared)
     fresh = RangeStorage(storage.objects, rule=storage.rule)
     assert rows_of(diff(fresh, left, right)) == [(b"21", DiffKind.CHANGED, A, B)]
     assert rows_of(diff_changes(fresh, left, batches({b"20": B, b"21": B, b"22": A2}))) == [
@@ -182,4 +182,4 @@ def test_the_newest_layer_wins(layers: list[Changes], step: int) -> None:
     for layer in reversed(layers):
         expected |= layer
     found: list[RecordColumns] = list(layered([batches(layer, step) for layer in layers]))
-    assert [pair for one in found for pair in one.pairs()] == sorted(expected.items())
+    assert [pair for item in found for pair in item.pairs()] == sorted(expected.items())

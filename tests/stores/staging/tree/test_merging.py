@@ -116,7 +116,7 @@ CASES: dict[str, tuple[str, str, str, str | tuple[str, str]]] = {
 def test_three_way_merges(storage: RangeStorage, name: str, strategy: MergeStrategy) -> None:
     *given_trees, expected = CASES[name]
     base, source, destination = (tree(storage, text) for text in given_trees)
-    contents = [content_of(storage, one) for one in (base, source, destination)]
+    contents = [content_of(storage, item) for item in (base, source, destination)]
     assert bool(merged_content(*contents)[1]) == isinstance(expected, tuple), "the model"
     if source == base:
         with pytest.raises(NoChangesError):
@@ -131,7 +131,7 @@ def test_three_way_merges(storage: RangeStorage, name: str, strategy: MergeStrat
         expected = expected[strategy is MergeStrategy.DEST_WINS]
     result = merge(storage, base, source, destination, strategy)
     assert text_of(storage, result.metarange_id) == expected
-    sides = {info.id for one in (source, destination) for info in storage.ranges(one)}
+    sides = {info.id for item in (source, destination) for info in storage.ranges(item)}
     assert result.reused == sum(info.id in sides for info in storage.ranges(result.metarange_id)) - sum(
         info.id in sides for info in result.written
     )
@@ -151,7 +151,7 @@ def test_whole_ranges_are_reused_unread(storage: RangeStorage) -> None:
     source = tree(storage, "a2,b1 c1,d1 e1,f1 g1,h1 m1,n1")
     destination = tree(storage, "a1,b1 c1,d1 g1,h2 x1,y1")
     trees = (base, source, destination)
-    storage.objects.delete(storage.path(info.id) for one in trees for info in storage.ranges(one))
+    storage.objects.delete(storage.path(info.id) for item in trees for info in storage.ranges(item))
     result = merge(RangeStorage(storage.objects), *trees)
     ids = {info.max_key: info.id for info in storage.ranges(result.metarange_id)}
     assert (list(ids), result.written, result.reused) == ([b"b", b"d", b"h", b"n", b"y"], (), 5)
@@ -190,7 +190,7 @@ def test_merges_are_those_of_the_model(
     source, destination = (
         apply(storage, base, batches(changes), allow_empty=True).metarange_id for changes in (ours, theirs)
     )
-    contents = before, left, right = [content_of(storage, one) for one in (base, source, destination)]
+    contents = before, left, right = [content_of(storage, item) for item in (base, source, destination)]
     expected, conflicts = merged_content(*contents)
     expected_source = expected | {key: left[key] for key in conflicts if key in left}
     for key in conflicts:

@@ -70,7 +70,7 @@ def test_trees_on_every_object_storage(objects: ObjectStorage) -> None:
     storage = RangeStorage(objects, rule=BreakRule(raggedness=300), namespace="repo/main")
     content = dict(numbered(5000))
     base = write_content(storage, content)
-    assert {one.path for one in objects.list("repo/main/_lakefs")} == {one.path for one in objects.list()}
+    assert {each.path for each in objects.list("repo/main/_lakefs")} == {each.path for each in objects.list()}
     assert content_of(storage, base) == content
     changes = {key: b"" if number % 2 else B for number, key in enumerate(sorted(content)) if number % 999 == 0}
     applied = apply(storage, base, batches(changes, 2))
@@ -103,7 +103,7 @@ def test_a_range_is_stored_under_its_golden_id(storage: RangeStorage) -> None:
             b"k/%08d" % 39_999,
             40_000,
         )
-    assert [one.path for one in storage.objects.list()] == [f"_lakefs/{ONE_OF_40000}"]
+    assert [item.path for item in storage.objects.list()] == [f"_lakefs/{ONE_OF_40000}"]
     assert storage.exists(info.id)
     assert not storage.exists("0" * 64)
     assert storage.content_id(info.id, TableKind.RANGES) == info.id

@@ -99,7 +99,7 @@ class Owner:
     def go_back(self) -> None:
         """Above every snapshot, taken or begun: by a truncation or by the write alone."""
         with self.lock:
-            bound = max(one.index for one in (self.model.snapshot, *self.model.snapshots))
+            bound = max(snapshot.index for snapshot in (self.model.snapshot, *self.model.snapshots))
         if self.next - 1 <= bound:
             return
         first = self.random.randint(max(bound + 1, self.next - 60), self.next - 1)
