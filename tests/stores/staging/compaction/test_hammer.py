@@ -175,6 +175,6 @@ def test_nothing_is_lost(repo: StagingRepo) -> None:
     assert hammer.commits > 0
     assert sum(item.writes for item in told) >= WRITES
     print(
-        f"{sum(item.sets for item in told):,} sets and {sum(item.deletions for item in told):,} deletions acknowledged, "
+        f"{sum(item.sets for item in told):,} sets, {sum(item.deletions for item in told):,} deletions acknowledged, "
         f"{hammer.compactions} compactions, {hammer.commits} commits, {hammer.dropped} tokens swept"
     )
