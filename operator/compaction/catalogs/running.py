@@ -96,7 +96,7 @@ class LocalCatalog:
 
     async def once(self) -> CatalogCompactionStatus:
         """One round; none when the catalog is suspended."""
-        await self._loop(lambda decision: bool(decision.round_seconds) or self._idle())
+        await self._loop(lambda decision: bool(decision.round_seconds) or (self._memory.processes.stage is Stage.IDLE))
         return self.status
 
     async def watch(self) -> CatalogCompactionStatus:
@@ -152,9 +152,6 @@ class LocalCatalog:
             return
         meta = self.catalog.metadata.model_copy(update={"generation": self.catalog.metadata.generation + 1})
         self.catalog = self.catalog.model_copy(update={"spec": wanted.spec, "metadata": meta})
-
-    def _idle(self) -> bool:
-        return self._memory.processes.stage is Stage.IDLE
 
 
 def _clock() -> int:

@@ -78,7 +78,11 @@ class SegmentLogsAdapter:
             return self._unreadable(request, root_problem)
         # One problem for each log: that of its half-done commit stands for the error of the reading.
         reported = {problem.target for problem in problems}
-        problems += [_problem(error) for error in result.errors if str(error.path) not in reported]
+        problems += [
+            TargetProblem(str(error.path), error.reason, error.message)
+            for error in result.errors
+            if str(error.path) not in reported
+        ]
         problems += [_unnameable_snapshot(log) for log in result.logs if _out_of_range(log)]
         candidates = self._candidates(result, started)
         self._to_sweep = frozenset(str(log.path) for log in _stopped(result) if log.tombstones or log.partials)
@@ -310,7 +314,3 @@ def _unnameable_snapshot(log: LogDebt) -> TargetProblem:
         "no owner gets there by counting, so restore its snapshots, or use `compactor segments compact`"
     )
     return TargetProblem(str(log.path), LogErrorReason.LOG_INVALID, message)
-
-
-def _problem(error: LogError) -> TargetProblem:
-    return TargetProblem(str(error.path), error.reason, error.message)

@@ -112,7 +112,10 @@ class EndpointOperation:
             found["description"] = self.description
         if self.run is None:
             found["security"] = []
-        parameters = [_part(name, what) for name, what in self.parts.items()]
+        parameters = [
+            {"name": name, "in": "path", "required": True, "description": what, "schema": {"type": "string"}}
+            for name, what in self.parts.items()
+        ]
         if self.query is not None:
             parameters += _parameters(self.query)
         if parameters:
@@ -207,10 +210,6 @@ def _content(answer: type[BaseModel] | str) -> dict[str, Any]:
 def _headers(status: HTTPStatus) -> dict[str, Any]:
     name = {HTTPStatus.SERVICE_UNAVAILABLE: "Retry-After", HTTPStatus.UNAUTHORIZED: "WWW-Authenticate"}.get(status)
     return {} if name is None else {"headers": {name: {"schema": {"type": "string"}}}}
-
-
-def _part(name: str, what: str) -> dict[str, Any]:
-    return {"name": name, "in": "path", "required": True, "description": what, "schema": {"type": "string"}}
 
 
 def _parameters(model: type[BaseModel]) -> list[dict[str, Any]]:

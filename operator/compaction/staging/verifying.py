@@ -76,7 +76,7 @@ class RepositoryPass:
             if commit_id(item) != item.id:
                 self._problem(name, f"what it says has the id {commit_id(item)}")
             for parent in item.parents:
-                if parent not in known and not self._exists(parent):
+                if parent not in known and not bool(self._area.commits.starting_with(parent)):
                     self._problem(name, f"its parent {parent} does not exist")
             self.tree(item.meta_range_id, name)
         return known
@@ -143,9 +143,6 @@ class RepositoryPass:
                 _check_values(RecordColumns.of([(key, decode_row(token, key, row))]))
             except StagingStoreError as error:
                 self._problem(name, error)
-
-    def _exists(self, commit: str) -> bool:
-        return bool(self._area.commits.starting_with(commit))
 
     def _problem(self, name: str, what: StagingStoreError | str) -> None:
         self.found.problems.append(f"{name}: {what}" if name else str(what))

@@ -179,7 +179,12 @@ def crd_objects() -> list[dict[str, Any]]:
 
 def crd_files() -> dict[str, str]:
     """File name -> YAML text of every resource: `compaction.dev_compactionpolicies.yaml` and so on."""
-    return {f"{GROUP}_{crd['spec']['names']['plural']}.yaml": _to_yaml(crd) for crd in crd_objects()}
+    return {
+        f"{GROUP}_{crd['spec']['names']['plural']}.yaml": (
+            _HEADER + yaml.dump(crd, Dumper=_NoAliases, sort_keys=False, width=118, allow_unicode=True)
+        )
+        for crd in crd_objects()
+    }
 
 
 def _crd(resource: type[ApiModel], info: ResourceInfo) -> dict[str, Any]:
@@ -224,10 +229,6 @@ def _column(column: PrinterColumn) -> dict[str, Any]:
         "jsonPath": column.path,
     }
     return entry | {"priority": 1} if column.wide else entry
-
-
-def _to_yaml(crd: dict[str, Any]) -> str:
-    return _HEADER + yaml.dump(crd, Dumper=_NoAliases, sort_keys=False, width=118, allow_unicode=True)
 
 
 class _NoAliases(yaml.CSafeDumper):

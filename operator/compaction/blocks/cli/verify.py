@@ -89,7 +89,7 @@ def _verify(store: BlockStore, block: Block) -> dict[str, Any]:
         # Before ObjectError, which it is one of: an outage says nothing about the block.
         raise
     except (BlockFormatError, ObjectError, MergeError, UnsupportedColumnError) as error:
-        differences, verified = [_words(error)], UNREADABLE
+        differences, verified = [" ".join(str(error).split())], UNREADABLE
     except CompactionError:
         # Of the index or of the store as a whole, and not of this block.
         raise
@@ -114,10 +114,6 @@ def _verify(store: BlockStore, block: Block) -> dict[str, Any]:
 def _ended(store: BlockStore, block: Block) -> bool:
     record = store.inspect(block.id)
     return record is None or record.state is not BlockState.LIVE
-
-
-def _words(error: CompactionError) -> str:
-    return " ".join(str(error).split())
 
 
 def _differences(objects: ObjectStorage, block: Block) -> list[str]:

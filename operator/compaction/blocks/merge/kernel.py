@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -128,12 +128,8 @@ class KeepLast:
         examples = self.dropped.examples
         if len(examples) < EXAMPLES:
             keys = batch.select(list(self._columns.keys)).slice(0, EXAMPLES - len(examples)).to_pylist()
-            examples += tuple(_values(key) for key in keys)
+            examples += tuple(tuple(key.values()) for key in keys)
         self.dropped = Duplicates(self.dropped.fingerprint + fingerprint(batch), examples)
-
-
-def _values(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row.values())
 
 
 # Merges sorted Parquet files into one: reads each input once, in bounded memory, and says what it has done.

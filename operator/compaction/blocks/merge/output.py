@@ -364,7 +364,9 @@ class Output:
         group_rows = whole_pages(min(wanted, fitting, self._settings.max_group_rows))
         self.layout = Layout(chosen, group_rows, page_index=group_rows > batch_rows(sample))
         kinds = [
-            pa.dictionary(pa.int32(), field.type) if self._is_dictionary(place, chosen) else field.type
+            pa.dictionary(pa.int32(), field.type)
+            if (place in self._columns.memos and chosen[self._columns.schema.names[place]].encoding == DICTIONARY)
+            else field.type
             for place, field in enumerate(self._columns.schema)
         ]
         fields = [field.with_type(kind) for field, kind in zip(self._columns.schema, kinds, strict=True)]
@@ -382,9 +384,6 @@ class Output:
             write_batch_size=batch_rows(sample),
             **writer_options(self._columns.schema, chosen, level=self._settings.compression_level),
         )
-
-    def _is_dictionary(self, place: int, chosen: Mapping[str, ColumnEncoding]) -> bool:
-        return place in self._columns.memos and chosen[self._columns.schema.names[place]].encoding == DICTIONARY
 
     def _sample(self) -> pa.Table:
         """Rows from the middle of what has arrived, as they would be written."""

@@ -95,7 +95,13 @@ def declared(schemas: Sequence[NamedSchema], merged: pa.Schema) -> pa.Schema:
         kinds = {item[field.name] for item in typed if field.name in item}
         kinds.discard(pa.null())
         kind = kinds.pop() if len(kinds) == 1 else field.type
-        fields.append(field.with_type(_unordered(kind) if without_dictionary(kind).equals(field.type) else field.type))
+        fields.append(
+            field.with_type(
+                (pa.dictionary(kind.index_type, kind.value_type) if pa.types.is_dictionary(kind) else kind)
+                if without_dictionary(kind).equals(field.type)
+                else field.type
+            )
+        )
     metadata = {key: value for key, value in (merged.metadata or {}).items() if key != LOGICAL_KEY}
     return pa.schema(fields, metadata=metadata or None)
 
@@ -107,10 +113,6 @@ def _different(schemas: Sequence[NamedSchema]) -> list[NamedSchema]:
         if not any(schema[1].equals(other, check_metadata=True) for _, other in found):
             found.append(schema)
     return found
-
-
-def _unordered(kind: pa.DataType) -> pa.DataType:
-    return pa.dictionary(kind.index_type, kind.value_type) if pa.types.is_dictionary(kind) else kind
 
 
 def _merged(

@@ -12,7 +12,7 @@ from compaction.catalogs.errors import CatalogArgumentError, CatalogNotFoundErro
 from compaction.catalogs.log.port import LogEvent
 from compaction.catalogs.model.applying import applied, restored
 from compaction.catalogs.model.catalog import EMPTY, Catalog
-from compaction.catalogs.model.descriptors import SchemaContents, Table, changed
+from compaction.catalogs.model.descriptors import Table, changed
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
 
 # What all processes of one catalog must agree on.
@@ -53,11 +53,13 @@ def trimmed(snapshot: Snapshot, retained: Iterable[Catalog] = ()) -> Snapshot:
         for table in catalog.tables.values():
             if table.id in oldest:
                 oldest[table.id] = min(oldest[table.id], table.latest_version)
-    return changed(snapshot, schemas=tuple(_trimmed_schema(contents, oldest) for contents in snapshot.schemas))
-
-
-def _trimmed_schema(contents: SchemaContents, oldest: dict[int, int]) -> SchemaContents:
-    return changed(contents, tables=tuple(from_column_set(table, oldest[table.id]) for table in contents.tables))
+    return changed(
+        snapshot,
+        schemas=tuple(
+            changed(contents, tables=tuple(from_column_set(table, oldest[table.id]) for table in contents.tables))
+            for contents in snapshot.schemas
+        ),
+    )
 
 
 def from_column_set(table: Table, number: int) -> Table:

@@ -230,19 +230,15 @@ def _advice(error: ApiError, server: str) -> str:
         case UnauthorizedError():
             return f"{server} does not know these credentials: {said}; log in again, or check --context"
         case NotFoundError():
-            return _no_kind(server)
+            return (
+                f"{server} does not know {COMPACTION_POLICIES.kind}s: apply the resource definitions first "
+                "(compactor crds | kubectl apply --server-side -f -)"
+            )
     return said
 
 
 def _absent(resource: Resource, name: str, namespace: str) -> ClusterCommandError:
     return ClusterCommandError(f'no {resource.kind} "{name}" in namespace "{namespace}": see kubectl get compaction -A')
-
-
-def _no_kind(server: str) -> str:
-    return (
-        f"{server} does not know {COMPACTION_POLICIES.kind}s: apply the resource definitions first "
-        "(compactor crds | kubectl apply --server-side -f -)"
-    )
 
 
 def _said(error: ApiError) -> str:

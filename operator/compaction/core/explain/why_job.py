@@ -69,7 +69,9 @@ def explain_job(
             _explain_waiting(builder, job, policy)
         case JobState.IN_PROGRESS:
             _explain_running(builder, job, leases)
-        case JobState.FAULTY if policy is not None and _is_repaired(job, policy):
+        case JobState.FAULTY if policy is not None and (
+            _verdict(job)[0] == JobReason.SOURCE_CORRUPT and is_superseded(job, policy.status.quarantined)
+        ):
             _explain_superseded(builder, job)
         case JobState.FAULTY:
             _explain_parked(builder, job)
@@ -197,10 +199,6 @@ def _explain_parked(builder: ExplanationBuilder, job: CompactionJob) -> None:
     last = _last(job)
     if last is not None and last.reason != reason:
         _explain_attempt(builder, last)
-
-
-def _is_repaired(job: CompactionJob, policy: CompactionPolicy) -> bool:
-    return _verdict(job)[0] == JobReason.SOURCE_CORRUPT and is_superseded(job, policy.status.quarantined)
 
 
 def _explain_superseded(builder: ExplanationBuilder, job: CompactionJob) -> None:

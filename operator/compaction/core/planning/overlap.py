@@ -97,7 +97,10 @@ class _Machine:
     """Several patterns at once. A path is a sequence of names, each followed by `/`; that of the root is empty."""
 
     def __init__(self, patterns: tuple[tuple[str, ...], ...]) -> None:
-        self._parts = [[None if part == _ANY_DEPTH else _pieces(part) for part in pattern] for pattern in patterns]
+        self._parts = [
+            [None if part == _ANY_DEPTH else [found.group() for found in _PIECES.finditer(part)] for part in pattern]
+            for pattern in patterns
+        ]
         texts = [piece for parts in self._parts for part in parts if part is not None for piece in part]
         self.letters = {letter for text in texts for letter in _named(text)}
         self.start = self._closed({(pattern, 0, -1) for pattern in range(len(patterns))})
@@ -153,10 +156,6 @@ class _Machine:
                 closed.add(following)
                 todo.append(following)
         return frozenset(closed)
-
-
-def _pieces(part: str) -> list[str]:
-    return [found.group() for found in _PIECES.finditer(part)]
 
 
 def _takes(piece: str, letter: str) -> bool:

@@ -50,7 +50,10 @@ class SharedLimits(Generic[Key]):
         self._limits = limits
         self._members = {key: _Member(LimitDemand(holds=count), now) for key, count in holds.items()}
         self._allowances: dict[Key, Allowance] = {}
-        self._nothing = Allowance(limits, *(None if field is None else Grant(0, 0, MOST) for field in _fields(limits)))
+        self._nothing = Allowance(
+            limits,
+            *(None if field is None else Grant(0, 0, MOST) for field in (limits.max_workers, limits.bytes_per_second)),
+        )
         self._unheard = set(holds)
         self._settled_at = now + SETTLING
         self._changed = True
@@ -170,10 +173,6 @@ def waited_for_worker(policy: CompactionPolicy, now: Moment) -> float:
     """Seconds that the policy has waited for a worker of the operator's, as its status says."""
     rows = (row for row in policy.status.waits if row.reason == WaitReason.OPERATOR_WORKER_LIMIT)
     return max((now.wall - row.since.timestamp() for row in rows), default=0.0)
-
-
-def _fields(limits: OperatorLimits) -> tuple[int | None, int | None]:
-    return limits.max_workers, limits.bytes_per_second
 
 
 _workers_claim: Final = lru_cache(maxsize=4096)(SharedDemand)

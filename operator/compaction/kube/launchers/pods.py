@@ -17,7 +17,7 @@ from compaction.api.names import (
     pod_labels,
 )
 from compaction.api.names import API_VERSION as OUR_API_VERSION
-from compaction.api.policy.workers import Toleration, WorkersSpec
+from compaction.api.policy.workers import WorkersSpec
 from compaction.errors import CONFIG_MAP
 from compaction.kube.client.transport import Obj
 from compaction.kube.errors import LaunchError
@@ -257,16 +257,15 @@ def _placement(workers: WorkersSpec) -> Obj:
     if workers.node_selector:
         spec["nodeSelector"] = dict(workers.node_selector)
     if workers.tolerations:
-        spec["tolerations"] = [_toleration(toleration) for toleration in workers.tolerations]
+        spec["tolerations"] = [
+            {key: value for key, value in toleration.to_object().items() if value != ""}
+            for toleration in workers.tolerations
+        ]
     if workers.priority_class_name:
         spec["priorityClassName"] = workers.priority_class_name
     if workers.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": secret.name} for secret in workers.image_pull_secrets]
     return spec
-
-
-def _toleration(toleration: Toleration) -> Obj:
-    return {key: value for key, value in toleration.to_object().items() if value != ""}
 
 
 # Spark's settings for workers in pods, as plain text: defaults, then the policy's own, then what has to be as it is.

@@ -229,7 +229,13 @@ def read(session: LogSession, fields: LogFields) -> Result:
     log = session.log(name)
     held = log.indexes(low, high)
     wanted = list(islice(held if given is None else held.intersection(given), amount + 1))
-    return {"entries": [_shown(entry) for entry in log.read(wanted[:amount])], "more": len(wanted) > amount}
+    return {
+        "entries": [
+            {"index": entry.index, "term": entry.term, **text_fields("payload", entry.payload, BASE64)}
+            for entry in log.read(wanted[:amount])
+        ],
+        "more": len(wanted) > amount,
+    }
 
 
 def indexes(session: LogSession, fields: LogFields) -> Result:
@@ -336,10 +342,6 @@ def _added(sum_: tuple[int, int, int], entry: LogEntry) -> tuple[int, int, int]:
     count, size, crc = sum_
     crc = zlib.crc32(entry.payload, zlib.crc32(_HEAD.pack(entry.index, entry.term), crc))
     return count + 1, size + len(entry.payload), crc
-
-
-def _shown(entry: LogEntry) -> dict[str, Any]:
-    return {"index": entry.index, "term": entry.term, **text_fields("payload", entry.payload, BASE64)}
 
 
 def _position(position: LogPosition) -> Result:

@@ -359,15 +359,14 @@ class LogFinder:
                 continue
             self._known[relative] = known
             if known.is_selected_log:
-                yield FoundLog(known.path, state, asked, self._wals_above(relative))
+                yield FoundLog(
+                    known.path, state, asked, self._known[relative.rpartition("/")[0]].wals if relative else None
+                )
             yield from known.errors
             for link in known.links:
                 if refused := leads_out(self._root, link):
                     yield refused
             pending += known.below
-
-    def _wals_above(self, relative: str) -> tuple[str, ...] | None:
-        return self._known[relative.rpartition("/")[0]].wals if relative else None
 
     def _state(self, path: str, relative: str) -> State | None:
         """Of a directory, or of what the root links to; None when it is gone, as listing it will say."""

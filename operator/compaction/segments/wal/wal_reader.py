@@ -104,7 +104,11 @@ class WalReader:
 
         InvalidWalFormatError when the header is not that of a write-ahead log.
         """
-        self._source = FileBytes(len(source), _reading(source)) if isinstance(source, bytes) else source
+        self._source = (
+            FileBytes(len(source), lambda count, offset: source[offset : offset + count])
+            if isinstance(source, bytes)
+            else source
+        )
         check_header(self._source.read(len(HEADER), 0), file=file)
         self.file = file
         self.tail: WalTail | None = None
@@ -197,10 +201,6 @@ class WalReader:
             had = f"it had {before.size} bytes, whole records up to {before.whole}, when its system was stopped cleanly"
             record = str(Path(self.file).parent / STOP_FILE)
             raise WalChangedAfterStopError(self.file, end, f"{reason}; the file has {size} bytes, {had}", record)
-
-
-def _reading(data: bytes) -> Callable[[int, int], bytes]:
-    return lambda count, offset: data[offset : offset + count]
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from compaction.staging.errors import CorruptMessageError
 from compaction.staging.format.columns import RecordColumns
 from compaction.staging.format.identity import FramingError, frame_value, split_value
 from compaction.staging.format.messages import RangeData
-from compaction.staging.format.ranges import RangeInfo, RangeWriter, TableKind, table_id
+from compaction.staging.format.ranges import RangeWriter, TableKind, table_id
 from compaction.staging.format.table_reader import FileSource, TableReader
 from compaction.staging.format.table_writer import MAX_KEY_BYTES, MAX_VALUE_BYTES
 
@@ -224,11 +224,7 @@ def write(*, file: Path, kind: str, target: Path, properties: Path | None) -> No
             writer.add(batch)
         info = writer.finish(user=user)
     click.echo(info.id)
-    click.echo(_words(info, target), err=True)
-
-
-def _words(info: RangeInfo, target: Path) -> str:
-    return f"{plural(info.count, 'record')}, {format_bytes(target.stat().st_size)}"
+    click.echo(f"{plural(info.count, 'record')}, {format_bytes(target.stat().st_size)}", err=True)
 
 
 def _kind_of(reader: TableReader) -> TableKind | None:

@@ -233,12 +233,18 @@ def write_metarange(ranges: Iterable[RangeInfo], sink: ByteSink) -> RangeInfo:
         if other.min_key <= item.max_key:
             raise RangeRecordError(other.min_key, f"range {other.id} overlaps range {item.id}")
     writer = RangeWriter(sink, TableKind.METARANGES)
-    writer.add(RecordColumns.of((item.max_key, frame_value(item.id.encode(), _data(item))) for item in ordered))
+    writer.add(
+        RecordColumns.of(
+            (
+                item.max_key,
+                frame_value(
+                    item.id.encode(), RangeData(item.min_key, item.max_key, item.estimated_size, item.count).encode()
+                ),
+            )
+            for item in ordered
+        )
+    )
     return writer.finish()
-
-
-def _data(info: RangeInfo) -> bytes:
-    return RangeData(info.min_key, info.max_key, info.estimated_size, info.count).encode()
 
 
 def read_metarange(

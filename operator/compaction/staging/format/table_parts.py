@@ -175,7 +175,7 @@ def separator(last: bytes, following: bytes | None, common: int | None = None) -
     The shortest key at or after `last` and before `following`, or `last` with its own trailer where none is shorter
     (or equally short) and greater. `common`: how many bytes both begin with, where that is known.
     """
-    short = _successor(last) if following is None else _between(last, following, common)
+    short = _increased(last, 0) if following is None else _between(last, following, common)
     return short + SEPARATOR_TRAILER if len(short) <= len(last) and short > last else last + TRAILER
 
 
@@ -187,10 +187,6 @@ def _between(last: bytes, following: bytes, at: int | None) -> bytes:
     if at < len(following) - 1 or last[at] + 1 < following[at]:
         return last[:at] + bytes([last[at] + 1])
     return _increased(last, at + 1)
-
-
-def _successor(last: bytes) -> bytes:
-    return _increased(last, 0)
 
 
 def _increased(key: bytes, begin: int) -> bytes:

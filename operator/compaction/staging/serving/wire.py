@@ -350,15 +350,11 @@ def _parts(framed: bytes) -> tuple[bytes, bytes]:
 
 def _entry(entry: WireEntry, now: float) -> CatalogEntry:
     kind = entry.address_type or ("full" if "://" in entry.address else "relative")
-    modified = _instant(entry.last_modified) if entry.last_modified else _timestamp(now)
+    modified = _instant(entry.last_modified) if entry.last_modified else ProtoTimestamp(int(now), int(now % 1 * 1e9))
     metadata = dict(sorted(entry.metadata.items()))
     return CatalogEntry(
         entry.address, modified, entry.size, entry.e_tag, metadata, _TYPES.index(kind), entry.content_type
     )
-
-
-def _timestamp(seconds: float) -> ProtoTimestamp:
-    return ProtoTimestamp(int(seconds), int(seconds % 1 * 1e9))
 
 
 def _instant(text: str) -> ProtoTimestamp:

@@ -377,14 +377,15 @@ class ObjectStorage:
                 return
             except FAILURES as error:
                 problem = translate(error, path, self._kind)
-            if isinstance(problem, ObjectExistsError) and attempt and self._is(path, data):
+            if (
+                isinstance(problem, ObjectExistsError)
+                and attempt
+                and (self.head(path).size == len(data) and self.get(path) == data)
+            ):
                 return
             if not self._may_pass(problem, attempt):
                 raise problem
             self._retrying.pause(attempt)
-
-    def _is(self, path: str, data: bytes) -> bool:
-        return self.head(path).size == len(data) and self.get(path) == data
 
     def _delete_batch(self, paths: Sequence[str]) -> Failures:
         try:
