@@ -29,7 +29,6 @@ from urllib.parse import quote
 import psycopg
 
 from compaction.local.errors import ControlPlaneError
-from compaction.local.processes import process
 from compaction.local.processes.process import ProcessId, spawn, wait_gone
 
 SERVER: Final = "postgres"
@@ -42,7 +41,7 @@ NOBODY: Final = 65534
 THROUGH: Final = stat.S_IXGRP | stat.S_IXOTH
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 20.0
-OTHER_ACCOUNT: Final = Path(process.__file__).with_name("other_account.py")
+OTHER_ACCOUNT: Final = Path(__file__).with_name("other_account.py")
 SETTINGS: Final = {
     "listen_addresses": "",
     "fsync": "off",  # processes die in tests, the machine does not

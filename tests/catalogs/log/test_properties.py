@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from compaction.catalogs.errors import CatalogLogRewoundError, CorruptCatalogLogError
 from compaction.catalogs.log.layout import Keys, Stored, last, number, pack, short_name, unpack
-from compaction.catalogs.log.memory import MemoryUpdateLog
 from compaction.catalogs.log.port import LogEvent, UpdateLog
 from compaction.catalogs.model.descriptors import LOGICAL_BITS
 from compaction.catalogs.model.entries import AdvanceIdsEntry, Event, Snapshot, VersionedUpdate
 from support.catalogs.etcd_members import EtcdStore
 from support.catalogs.events import events
+from support.catalogs.memory_log import MemoryUpdateLog
 from support.depth import examples
 
 KEYS = Keys("/catalogs/x")

@@ -26,12 +26,12 @@ from compaction.catalogs.commands.schema_commands import (
 )
 from compaction.catalogs.commands.table_commands import AddColumns, DropTable
 from compaction.catalogs.commands.zone_commands import CreateZone
-from compaction.catalogs.log.memory import MemoryUpdateLog
 from compaction.catalogs.manager.history import CatalogHistory
 from compaction.catalogs.model.applying import applied
 from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.descriptors import IndexStatus, hybrid
 from compaction.catalogs.model.entries import VersionedUpdate
+from support.catalogs.memory_log import MemoryUpdateLog
 from support.catalogs.worlds import column, table
 from support.cluster.catalog_manifests import catalog_object
 

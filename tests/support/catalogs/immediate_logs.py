@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from compaction.catalogs.codec.codec import decode, encode
-from compaction.catalogs.log.memory import MemoryUpdateLog, MemoryWatch
 from compaction.catalogs.log.port import LogEvent, Recovered, Renewal, SnapshotOutcome, Watch
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
+from support.catalogs.memory_log import MemoryUpdateLog, MemoryWatch
 
 
 class ListLog(MemoryUpdateLog):

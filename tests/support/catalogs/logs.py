@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from compaction.catalogs.log.memory import MemoryUpdateLog
 from compaction.catalogs.log.port import LogEvent, Recovered, UpdateLog, Watch
 from compaction.catalogs.model.descriptors import hybrid, later
 from compaction.catalogs.model.entries import AdvanceIdsEntry, Snapshot, VersionedUpdate
+from support.catalogs.memory_log import MemoryUpdateLog
 from support.time.waiting import eventually
 
 DELAY = 5

@@ -13,7 +13,6 @@ from compaction.api.names import ANNOTATION_USED_BY
 from compaction.catalogs.commands.command import CatalogCommand
 from compaction.catalogs.compaction.round import ParticipantAnswer, Unanswered
 from compaction.catalogs.errors import CatalogError
-from compaction.catalogs.log.memory import MemoryUpdateLog
 from compaction.catalogs.log.port import Recovered, Renewal, SnapshotOutcome, UpdateLog
 from compaction.catalogs.model.descriptors import hybrid
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
@@ -22,6 +21,7 @@ from compaction.catalogs.participants.reference import ReferenceParticipant
 from compaction.catalogs.serving.client import ParticipantAddress
 from compaction.errors import NotFoundError
 from compaction.kube.client.transport import Resource
+from support.catalogs.memory_log import MemoryUpdateLog
 from support.catalogs.worlds import World
 
 
