@@ -321,9 +321,11 @@ class BlockStore:
         """
         for path, sign in self.owners.of(paths).items():
             raise ForeignFileError(path, f"it belongs to {sign}")
-        one = partial(self.describe, tenant=tenant, shard=shard, level=level, time_column=time_column, verify=verify)
+        described = partial(
+            self.describe, tenant=tenant, shard=shard, level=level, time_column=time_column, verify=verify
+        )
         with ThreadPoolExecutor(max(1, min(DESCRIBED_AT_ONCE, len(paths)))) as pool:
-            blocks = list(pool.map(one, paths))
+            blocks = list(pool.map(described, paths))
         return self.register_blocks(blocks)
 
     def register_blocks(self, blocks: Sequence[Block]) -> Registered:

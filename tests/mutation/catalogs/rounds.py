@@ -34,8 +34,8 @@ ROUND_DEFECTS: Final = (
         name="catalog answers: a participant that did not answer is overlooked",
         promise=_ANSWERS,
         file=_FILE_ANSWERS,
-        old="    if failed:\n        one = failed[0]",
-        new="    if failed and not round.answers:\n        one = failed[0]",
+        old="    if failed:\n        first = failed[0]",
+        new="    if failed and not round.answers:\n        first = failed[0]",
         killers=_UNANSWERED,
     ),
     Defect(

@@ -115,11 +115,11 @@ def sweep_all(store: BlockStore, *, grace: int) -> Cleaned:
     blocks = size = 0
     failed: dict[str, str] = {}
     while True:
-        one = sweep(store.objects, store.index, now=store.now(), grace=grace)
-        blocks, size, failed = blocks + one.blocks, size + one.bytes, failed | dict(one.failed)
+        swept = sweep(store.objects, store.index, now=store.now(), grace=grace)
+        blocks, size, failed = blocks + swept.blocks, size + swept.bytes, failed | dict(swept.failed)
         # Deleting sources lets their outputs be due, which another round finds.
-        if not one.blocks:
-            return Cleaned(blocks, size, MappingProxyType(failed), one.next, more=False)
+        if not swept.blocks:
+            return Cleaned(blocks, size, MappingProxyType(failed), swept.next, more=False)
 
 
 def swept_object(swept: Cleaned) -> dict[str, Any]:
@@ -243,10 +243,10 @@ def _collect_all(store: BlockStore, age: int) -> Collected:
     objects = size = 0
     failed: Mapping[str, str] = {}
     while True:
-        one = collect_orphans(store.objects, store.index, now=store.now(), older_than=age)
-        objects, size, failed = objects + one.objects, size + one.bytes, one.failed
-        if not one.more or not one.objects:
-            return Collected(objects, size, failed, one.more)
+        collected = collect_orphans(store.objects, store.index, now=store.now(), older_than=age)
+        objects, size, failed = objects + collected.objects, size + collected.bytes, collected.failed
+        if not collected.more or not collected.objects:
+            return Collected(objects, size, failed, collected.more)
 
 
 def _show_found(found: OrphanSearch, output: OutputFormat) -> None:

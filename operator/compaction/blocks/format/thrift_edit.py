@@ -69,8 +69,8 @@ def _value(data: bytes, at: int, kind: int) -> tuple[Any, int]:
             size, at = _number(data, at)
         elements = []
         for _ in range(size):
-            one, at = (data[at], at + 1) if kind in (TRUTH, _FALSE) else _value(data, at, kind)
-            elements.append(one)
+            element, at = (data[at], at + 1) if kind in (TRUTH, _FALSE) else _value(data, at, kind)
+            elements.append(element)
         return (kind, elements), at
     if kind in _NUMBERS:
         number, at = _number(data, at)
@@ -98,15 +98,15 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
 def _write_struct(out: bytearray, value: Typed) -> None:
     last = 0
     for number in sorted(value):
-        kind, one = value[number]
-        head = _FALSE if kind == TRUTH and not one else kind
+        kind, content = value[number]
+        head = _FALSE if kind == TRUTH and not content else kind
         if 0 < number - last <= _SHORT:
             out.append((number - last) << 4 | head)
         else:
             out.append(head)
             _write_number(out, number << 1)
         if kind != TRUTH:
-            _write(out, kind, one)
+            _write(out, kind, content)
         last = number
     out.append(0)
 

@@ -515,11 +515,11 @@ def sign_of(holder: HolderRecord | None, here: ThisProcess | None) -> Sign:
     """Return the state of a holder, seen from this process (None: from a place without processes of its own)."""
     if holder is None:
         return Sign.UNKNOWN
-    one = holder.holder
-    if here is not None and one.id == here.holder.id:
+    claimer = holder.holder
+    if here is not None and claimer.id == here.holder.id:
         return Sign.ALIVE  # however long the index could not be reached
-    same_place = here is not None and bool(one.place) and one.place == here.holder.place
-    if same_place and here is not None and here.has_ended(one.pid, one.started):
+    same_place = here is not None and bool(claimer.place) and claimer.place == here.holder.place
+    if same_place and here is not None and here.has_ended(claimer.pid, claimer.started):
         return Sign.DEAD
     return Sign.SILENT if holder.is_silent else Sign.ALIVE
 

@@ -30,10 +30,10 @@ def most_at_once(runs: Sequence[Run], weight: Callable[[Run], int]) -> int:
     for least, _, run in sorted(known, key=lambda item: item[:2]):
         while ends and ends[0][0] < least:  # type: ignore[operator]  # bounds of one column are of one type
             now -= heapq.heappop(ends)[1]
-        one = weight(run)
+        weighed = weight(run)
         if run.most is not None:
-            heapq.heappush(ends, (run.most, one))
-        now += one
+            heapq.heappush(ends, (run.most, weighed))
+        now += weighed
         most = max(most, now)
     return most
 

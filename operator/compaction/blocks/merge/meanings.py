@@ -71,9 +71,9 @@ class Meanings:
         """Raises SortKeyError for a column whose bytes are in no order of its values."""
         wanted = dict(zip(self.paths, self.wanted(), strict=True))
         for name in sort_key:
-            one = wanted.get(escaped(name))
-            if one is not None and not one.ordered:
-                raise SortKeyError(f"sort key column {name}: values of type {_in_words(one)} have no order")
+            wished = wanted.get(escaped(name))
+            if wished is not None and not wished.ordered:
+                raise SortKeyError(f"sort key column {name}: values of type {_in_words(wished)} have no order")
 
     def put_into(self, file: IO[bytes]) -> None:
         """Change the footer of an output, a file open for reading and writing, so that its leaves mean what they must.
@@ -143,11 +143,11 @@ def _annotated(raw: bytes, wanted: Sequence[LeafMeaning | None]) -> bytes:
         children = node.get(_CHILDREN, (I32, 0))[1]
         if children or not place:
             open_nodes.append([node, children])
-        elif (one := next(left)) is not None:
-            _annotate(node, one.own)
-            if one.variant is not None:
-                _annotate(open_nodes[-1][0], one.variant)
-            if one.raw_times:
+        elif (meaning := next(left)) is not None:
+            _annotate(node, meaning.own)
+            if meaning.variant is not None:
+                _annotate(open_nodes[-1][0], meaning.variant)
+            if meaning.raw_times:
                 names = [*(above[_NAME][1] for above, _ in open_nodes[1:]), node[_NAME][1]]
                 times.append(b".".join(names).decode(errors="replace"))
         while open_nodes and open_nodes[-1][1] == 0:

@@ -208,8 +208,10 @@ def writer_options(schema: pa.Schema, encodings: Mapping[str, ColumnEncoding], *
     by_leaf: dict[str, ColumnEncoding] = {}
     for field in schema:
         for path in leaf_paths(field):
-            one = encodings[field.name]
-            by_leaf[path] = one if one.encoding else ColumnEncoding(DICTIONARY, one.compressed, one.bytes_per_row)
+            chosen = encodings[field.name]
+            by_leaf[path] = (
+                chosen if chosen.encoding else ColumnEncoding(DICTIONARY, chosen.compressed, chosen.bytes_per_row)
+            )
     return {
         **_options({path: item.encoding for path, item in by_leaf.items()}),
         "compression": {path: "zstd" if item.compressed else "none" for path, item in by_leaf.items()},

@@ -165,18 +165,18 @@ def without_dictionary(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+def wider_type(kind: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """The smallest type that holds the values of both exactly; None when there is none."""
-    if one.equals(other) or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
+    if kind.equals(other) or pa.types.is_null(other):
+        return kind
+    if pa.types.is_null(kind):
         return other
-    one, other = _storage(one), _storage(other)
-    if one.equals(other):
-        return one
-    if pa.types.is_decimal(one) and pa.types.is_decimal(other):
-        return _wider_decimal(one, other)
-    return _wider_number(one, other) or _wider_nested(one, other)
+    kind, other = _storage(kind), _storage(other)
+    if kind.equals(other):
+        return kind
+    if pa.types.is_decimal(kind) and pa.types.is_decimal(other):
+        return _wider_decimal(kind, other)
+    return _wider_number(kind, other) or _wider_nested(kind, other)
 
 
 def _storage(kind: pa.DataType) -> pa.DataType:

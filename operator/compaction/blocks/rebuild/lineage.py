@@ -222,10 +222,10 @@ def _sets(blocks: Iterable[Relative]) -> list[_Set]:
             continue
         sources = frozenset(made.sources)
         key = (made.job, made.token, block.level, sources, made.parts, made.outputs)
-        one = found.setdefault(key, _Set((0.0, 0), sources, made.parts, frozenset(made.outputs)))
-        one.rank = max(one.rank, (made.modified, made.token))
-        one.present[made.part] = block.id
-        one.outputs |= {block.id}
+        members = found.setdefault(key, _Set((0.0, 0), sources, made.parts, frozenset(made.outputs)))
+        members.rank = max(members.rank, (made.modified, made.token))
+        members.present[made.part] = block.id
+        members.outputs |= {block.id}
     # The latest first: it is taken where nothing else decides, for what failed is followed by what did not.
     ordered = sorted(found.values(), key=lambda item: sorted(item.outputs))
     return sorted(ordered, key=lambda item: item.rank, reverse=True)

@@ -174,15 +174,15 @@ def known_files(
     same: dict[str, KnownPath] = {}
     overwritten: dict[str, str] = {}
     for info in infos:
-        if (one := known.get(info.path)) is None:
+        if (registered := known.get(info.path)) is None:
             continue
-        if one.block.bytes != info.size or ids.get(info.path, one.block.id) != one.block.id:
+        if registered.block.bytes != info.size or ids.get(info.path, registered.block.id) != registered.block.id:
             overwritten[info.path] = (
-                f"it was overwritten since block {one.block.id} of {one.block.bytes} bytes was registered at this "
-                "path, and a block never changes: write the new rows to another path and register that"
+                f"it was overwritten since block {registered.block.id} of {registered.block.bytes} bytes "
+                "was registered at this path, and a block never changes: write the new rows to another path and register that"
             )
-        elif _written_by(info.modified) <= one.changed_at:
-            same[info.path] = one
+        elif _written_by(info.modified) <= registered.changed_at:
+            same[info.path] = registered
     return same, overwritten
 
 

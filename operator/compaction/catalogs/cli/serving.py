@@ -92,10 +92,10 @@ def serve_command(
     )
     store = None if watermark_file is None else WatermarkFile(watermark_file)
     with _followed(place) as versions:
-        one = ReferenceParticipant(
+        participant = ReferenceParticipant(
             name, store=store, settings=settings, reads_old_rows=not no_old_rows, versions=versions
         )
-        _run(one, admin, checkpoint_interval, serving)
+        _run(participant, admin, checkpoint_interval, serving)
 
 
 @contextmanager

@@ -65,15 +65,15 @@ def _condition_end(path: str, at: int) -> int | None:
     """After the `)]` that closes a condition; brackets in texts do not count."""
     depth, quote, start = 1, "", at
     while at < len(path):
-        one = path[at]
+        letter = path[at]
         if quote:
-            at += one == "\\"
-            quote = "" if one == quote else quote
-        elif one in "'\"":
-            quote = one
-        elif one == "(":
+            at += letter == "\\"
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter == "(":
             depth += 1
-        elif one == ")":
+        elif letter == ")":
             depth -= 1
             if not depth:
                 closing = re.compile(r"\s*\]").match(path, at + 1)

@@ -30,9 +30,9 @@ def unanswered(round: Round) -> Finding | None:
     """A participant that was asked and whose transactions are not known: neither process may go on."""
     failed = sorted(round.unanswered, key=lambda item: item.name)
     if failed:
-        one = failed[0]
+        first = failed[0]
         more = f" ({len(failed)} participants have no answer)" if len(failed) > 1 else ""
-        return Finding(one.reason, f"participant {one.name}: {one.message}{more}", one.name)
+        return Finding(first.reason, f"participant {first.name}: {first.message}{more}", first.name)
     answered = round.by_name
     if len(answered) < len(round.answers):
         return _same_name(round)

@@ -483,10 +483,10 @@ def _shape(kind: type) -> _Shape:
 def made(kind: type[T], values: Iterable[Any]) -> T:
     """An instance of a frozen class with slots, of all its values in order; `__post_init__` does not run."""
     shape = _SHAPES.get(kind) or _shape(kind)
-    one = _new(kind)
+    made = _new(kind)
     for put, value in zip(shape.setters, values, strict=True):
-        put(one, value)
-    return one
+        put(made, value)
+    return made
 
 
 def changed(item: T, **changes: object) -> T:

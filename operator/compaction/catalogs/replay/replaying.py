@@ -68,9 +68,9 @@ def _differences(path: str, expected: Any, found: Any) -> Iterator[ReplayDiffere
             yield from _differences(f"{path}.{key}", expected.get(key, MISSING), found.get(key, MISSING))
     elif isinstance(expected, list) and isinstance(found, list):
         for at in range(max(len(expected), len(found))):
-            one = expected[at] if at < len(expected) else MISSING
+            wanted = expected[at] if at < len(expected) else MISSING
             other = found[at] if at < len(found) else MISSING
-            yield from _differences(f"{path}.{at}", one, other)
+            yield from _differences(f"{path}.{at}", wanted, other)
     elif type(expected) is not type(found) or expected != found:
         yield ReplayDifference(path, expected, found)
 

@@ -263,12 +263,14 @@ def same_entry(log: LogFacts) -> Iterator[CheckProblem]:
     for ref in log.state.refs:
         segment = log.state.segment(ref.name)
         for row in log.state.readable(ref).tolist():
-            one = waiting.get(int(segment.idx[row]))
-            if one is None or not log.counts(int(segment.idx[row])) or one.term != int(segment.term[row]):
+            pending = waiting.get(int(segment.idx[row]))
+            if pending is None or not log.counts(int(segment.idx[row])) or pending.term != int(segment.term[row]):
                 continue
             crc = int(segment.crc[row])
-            if one.length != int(segment.length[row]) or (crc and crc != one.crc):
-                what = f"the payload of index {segment.idx[row]}, term {one.term}, is another in the write-ahead log"
+            if pending.length != int(segment.length[row]) or (crc and crc != pending.crc):
+                what = (
+                    f"the payload of index {segment.idx[row]}, term {pending.term}, is another in the write-ahead log"
+                )
                 remedy = "fix the owner: an overwrite has a higher term; compare the entry with another member's"
                 yield CheckProblem(OwnerRule.SAME_ENTRY, str(segment.path), what, remedy)
                 break

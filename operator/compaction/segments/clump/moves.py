@@ -92,9 +92,9 @@ class Moves:
     @classmethod
     def of_pairs(cls, receipt: MoveReceipt, old: U64Array, new: U64Array) -> Moves:
         """Single moves, ascending in both, joined to runs where both sides are neighbours."""
-        one = np.uint64(1)
+        step = np.uint64(1)
         opens = np.ones(old.shape, dtype=np.bool_)
-        opens[1:] = (old[1:] - old[:-1] != one) | (new[1:] - new[:-1] != one)
+        opens[1:] = (old[1:] - old[:-1] != step) | (new[1:] - new[:-1] != step)
         at = np.flatnonzero(opens)
         count = np.diff(np.append(at, old.size)).astype(np.uint64)
         return cls(receipt=receipt, old=old[at], count=count, new=new[at])
@@ -193,10 +193,10 @@ def _of_runs(receipt: MoveReceipt, runs: list[tuple[int, int, int]], file: str) 
 
 def _fault(moves: Moves, runs: list[tuple[int, int, int]]) -> str | None:
     """Return the fault in a map beside its form, in words; None when there is none."""
-    receipt, one = moves.receipt, np.uint64(1)
+    receipt, step = moves.receipt, np.uint64(1)
     if not runs or sum(high - low + 1 for low, high, _ in runs) != receipt.entries:
         return f"its runs do not hold {receipt.entries} entries"
-    ends, new_ends = moves.old + moves.count - one, moves.new + moves.count - one
+    ends, new_ends = moves.old + moves.count - step, moves.new + moves.count - step
     if np.any(moves.old[1:] <= ends[:-1]) or np.any(moves.new[1:] <= new_ends[:-1]):
         return "its runs are not ascending, each index once"
     if (int(moves.new[0]), int(new_ends[-1])) != (receipt.first, receipt.last):

@@ -53,12 +53,12 @@ class RecordFields(histories.Fields):
             if "records" in self.given:
                 raise RecordTextError(f'{self.what} has "values" or "records", not both')
             pairs = self.texts("values").items()
-            one = [RecordFields({"key": key, "value": value}, self.what) for key, value in pairs]
+            records = [RecordFields({"key": key, "value": value}, self.what) for key, value in pairs]
         else:
-            one = [RecordFields(record, "a record") for record in self.objects("records")]
-        for record in one:
+            records = [RecordFields(record, "a record") for record in self.objects("records")]
+        for record in records:
             record.check(_RECORD)
-        return [(record.data("key"), record.value()) for record in one]
+        return [(record.data("key"), record.value()) for record in records]
 
 
 # Results of operations as plain objects.

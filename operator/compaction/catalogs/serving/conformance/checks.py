@@ -195,14 +195,14 @@ async def _grows(probe: Probe) -> None:
 
 def _later(before: ParticipantAnswer, after: ParticipantAnswer) -> None:
     """Check what may only grow. Raises BrokenRuleError."""
-    one, two = before.report, after.report
-    if two.name != one.name:
-        raise BrokenRuleError(f"its name was {one.name!r}, and is {two.name!r}")
-    if two.clock < one.clock:
-        raise BrokenRuleError(f"its clock went back from {one.clock} to {two.clock}")
-    if two.low_watermark < one.low_watermark:
-        raise BrokenRuleError(f"its low watermark fell from {one.low_watermark} to {two.low_watermark}")
-    known = {(found.table_id, found.partition): found.minimum for found in one.partitions}
+    earlier, two = before.report, after.report
+    if two.name != earlier.name:
+        raise BrokenRuleError(f"its name was {earlier.name!r}, and is {two.name!r}")
+    if two.clock < earlier.clock:
+        raise BrokenRuleError(f"its clock went back from {earlier.clock} to {two.clock}")
+    if two.low_watermark < earlier.low_watermark:
+        raise BrokenRuleError(f"its low watermark fell from {earlier.low_watermark} to {two.low_watermark}")
+    known = {(found.table_id, found.partition): found.minimum for found in earlier.partitions}
     for found in two.partitions:
         if found.minimum < known.get((found.table_id, found.partition), 0):
             raise BrokenRuleError(f"the minimum of table {found.table_id} partition {found.partition} fell")

@@ -133,8 +133,11 @@ class Shortage:
     def _slots(self) -> Worded:
         limits = self.policy.spec.workers
         if self.workers.trouble is not None and not self.workers.live:
-            one = self.workers.trouble
-            return WaitReason.WORKER_PENDING, f"{one.name} was created and waits ({one.trouble}): {one.message}"
+            worker = self.workers.trouble
+            return (
+                WaitReason.WORKER_PENDING,
+                f"{worker.name} was created and waits ({worker.trouble}): {worker.message}",
+            )
         if self.memory.workers.failures and not self.workers.live:
             message = f"no worker could be started: {self.memory.workers.error}"
             return WaitReason.WORKERS_FAILING, message
