@@ -179,8 +179,8 @@ def known_files(
         if registered.block.bytes != info.size or ids.get(info.path, registered.block.id) != registered.block.id:
             overwritten[info.path] = (
                 f"it was overwritten since block {registered.block.id} of {registered.block.bytes} bytes "
-                "was registered at this path, and a block never changes: write the new rows to another path and register "
-                "that"
+                "was registered at this path, and a block never changes: write the new rows to another path and "
+                "register that"
             )
         elif _written_by(info.modified) <= registered.changed_at:
             same[info.path] = registered
