@@ -194,11 +194,11 @@ ROUND_DEFECTS: Final = (
         name="catalog order: versions are deleted before their snapshot is saved",
         promise=_TRANSACTIONS,
         file=_LOG,
-        old="        answer = self._send(snapshot.version, layout.snapshot(",
+        old="        answer = self._send(snapshot.version, layout.snapshot_transaction(",
         new=(
-            "        swept = layout.sweep(self._keys, 0, snapshot.version)\n"
+            "        swept = layout.sweep_transaction(self._keys, 0, snapshot.version)\n"
             "        self._client.transaction(type(swept)((), swept.success))\n"
-            "        answer = self._send(snapshot.version, layout.snapshot("
+            "        answer = self._send(snapshot.version, layout.snapshot_transaction("
         ),
         killers=_STALE,
     ),

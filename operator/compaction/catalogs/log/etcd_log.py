@@ -105,7 +105,7 @@ class EtcdUpdateLog:
             activation = max(activation, before[1] + 1)
         self._begin()
         while True:
-            what = layout.append(self._keys, version, activation, self._packed(update, activation, stamp))
+            what = layout.append_transaction(self._keys, version, activation, self._packed(update, activation, stamp))
             try:
                 answer = self._send(version, what, within=None if renewal is None else renewal.seconds)
             except CatalogLogUnavailableError:
@@ -134,7 +134,7 @@ class EtcdUpdateLog:
         value = self._packed(snapshot, snapshot.activation_time, stamp)
         self._begin()
         self._require_same(snapshot, self._survey(snapshot.version))
-        answer = self._send(snapshot.version, layout.snapshot(self._keys, snapshot.version, token, value))
+        answer = self._send(snapshot.version, layout.snapshot_transaction(self._keys, snapshot.version, token, value))
         outcome = SnapshotOutcome.SAVED if answer.succeeded else self._refusal(snapshot, token, stamp)
         if outcome is not SnapshotOutcome.FENCED:
             self._sweep_if_possible()
@@ -148,7 +148,7 @@ class EtcdUpdateLog:
                 return
             start = self._keys.version_of(page.pairs[0].key)
             end = min(start + AT_ONCE, found.snapshot)
-            if not self._client.transaction(layout.sweep(self._keys, start, end)).succeeded:
+            if not self._client.transaction(layout.sweep_transaction(self._keys, start, end)).succeeded:
                 return
 
     def claim(self, least: int, *, begins: bool = True) -> int:
@@ -158,7 +158,7 @@ class EtcdUpdateLog:
             largest = self._survey().token
             token = max(least, largest + 1)
             # After a lost answer the second sending is refused: the token of the first is left unused.
-            if self._client.transaction(layout.claim(self._keys, largest, token)).succeeded:
+            if self._client.transaction(layout.claim_transaction(self._keys, largest, token)).succeeded:
                 return token
 
     def watch(self, after: int, deliver: Callable[[LogEvent], None], failed: Callable[[Exception], None]) -> Watch:

@@ -283,7 +283,7 @@ def survey(keys: Keys, version: int = 0) -> Transaction:
     return Transaction((), tuple(map(Get, wanted)))
 
 
-def append(keys: Keys, version: int, activation: int, value: bytes) -> Transaction:
+def append_transaction(keys: Keys, version: int, activation: int, value: bytes) -> Transaction:
     """Write a version after the one before it, later than that one: the last version's two numbers are between
     (version - 1, any time) and (version - 1, activation).
     """
@@ -296,7 +296,7 @@ def append(keys: Keys, version: int, activation: int, value: bytes) -> Transacti
     )
 
 
-def snapshot(keys: Keys, version: int, token: int, value: bytes) -> Transaction:
+def snapshot_transaction(keys: Keys, version: int, token: int, value: bytes) -> Transaction:
     """Replace what is up to a version by its snapshot, and delete the versions right below it. Older ones are garbage
     from then on.
     """
@@ -316,14 +316,14 @@ def snapshot(keys: Keys, version: int, token: int, value: bytes) -> Transaction:
     )
 
 
-def step_over(keys: Keys, version: int, unreadable: bytes, value: bytes) -> Transaction:
+def step_over_transaction(keys: Keys, version: int, unreadable: bytes, value: bytes) -> Transaction:
     """Replace the value of a version, unless it is another one than was read."""
     return Transaction(
         (Compare(keys.update(version), Relation.EQUAL, unreadable),), (Put(keys.update(version), value),)
     )
 
 
-def claim(keys: Keys, largest: int, token: int) -> Transaction:
+def claim_transaction(keys: Keys, largest: int, token: int) -> Transaction:
     """Make `token` the largest one, unless `largest` is not that any longer: so two claims never have the same."""
     return Transaction(
         (Compare(keys.token, Relation.EQUAL, number(largest)),),
@@ -336,7 +336,7 @@ def oldest_garbage(keys: Keys, version: int) -> Get:
     return Get(keys.updates[0], keys.update(version), limit=1, keys_only=True)
 
 
-def sweep(keys: Keys, start: int, end: int) -> Transaction:
+def sweep_transaction(keys: Keys, start: int, end: int) -> Transaction:
     """Delete versions from `start` up to and without `end`, which the snapshot has replaced."""
     return Transaction(
         (Compare(keys.snapshot, Relation.GREATER, number(end - 1)),),

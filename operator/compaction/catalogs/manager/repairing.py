@@ -103,7 +103,7 @@ class LogRepair:
     def replace(self, repair: Repair) -> None:
         """Write the replacements. Raises CatalogRepairError for a value that has changed since the plan."""
         for item, value in repair.steps:
-            what = layout.step_over(self._keys, item.version, item.value, value)
+            what = layout.step_over_transaction(self._keys, item.version, item.value, value)
             done = self._client.transaction(what)
             if not done.succeeded and not (done.repeated and self._holds(item.version, value)):
                 raise CatalogRepairError(item.version, "its value has changed since; list the versions again")

@@ -86,7 +86,7 @@ Json = dict[str, Any]
 _ERRORS: Final[Mapping[type, str]] = {**ERRORS, CatalogNotFoundError: "CatalogNotFoundException"}
 
 
-def error(exception: BaseException) -> Json:
+def shown_error(exception: BaseException) -> Json:
     """The class alone: messages are each side's own. An error that the reference does not have bears our name."""
     return {"error": _ERRORS.get(type(exception), type(exception).__name__)}
 
@@ -98,7 +98,7 @@ def without_message(result: Any) -> Any:
     return result
 
 
-def event(item: events.CatalogEvent) -> Json:
+def shown_event(item: events.CatalogEvent) -> Json:
     """With the name of the reference's class of parameters."""
     name, show = _SHOWN[type(item)]
     return {
@@ -202,12 +202,12 @@ class _Replay:
         self._first = None
         ran = outcome_of(lambda: self._run(step.operation))
         failed = ran.exception()
-        result = error(failed) if failed is not None else ran.result()
+        result = shown_error(failed) if failed is not None else ran.result()
         manager = self._manager
         found = {
             "result": result,
             "firstResult": self._first,
-            "events": [event(item) for item in self._events] or MISSING,
+            "events": [shown_event(item) for item in self._events] or MISSING,
             "decoded": [canonical.event(item) for item in self._log.events] or MISSING,
             "earliest": manager.earliest.version,
             "latest": manager.latest.version,
@@ -291,7 +291,7 @@ class _Replay:
             other.start()
             ran = outcome_of(lambda: self._execute(other, first))
             failed = ran.exception()
-            self._first = ran.result() if failed is None else error(failed)
+            self._first = ran.result() if failed is None else shown_error(failed)
             other.close()
 
         self._log.before_append = run_first

@@ -68,7 +68,7 @@ def wrong_form(response: aiohttp.ClientResponse) -> str | None:
     )
 
 
-async def whole(response: aiohttp.ClientResponse, most: int) -> bytes | None:
+async def whole_answer(response: aiohttp.ClientResponse, most: int) -> bytes | None:
     """The body; None when it is longer than `most` bytes, of which no more are read."""
     if response.content_length is not None and response.content_length > most:
         return None
@@ -90,7 +90,9 @@ async def beginning_of(response: aiohttp.ClientResponse, most: int) -> bytes:
     return bytes(found)
 
 
-def refused(name: str, url: str, path: str, response: aiohttp.ClientResponse, first_bytes: bytes) -> ParticipantError:
+def refused_answer(
+    name: str, url: str, path: str, response: aiohttp.ClientResponse, first_bytes: bytes
+) -> ParticipantError:
     """An answer with another status than 200."""
     status = response.status
     try:
@@ -266,10 +268,10 @@ class ParticipantClient:
             async with asyncio.timeout(limits.seconds), self._send(address, method, path, body) as response:
                 if response.status != HTTPStatus.OK:
                     beginning = await beginning_of(response, MOST_PROBLEM_BYTES)
-                    raise refused(address.name, address.url, path, response, beginning)
+                    raise refused_answer(address.name, address.url, path, response, beginning)
                 if (wrong := wrong_form(response)) is not None:
                     raise failed(_GARBAGE, wrong)
-                found = await whole(response, limits.report_bytes)
+                found = await whole_answer(response, limits.report_bytes)
         except TimeoutError:
             raise failed(ParticipantFailure.LATE, f"no whole answer within {limits.seconds:g} s") from None
         except (aiohttp.ClientResponseError, aiohttp.InvalidURL) as error:

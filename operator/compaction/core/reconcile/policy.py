@@ -131,7 +131,7 @@ class _Reconcile:
         self.now = snapshot.now
         self.uid = policy.metadata.uid
         self.clock = timing(policy, self.snapshot.memory, self.now)
-        planning = ending.known(self.snapshot.memory.planning, policy.status, self.now)
+        planning = ending.evictions_known(self.snapshot.memory.planning, policy.status, self.now)
         memory = replace(self.snapshot.memory, planning=planning)
         self.memory = noted(policy, memory, self.clock, self.now)
         self.kind = kind_of(policy.spec.store)
@@ -153,7 +153,7 @@ class _Reconcile:
         before, planning = self.snapshot.memory.planning, self.memory.planning
         created, planning = replan.creations(planned, self.policy, existing=existing, before=before, memory=planning)
         self.memory = replace(self.memory, planning=planning)
-        raises, assigned, self.memory = assigning.raised(
+        raises, assigned, self.memory = assigning.raised_rates(
             assigned, steps, self.memory, jobs_to_come=bool(created), now=self.now.monotonic
         )
         # After the plan: a scan has to know the jobs that are about to be made, whose sources no other job may have.
@@ -166,7 +166,9 @@ class _Reconcile:
             created=created,
             release=self.release,
         )
-        waiting = self._waits({**assigned.waits, **announcing.of_new_jobs(self.memory.planning.unmade.jobs)}, steps)
+        waiting = self._waits(
+            {**assigned.waits, **announcing.waits_of_new_jobs(self.memory.planning.unmade.jobs)}, steps
+        )
         # Last, because it says what all of the above has decided.
         after = self._status(steps, assigned, workers, totals, quarantined, waiting)
         write, gap = self._status_write(after)
@@ -205,7 +207,7 @@ class _Reconcile:
             max_slots=self.policy.spec.workers.slots,
             settings=fleet.settings_of(self.policy.spec),
         )
-        learned = fleet.learned(self.snapshot, self.policy, workers.memory)
+        learned = fleet.memory_learned(self.snapshot, self.policy, workers.memory)
         raised = fleet.memory_announced(self.policy, workers.memory, learned)
         self.memory = replace(self.memory, workers=learned)
         return replace(workers, events=(*workers.events, *raised))
@@ -264,13 +266,13 @@ class _Reconcile:
 
     def _evicted(self, names: Iterable[str]) -> None:
         """Jobs that are given up now."""
-        self.memory = replace(self.memory, planning=ending.added(self.memory.planning, names, self.now))
+        self.memory = replace(self.memory, planning=ending.evictions_added(self.memory.planning, names, self.now))
 
     def _waits(self, of_jobs: announcing.Waits, steps: tuple[JobStep, ...]) -> tuple[WaitCount, ...]:
         plan = self.memory.planning.plan or self.policy.status.plan
         unplanned = replan.unplanned(self.snapshot.reading, self.policy, steps)
-        of_plans = announcing.of_plans(self.policy, plan, self.clock, unplanned=unplanned)
-        rows, self.memory = announcing.aged(of_jobs, of_plans, self.policy, self.memory, self.now)
+        of_plans = announcing.waits_of_plans(self.policy, plan, self.clock, unplanned=unplanned)
+        rows, self.memory = announcing.aged_waits(of_jobs, of_plans, self.policy, self.memory, self.now)
         return rows
 
     def _history(self, steps: tuple[JobStep, ...], deletions: tuple[DeleteJob, ...]) -> tuple[DeleteJob, ...]:
@@ -308,7 +310,7 @@ class _Reconcile:
         ]
         # A release is about what is listed: a job it has reopened may have found the same damage again by now.
         kept = [item for item in self.policy.status.quarantined if not self.release.names(item.target, item.source)]
-        return approval.updated(kept, found=found, reading=self.snapshot.reading, now=self.now)
+        return approval.quarantine_updated(kept, found=found, reading=self.snapshot.reading, now=self.now)
 
     def _is_released(self, job: CompactionJob) -> bool:
         """Return whether the quarantine of one of the job's sources ends now. Where a source keeps its name when it is
@@ -318,7 +320,9 @@ class _Reconcile:
         if any(self.release.names(*place) for place in places):
             return True
         status, reading = self.policy.status, self.snapshot.reading
-        return self.kind.immutable_sources and not places.isdisjoint(approval.repaired(status.quarantined, reading))
+        return self.kind.immutable_sources and not places.isdisjoint(
+            approval.repaired_sources(status.quarantined, reading)
+        )
 
     def _released(self, steps: Iterable[JobStep]) -> str:
         """The release that is done: not before the last of the jobs concerned was seen to be tried again."""
@@ -362,9 +366,9 @@ class _Reconcile:
                 quarantined=quarantined,
                 created=len(self.memory.planning.unmade.jobs),
                 workers=workers.live,
-                worker_statuses=fleet.statuses(self.snapshot),
-                stuck=fleet.stuck(workers.trouble),
-                raised=fleet.raised(self.policy, self.memory.workers),
+                worker_statuses=fleet.worker_statuses(self.snapshot),
+                stuck=fleet.stuck_launches(workers.trouble),
+                raised=fleet.memory_raised(self.policy, self.memory.workers),
                 waits=waiting,
                 clock=self.clock,
                 granted=assigned.granted,

@@ -72,7 +72,7 @@ def look_of(
     """A scan of the store, with what it has to know of the jobs; see `start`."""
     return RunStoreTask(
         StoreTask.SENSE,
-        quarantined=approval.by_target(quarantined),
+        quarantined=approval.quarantined_by_target(quarantined),
         busy=frozenset(step.target for step in steps if step.state is JobState.IN_PROGRESS),
         jobs=held_by_jobs(steps, created, (*memory.planning.unmade.jobs, *memory.planning.pending)),
         released=release.of(policy.status.quarantined),

@@ -86,7 +86,7 @@ class Probe:
                     method, self.settings.url.rstrip("/") + path, data=body, headers=sent, allow_redirects=False
                 ) as response,
             ):
-                found = await client.whole(response, MOST_REPORT_BYTES)
+                found = await client.whole_answer(response, MOST_REPORT_BYTES)
         except TimeoutError:
             raise BrokenRuleError(f"{what} has no whole answer within {seconds:g} s") from None
         except (aiohttp.ClientError, OSError) as error:

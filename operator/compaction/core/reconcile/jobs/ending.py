@@ -253,7 +253,7 @@ EVICTED_FOR: Final = 600.0
 """Seconds before what was evicted, or forgotten while Faulty, is planned again."""
 
 
-def known(memory: PlanMemory, status: CompactionPolicyStatus, now: Moment) -> PlanMemory:
+def evictions_known(memory: PlanMemory, status: CompactionPolicyStatus, now: Moment) -> PlanMemory:
     """The memory with the evictions that still hold. None for longer than EVICTED_FOR, whatever clock wrote it."""
     found = memory.evicted
     if found is None:
@@ -264,13 +264,13 @@ def known(memory: PlanMemory, status: CompactionPolicyStatus, now: Moment) -> Pl
     )
 
 
-def added(memory: PlanMemory, names: Iterable[str], now: Moment) -> PlanMemory:
+def evictions_added(memory: PlanMemory, names: Iterable[str], now: Moment) -> PlanMemory:
     """The memory of jobs that are given up now."""
     new = dict.fromkeys(names, now.wall + EVICTED_FOR)
     return replace(memory, evicted=frozen({**(memory.evicted or {}), **new})) if new else memory
 
 
-def rows(memory: PlanMemory) -> tuple[EvictedJob, ...]:
+def eviction_rows(memory: PlanMemory) -> tuple[EvictedJob, ...]:
     """The evictions for the status, the newest last."""
     ordered = sorted((memory.evicted or {}).items(), key=lambda item: (item[1], item[0]))
     return tuple(EvictedJob(job=name, until=timestamp_from_epoch(until)) for name, until in ordered)

@@ -128,7 +128,7 @@ def _left_out(plan: Plan) -> tuple[LeftOutStatus, ...]:
 # (docs/design/scheduling.md#faulty-jobs).
 
 
-def by_target(quarantined: Iterable[QuarantinedSource]) -> Mapping[str, frozenset[str]]:
+def quarantined_by_target(quarantined: Iterable[QuarantinedSource]) -> Mapping[str, frozenset[str]]:
     """Names of sources by target, as planning wants them."""
     targets: dict[str, set[str]] = {}
     for entry in quarantined:
@@ -167,7 +167,7 @@ class Release:
 NO_RELEASE: Final = Release("", alone=False)
 
 
-def updated(
+def quarantine_updated(
     before: Sequence[QuarantinedSource],
     *,
     found: Iterable[tuple[str, SkippedSource]],
@@ -191,7 +191,7 @@ def updated(
     return tuple(entries.values())[-MAX_QUARANTINED:]
 
 
-def repaired(before: Iterable[QuarantinedSource], reading: ScanResult | None) -> frozenset[tuple[str, str]]:
+def repaired_sources(before: Iterable[QuarantinedSource], reading: ScanResult | None) -> frozenset[tuple[str, str]]:
     """The sources (target, name) whose quarantine a reading ends because they are others than those found damaged; not
     those that are gone.
     """

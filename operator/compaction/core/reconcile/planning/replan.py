@@ -136,7 +136,7 @@ def sought_jobs(policy: CompactionPolicy, steps: Sequence[JobStep], memory: Memo
     return approval.unmade(plan, policy) - {step.name for step in steps}
 
 
-def others(steps: Sequence[JobStep], plan: str) -> list[JobStep]:
+def other_jobs(steps: Sequence[JobStep], plan: str) -> list[JobStep]:
     """The jobs that are not of the plan with this hash."""
     return [step for step in steps if step.view.job.metadata.labels.get(LABEL_PLAN) != plan]
 
@@ -199,7 +199,7 @@ def plan_again(
         return None, memory
     sought = sought_jobs(policy, steps, memory)
     if sought:
-        found = _plan(reading, policy, others(steps, approved_hash(policy)), memory, now, whatever_waits=True)
+        found = _plan(reading, policy, other_jobs(steps, approved_hash(policy)), memory, now, whatever_waits=True)
         gone_on = go_on(snapshot, policy, steps, memory, sought, found)
         if gone_on is not None:
             return None, gone_on

@@ -42,7 +42,7 @@ MAX_TOLD: Final = 64
 """Characters of an annotation's value in a message."""
 
 
-def of_new_jobs(created: Sequence[PlannedJob]) -> Waits:
+def waits_of_new_jobs(created: Sequence[PlannedJob]) -> Waits:
     """Jobs that are created with this decision or the next ones: the status counts them already."""
     if not created:
         return NO_WAITS
@@ -63,7 +63,7 @@ def when(moment: float) -> str:
     return format_timestamp(timestamp_from_epoch(moment))
 
 
-def of_plans(
+def waits_of_plans(
     policy: CompactionPolicy, plan: PlanStatus | None, clock: Timing, *, unplanned: Sequence[Candidate]
 ) -> Waits:
     """Return what the next plan waits for: approval, or its time. `unplanned`: what is due."""
@@ -84,7 +84,7 @@ def of_plans(
     return NO_WAITS
 
 
-def aged(
+def aged_waits(
     of_jobs: Waits, of_plan: Waits, policy: CompactionPolicy, memory: Memory, now: Moment
 ) -> tuple[tuple[WaitCount, ...], Memory]:
     """The waits with their ages, those of most jobs first, the plan's last; and the memory of them. After a restart the

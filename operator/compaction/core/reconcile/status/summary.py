@@ -231,7 +231,7 @@ def assemble(facts: Facts) -> CompactionPolicyStatus:
         "last_success_time": max([*finished, *known_success], default=None),
         "bytes_reclaimed": facts.totals.bytes_reclaimed,
         "counted": facts.totals.counted,
-        "evicted": ending.rows(facts.memory.planning),
+        "evicted": ending.eviction_rows(facts.memory.planning),
         "quarantined": facts.quarantined,
         "waiting": _waiting(facts, counts),
         "waits": facts.waits,

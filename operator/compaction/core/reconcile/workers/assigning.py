@@ -368,7 +368,7 @@ def soonest(*seconds: float | None) -> float | None:
 # is never raised above the limit.
 
 
-def raised(
+def raised_rates(
     assigned: AssignmentResult, steps: Iterable[JobStep], memory: Memory, *, jobs_to_come: bool, now: float
 ) -> tuple[tuple[RaiseShare, ...], AssignmentResult, Memory]:
     """The shares to write, beside what was assigned, and what that and the memory are then. `jobs_to_come`: jobs are

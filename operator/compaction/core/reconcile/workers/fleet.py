@@ -113,7 +113,7 @@ def _waits(found: Launching, process: WorkerProcess, memory: WorkerMemory, now: 
     found.stops.append(StopWorker(process.name, None, STOP_GRACE, reason))
 
 
-def stuck(trouble: WorkerProcess | None) -> str:
+def stuck_launches(trouble: WorkerProcess | None) -> str:
     """Say what a person has to act on, if a worker has been waiting for it for long enough; empty otherwise."""
     if trouble is None or trouble.trouble in PATIENT:
         return ""
@@ -451,7 +451,7 @@ class Raised:
     executor: int | None
 
 
-def learned(snapshot: PolicySnapshot, policy: CompactionPolicy, memory: WorkerMemory) -> WorkerMemory:
+def memory_learned(snapshot: PolicySnapshot, policy: CompactionPolicy, memory: WorkerMemory) -> WorkerMemory:
     """The memory with the bytes that the next driver and executors get."""
     workers, status = policy.spec.workers, policy.status
     ended = [process for process in snapshot.processes if process.ended]
@@ -469,7 +469,7 @@ def _next(spec: GrowingPod, before: int | None, killed: Iterable[int]) -> int:
     return min(most, max(least, before or 0, *(FACTOR * had for had in killed)))
 
 
-def raised(policy: CompactionPolicy, memory: WorkerMemory) -> Raised:
+def memory_raised(policy: CompactionPolicy, memory: WorkerMemory) -> Raised:
     """Return the bytes of memory of pods that are more than the spec says, for the status."""
     workers = policy.spec.workers
     return Raised(_above(workers.driver, memory.driver_memory), _above(workers.executor, memory.executor_memory))
@@ -481,7 +481,7 @@ def _above(spec: GrowingPod, bytes_now: int | None) -> int | None:
 
 def memory_announced(policy: CompactionPolicy, before: WorkerMemory, after: WorkerMemory) -> tuple[Announce, ...]:
     """The Events that say which pods get more from now on."""
-    workers, status, now = policy.spec.workers, policy.status, raised(policy, after)
+    workers, status, now = policy.spec.workers, policy.status, memory_raised(policy, after)
     events = []
     if (now.driver or 0) > (before.driver_memory or status.driver_memory_bytes or int(workers.driver.memory)):
         words = "a driver was killed for using more memory than it has: the next one gets"
@@ -495,7 +495,7 @@ def memory_announced(policy: CompactionPolicy, before: WorkerMemory, after: Work
 # The workers of a policy one by one, for its status: who is there, what it waits for, where its web page is.
 
 
-def statuses(snapshot: PolicySnapshot) -> tuple[WorkerStatus, ...]:
+def worker_statuses(snapshot: PolicySnapshot) -> tuple[WorkerStatus, ...]:
     """Workers by name; those that have ended are left out."""
     leases = {worker.name: worker for worker in snapshot.workers if worker.is_live}
     processes = {process.name: process for process in snapshot.processes if not process.ended}
