@@ -95,11 +95,11 @@ def processes_in(directory: Path) -> list[str]:
     return found
 
 
-def _cgroups(root: Path = places.ROOT) -> frozenset[str]:
+def _cgroups(root: Path = places.CGROUP_ROOT) -> frozenset[str]:
     return frozenset(directory for directory, _, _ in os.walk(root))
 
 
-def of_others(directory: Path, root: Path = places.ROOT) -> frozenset[str]:
+def of_others(directory: Path, root: Path = places.CGROUP_ROOT) -> frozenset[str]:
     """Cgroups of nodes in other directories, whose tests look for what those leave; and those of no node in which
     processes live, with those above them: other programs of the machine start things.
     """

@@ -16,16 +16,16 @@ import json, sys
 from pathlib import Path
 from tools.node import places
 
-places.ROOT = Path(sys.argv[1])
+places.CGROUP_ROOT = Path(sys.argv[1])
 name = sys.argv[2]
-handed = lambda group: sorted((places.ROOT / group / "cgroup.subtree_control").read_text().split())
+handed = lambda group: sorted((places.CGROUP_ROOT / group / "cgroup.subtree_control").read_text().split())
 said = {"unified": places.is_unified(), "before": handed(".")}
-said["available"] = sorted((places.ROOT / "cgroup.controllers").read_text().split())
-switched_on = places.create(name)
+said["available"] = sorted((places.CGROUP_ROOT / "cgroup.controllers").read_text().split())
+switched_on = places.create_cgroups(name)
 said["parent"], said["inside"] = handed(name), handed(".")
-(places.ROOT / name / "kubepods" / "pod").mkdir(parents=True)
-said["remaining"] = [str(path) for path in places.remaining(name)]
-said["left"] = [str(path) for path in places.remove(name, switched_on=switched_on)]
+(places.CGROUP_ROOT / name / "kubepods" / "pod").mkdir(parents=True)
+said["remaining"] = [str(path) for path in places.remaining_cgroups(name)]
+said["left"] = [str(path) for path in places.remove_cgroups(name, switched_on=switched_on)]
 said["after"] = handed(".")
 print(json.dumps(said))
 """

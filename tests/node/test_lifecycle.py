@@ -52,7 +52,7 @@ def separate(tmp_path: Path, host_before: HostState) -> Iterator[Path]:
 
 
 def assert_no_trace_of(directory: Path) -> None:
-    eventually(lambda: not places.remaining(NodeLayout(directory).cgroup), "the control groups to be removed")
+    eventually(lambda: not places.remaining_cgroups(NodeLayout(directory).cgroup), "the control groups to be removed")
     assert processes_in(directory) == []
 
 
@@ -135,7 +135,7 @@ def test_a_killed_keeper_takes_everything_along(separate: Path) -> None:
     node.keeper.send(signal.SIGKILL)
     eventually(lambda: not processes_in(separate), "the kernel to end the node")
     # Nobody was left to remove them; the next start, or the stop, does.
-    assert places.remaining(layout.cgroup)
+    assert places.remaining_cgroups(layout.cgroup)
     node.stop()
 
 

@@ -107,7 +107,7 @@ def main() -> int:
     switched_on: tuple[str, ...] = ()
     try:
         server = listen()
-        switched_on = places.create(plan["cgroup"])
+        switched_on = places.create_cgroups(plan["cgroup"])
         return _keep(plan, server)
     except KeyboardInterrupt:
         return 0
@@ -117,7 +117,7 @@ def main() -> int:
     finally:
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
-        left = places.remove(plan["cgroup"], switched_on=switched_on)
+        left = places.remove_cgroups(plan["cgroup"], switched_on=switched_on)
         if left:
             print(f"control groups that could not be removed: {', '.join(map(str, left))}", flush=True)
 

@@ -97,14 +97,14 @@ class NodeLayout:
 
 # Control groups of a node: one parent in every hierarchy, made before and removed after.
 #
-# Version 1 has a hierarchy per controller below `ROOT`, version 2 is `ROOT` itself. Where both are mounted, the
+# Version 1 has a hierarchy per controller below `CGROUP_ROOT`, version 2 is `CGROUP_ROOT` itself. Where both are mounted, the
 # kernel's controllers belong to version 1, and that is what container runtimes use as well.
 #
 # In version 2 a group has only the controllers that its parent hands down (`cgroup.subtree_control`), and a kubelet
 # refuses a `cgroupRoot` that lacks one. So what the root does not hand down yet is switched on for the node, and off
 # again after it. Standard library only: the keeper, which outlives everything else of the node, removes them.
 
-ROOT = Path("/sys/fs/cgroup")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
 REMOVE_SECONDS = 20.0
 POLL_SECONDS = 0.1
 NEEDED: Final = ("cpu", "cpuset", "memory", "pids")
@@ -118,24 +118,24 @@ _HANDED_DOWN: Final = "cgroup.subtree_control"
 
 def hierarchies(root: Path | None = None) -> list[Path]:
     """The hierarchies of version 1, one per controller; empty where only version 2 is mounted, or nothing."""
-    children = (path for path in (root or ROOT).iterdir() if path.is_dir())
+    children = (path for path in (root or CGROUP_ROOT).iterdir() if path.is_dir())
     return sorted(path for path in children if (path / "cgroup.clone_children").exists())
 
 
 def is_unified(root: Path | None = None) -> bool:
     """Whether `root` is the one hierarchy of version 2."""
-    return ((root or ROOT) / _AVAILABLE).exists()
+    return ((root or CGROUP_ROOT) / _AVAILABLE).exists()
 
 
-def missing(root: Path | None = None) -> tuple[str, ...]:
+def missing_controllers(root: Path | None = None) -> tuple[str, ...]:
     """The controllers that a kubelet needs and this machine has in neither version; () when a node can run."""
     if hierarchies(root):
         return ()
-    available = _words((root or ROOT) / _AVAILABLE) if is_unified(root) else frozenset()
+    available = _words((root or CGROUP_ROOT) / _AVAILABLE) if is_unified(root) else frozenset()
     return tuple(controller for controller in NEEDED if controller not in available)
 
 
-def create(name: str) -> tuple[str, ...]:
+def create_cgroups(name: str) -> tuple[str, ...]:
     """The parent `name` in every hierarchy; the controllers of version 2 that were switched on for it.
 
     In version 1 a cpuset starts without processors; it gets those of its parent. And a group has the share of one
@@ -158,20 +158,20 @@ def create(name: str) -> tuple[str, ...]:
 
 
 def _create_unified(name: str) -> tuple[str, ...]:
-    available = _words(ROOT / _AVAILABLE)
+    available = _words(CGROUP_ROOT / _AVAILABLE)
     wanted = [controller for controller in WANTED if controller in available]
-    switched_on = tuple(sorted(set(wanted) - _words(ROOT / _HANDED_DOWN)))
+    switched_on = tuple(sorted(set(wanted) - _words(CGROUP_ROOT / _HANDED_DOWN)))
     try:
-        _hand_down(ROOT, "+", switched_on)
+        _hand_down(CGROUP_ROOT, "+", switched_on)
     except OSError as error:
         if error.errno == errno.EBUSY:
             raise NodeError(
-                f"{ROOT} is the control group of running processes, so the kernel hands no controller down from it: "
+                f"{CGROUP_ROOT} is the control group of running processes, so the kernel hands no controller down from it: "
                 "start the node on the machine itself, or in a container that shares the machine's control groups "
                 "(--cgroupns=host)"
             ) from error
         raise
-    parent = ROOT / name
+    parent = CGROUP_ROOT / name
     parent.mkdir(exist_ok=True)
     _hand_down(parent, "+", wanted)
     return switched_on
@@ -187,22 +187,22 @@ def _words(path: Path) -> frozenset[str]:
     return frozenset(path.read_text().split())
 
 
-def remaining(name: str) -> list[Path]:
+def remaining_cgroups(name: str) -> list[Path]:
     """The parents that are still there; in version 1 also in the unified hierarchy, where the container runtime makes
     some too.
     """
-    places = [ROOT] if is_unified() else [path for path in sorted(ROOT.iterdir()) if path.is_dir()]
+    places = [CGROUP_ROOT] if is_unified() else [path for path in sorted(CGROUP_ROOT.iterdir()) if path.is_dir()]
     return [place / name for place in places if (place / name).is_dir()]
 
 
-def remove(name: str, *, switched_on: tuple[str, ...] = (), timeout: float = REMOVE_SECONDS) -> list[Path]:
+def remove_cgroups(name: str, *, switched_on: tuple[str, ...] = (), timeout: float = REMOVE_SECONDS) -> list[Path]:
     """Remove the groups of a node whose processes are gone; what is left after `timeout` seconds, deepest first.
 
     The kernel refuses to remove a group for a moment after its last process died. A controller that was `switched_on`
     stays on where another group hands it down by now.
     """
     deadline = time.monotonic() + timeout
-    while parents := remaining(name):
+    while parents := remaining_cgroups(name):
         for parent in parents:
             for directory, _, _ in os.walk(parent, topdown=False):
                 try:
@@ -212,9 +212,9 @@ def remove(name: str, *, switched_on: tuple[str, ...] = (), timeout: float = REM
         if time.monotonic() > deadline:
             break
         time.sleep(POLL_SECONDS)
-    left = remaining(name)
+    left = remaining_cgroups(name)
     if not left:
         for controller in switched_on:
             with contextlib.suppress(OSError):
-                _hand_down(ROOT, "-", (controller,))
+                _hand_down(CGROUP_ROOT, "-", (controller,))
     return left

@@ -58,9 +58,9 @@ def check_machine() -> None:
         raise NodeError("a node needs Linux: its pods run in namespaces of this machine's kernel")
     if os.geteuid() != 0:
         raise NodeError("a node needs root: it makes namespaces, mounts and control groups; run it with sudo")
-    if lacking := places.missing():
+    if lacking := places.missing_controllers():
         raise NodeError(
-            f"a node needs the control group controllers {', '.join(lacking)} below {places.ROOT}, and neither "
+            f"a node needs the control group controllers {', '.join(lacking)} below {places.CGROUP_ROOT}, and neither "
             "version 1 nor version 2 has them there: mount one of the two, and take care that no cgroup_disable= on "
             "the kernel's command line names them"
         )

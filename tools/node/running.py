@@ -99,7 +99,7 @@ def end(layout: NodeLayout, keeper: ProcessId) -> None:
 
 def remains(layout: NodeLayout) -> list[str]:
     """What of a stopped node is still on the host: control groups (removed, if they can be) and mounts."""
-    left = [f"control group {path}" for path in places.remove(layout.cgroup)]
+    left = [f"control group {path}" for path in places.remove_cgroups(layout.cgroup)]
     return left + [f"mount {path}" for path in mounts_below(layout.directory)]
 
 

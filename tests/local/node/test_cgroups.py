@@ -45,15 +45,17 @@ def version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_of_version_1_every_hierarchy_counts_and_only_those(version_1: Path) -> None:
     assert places.hierarchies() == [version_1 / "cpu", version_1 / "cpuset", version_1 / "memory"]
     assert not places.is_unified()
-    assert places.missing() == ()
+    assert places.missing_controllers() == ()
 
 
 def test_of_version_1_each_hierarchy_gets_a_parent_with_processors(version_1: Path) -> None:
-    assert places.create("node") == ()
-    assert places.remaining("node") == [version_1 / name / "node" for name in ("cpu", "cpuset", "memory")]
+    assert places.create_cgroups("node") == ()
+    assert places.remaining_cgroups("node") == [version_1 / name / "node" for name in ("cpu", "cpuset", "memory")]
     assert (version_1 / "cpuset" / "node" / "cpuset.cpus").read_text() == "0-1\n"
     (version_1 / "unified" / "node").mkdir()
-    assert version_1 / "unified" / "node" in places.remaining("node"), "the container runtime makes one there too"
+    assert version_1 / "unified" / "node" in places.remaining_cgroups("node"), (
+        "the container runtime makes one there too"
+    )
 
 
 def test_of_version_1_the_pods_have_the_share_that_they_have_on_a_machine_of_their_own(
@@ -61,29 +63,29 @@ def test_of_version_1_the_pods_have_the_share_that_they_have_on_a_machine_of_the
 ) -> None:
     """As many processes' as there are processors: beside eight others, pods would wait for a ninth of one."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    places.create("node")
+    places.create_cgroups("node")
     assert (version_1 / "cpu" / "node" / "cpu.shares").read_text() == "2048"
 
 
 def test_of_version_2_the_parent_gets_every_controller_that_a_kubelet_asks_for(version_2: Path) -> None:
     assert places.is_unified()
-    assert places.missing() == ()
-    switched_on = places.create("node")
+    assert places.missing_controllers() == ()
+    switched_on = places.create_cgroups("node")
     assert switched_on == ("cpuset", "hugetlb", "io"), "what the root hands down already is left alone"
     assert (version_2 / "cgroup.subtree_control").read_text() == "+cpuset +hugetlb +io"
     assert (version_2 / "node" / "cgroup.subtree_control").read_text() == "+cpu +cpuset +memory +pids +hugetlb +io"
-    assert places.remaining("node") == [version_2 / "node"]
+    assert places.remaining_cgroups("node") == [version_2 / "node"]
 
 
 def test_of_version_2_nothing_is_switched_on_that_is_on(version_2: Path) -> None:
     (version_2 / "cgroup.subtree_control").write_text(CONTROLLERS)
-    assert places.create("node") == ()
+    assert places.create_cgroups("node") == ()
     assert (version_2 / "cgroup.subtree_control").read_text() == CONTROLLERS
 
 
 def test_of_version_2_removal_switches_off_what_was_switched_on(version_2: Path) -> None:
     (version_2 / "node" / "kubepods").mkdir(parents=True)
-    assert places.remove("node", switched_on=("cpuset",)) == []
+    assert places.remove_cgroups("node", switched_on=("cpuset",)) == []
     assert not (version_2 / "node").exists()
     assert (version_2 / "cgroup.subtree_control").read_text() == "-cpuset"
     assert (version_2 / "system.slice").exists()
@@ -92,7 +94,7 @@ def test_of_version_2_removal_switches_off_what_was_switched_on(version_2: Path)
 def test_of_version_2_what_cannot_be_removed_is_named_and_keeps_its_controllers(version_2: Path) -> None:
     (version_2 / "node").mkdir()
     (version_2 / "node" / "busy").touch()
-    assert places.remove("node", switched_on=("cpuset",), timeout=0.0) == [version_2 / "node"]
+    assert places.remove_cgroups("node", switched_on=("cpuset",), timeout=0.0) == [version_2 / "node"]
     assert (version_2 / "cgroup.subtree_control").read_text() == "cpu memory pids\n"
 
 
@@ -106,7 +108,7 @@ def test_a_root_with_processes_of_its_own_is_refused_with_a_way_out(
 
     monkeypatch.setattr(Path, "write_text", busy)
     with pytest.raises(NodeError, match=rf"{version_2} is the control group of running processes.*--cgroupns=host"):
-        places.create("node")
+        places.create_cgroups("node")
     assert not (version_2 / "node").exists()
 
 

@@ -46,7 +46,7 @@ def test_stopping_where_nothing_runs(tmp_path: Path) -> None:
     assert stop_node(tmp_path) is None
     assert mounts_below(tmp_path) == []
     assert mounts_below(Path("/proc")) != []
-    assert places.remaining(NodeLayout(tmp_path).cgroup) == []
+    assert places.remaining_cgroups(NodeLayout(tmp_path).cgroup) == []
 
 
 def test_an_archive_names_its_image_and_its_parts_by_their_content(tmp_path: Path) -> None:
