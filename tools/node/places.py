@@ -97,8 +97,8 @@ class NodeLayout:
 
 # Control groups of a node: one parent in every hierarchy, made before and removed after.
 #
-# Version 1 has a hierarchy per controller below `CGROUP_ROOT`, version 2 is `CGROUP_ROOT` itself. Where both are mounted, the
-# kernel's controllers belong to version 1, and that is what container runtimes use as well.
+# Version 1 has a hierarchy per controller below `CGROUP_ROOT`, version 2 is `CGROUP_ROOT` itself. Where both are
+# mounted, the kernel's controllers belong to version 1, and that is what container runtimes use as well.
 #
 # In version 2 a group has only the controllers that its parent hands down (`cgroup.subtree_control`), and a kubelet
 # refuses a `cgroupRoot` that lacks one. So what the root does not hand down yet is switched on for the node, and off
@@ -166,8 +166,8 @@ def _create_unified(name: str) -> tuple[str, ...]:
     except OSError as error:
         if error.errno == errno.EBUSY:
             raise NodeError(
-                f"{CGROUP_ROOT} is the control group of running processes, so the kernel hands no controller down from it: "
-                "start the node on the machine itself, or in a container that shares the machine's control groups "
+                f"{CGROUP_ROOT} is the control group of running processes, so the kernel hands no controller down from "
+                "it: start the node on the machine itself, or in a container that shares the machine's control groups "
                 "(--cgroupns=host)"
             ) from error
         raise
