@@ -22,7 +22,7 @@ from support.catalogs.worlds import World, column, table
 
 
 def kinds(entries: tuple[model.Entry, ...]) -> list[str]:
-    return [type(entry).__name__ for entry in entries]
+    return [type(entry).__name__.removesuffix("Entry") for entry in entries]
 
 
 def test_the_first_table_makes_the_default_zone() -> None:
@@ -239,7 +239,7 @@ def test_every_version_is_its_snapshot() -> None:
         model.DropColumnsEntry(2, ("ID",)),
         model.DropSchemaEntry(0),
     ],
-    ids=lambda entry: type(entry).__name__,
+    ids=lambda entry: type(entry).__name__.removesuffix("Entry"),
 )
 def test_an_entry_that_names_what_is_not_there_is_damage(entry: model.Entry) -> None:
     world = World.started()
