@@ -6,38 +6,16 @@ with a point are `{"bits": hex}`.
 
 from __future__ import annotations
 
-import decimal
 import hashlib
 import json
-import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from compaction.catalogs.codec.constants import Json, show_default, show_double
 from compaction.catalogs.codec.entry_forms import TYPE_OF_ENTRY
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.catalog import Catalog
-from compaction.catalogs.model.descriptors import (
-    ColumnType,
-    Date,
-    DateTime,
-    Decimal,
-    Default,
-    DurationValue,
-    Function,
-    Index,
-    IndexKind,
-    Period,
-    SchemaContents,
-    SystemView,
-    Table,
-    TableColumn,
-    Time,
-    Timestamp,
-    Uuid,
-    Zone,
-)
-
-Json = dict[str, Any]
+from compaction.catalogs.model.descriptors import Index, IndexKind, SchemaContents, SystemView, Table, TableColumn, Zone
 
 
 def text(value: object) -> str:
@@ -129,7 +107,7 @@ def table(item: Table) -> Json:
         "pkColumns": [names[id] for id in item.pk_column_ids],
         "pkIndexId": item.pk_index_id,
         "schemaId": item.schema_id,
-        "staleRowsFraction": _double(item.stale_rows_fraction),
+        "staleRowsFraction": show_double(item.stale_rows_fraction),
         "storageProfile": item.storage_profile,
         "updateTimestamp": item.update_timestamp,
         "versions": [[column(each) for each in columns] for columns in item.versions],
@@ -139,7 +117,7 @@ def table(item: Table) -> Json:
 
 def column(item: TableColumn) -> Json:
     return {
-        "default": _default(item.default),
+        "default": show_default(item.default),
         "id": item.id,
         "length": item.length,
         "name": item.name,
@@ -180,67 +158,6 @@ def view(item: SystemView) -> Json:
     }
 
 
-def _double(number: float) -> Json:
-    return {"bits": struct.pack(">d", number).hex()}
-
-
-def _default(default: Default) -> Json | None:
-    if default is None:
-        return None
-    if isinstance(default, Function):
-        return {"func": default.name}
-    show = _VALUES.get(default.type)
-    return {"const": default.type.name, "value": default.value if show is None else show(default.value)}
-
-
-def _decimal(value: Decimal) -> Json:
-    return {"scale": value.scale, "unscaled": format(decimal.Decimal(value.unscaled), "f")}
-
-
-def _date(value: Date) -> str:
-    """The year as it is, without a sign of its own or leading zeros."""
-    return f"{value.year}-{value.month:02}-{value.day:02}"
-
-
-def _time(value: Time) -> str:
-    return f"{value.hour:02}:{value.minute:02}:{value.second:02}.{value.nano:09}"
-
-
-def _date_time(value: DateTime) -> str:
-    return f"{_date(value.date)}T{_time(value.time)}"
-
-
-def _timestamp(value: Timestamp) -> Json:
-    return {"epochSecond": value.second, "nano": value.nano}
-
-
-def _uuid(value: Uuid) -> str:
-    return f"{value.high & 0xFFFFFFFFFFFFFFFF:016x}-{value.low & 0xFFFFFFFFFFFFFFFF:016x}"
-
-
-def _period(value: Period) -> Json:
-    return {"days": value.days, "months": value.months, "years": value.years}
-
-
-def _duration(value: DurationValue) -> Json:
-    return {"nano": value.nano, "seconds": value.second}
-
-
-_VALUES: Final[Mapping[ColumnType, Callable[[Any], object]]] = {
-    ColumnType.FLOAT: lambda bits: {"bits": f"{bits:08x}"},
-    ColumnType.DOUBLE: lambda bits: {"bits": f"{bits:016x}"},
-    ColumnType.DECIMAL: _decimal,
-    ColumnType.DATE: _date,
-    ColumnType.TIME: _time,
-    ColumnType.DATETIME: _date_time,
-    ColumnType.TIMESTAMP: _timestamp,
-    ColumnType.UUID: _uuid,
-    ColumnType.BYTE_ARRAY: bytes.hex,
-    ColumnType.PERIOD: _period,
-    ColumnType.DURATION: _duration,
-}
-
-
 def _renamed(key: str) -> Callable[[Any], Json]:
     return lambda item: {key: item.id, "newName": item.name}
 
@@ -261,7 +178,7 @@ _ENTRIES: Final[Mapping[type, Callable[[Any], Json]]] = {
     model.RenameTableEntry: _renamed("tableId"),
     model.AlterTablePropertiesEntry: lambda item: {
         "minStaleRowsCount": item.min_stale_rows_count,
-        "staleRowsFraction": None if item.stale_rows_fraction is None else _double(item.stale_rows_fraction),
+        "staleRowsFraction": None if item.stale_rows_fraction is None else show_double(item.stale_rows_fraction),
         "tableId": item.id,
     },
     model.NewColumnsEntry: lambda item: {"columns": [column(each) for each in item.columns], "tableId": item.table_id},

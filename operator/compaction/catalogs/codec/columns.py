@@ -85,7 +85,10 @@ def write_default(writer: ValueWriter, default: Default) -> None:
             raise ValueError(f"no constant has the type {default.type.name}")
 
 
-def _fixed(form: str) -> tuple[Callable[[ValueReader], Value], Callable[[ValueWriter, Value], None]]:
+_Form = tuple[Callable[[ValueReader], Value], Callable[[ValueWriter, Value], None]]
+
+
+def _fixed(form: str) -> _Form:
     """One fixed number."""
     unpack = struct.Struct("<" + form)
 
@@ -98,6 +101,38 @@ def _fixed(form: str) -> tuple[Callable[[ValueReader], Value], Callable[[ValueWr
         writer.raw(unpack.pack(value))
 
     return read, write
+
+
+def _numbers(kind: Callable[..., Value], *forms: str) -> _Form:
+    """A tuple of fixed numbers, in a form for each part that is read at once."""
+    parts = [struct.Struct("<" + form) for form in forms]
+    whole = "".join(forms)
+
+    def read(reader: ValueReader) -> Value:
+        values: list[int] = []
+        for part in parts:
+            values += part.unpack_from(reader.data, reader.at)
+            reader.at += part.size
+        return kind(*values)
+
+    def write(writer: ValueWriter, value: Value) -> None:
+        writer.packed(whole, *cast(tuple[int, ...], value))
+
+    return read, write
+
+
+_read_date, _write_date = _numbers(Date, "ihh")
+_read_time, _write_time = _numbers(Time, "bbbi")
+
+
+def _read_date_time(reader: ValueReader) -> DateTime:
+    return DateTime(cast(Date, _read_date(reader)), cast(Time, _read_time(reader)))
+
+
+def _write_date_time(writer: ValueWriter, value: Value) -> None:
+    both = cast(DateTime, value)
+    _write_date(writer, both.date)
+    _write_time(writer, both.time)
 
 
 def _read_decimal(reader: ValueReader) -> Decimal:
@@ -123,64 +158,6 @@ def _write_decimal(writer: ValueWriter, value: Value) -> None:
     writer.raw(data)
 
 
-def _read_date(reader: ValueReader) -> Date:
-    date = Date(*struct.unpack_from("<ihh", reader.data, reader.at))
-    reader.at += 8
-    return date
-
-
-def _write_date(writer: ValueWriter, value: Value) -> None:
-    writer.packed("ihh", *cast(Date, value))
-
-
-def _read_time(reader: ValueReader) -> Time:
-    time = Time(*struct.unpack_from("<bbbi", reader.data, reader.at))
-    reader.at += 7
-    return time
-
-
-def _write_time(writer: ValueWriter, value: Value) -> None:
-    writer.packed("bbbi", *cast(Time, value))
-
-
-def _read_date_time(reader: ValueReader) -> DateTime:
-    return DateTime(_read_date(reader), _read_time(reader))
-
-
-def _write_date_time(writer: ValueWriter, value: Value) -> None:
-    both = cast(DateTime, value)
-    _write_date(writer, both.date)
-    _write_time(writer, both.time)
-
-
-def _read_timestamp(reader: ValueReader) -> Timestamp:
-    return Timestamp(reader.int64(), reader.int32())
-
-
-def _read_duration(reader: ValueReader) -> DurationValue:
-    return DurationValue(reader.int64(), reader.int32())
-
-
-def _write_moment(writer: ValueWriter, value: Value) -> None:
-    writer.packed("qi", *cast(Timestamp, value))
-
-
-def _read_uuid(reader: ValueReader) -> Uuid:
-    return Uuid(reader.int64(), reader.int64())
-
-
-def _write_uuid(writer: ValueWriter, value: Value) -> None:
-    writer.packed("qq", *cast(Uuid, value))
-
-
-def _read_period(reader: ValueReader) -> Period:
-    return Period(reader.int32(), reader.int32(), reader.int32())
-
-
-def _write_period(writer: ValueWriter, value: Value) -> None:
-    writer.packed("iii", *cast(Period, value))
-
-
 def _write_boolean(writer: ValueWriter, value: Value) -> None:
     writer.boolean(bool(value))
 
@@ -199,7 +176,7 @@ def _write_bytes(writer: ValueWriter, value: Value) -> None:
     writer.raw(data)
 
 
-_FORMS: Final[dict[ColumnType, tuple[Callable[[ValueReader], Value], Callable[[ValueWriter, Value], None]]]] = {
+_FORMS: Final[dict[ColumnType, _Form]] = {
     ColumnType.BOOLEAN: (ValueReader.boolean, _write_boolean),
     ColumnType.INT8: _fixed("b"),
     ColumnType.INT16: _fixed("h"),
@@ -211,12 +188,12 @@ _FORMS: Final[dict[ColumnType, tuple[Callable[[ValueReader], Value], Callable[[V
     ColumnType.DATE: (_read_date, _write_date),
     ColumnType.TIME: (_read_time, _write_time),
     ColumnType.DATETIME: (_read_date_time, _write_date_time),
-    ColumnType.TIMESTAMP: (_read_timestamp, _write_moment),
-    ColumnType.UUID: (_read_uuid, _write_uuid),
+    ColumnType.TIMESTAMP: _numbers(Timestamp, "q", "i"),
+    ColumnType.UUID: _numbers(Uuid, "q", "q"),
     ColumnType.STRING: (ValueReader.text, _write_text),
     ColumnType.BYTE_ARRAY: (_read_bytes, _write_bytes),
-    ColumnType.PERIOD: (_read_period, _write_period),
-    ColumnType.DURATION: (_read_duration, _write_moment),
+    ColumnType.PERIOD: _numbers(Period, "i", "i", "i"),
+    ColumnType.DURATION: _numbers(DurationValue, "q", "i"),
 }
 _READ: Final = {kind: read for kind, (read, _) in _FORMS.items()}
 _WRITE: Final = {kind: write for kind, (_, write) in _FORMS.items()}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from types import UnionType
-from typing import Any, Final, Protocol, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from compaction.catalogs.errors import CatalogValidationError, IndexNotFoundError
 from compaction.catalogs.model.applying import with_entries
@@ -150,14 +151,6 @@ def table_of(catalog: Catalog, schema_name: str, name: str) -> tuple[Schema, Tab
     return schema, table
 
 
-def found_table(catalog: Catalog, schema_name: str, name: str, if_exists: bool) -> tuple[Schema, Table] | None:
-    """As `table_of`; None when there is none and the command only wants it if it exists."""
-    schema = catalog.schema(schema_name)
-    if if_exists and (schema is None or catalog.table(schema, name) is None):
-        return None
-    return table_of(catalog, schema_name, name)
-
-
 def zone_of(catalog: Catalog, name: str) -> Zone:
     """The zone of this name; CatalogValidationError when there is none."""
     zone = catalog.zone(name)
@@ -192,6 +185,75 @@ def require_free(catalog: Catalog, schema: Schema, name: str) -> None:
     ):
         if found is not None:
             raise CatalogValidationError(f"{kind} {schema.name}.{name} already exists")
+
+
+# Forms of commands: first fields, checks and the look-up. A command adds its fields after those of its form. Forms call
+# each other by name: `super()` without arguments fails in dataclasses with slots.
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCommand:
+    """A command whose parameters are checked when it is made: types, then names in their order, then the rest."""
+
+    _kind: ClassVar[str]
+    """Kind of the object that `name` and `new_name` name."""
+
+    def __post_init__(self) -> None:
+        require_types(self)
+        self._require_names()
+        self._require_legal()
+
+    def _require_names(self) -> None:
+        for field in (item.name for item in fields(self)):
+            if field == "schema":
+                require_user_schema(getattr(self, field))
+            elif field in ("name", "new_name", "table", "column"):
+                require_name(getattr(self, field), self._kind if field.endswith("name") else field)
+
+    def _require_legal(self) -> None:
+        """CatalogValidationError for what else the command does not allow."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCommand(CheckedCommand):
+    """A command that names an object."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class InSchema(CheckedCommand):
+    """A command that names an object in a schema of a user."""
+
+    schema: str
+    name: str
+
+
+class OnExisting(ABC, Generic[T]):
+    """A command on an object, which does nothing without it where it is asked to."""
+
+    __slots__ = ()
+    _lenient: ClassVar[str] = "if_exists"
+    """The field that asks; commands have it in places of their own."""
+
+    def entries(self, context: Context) -> tuple[Entry, ...]:
+        try:
+            found = self._found(context.catalog)
+        except CatalogValidationError:
+            if getattr(self, self._lenient):
+                return ()
+            raise
+        return self._changes(context, found)
+
+    @abstractmethod
+    def _found(self, catalog: Catalog) -> T:
+        """The object. CatalogValidationError when it, or its schema, does not exist."""
+
+    @abstractmethod
+    def _changes(self, context: Context, found: T, /) -> tuple[Entry, ...]:
+        """As `entries`, of the object that was found."""
 
 
 # Columns as commands ask for them, and what their types allow (docs/design/catalogs.md#columns).

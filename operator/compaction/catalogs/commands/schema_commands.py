@@ -7,20 +7,22 @@ from dataclasses import dataclass, replace
 from compaction.catalogs.commands.command import (
     SYSTEM,
     SYSTEM_SCHEMAS,
+    CheckedCommand,
     ColumnSpec,
     Context,
+    InSchema,
+    NamedCommand,
+    OnExisting,
     index_by_id,
     index_of,
     require_free,
-    require_name,
     require_once,
-    require_types,
-    require_user_schema,
     schema_of,
     table_of,
 )
 from compaction.catalogs.errors import CatalogValidationError, IndexStatusError
 from compaction.catalogs.model import entries as model
+from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import (
     MINIMUM,
     Collation,
@@ -47,15 +49,13 @@ def _created(context: Context, name: str, if_not_exists: bool) -> tuple[Entry, .
 
 
 @dataclass(frozen=True, slots=True)
-class CreateSchema:
+class CreateSchema(NamedCommand):
     """A schema of a user."""
 
-    name: str
+    _kind = "schema"
     if_not_exists: bool = False
 
-    def __post_init__(self) -> None:
-        require_types(self)
-        require_name(self.name, "schema")
+    def _require_legal(self) -> None:
         if self.name in SYSTEM_SCHEMAS:
             raise CatalogValidationError(f"the name {self.name} is reserved for a system schema")
 
@@ -64,14 +64,12 @@ class CreateSchema:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateSystemSchema:
+class CreateSystemSchema(NamedCommand):
     """One of the schemas that belong to the system."""
 
-    name: str
+    _kind = "schema"
 
-    def __post_init__(self) -> None:
-        require_types(self)
-        require_name(self.name, "schema")
+    def _require_legal(self) -> None:
         if self.name not in SYSTEM_SCHEMAS:
             raise CatalogValidationError(f"{self.name} is not the name of a system schema")
 
@@ -80,16 +78,12 @@ class CreateSystemSchema:
 
 
 @dataclass(frozen=True, slots=True)
-class DropSchema:
+class DropSchema(NamedCommand):
     """A schema, with all that is in it when `cascade` says so. PUBLIC is a schema like others."""
 
-    name: str
+    _kind = "schema"
     cascade: bool = False
     if_exists: bool = False
-
-    def __post_init__(self) -> None:
-        require_types(self)
-        require_name(self.name, "schema")
 
     def entries(self, context: Context) -> tuple[Entry, ...]:
         catalog = context.catalog
@@ -110,16 +104,14 @@ class DropSchema:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateSystemView:
+class CreateSystemView(NamedCommand):
     """A system view; another one of its name is replaced, an equal one is left as it is."""
 
-    name: str
+    _kind = "system view"
     columns: tuple[ColumnSpec, ...]
     kind: ViewKind
 
-    def __post_init__(self) -> None:
-        require_types(self)
-        require_name(self.name, "system view")
+    def _require_legal(self) -> None:
         if not self.columns:
             raise CatalogValidationError(f"system view {self.name} has no columns")
         require_once(column.name for column in self.columns)
@@ -142,11 +134,10 @@ class CreateSystemView:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateIndex:
+class CreateIndex(InSchema):
     """An index of a table. It is registered and has to be built, unless its table comes in the same batch."""
 
-    schema: str
-    name: str
+    _kind = "index"
     table: str
     columns: tuple[str, ...]
     kind: IndexKind = IndexKind.HASH
@@ -154,11 +145,7 @@ class CreateIndex:
     unique: bool = False
     if_not_exists: bool = False
 
-    def __post_init__(self) -> None:
-        require_types(self)
-        require_user_schema(self.schema)
-        require_name(self.name, "index")
-        require_name(self.table, "table")
+    def _require_legal(self) -> None:
         if not self.columns:
             raise CatalogValidationError(f"index {self.name} has no columns")
         require_once(self.columns)
@@ -204,13 +191,15 @@ def _require_status(index: Index, expected: IndexStatus, to: IndexStatus) -> Non
 
 
 @dataclass(frozen=True, slots=True)
-class StartBuildingIndex:
-    """REGISTERED becomes BUILDING, when no transaction is left that does not know the index."""
+class _IndexLife(CheckedCommand):
+    """A command on an index by its id."""
 
     id: int
 
-    def __post_init__(self) -> None:
-        require_types(self)
+
+@dataclass(frozen=True, slots=True)
+class StartBuildingIndex(_IndexLife):
+    """REGISTERED becomes BUILDING, when no transaction is left that does not know the index."""
 
     def entries(self, context: Context) -> tuple[Entry, ...]:
         _require_status(index_by_id(context.catalog, self.id), IndexStatus.REGISTERED, IndexStatus.BUILDING)
@@ -218,13 +207,8 @@ class StartBuildingIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class MakeIndexAvailable:
+class MakeIndexAvailable(_IndexLife):
     """BUILDING becomes AVAILABLE."""
-
-    id: int
-
-    def __post_init__(self) -> None:
-        require_types(self)
 
     def entries(self, context: Context) -> tuple[Entry, ...]:
         _require_status(index_by_id(context.catalog, self.id), IndexStatus.BUILDING, IndexStatus.AVAILABLE)
@@ -232,13 +216,8 @@ class MakeIndexAvailable:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveIndex:
+class RemoveIndex(_IndexLife):
     """A stopping index disappears."""
-
-    id: int
-
-    def __post_init__(self) -> None:
-        require_types(self)
 
     def entries(self, context: Context) -> tuple[Entry, ...]:
         index = index_by_id(context.catalog, self.id)
@@ -247,31 +226,23 @@ class RemoveIndex:
         return (model.RemoveIndexEntry(self.id),)
 
 
-def _found(context: Context, schema_name: str, name: str, if_exists: bool) -> tuple[Schema, Index] | None:
-    schema = context.catalog.schema(schema_name)
-    if if_exists and (schema is None or context.catalog.index(schema, name) is None):
-        return None
-    return index_of(context.catalog, schema_name, name)
+@dataclass(frozen=True, slots=True)
+class _AliveIndex(InSchema, OnExisting[Index]):
+    """A command on an index by its name."""
+
+    _kind = "index"
+
+    def _found(self, catalog: Catalog) -> Index:
+        return index_of(catalog, self.schema, self.name)[1]
 
 
 @dataclass(frozen=True, slots=True)
-class DropIndex:
+class DropIndex(_AliveIndex):
     """An available index stops, since transactions may use it; one that was never available disappears."""
 
-    schema: str
-    name: str
     if_exists: bool = False
 
-    def __post_init__(self) -> None:
-        require_types(self)
-        require_user_schema(self.schema)
-        require_name(self.name, "index")
-
-    def entries(self, context: Context) -> tuple[Entry, ...]:
-        found = _found(context, self.schema, self.name, self.if_exists)
-        if found is None:
-            return ()
-        index = found[1]
+    def _changes(self, context: Context, index: Index, /) -> tuple[Entry, ...]:
         table = context.catalog.tables.get(index.table_id)
         if table is not None and table.pk_index_id == index.id:
             raise CatalogValidationError(f"index {self.name} belongs to the primary key of table {table.name}")
@@ -281,23 +252,12 @@ class DropIndex:
 
 
 @dataclass(frozen=True, slots=True)
-class RenameIndex:
+class RenameIndex(_AliveIndex):
     """Another name for an alive index."""
 
-    schema: str
-    name: str
     new_name: str
     if_exists: bool = False
 
-    def __post_init__(self) -> None:
-        require_types(self)
-        require_user_schema(self.schema)
-        require_name(self.name, "index")
-        require_name(self.new_name, "index")
-
-    def entries(self, context: Context) -> tuple[Entry, ...]:
-        found = _found(context, self.schema, self.name, self.if_exists)
-        if found is None:
-            return ()
-        require_free(context.catalog, found[0], self.new_name)
-        return (model.RenameIndexEntry(found[1].id, self.new_name),)
+    def _changes(self, context: Context, index: Index, /) -> tuple[Entry, ...]:
+        require_free(context.catalog, schema_of(context.catalog, self.schema), self.new_name)
+        return (model.RenameIndexEntry(index.id, self.new_name),)

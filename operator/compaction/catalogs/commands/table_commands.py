@@ -8,9 +8,11 @@ from typing import Final
 
 from compaction.catalogs.codec.primitives import text_order
 from compaction.catalogs.commands.command import (
+    CheckedCommand,
     ColumnSpec,
     Context,
-    found_table,
+    InSchema,
+    OnExisting,
     require_constant,
     require_free,
     require_known_function,
@@ -20,13 +22,14 @@ from compaction.catalogs.commands.command import (
     require_possible_change,
     require_stored,
     require_types,
-    require_user_schema,
     schema_of,
+    table_of,
     zone_of,
 )
 from compaction.catalogs.commands.zone_commands import lazy_default_zone
 from compaction.catalogs.errors import CatalogValidationError, NoStorageProfileError
 from compaction.catalogs.model import entries as model
+from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import (
     MINIMUM,
     NULL,
@@ -69,13 +72,12 @@ def _require_properties(fraction: float | None, count: int | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTable:
+class CreateTable(InSchema):
     """A table with the index of its primary key. Without a zone it is in the default zone, which the first such table
     creates.
     """
 
-    schema: str
-    name: str
+    _kind = "table"
     columns: tuple[ColumnSpec, ...]
     key: PrimaryKey
     colocation: tuple[str, ...] | None = None
@@ -85,10 +87,7 @@ class CreateTable:
     stale_rows_fraction: float | None = None
     min_stale_rows_count: int | None = None
 
-    def __post_init__(self) -> None:
-        require_types(self)
-        require_user_schema(self.schema)
-        require_name(self.name, "table")
+    def _require_legal(self) -> None:
         if not self.columns:
             raise CatalogValidationError(f"table {self.name} has no columns")
         require_once(column.name for column in self.columns)
@@ -178,53 +177,45 @@ class CreateTable:
 
 
 @dataclass(frozen=True, slots=True)
-class DropTable:
-    """A table with its indexes. Those that are stopping already are removed when no transaction needs them."""
+class _ExistingTable(InSchema, OnExisting[Table]):
+    """A command on a table."""
 
-    schema: str
-    name: str
-    if_exists: bool = False
+    _kind = "table"
 
-    def __post_init__(self) -> None:
-        require_types(self)
-        require_user_schema(self.schema)
-        require_name(self.name, "table")
-
-    def entries(self, context: Context) -> tuple[Entry, ...]:
-        found = found_table(context.catalog, self.schema, self.name, self.if_exists)
-        if found is None:
-            return ()
-        indexes = [index for index in context.catalog.indexes_of(found[1].id) if index.alive]
-        return (*(model.RemoveIndexEntry(index.id) for index in indexes), model.DropTableEntry(found[1].id))
+    def _found(self, catalog: Catalog) -> Table:
+        return table_of(catalog, self.schema, self.name)[1]
 
 
 @dataclass(frozen=True, slots=True)
-class RenameTable:
+class DropTable(_ExistingTable):
+    """A table with its indexes. Those that are stopping already are removed when no transaction needs them."""
+
+    if_exists: bool = False
+
+    def _changes(self, context: Context, table: Table, /) -> tuple[Entry, ...]:
+        indexes = [index for index in context.catalog.indexes_of(table.id) if index.alive]
+        return (*(model.RemoveIndexEntry(index.id) for index in indexes), model.DropTableEntry(table.id))
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTable(_ExistingTable):
     """Another name for a table; the index of its primary key follows. The new names have to be free, even when there
     is no such table.
     """
 
-    schema: str
-    name: str
     new_name: str
     if_exists: bool = False
-
-    def __post_init__(self) -> None:
-        require_types(self)
-        require_user_schema(self.schema)
-        require_name(self.name, "table")
-        require_name(self.new_name, "table")
 
     def entries(self, context: Context) -> tuple[Entry, ...]:
         catalog = context.catalog
         schema = catalog.schema(self.schema)
         if schema is not None:
             require_free(catalog, schema, self.new_name)
-        found = found_table(catalog, self.schema, self.name, self.if_exists)
-        if found is None:
-            return ()
-        schema, table = found
-        require_free(catalog, schema, f"{self.new_name}_PK")
+        return _ExistingTable.entries(self, context)
+
+    def _changes(self, context: Context, table: Table, /) -> tuple[Entry, ...]:
+        catalog = context.catalog
+        require_free(catalog, schema_of(catalog, self.schema), f"{self.new_name}_PK")
         return (
             model.RenameTableEntry(table.id, self.new_name),
             model.RenameIndexEntry(table.pk_index_id, f"{self.new_name}_PK"),
@@ -232,45 +223,46 @@ class RenameTable:
 
 
 @dataclass(frozen=True, slots=True)
-class SetTableProperties:
+class SetTableProperties(_ExistingTable):
     """A change of the thresholds from which statistics of a table are stale; None leaves a property as it is."""
 
-    schema: str
-    name: str
     stale_rows_fraction: float | None = None
     min_stale_rows_count: int | None = None
     if_exists: bool = False
 
-    def __post_init__(self) -> None:
-        require_types(self)
-        require_user_schema(self.schema)
-        require_name(self.name, "table")
+    def _require_legal(self) -> None:
         _require_properties(self.stale_rows_fraction, self.min_stale_rows_count)
 
-    def entries(self, context: Context) -> tuple[Entry, ...]:
-        found = found_table(context.catalog, self.schema, self.name, self.if_exists)
-        if found is None or (self.stale_rows_fraction is None and self.min_stale_rows_count is None):
+    def _changes(self, context: Context, table: Table, /) -> tuple[Entry, ...]:
+        if self.stale_rows_fraction is None and self.min_stale_rows_count is None:
             return ()
-        return (model.AlterTablePropertiesEntry(found[1].id, self.stale_rows_fraction, self.min_stale_rows_count),)
+        return (model.AlterTablePropertiesEntry(table.id, self.stale_rows_fraction, self.min_stale_rows_count),)
 
 
 # Commands that change the columns of a table (docs/design/catalogs.md#columns).
 
 
 @dataclass(frozen=True, slots=True)
-class AddColumns:
-    """Columns after the others. One that is not nullable needs a default for the rows that are there."""
+class _ColumnsOfTable(CheckedCommand, OnExisting[Table]):
+    """A command on columns of a table."""
 
+    _lenient = "if_table_exists"
     schema: str
     table: str
+
+    def _found(self, catalog: Catalog) -> Table:
+        return table_of(catalog, self.schema, self.table)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumns(_ColumnsOfTable):
+    """Columns after the others. One that is not nullable needs a default for the rows that are there."""
+
     columns: tuple[ColumnSpec, ...]
     if_table_exists: bool = False
     if_not_exists: bool = False
 
-    def __post_init__(self) -> None:
-        require_types(self)
-        require_user_schema(self.schema)
-        require_name(self.table, "table")
+    def _require_legal(self) -> None:
         if not self.columns:
             raise CatalogValidationError(f"table {self.table}: no columns are named")
         require_once(column.name for column in self.columns)
@@ -280,11 +272,7 @@ class AddColumns:
             if not column.nullable and column.default in (None, NULL):
                 raise CatalogValidationError(f"column {column.name} is not nullable and has no default")
 
-    def entries(self, context: Context) -> tuple[Entry, ...]:
-        found = found_table(context.catalog, self.schema, self.table, self.if_table_exists)
-        if found is None:
-            return ()
-        table = found[1]
+    def _changes(self, context: Context, table: Table, /) -> tuple[Entry, ...]:
         added: list[TableColumn] = []
         for column in self.columns:
             if table.column(column.name) is None:
@@ -295,29 +283,20 @@ class AddColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class DropColumns:
+class DropColumns(_ColumnsOfTable):
     """Columns that neither the primary key nor an alive index needs."""
 
-    schema: str
-    table: str
     columns: tuple[str, ...]
     if_table_exists: bool = False
     if_exists: bool = False
 
-    def __post_init__(self) -> None:
-        require_types(self)
-        require_user_schema(self.schema)
-        require_name(self.table, "table")
+    def _require_legal(self) -> None:
         if not self.columns:
             raise CatalogValidationError(f"table {self.table}: no columns are named")
         for column in self.columns:
             require_name(column, "column")
 
-    def entries(self, context: Context) -> tuple[Entry, ...]:
-        found = found_table(context.catalog, self.schema, self.table, self.if_table_exists)
-        if found is None:
-            return ()
-        table = found[1]
+    def _changes(self, context: Context, table: Table, /) -> tuple[Entry, ...]:
         dropped: set[str] = set()
         for name in self.columns:
             column = table.column(name)
@@ -339,11 +318,9 @@ class DropColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class AlterColumn:
+class AlterColumn(_ColumnsOfTable):
     """Another type, default or nullability of a column; None leaves each as it is. `default` NULL drops the default."""
 
-    schema: str
-    table: str
     column: str
     type: ColumnType | None = None
     precision: int | None = None
@@ -353,17 +330,7 @@ class AlterColumn:
     default: Default = None
     if_table_exists: bool = False
 
-    def __post_init__(self) -> None:
-        require_types(self)
-        require_user_schema(self.schema)
-        require_name(self.table, "table")
-        require_name(self.column, "column")
-
-    def entries(self, context: Context) -> tuple[Entry, ...]:
-        found = found_table(context.catalog, self.schema, self.table, self.if_table_exists)
-        if found is None:
-            return ()
-        table = found[1]
+    def _changes(self, context: Context, table: Table, /) -> tuple[Entry, ...]:
         before = table.column(self.column)
         if before is None:
             raise CatalogValidationError(f"table {self.table} has no column {self.column}")

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
-from compaction.catalogs.commands.command import Context, require_name, require_types, zone_of
+from compaction.catalogs.commands.command import Context, NamedCommand, OnExisting, zone_of
 from compaction.catalogs.errors import CatalogValidationError
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.catalog import Catalog
@@ -108,7 +108,6 @@ def _require_range(of: str, value: int | None, least: int, most: int | None = No
 
 
 def _require_settings(zone: CreateZone | AlterZone) -> None:
-    require_name(zone.name, "zone")
     _require_range("number of replicas", zone.replicas, 1)
     _require_range("quorum", zone.quorum_size, 1)
     _require_range("scale up", zone.scale_up, 0)
@@ -117,10 +116,10 @@ def _require_settings(zone: CreateZone | AlterZone) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateZone:
+class CreateZone(NamedCommand):
     """A zone. `scale_up`, `scale_down`: seconds after which data follows a node that came or went."""
 
-    name: str
+    _kind = "zone"
     storage_profiles: tuple[str, ...]
     if_not_exists: bool = False
     partitions: int | None = None
@@ -131,8 +130,7 @@ class CreateZone:
     filter: str | None = None
     consistency_mode: ConsistencyMode = ConsistencyMode.STRONG_CONSISTENCY
 
-    def __post_init__(self) -> None:
-        require_types(self)
+    def _require_legal(self) -> None:
         _require_settings(self)
         _require_range("number of partitions", self.partitions, 1, MAX_PARTITIONS)
         replicas = _REPLICAS if self.replicas is None else self.replicas
@@ -166,10 +164,19 @@ class CreateZone:
 
 
 @dataclass(frozen=True, slots=True)
-class AlterZone:
+class _ExistingZone(NamedCommand, OnExisting[Zone]):
+    """A command on a zone."""
+
+    _kind = "zone"
+
+    def _found(self, catalog: Catalog) -> Zone:
+        return zone_of(catalog, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterZone(_ExistingZone):
     """Other settings of a zone; None leaves one as it is. There is an entry even when nothing changes."""
 
-    name: str
     if_exists: bool = False
     partitions: int | None = None
     replicas: int | None = None
@@ -179,16 +186,16 @@ class AlterZone:
     filter: str | None = None
     storage_profiles: tuple[str, ...] | None = None
 
-    def __post_init__(self) -> None:
-        require_types(self)
+    def _require_names(self) -> None:
+        # Refused first, before a blank name.
         if self.partitions is not None:
             raise CatalogValidationError(f"zone {self.name}: the number of partitions cannot be changed")
+        _ExistingZone._require_names(self)
+
+    def _require_legal(self) -> None:
         _require_settings(self)
 
-    def entries(self, context: Context) -> tuple[Entry, ...]:
-        zone = _found(context.catalog, self.name, self.if_exists)
-        if zone is None:
-            return ()
+    def _changes(self, context: Context, zone: Zone, /) -> tuple[Entry, ...]:
         replicas = zone.replicas if self.replicas is None else self.replicas
         least, most = _quorum_range(replicas)
         if self.quorum_size is None:
@@ -211,71 +218,44 @@ class AlterZone:
 
 
 @dataclass(frozen=True, slots=True)
-class RenameZone:
+class RenameZone(_ExistingZone):
     """Another name for a zone; the default zone may have any."""
 
-    name: str
     new_name: str
     if_exists: bool = False
 
-    def __post_init__(self) -> None:
-        require_types(self)
-        require_name(self.name, "zone")
-        require_name(self.new_name, "zone")
-
-    def entries(self, context: Context) -> tuple[Entry, ...]:
-        zone = _found(context.catalog, self.name, self.if_exists)
-        if zone is None:
-            return ()
+    def _changes(self, context: Context, zone: Zone, /) -> tuple[Entry, ...]:
         if context.catalog.zone(self.new_name) is not None:
             raise CatalogValidationError(f"zone {self.new_name} already exists")
         return (model.AlterZoneEntry(replace(zone, name=self.new_name, update_timestamp=MINIMUM)),)
 
 
 @dataclass(frozen=True, slots=True)
-class SetDefaultZone:
+class SetDefaultZone(_ExistingZone):
     """Tables that name no zone are in this one."""
 
-    name: str
     if_exists: bool = False
 
-    def __post_init__(self) -> None:
-        require_types(self)
-        require_name(self.name, "zone")
-
-    def entries(self, context: Context) -> tuple[Entry, ...]:
-        zone = _found(context.catalog, self.name, self.if_exists)
-        if zone is None or zone.id == context.catalog.default_zone_id:
+    def _changes(self, context: Context, zone: Zone, /) -> tuple[Entry, ...]:
+        if zone.id == context.catalog.default_zone_id:
             return ()
         return (model.SetDefaultZoneEntry(zone.id),)
 
 
 @dataclass(frozen=True, slots=True)
-class DropZone:
+class DropZone(_ExistingZone):
     """A zone without tables that is not the default."""
 
-    name: str
     if_exists: bool = False
 
-    def __post_init__(self) -> None:
-        require_types(self)
-        require_name(self.name, "zone")
-
-    def entries(self, context: Context) -> tuple[Entry, ...]:
+    def _changes(self, context: Context, zone: Zone, /) -> tuple[Entry, ...]:
         catalog = context.catalog
-        zone = _found(catalog, self.name, self.if_exists)
-        if zone is None:
-            return ()
         if zone.id == catalog.default_zone_id:
             raise CatalogValidationError(f"zone {self.name} is the default zone and cannot be dropped")
         tables = catalog.tables_in_zone(zone.id)
         if tables:
             raise CatalogValidationError(f"zone {self.name} cannot be dropped: table {tables[0].name} is in it")
         return (model.DropZoneEntry(zone.id),)
-
-
-def _found(catalog: Catalog, name: str, if_exists: bool) -> Zone | None:
-    return catalog.zone(name) if if_exists else zone_of(catalog, name)
 
 
 def lazy_default_zone(context: Context, id: int) -> Zone:

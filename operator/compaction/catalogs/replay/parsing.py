@@ -1,13 +1,11 @@
-"""Commands and constants of a recorded history, from JSON (docs/design/catalogs.md#histories)."""
+"""Commands of a recorded history, from JSON (docs/design/catalogs.md#histories)."""
 
 from __future__ import annotations
 
-import decimal
-import re
-import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from compaction.catalogs.codec.constants import default_of, double_of
 from compaction.catalogs.commands import schema_commands, table_commands, zone_commands
 from compaction.catalogs.commands.command import CatalogCommand, ColumnSpec
 from compaction.catalogs.errors import (
@@ -21,93 +19,10 @@ from compaction.catalogs.model.descriptors import (
     Collation,
     ColumnType,
     ConsistencyMode,
-    Constant,
-    Date,
-    DateTime,
-    Decimal,
     Default,
-    DurationValue,
-    Function,
     IndexKind,
-    Period,
-    Time,
-    Timestamp,
-    Uuid,
-    Value,
     ViewKind,
 )
-
-# Constants and defaults of the canonical form, read back.
-
-_DATE: Final = re.compile(r"([+-]?\d+)-(\d\d)-(\d\d)")
-_TIME: Final = re.compile(r"(\d\d):(\d\d):(\d\d)\.(\d{9})")
-
-
-def default_of(shown: Mapping[str, Any] | None) -> Default:
-    """A default as `canonical` shows it. KeyError or ValueError when it is none."""
-    if shown is None:
-        return None
-    if "func" in shown:
-        return Function(str(shown["func"]))
-    kind = ColumnType[shown["const"]]
-    read = _READ.get(kind)
-    value = shown["value"]
-    return Constant(kind, value if read is None else read(value))
-
-
-def bits(shown: Mapping[str, str]) -> int:
-    """The bits of a number with a point."""
-    return int(shown["bits"], 16)
-
-
-def _decimal(shown: Mapping[str, Any]) -> Decimal:
-    return Decimal(int(shown["scale"]), int(decimal.Decimal(shown["unscaled"])))
-
-
-def _date(shown: str) -> Date:
-    found = _DATE.fullmatch(shown)
-    if found is None:
-        raise ValueError(f"{shown} is no date")
-    return Date(int(found[1]), int(found[2]), int(found[3]))
-
-
-def _time(shown: str) -> Time:
-    found = _TIME.fullmatch(shown)
-    if found is None:
-        raise ValueError(f"{shown} is no time")
-    return Time(int(found[1]), int(found[2]), int(found[3]), int(found[4]))
-
-
-def _date_time(shown: str) -> DateTime:
-    date, _, time = shown.partition("T")
-    return DateTime(_date(date), _time(time))
-
-
-def _signed(half: str) -> int:
-    return int.from_bytes(bytes.fromhex(half), "big", signed=True)
-
-
-def _uuid(shown: str) -> Uuid:
-    high, _, low = shown.partition("-")
-    return Uuid(_signed(high), _signed(low))
-
-
-_READ: Final[Mapping[ColumnType, Callable[[Any], Value]]] = {
-    ColumnType.FLOAT: bits,
-    ColumnType.DOUBLE: bits,
-    ColumnType.DECIMAL: _decimal,
-    ColumnType.DATE: _date,
-    ColumnType.TIME: _time,
-    ColumnType.DATETIME: _date_time,
-    ColumnType.TIMESTAMP: lambda shown: Timestamp(shown["epochSecond"], shown["nano"]),
-    ColumnType.UUID: _uuid,
-    ColumnType.BYTE_ARRAY: bytes.fromhex,
-    ColumnType.PERIOD: lambda shown: Period(shown["years"], shown["months"], shown["days"]),
-    ColumnType.DURATION: lambda shown: DurationValue(shown["seconds"], shown["nano"]),
-}
-
-
-# Commands of a history, from JSON (docs/design/catalogs.md#histories).
 
 ERRORS: Final[Mapping[type[Exception], str]] = {
     CatalogValidationError: "CatalogValidationException",
@@ -146,10 +61,7 @@ def _collations(shown: _Shown) -> tuple[Collation, ...]:
 
 
 def _fraction(shown: _Shown) -> float | None:
-    if shown.get("staleRowsFraction") is None:
-        return None
-    (number,) = struct.unpack("<d", struct.pack("<Q", bits(shown["staleRowsFraction"])))
-    return float(number)
+    return None if shown.get("staleRowsFraction") is None else double_of(shown["staleRowsFraction"])
 
 
 def _optional(names: list[str] | None) -> tuple[str, ...] | None:
