@@ -9,7 +9,7 @@ from compaction.core.doors import CommandDoor, Door, Doors
 SEGMENT_DOORS: Final = Doors(
     adapter=Door("compaction.segments.adapter:open_adapter"),
     rewriters={"SegmentRewrite": Door("compaction.segments.rewriting.rewriter:open_rewriter")},
-    tables=Door("compaction.segments.cli.run_tables"),
+    tables=Door("compaction.segments.cli.run_tables:TABLES"),
     commands=(
         CommandDoor(
             "segments",

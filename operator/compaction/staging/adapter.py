@@ -12,16 +12,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from compaction.api.enums import PolicyReason
 from compaction.api.job.job import CompactionJobSpec
 from compaction.api.policy.staging_area import StagingAreaSpec
-from compaction.core.planning.debt import HeldJob, ScanResult, TargetProblem
-from compaction.errors import InvalidAssignmentError
-from compaction.staging.answers import claiming, furthest_behind, left_out, unreadable
+from compaction.core.planning.debt import HeldJob
+from compaction.staging.answers import RepositoryAdapter, claiming, left_out, sources_of
 from compaction.staging.compaction import claim, high_water_of, retire
 from compaction.staging.connecting import connection_of, work_of
-from compaction.staging.damage import DamageChecks
-from compaction.staging.errors import StagingStoreError, UnknownRefError
+from compaction.staging.errors import UnknownRefError
 from compaction.staging.flows.area import Area
 from compaction.staging.kind import branch_of_target, target_name
 from compaction.staging.lakefs.lakefs_adapter import LiveAdapter
@@ -29,9 +26,8 @@ from compaction.staging.reasons import StagingReason
 from compaction.staging.sensor import BranchScan, BranchSensor, candidate_of, next_change
 from compaction.staging.store import OpenedRepository, StagingConnection
 from compaction.staging.sweep import journal_rows, next_due, note_unused, sweep_objects, sweep_tokens
-from compaction.storage.adapter import SWEEP_AGAIN, OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
-from compaction.storage.errors import StorageError
-from compaction.storage.opened import KeptOpen, explaining
+from compaction.storage.adapter import OpenRequest, Sensed, SenseRequest, StoreAdapter, Swept
+from compaction.storage.opened import explaining
 from compaction.storage.secrets import Secrets
 
 PATIENCE: Final = 10.0
@@ -42,7 +38,7 @@ STRAY_SECONDS: Final = 86_400.0
 """A claim is taken for one that is left over when its job is not the policy's and it began so long ago."""
 
 
-class StagingAdapter:
+class StagingAdapter(RepositoryAdapter[OpenedRepository, Area]):
     """Implements `StoreAdapter`. Keep it while the spec stays: its sensor remembers what does not change."""
 
     def __init__(
@@ -54,25 +50,12 @@ class StagingAdapter:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._spec = spec
+        super().__init__(spec, self._open, secrets=secrets, clock=clock, wall=wall)
         self._grace = grace
-        self._secrets = secrets
-        self._clock = clock
-        self._wall = wall
-        self._opened: KeptOpen[StagingConnection, OpenedRepository] = KeptOpen(self._open)
         self._sensor = BranchSensor(spec)
-        self._damage = DamageChecks(clock)
         self._objects_due = clock() + OBJECTS_EVERY
 
     # -- scans --------------------------------------------------------------------------------------------------------
-
-    def sense(self, request: SenseRequest) -> Sensed:
-        """See `StoreAdapter`."""
-        try:
-            with self._area() as area:
-                return self._sense(request, area)
-        except (StagingStoreError, StorageError) as error:
-            return unreadable(request, self._spec.location, error, clock=self._clock, wall=self._wall)
 
     def _sense(self, request: SenseRequest, area: Area) -> Sensed:
         # Before the branches are read: a token that a branch gets in between must not look unused.
@@ -92,21 +75,9 @@ class StagingAdapter:
                 resting.append((debt.name, rested))
                 continue
             candidates.append(candidate_of(debt, debt.work, self._spec, sensed_at=request.asked, now=now))
-        reading = ScanResult(
-            number=request.number,
-            generation=request.generation,
-            started=request.asked,
-            ended=self._clock(),
-            wall=now,
+        reading = replace(
+            self._scanned(request, scan, now, repository, area.kv, area.ranges),
             candidates=tuple(candidates),
-            problems=tuple(
-                TargetProblem(target_name(repository, name), PolicyReason.SENSE_FAILED, str(error))
-                for name, error in scan.damaged
-            ),
-            targets=frozenset(target_name(repository, branch.name) for branch in scan.branches),
-            measures=scan.measures,
-            behind=furthest_behind(repository, scan.branches),
-            identities=self._identities(area, scan, request.quarantined),
             left_out=left_out(StagingReason.BRANCH_BUSY, resting),
             outdated=_outdated(scan, request.jobs),
         )
@@ -119,12 +90,6 @@ class StagingAdapter:
             look_in=next_change(scan.branches, self._spec, now=now),
         )
 
-    def _identities(
-        self, area: Area, scan: BranchScan, quarantined: Mapping[str, frozenset[str]]
-    ) -> Mapping[tuple[str, str], str]:
-        records = {target_name(area.repository.name, branch.name): branch.record for branch in scan.branches}
-        return self._damage.identities(area.kv, area.ranges, records, quarantined)
-
     def _retire_strays(self, area: Area, scan: BranchScan, jobs: Mapping[str, HeldJob]) -> None:
         """Claims of jobs that are no more keep what they may have written from the sweep."""
         for branch in scan.branches:
@@ -134,52 +99,40 @@ class StagingAdapter:
 
     # -- the rest of the protocol -------------------------------------------------------------------------------------
 
-    def sweep(self, *, active: frozenset[tuple[str, int]]) -> Swept:
-        """See `StoreAdapter`. What an active attempt has written is kept by its claim, so no one has to report it."""
-        try:
-            with self._area() as area:
-                tokens = sweep_tokens(area, grace=self._grace)
-                deleted, size = tokens.tokens, 0
-                if tokens.tokens or self._clock() >= self._objects_due:
-                    objects = sweep_objects(area, grace=self._grace)
-                    deleted, size = deleted + objects.objects, objects.bytes
-                    # What is too young now is deleted when its grace is over.
-                    self._objects_due = self._clock() + (self._grace if objects.unreached else OBJECTS_EVERY)
-        except (StagingStoreError, StorageError) as error:
-            problem = TargetProblem(self._spec.location, "SweepFailed", str(error))
-            return Swept(0, 0, (problem,), SWEEP_AGAIN)
+    def _sweep(self) -> Swept:
+        with self._repository() as area:
+            tokens = sweep_tokens(area, grace=self._grace)
+            deleted, size = tokens.tokens, 0
+            if tokens.tokens or self._clock() >= self._objects_due:
+                objects = sweep_objects(area, grace=self._grace)
+                deleted, size = deleted + objects.objects, objects.bytes
+                # What is too young now is deleted when its grace is over.
+                self._objects_due = self._clock() + (self._grace if objects.unreached else OBJECTS_EVERY)
         search = max(0.0, self._objects_due - self._clock())
         return Swept(deleted, size, (), min(search, tokens.next_in) if tokens.next_in is not None else search)
 
     def high_water(self, target: str, job: str) -> int:
         """See `StoreAdapter`."""
-        with claiming(), self._area() as area:
+        with claiming(), self._repository() as area:
             branch = area.branches.find(branch_of_target(target))
             return 0 if branch is None else high_water_of(branch.record, job)
 
     def claim(self, spec: CompactionJobSpec, *, job: str, token: int) -> None:
         """See `StoreAdapter`. The claim seals what is staged; a job that was committed needs none."""
-        sources = spec.sources.metarange
-        if sources is None:
-            raise InvalidAssignmentError(f"job {job}: {spec.kind} names no tokens")
-        with claiming(), self._area() as area:
+        sources = sources_of(spec, job)
+        with claiming(), self._repository() as area:
             claim(area, work_of(sources), job=job, token=token)
 
     def retire(self, target: str, job: str) -> None:
         """See `StoreAdapter`. A branch that is gone has no claims."""
-        with self._area() as area:
+        with self._repository() as area:
             try:
                 retire(area, branch_of_target(target), job)
             except UnknownRefError:
                 return
 
-    def close(self) -> None:
-        """See `StoreAdapter`. A coordinator ends without waiting for its threads: the last of them closes the store."""
-        self._opened.close()
-
     @contextmanager
-    def _area(self) -> Iterator[Area]:
-        """The repository, opened again when a Secret has changed. Raises SecretError, StagingStoreError."""
+    def _repository(self) -> Iterator[Area]:
         wanted = connection_of(self._spec.reference, self._secrets)
         with self._opened.use(wanted) as opened:
             with explaining(wanted.address()):

@@ -9,7 +9,7 @@ from compaction.core.doors import CommandDoor, Door, Doors
 STAGING_DOORS: Final = Doors(
     adapter=Door("compaction.staging.adapter:open_adapter"),
     rewriters={"MetarangeRewrite": Door("compaction.staging.rewriting.rewriter:open_rewriter")},
-    tables=Door("compaction.staging.cli.run_tables"),
+    tables=Door("compaction.staging.cli.run_tables:TABLES"),
     commands=(
         CommandDoor(
             "staging",

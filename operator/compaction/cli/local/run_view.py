@@ -9,32 +9,34 @@ from typing import Any, Final, Protocol
 
 import click
 
-from compaction.api.enums import JobReason
+from compaction.api.enums import JobReason, JobState
+from compaction.api.job.job import JobReceipt
 from compaction.api.policy.policy import CompactionPolicy
 from compaction.cli.output import OutputColumn, OutputFormat, emit, print_table
-from compaction.core.planning.debt import HeldJob, ScanResult, TargetProblem
+from compaction.core.planning.debt import HeldJob, ScanResult, TargetProblem, total_debt
 from compaction.core.planning.planner import LeftOut, Plan, PlannedJob
 from compaction.local.run.job import LocalJob, RunResult
 from compaction.local.run.once import not_approved
-from compaction.registry import kind_of
+from compaction.registry import kind_of, kind_of_job
 from compaction.storage.opened import ThisProcess
 from compaction.storage.secrets import Secrets
 
 # What `compactor run` asks of a kind: the tables of a plan and of its receipts, and the jobs of others.
 #
-# A module of the kind's own room implements each Protocol; the doors `Doors.tables` and `Doors.open_jobs` lead there.
+# The kind's own room implements each Protocol; the doors `Doors.tables` and `Doors.open_jobs` lead there.
 
 Data = dict[str, Any]
+Columns = Sequence[OutputColumn]
 
 
 class RunTables(Protocol):
     """Data first, with exact values, then tables from the data."""
 
-    PLANNED: Sequence[OutputColumn]
+    PLANNED: Columns
     """Columns of the jobs of a plan."""
-    RECEIPTS: Sequence[OutputColumn]
+    RECEIPTS: Columns
     """Columns of what became of jobs."""
-    QUARANTINED: Sequence[OutputColumn]
+    QUARANTINED: Columns
     """Columns of sources in quarantine."""
 
     def planned_job(self, job: PlannedJob) -> Data:
@@ -80,6 +82,92 @@ class RunTables(Protocol):
     def undone(self, result: RunResult) -> list[str]:
         """One line for each reason for which a run could do nothing at all."""
         ...
+
+
+class CommonTables:
+    """The part of `RunTables` that is the same for most kinds; a kind's own tables add the rest."""
+
+    QUARANTINED: Columns = (
+        OutputColumn("source", "Quarantined"),
+        OutputColumn("reason", "Reason"),
+        OutputColumn("message", "Message"),
+    )
+    LEFT_OUT: Columns = (
+        OutputColumn("reason", "Left out"),
+        OutputColumn("count", "Count", right=True),
+        OutputColumn("example", "For example"),
+    )
+    """Columns of the reasons for which something got no job."""
+    COUNTS: tuple[str, str]
+    """Names of the numbers of sources and of outputs in the row of a job."""
+    UNVERIFIED: str | None = None
+    """Value of `verified` in the row of a job without a receipt."""
+
+    def planned_rows(self, data: Data, plan: Plan) -> Iterable[Data]:
+        """One row per job."""
+        jobs: list[Data] = data["jobs"]
+        return jobs
+
+    def debt_of(self, scan: ScanResult) -> Data:
+        """Return the debt of all candidates: the bytes and sources that compaction is behind."""
+        debt = total_debt(scan.candidates)
+        return {"bytes": debt.bytes, "sources": debt.sources, "targets": debt.targets}
+
+    def more_of(self, scan: ScanResult) -> Data:
+        """Nothing more."""
+        return {}
+
+    def left_out(self, row: LeftOut) -> Data:
+        """A reason, the number of those that got no job for it, and one of them."""
+        return {"reason": str(row.reason), "count": row.count, "example": row.example}
+
+    def rows_after(self, result: RunResult) -> Sequence[LeftOut]:
+        """As of the newest plan."""
+        return result.left_out
+
+    def show_rest(self, data: Data) -> None:
+        """Below the jobs: what was left out, and why."""
+        _section(data["leftOut"], self.LEFT_OUT)
+
+    def receipt_row(self, job: LocalJob) -> Data:
+        """Return the result of a job with exact values; zeros without a receipt: each row has all columns."""
+        receipt = job.status.receipt
+        row: Data = {
+            "job": job.name,
+            **self.place_of(job),
+            "state": str(job.state),
+            "reason": job.reason,
+            "message": job.message,
+            **self.work_of(job, receipt),
+            "records": receipt.records if receipt else 0,
+            "bytesBefore": receipt.bytes_before if receipt else 0,
+            "bytesAfter": receipt.bytes_after if receipt else 0,
+            "bytesReclaimed": receipt.bytes_reclaimed if receipt else 0,
+            "verified": self.UNVERIFIED,
+            "skipped": [source.to_object() for source in job.status.skipped],
+        }
+        if receipt:
+            equal = kind_of_job(job.job.spec.kind).proves_equal(receipt)
+            row |= {"verified": "equal" if equal else "UNEQUAL", "receipt": receipt.to_object()}
+        return row
+
+    def place_of(self, job: LocalJob) -> Data:
+        """Return the place of a job's commits, for its row."""
+        return {"target": job.target}
+
+    def work_of(self, job: LocalJob, receipt: JobReceipt | None) -> Data:
+        """Return the sources and outputs of a job, for its row, and the reason for which it did not succeed."""
+        read, written = self.COUNTS
+        return {
+            "failure": job.reason if job.state is not JobState.SUCCEEDED else None,
+            "sources": list(job.sources),
+            read: len(receipt.sources) if receipt else 0,
+            written: len(receipt.outputs) if receipt else 0,
+        }
+
+    def undone(self, result: RunResult) -> list[str]:
+        """Nothing keeps a run from doing what is due."""
+        return []
 
 
 class Others(Protocol):
@@ -233,7 +321,7 @@ def result_data(policy: CompactionPolicy, result: RunResult) -> dict[str, Any]:
     }
 
 
-def _section(rows: list[dict[str, Any]], columns: Sequence[OutputColumn]) -> None:
+def _section(rows: list[dict[str, Any]], columns: Columns) -> None:
     if rows:
         click.echo()
         print_table(rows, columns)

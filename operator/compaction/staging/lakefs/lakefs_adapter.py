@@ -8,20 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from compaction.api.enums import PolicyReason
 from compaction.api.job.job import CompactionJobSpec
 from compaction.api.policy.staging_area import MAX_TOKENS_PER_JOB, LakeFsMergeSpec, StagingAreaSpec
-from compaction.core.planning.debt import HeldJob, ScanResult, TargetProblem
+from compaction.core.planning.debt import HeldJob, TargetProblem
 from compaction.core.planning.planner import LeftOut
-from compaction.errors import ClaimRefusal, ClaimRefusedError, CompactionError, InvalidAssignmentError
-from compaction.staging.answers import claiming, furthest_behind, left_out, unreadable
+from compaction.errors import ClaimRefusal, ClaimRefusedError, CompactionError
+from compaction.staging.answers import RepositoryAdapter, claiming, left_out, sources_of
 from compaction.staging.compaction import BranchWork
 from compaction.staging.connecting import connection_of, work_of
-from compaction.staging.damage import DamageChecks
 from compaction.staging.errors import LiveStoreRefusedError, StagingStoreError
 from compaction.staging.format.columns import tombstones
 from compaction.staging.format.messages import CommitData
-from compaction.staging.kind import branch_of_target, target_name
+from compaction.staging.kind import branch_of_target
 from compaction.staging.kv.sql import SqlKeyValueStore
 from compaction.staging.lakefs.cleaning import drop_deleted, drop_due, next_drop, recover
 from compaction.staging.lakefs.control import (
@@ -52,8 +50,7 @@ from compaction.staging.staged.counters import Counts
 from compaction.staging.staged.rows import decode_rows
 from compaction.staging.store import StagingConnection
 from compaction.storage.adapter import SWEEP_AGAIN, Sensed, SenseRequest, Swept
-from compaction.storage.errors import StorageError
-from compaction.storage.opened import KeptOpen, explaining
+from compaction.storage.opened import explaining
 from compaction.storage.secrets import Secrets
 from compaction.unexpected import defect
 
@@ -188,8 +185,10 @@ PATIENCE = 10.0
 """Seconds for which a scan or a claim waits for a database that is away: the next one is not far."""
 
 
-class LiveAdapter:
+class LiveAdapter(RepositoryAdapter[SqlKeyValueStore, LiveRepository]):
     """Implements `StoreAdapter`. Keep it while the spec stays: its sensor remembers what it counted."""
+
+    merges = True
 
     def __init__(
         self,
@@ -200,27 +199,16 @@ class LiveAdapter:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._spec, self._lakefs, self._secrets = spec, lakefs, secrets
-        self._clock, self._wall = clock, wall
-        self._opened: KeptOpen[StagingConnection, SqlKeyValueStore] = KeptOpen(_open)
+        super().__init__(spec, _open, secrets=secrets, clock=clock, wall=wall)
+        self._lakefs = lakefs
         self._sensor = LiveSensor(spec, lakefs)
-        self._damage = DamageChecks(clock)
 
     # -- scans --------------------------------------------------------------------------------------------------------
-
-    def sense(self, request: SenseRequest) -> Sensed:
-        """See `StoreAdapter`."""
-        try:
-            with self._live() as live:
-                return self._sense(request, live)
-        except (StagingStoreError, StorageError) as error:
-            return unreadable(request, self._spec.location, error, clock=self._clock, wall=self._wall)
 
     def _sense(self, request: SenseRequest, live: LiveRepository) -> Sensed:
         _ = live.ranges  # a namespace that a worker could not open either is said now, not by its attempts
         found = self._sensor.scan(live, noted=request.recover)
         scan, now = found.scan, self._wall()
-        records = {target_name(live.name, branch.name): branch.record for branch in scan.branches}
         offered = [
             candidate_of(debt, debt.work, self._spec, sensed_at=request.asked, now=now)
             for debt in scan.branches
@@ -230,21 +218,9 @@ class LiveAdapter:
         stopped = stopped_because(live.kv)
         aside = StagingReason.MERGING_STOPPED if stopped else StagingReason.DRY_RUN if self._lakefs.dry_run else None
         kept = left_out(aside, [(branch_of_target(item.target), None) for item in ready]) if aside else ()
-        reading = ScanResult(
-            number=request.number,
-            generation=request.generation,
-            started=request.asked,
-            ended=self._clock(),
-            wall=now,
+        reading = replace(
+            self._scanned(request, scan, now, live.name, live.kv, live.ranges),
             candidates=() if aside else tuple(ready),
-            problems=tuple(
-                TargetProblem(target_name(live.name, name), PolicyReason.SENSE_FAILED, str(error))
-                for name, error in scan.damaged
-            ),
-            targets=frozenset(records),
-            measures=scan.measures,
-            behind=furthest_behind(live.name, scan.branches, merges=True),
-            identities=self._damage.identities(live.kv, live.ranges, records, request.quarantined),
             left_out=(*kept, *_active(found)),
             outdated=self._outdated(live, found, request.jobs),
         )
@@ -273,20 +249,15 @@ class LiveAdapter:
 
     # -- the rest of the protocol -------------------------------------------------------------------------------------
 
-    def sweep(self, *, active: frozenset[tuple[str, int]]) -> Swept:
-        """See `StoreAdapter`. What an active attempt has written is in the journal, under its lease."""
-        try:
-            with self._kv() as kv:
-                drop_deleted(kv, clock=self._wall, sleep=time.sleep)
-            with self._live() as live:  # which reads no object
-                discarded = recover(live).discarded
-                dropped = drop_due(live)
-                # The claims first: a branch that is created and claimed meanwhile keeps its claim.
-                claimed = claimed_branches(live)
-                forget_claims(live, claimed - {name for name, _ in live.branch_rows()})
-        except (StagingStoreError, StorageError) as error:
-            problem = TargetProblem(self._spec.location, "SweepFailed", str(error))
-            return Swept(0, 0, (problem,), SWEEP_AGAIN)
+    def _sweep(self) -> Swept:
+        with self._kv() as kv:
+            drop_deleted(kv, clock=self._wall, sleep=time.sleep)
+        with self._repository() as live:  # which reads no object
+            discarded = recover(live).discarded
+            dropped = drop_due(live)
+            # The claims first: a branch that is created and claimed meanwhile keeps its claim.
+            claimed = claimed_branches(live)
+            forget_claims(live, claimed - {name for name, _ in live.branch_rows()})
         problems = tuple(
             TargetProblem(
                 self._spec.location, "TokenInUse", f"{token}: a branch names a token that was merged: it stays"
@@ -297,28 +268,22 @@ class LiveAdapter:
 
     def high_water(self, target: str, job: str) -> int:
         """See `StoreAdapter`."""
-        with claiming(), self._live() as live:
+        with claiming(), self._repository() as live:
             return read_claim(live, branch_of_target(target))[0].high_water(job)
 
     def claim(self, spec: CompactionJobSpec, *, job: str, token: int) -> None:
         """See `StoreAdapter`. The branch itself stays as it is."""
-        sources = spec.sources.metarange
-        if sources is None:
-            raise InvalidAssignmentError(f"job {job}: {spec.kind} names no tokens")
+        sources = sources_of(spec, job)
         if self._lakefs.dry_run:
             why = f"branch {sources.branch}: the policy says lakefs.dryRun: true, so nothing is merged"
             raise ClaimRefusedError(ClaimRefusal.BUSY, why, StagingReason.DRY_RUN)
-        with claiming(), self._live() as live:
+        with claiming(), self._repository() as live:
             claim_branch(live, work_of(sources), job=job, token=token)
 
     def retire(self, target: str, job: str) -> None:
         """See `StoreAdapter`."""
-        with self._live() as live:
+        with self._repository() as live:
             retire_job(live, branch_of_target(target), job)
-
-    def close(self) -> None:
-        """See `StoreAdapter`."""
-        self._opened.close()
 
     @contextmanager
     def _kv(self) -> Iterator[SqlKeyValueStore]:
@@ -329,8 +294,7 @@ class LiveAdapter:
             yield kv
 
     @contextmanager
-    def _live(self) -> Iterator[LiveRepository]:
-        """The repository, opened again when a Secret has changed. Raises SecretError, StagingStoreError."""
+    def _repository(self) -> Iterator[LiveRepository]:
         wanted = connection_of(self._spec.reference, self._secrets)
         with self._opened.use(wanted) as kv, explaining(wanted.address()):
             live = open_live_repository(kv, self._spec.repository, options=wanted.options, clock=self._wall)
