@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -58,6 +58,15 @@ class StoreMember:
     model: type[StoreModel]
     help: str
     jobs: tuple[JobMember, ...]
+
+
+Member = TypeVar("Member")
+
+
+def member_of(chosen: Member | None) -> Member:
+    """A member of one of the unions, for the kind that was found by it: `member_of(store.block_store)`."""
+    assert chosen is not None, "the kind is chosen by this member, or by the job's type, which needs it"
+    return chosen
 
 
 class OneOf:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from compaction.api.job.job import CompactionJobSpec, JobParameters, JobReceipt, JobSources
+from compaction.api.members import member_of
 from compaction.api.policy.block_store import BLOCK_REWRITE, BLOCK_STORE, BlockParameters, BlockSources, BlockStoreSpec
 from compaction.api.policy.store import StoreSpec
 from compaction.api.text.printing import format_bytes, plural
@@ -14,14 +15,14 @@ from compaction.blocks import reasons
 from compaction.blocks.doors import BLOCK_DOORS
 from compaction.blocks.model import format_merge, work_of
 from compaction.blocks.reasons import FATES
-from compaction.core.kind import Kind, Measure, Nouns, StoreSecrets, Words, Work
+from compaction.core.kind import Kind, Measure, Nouns, StoreSecrets, Words, Work, debt_of
 from compaction.core.planning.candidates import Candidate, Parts
 from compaction.core.planning.debt import ScanResult, UnofferedDebt
 from compaction.core.planning.overlap import plain_path
 from compaction.core.planning.planner import PlannedJob
 
 if TYPE_CHECKING:
-    from compaction.api.policy.policy import CompactionPolicyStatus, DebtStatus
+    from compaction.api.policy.policy import CompactionPolicyStatus
 
 
 # What a block store measures besides its debt. The room of the store reads them; nothing heavy is imported here.
@@ -107,13 +108,13 @@ class BlockStoreKind(Kind):
 
     def due(self, store: StoreSpec) -> Callable[[Candidate], bool]:
         """See `Kind`. Bytes AND blocks that would be gone; a single block that is rewritten, or dropped, counts."""
-        thresholds = _store(store).thresholds
+        thresholds = member_of(store.block_store).thresholds
         least, fewest = int(thresholds.debt_bytes), thresholds.debt_blocks
         return lambda candidate: candidate.debt_bytes >= least and max(1, candidate.debt_sources - 1) >= fewest
 
     def parameters(self, store: StoreSpec) -> JobParameters:
         """See `Kind`."""
-        blocks = _store(store)
+        blocks = member_of(store.block_store)
         keep_last_of = blocks.deduplicate.columns if blocks.deduplicate is not None else ()
         parameters = BlockParameters(
             memory_bytes=int(blocks.merge_memory), sort_key=blocks.sort_key, deduplicate_by=keep_last_of
@@ -125,7 +126,7 @@ class BlockStoreKind(Kind):
         (group,) = job.groups
         planned = work_of(job.target, job.level, group.sources)
         sources = BlockSources(
-            store=_store(store).reference,
+            store=member_of(store.block_store).reference,
             tenant=planned.tenant,
             shard=planned.shard,
             batch=job.target,
@@ -135,18 +136,18 @@ class BlockStoreKind(Kind):
 
     def parts(self, spec: CompactionJobSpec) -> Parts:
         """See `Kind`."""
-        return Parts(groups=(_sources(spec).blocks,), divisible=True)
+        return Parts(groups=(member_of(spec.sources.blocks).blocks,), divisible=True)
 
     def tenant(self, spec: CompactionJobSpec, store: StoreSpec) -> str:
         """See `Kind`."""
-        return _sources(spec).tenant
+        return member_of(spec.sources.blocks).tenant
 
     # -- which store ---------------------------------------------------------------------------------------------------
 
     def stranger(self, spec: CompactionJobSpec, store: StoreSpec, policy: str) -> str:
         """See `Kind`."""
-        named = _sources(spec).store
-        if named == _store(store).reference:
+        named = member_of(spec.sources.blocks).store
+        if named == member_of(store.block_store).reference:
             return ""
         return f"{named.url}, with the Secrets that the job names, is not the store of policy {policy}"
 
@@ -160,7 +161,7 @@ class BlockStoreKind(Kind):
 
     def places(self, store: StoreSpec, namespace: str) -> tuple[str, ...]:
         """See `Kind`."""
-        blocks = _store(store)
+        blocks = member_of(store.block_store)
         index = f"index:{namespace}:{blocks.index.secret_name}:{blocks.index.key}"
         return f"blocks:{_place(blocks)}".rstrip("/"), index
 
@@ -169,7 +170,7 @@ class BlockStoreKind(Kind):
         same URL with credentials may be of two servers, and what an index does not know the store's own identity keeps
         apart.
         """
-        mine, theirs = _store(spec), _store(other)
+        mine, theirs = member_of(spec.block_store), member_of(other.block_store)
         if same_namespace and mine.index == theirs.index:
             return True
         places = sorted(f"{_place(blocks).rstrip('/')}/" for blocks in (mine, theirs))
@@ -180,7 +181,7 @@ class BlockStoreKind(Kind):
 
     def secrets(self, store: StoreSpec) -> StoreSecrets:
         """See `Kind`. The index is the driver's alone: who only copies objects cannot change what is known of them."""
-        blocks = _store(store)
+        blocks = member_of(store.block_store)
         return StoreSecrets(driver=blocks.secret_names, tasks=blocks.object_secret_names)
 
     # -- words ---------------------------------------------------------------------------------------------------------
@@ -201,7 +202,7 @@ class BlockStoreKind(Kind):
 
     def does(self, spec: CompactionJobSpec) -> str:
         """See `Kind`."""
-        blocks, parameters = _sources(spec), spec.block_parameters
+        blocks, parameters = member_of(spec.sources.blocks), spec.block_parameters
         size = f", {format_bytes(spec.estimated_bytes)}," if spec.estimated_bytes else ""
         by = f", sorted by {', '.join(parameters.sort_key)}" if parameters.sort_key else ""
         same = ", ".join(parameters.deduplicate_by)
@@ -224,13 +225,13 @@ class BlockStoreKind(Kind):
 
     def debt(self, status: CompactionPolicyStatus) -> str:
         """See `Kind`."""
-        debt = _debt(status)
+        debt = debt_of(status)
         where = f"{plural(debt.sources, 'block')} in {plural(debt.targets, 'batch', 'batches')}"
         return f"{format_bytes(debt.bytes)} of {where} could be merged"
 
     def details(self, status: CompactionPolicyStatus) -> tuple[str, ...]:
         """See `Kind`."""
-        debt = _debt(status)
+        debt = debt_of(status)
         return (
             f"A query about one tenant, shard and window of time opens {debt.measure(READS):g} blocks on average; "
             f"{debt.measure(READS_AFTER):g} when that is done.",
@@ -266,21 +267,6 @@ def _numbers(fingerprint: str) -> tuple[int, int] | None:
     """Rows and digest of a fingerprint of blocks, `<rows>:<16 hexadecimal digits>`; None for anything else."""
     found = _OF_ROWS.fullmatch(fingerprint)
     return None if found is None else (int(found[1]), int(found[2], 16))
-
-
-def _debt(status: CompactionPolicyStatus) -> DebtStatus:
-    assert status.debt is not None, "asked for debt that there is"
-    return status.debt
-
-
-def _store(store: StoreSpec) -> BlockStoreSpec:
-    assert store.block_store is not None, "the kind is chosen by this member"
-    return store.block_store
-
-
-def _sources(spec: CompactionJobSpec) -> BlockSources:
-    assert spec.sources.blocks is not None, "the kind is chosen by the job's type, which needs this member"
-    return spec.sources.blocks
 
 
 BLOCKS: Final = BlockStoreKind()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import inspect
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -13,6 +15,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from compaction.api.text.printing import cut, printable
+from compaction.cli.lazy import errors_as_exit_code
+from compaction.errors import CompactionError
 from compaction.storage.errors import StoreOptionsError
 
 # Files with the options of an object store: YAML or JSON, one `option: value` per line.
@@ -58,6 +62,7 @@ OPTIONS_VARIABLE: Final = "COMPACTION_STORE_OPTIONS_FILE"
 PATIENCE: Final = 10.0
 """Seconds for which a database that does not answer is retried: a user waits for the answer."""
 _SECRET_PARTS: Final = frozenset({"password", "passfile", "sslpassword"})
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 STORE_OPTIONS: Final[Any] = click.option(
     "--store-options",
@@ -94,14 +99,46 @@ def policy_options(read: str) -> tuple[Any, ...]:
     )
 
 
-def refuse_given(options: Mapping[str, str], what: str) -> None:
-    """Wrong usage: a policy and options name two stores. What the environment says is a default, and gives way.
+def place_options(
+    options: Iterable[Any], place_of: Callable[..., object], place_of_policy: Callable[..., object], *, what: str
+) -> Callable[[Command], Command]:
+    """The options that name a place, passed to the command as `place`.
 
-    `options`: flags by parameter. Raises click.UsageError.
+    Args:
+        options: all of them, with those of `policy_options` or without.
+        place_of: makes the place of the values of the others, which are its parameters.
+        place_of_policy: makes it of a policy: of the file, its name `wanted`, and the `directory` of Secrets.
+        what: the noun for what a policy names, such as `store`.
     """
-    given = next((flag for option, flag in options.items() if is_given(option)), None)
-    if given is not None:
-        raise click.UsageError(f"the policy says where the {what} is: leave out {given}")
+    parameters = inspect.signature(place_of).parameters
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapped(
+            *, policy_file: Any = None, policy_name: str | None = None, secrets_dir: Path | None = None, **values: Any
+        ) -> Any:
+            own = {name: values.pop(name) for name in parameters if name in values}
+            with errors_as_exit_code():
+                if policy_file is None:
+                    place = place_of(**own)
+                else:
+                    _refuse_given(own, what)
+                    place = place_of_policy(policy_file, wanted=policy_name, directory=secrets_dir)
+                return command(place=place, **values)
+
+        result: Any = wrapped
+        for option in reversed(tuple(options)):
+            result = option(result)
+        return result  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def _refuse_given(names: Container[str | None], what: str) -> None:
+    """Wrong usage: a policy and options name two stores. What the environment says is a default, and gives way."""
+    for option in click.get_current_context().command.params:
+        if option.name in names and is_given(option.name):
+            raise click.UsageError(f"the policy says where the {what} is: leave out {option.opts[0]}")
 
 
 def refuse_password(option: str, url: str, variable: str) -> None:
@@ -131,6 +168,21 @@ def parsed(url: str) -> URL | None:
         return make_url(url)
     except (ArgumentError, ValueError):
         return None
+
+
+def check_database(url: str, *, may_be_new: bool, absent: type[CompactionError], remedy: str) -> None:
+    """A mistyped file must not become an empty database; the folder of one that `may_be_new` is made.
+
+    Raises `absent`: there is no such file. `remedy`: the words about it and what to do.
+    """
+    address = parsed(url)
+    if address is None or address.get_backend_name() != "sqlite" or not address.database:
+        return
+    file = Path(address.database)
+    if may_be_new:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    elif not file.exists():
+        raise absent(f"{file}: {remedy}")
 
 
 def _holds_secret(url: str) -> bool:

@@ -26,7 +26,7 @@ from compaction.core.planning.debt import ScanResult
 from compaction.core.planning.planner import PlannedJob
 
 if TYPE_CHECKING:
-    from compaction.api.policy.policy import CompactionPolicyStatus
+    from compaction.api.policy.policy import CompactionPolicyStatus, DebtStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,3 +253,9 @@ class Kind(ABC):
     def rows(self, status: CompactionPolicyStatus) -> tuple[tuple[str, str], ...]:
         """Labelled lines about the measures, for `status`."""
         return ()
+
+
+def debt_of(status: CompactionPolicyStatus) -> DebtStatus:
+    """The debt, for what is asked only where there is some."""
+    assert status.debt is not None, "asked for debt that there is"
+    return status.debt

@@ -7,17 +7,17 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from compaction.api.job.job import CompactionJobSpec, JobParameters, JobReceipt, JobSources
+from compaction.api.members import member_of
 from compaction.api.policy.segment_logs import (
     SEGMENT_LOGS,
     SEGMENT_REWRITE,
     SegmentGroup,
     SegmentLogParameters,
     SegmentLogSources,
-    SegmentLogsSpec,
 )
 from compaction.api.policy.store import StoreSpec
 from compaction.api.text.printing import format_bytes, plural
-from compaction.core.kind import Alarm, Kind, Measure, Nouns, ReasonMessage, StoreVolume, Words, Work
+from compaction.core.kind import Alarm, Kind, Measure, Nouns, ReasonMessage, StoreVolume, Words, Work, debt_of
 from compaction.core.planning.candidates import Candidate, Parts
 from compaction.core.planning.debt import ScanResult
 from compaction.core.planning.overlap import Selection, first_below, overlap, plain_path, relative_to
@@ -73,13 +73,13 @@ class SegmentLogsKind(Kind):
 
     def due(self, store: StoreSpec) -> Callable[[Candidate], bool]:
         """See `Kind`. Bytes AND segments."""
-        thresholds = _logs(store).thresholds
+        thresholds = member_of(store.segment_logs).thresholds
         least, fewest = int(thresholds.debt_bytes), thresholds.debt_segments
         return lambda candidate: candidate.debt_bytes >= least and candidate.debt_sources >= fewest
 
     def parameters(self, store: StoreSpec) -> JobParameters:
         """See `Kind`."""
-        logs = _logs(store)
+        logs = member_of(store.segment_logs)
         parameters = SegmentLogParameters(
             max_entries_per_segment=logs.max_entries_per_segment,
             max_bytes_per_segment=int(logs.max_bytes_per_segment),
@@ -100,7 +100,7 @@ class SegmentLogsKind(Kind):
 
     def parts(self, spec: CompactionJobSpec) -> Parts:
         """See `Kind`."""
-        log = _sources(spec)
+        log = member_of(spec.sources.segment_log)
         return Parts(str(log.snapshot_index), tuple(group.segments for group in log.groups), log.obsolete)
 
     def tenant(self, spec: CompactionJobSpec, store: StoreSpec) -> str:
@@ -111,18 +111,18 @@ class SegmentLogsKind(Kind):
 
     def stranger(self, spec: CompactionJobSpec, store: StoreSpec, policy: str) -> str:
         """See `Kind`."""
-        path, root = _sources(spec).path, _logs(store).root
+        path, root = member_of(spec.sources.segment_log).path, member_of(store.segment_logs).root
         return "" if relative_to(root, path) is not None else f"{path} is not below {root}, the root of policy {policy}"
 
     def places(self, store: StoreSpec, namespace: str) -> tuple[str, ...]:
         """See `Kind`."""
-        return (f"logs:{plain_path(_logs(store).root)}".rstrip("/"),)
+        return (f"logs:{plain_path(member_of(store.segment_logs).root)}".rstrip("/"),)
 
     def overlap(self, spec: StoreSpec, other: StoreSpec, *, same_namespace: bool) -> bool:
         """See `Kind`. The operator reads both where it runs, so the same path is the same directory whatever volumes
         workers mount.
         """
-        outside, inside = _logs(spec), _logs(other)
+        outside, inside = member_of(spec.segment_logs), member_of(other.segment_logs)
         below = relative_to(outside.root, inside.root)
         if below is None:
             outside, inside = inside, outside
@@ -133,7 +133,7 @@ class SegmentLogsKind(Kind):
 
     def volume(self, store: StoreSpec) -> StoreVolume | None:
         """See `Kind`."""
-        logs = _logs(store)
+        logs = member_of(store.segment_logs)
         if logs.volume is None:
             return None
         return StoreVolume(logs.root, logs.volume.claim_name, logs.volume.sub_path)
@@ -144,7 +144,7 @@ class SegmentLogsKind(Kind):
         """See `Kind`."""
         if scan.targets:
             return None
-        logs = _logs(store)
+        logs = member_of(store.segment_logs)
         without = f" without {', '.join(logs.exclude)}" if logs.exclude else ""
         found = f"nothing below {logs.root} that matches {', '.join(logs.include)}{without} holds segment files"
         message = f"{found}: check root, include and exclude, if there should be logs"
@@ -152,7 +152,7 @@ class SegmentLogsKind(Kind):
 
     def does(self, spec: CompactionJobSpec) -> str:
         """See `Kind`."""
-        sources = _sources(spec)
+        sources = member_of(spec.sources.segment_log)
         segments = sum(len(group.segments) for group in sources.groups)
         parts = []
         if sources.groups:
@@ -178,8 +178,7 @@ class SegmentLogsKind(Kind):
 
     def debt(self, status: CompactionPolicyStatus) -> str:
         """See `Kind`."""
-        debt = status.debt
-        assert debt is not None, "asked for debt that there is"
+        debt = debt_of(status)
         where = f"{plural(debt.sources, 'segment')} of {plural(debt.targets, 'log')}"
         return f"{format_bytes(debt.bytes)} could be reclaimed by {where}"
 
@@ -213,16 +212,6 @@ def tenant_of(root: str, path: str) -> str:
 
 def _missing(status: CompactionPolicyStatus) -> int:
     return int(status.debt.measure(MISSING.name)) if status.debt is not None else 0
-
-
-def _logs(store: StoreSpec) -> SegmentLogsSpec:
-    assert store.segment_logs is not None, "the kind is chosen by this member"
-    return store.segment_logs
-
-
-def _sources(spec: CompactionJobSpec) -> SegmentLogSources:
-    assert spec.sources.segment_log is not None, "the kind is chosen by the job's type, which needs this member"
-    return spec.sources.segment_log
 
 
 @lru_cache(maxsize=_PAIRS_KEPT)

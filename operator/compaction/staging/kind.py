@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from compaction.api.job.job import CompactionJobSpec, JobParameters, JobReceipt, JobSources
+from compaction.api.members import member_of
 from compaction.api.policy.staging_area import (
     METARANGE_REWRITE,
     STAGING_AREA,
     MetarangeParameters,
     MetarangeSources,
-    StagingAreaSpec,
 )
 from compaction.api.policy.store import StoreSpec
 from compaction.api.text.printing import format_bytes, plural
-from compaction.core.kind import Kind, Measure, Nouns, StoreSecrets, Words, Work
+from compaction.core.kind import Kind, Measure, Nouns, StoreSecrets, Words, Work, debt_of
 from compaction.core.planning.candidates import Candidate, Parts
 from compaction.core.planning.debt import ScanResult
 from compaction.core.planning.planner import PlannedJob
@@ -176,7 +176,7 @@ class StagingAreaKind(Kind):
 
     def due(self, store: StoreSpec) -> Callable[[Candidate], bool]:
         """See `Kind`. Any threshold is enough."""
-        thresholds = _area(store).thresholds
+        thresholds = member_of(store.staging_area).thresholds
         least = {
             TOMBSTONES: thresholds.tombstones,
             SEALED_TOKENS: thresholds.sealed_tokens,
@@ -189,14 +189,14 @@ class StagingAreaKind(Kind):
 
     def parameters(self, store: StoreSpec) -> JobParameters:
         """See `Kind`."""
-        return JobParameters(metarange=MetarangeParameters(lakefs=_area(store).lakefs))
+        return JobParameters(metarange=MetarangeParameters(lakefs=member_of(store.staging_area).lakefs))
 
     def work(self, job: PlannedJob, store: StoreSpec) -> Work:
         """See `Kind`."""
         (group,) = job.groups
         commit, base = trees_of(job.base_version)
         sources = MetarangeSources(
-            store=_area(store).reference,
+            store=member_of(store.staging_area).reference,
             branch=branch_of_target(job.target),
             commit=commit,
             base=base,
@@ -206,7 +206,7 @@ class StagingAreaKind(Kind):
 
     def parts(self, spec: CompactionJobSpec) -> Parts:
         """See `Kind`. Newer tokens hide what older ones say, so the tokens of a branch are one group."""
-        return Parts(_version(_sources(spec)), (_sources(spec).tokens,))
+        return Parts(_version(member_of(spec.sources.metarange)), (member_of(spec.sources.metarange).tokens,))
 
     def tenant(self, spec: CompactionJobSpec, store: StoreSpec) -> str:
         """See `Kind`: the branches of a repository have one."""
@@ -216,8 +216,8 @@ class StagingAreaKind(Kind):
 
     def stranger(self, spec: CompactionJobSpec, store: StoreSpec, policy: str) -> str:
         """See `Kind`."""
-        named = _sources(spec).store
-        if named == _area(store).reference:
+        named = member_of(spec.sources.metarange).store
+        if named == member_of(store.staging_area).reference:
             return ""
         return (
             f"repository {named.repository}, with the Secrets that the job names, is not the store of policy {policy}"
@@ -225,32 +225,32 @@ class StagingAreaKind(Kind):
 
     def gone(self, job: str, spec: CompactionJobSpec, scan: ScanResult) -> bool:
         """See `Kind`: the branch is gone, or has another commit, base or tokens."""
-        version = _version(_sources(spec))
+        version = _version(member_of(spec.sources.metarange))
         return not any(
             candidate.target == spec.target and candidate.base_version == version for candidate in scan.candidates
         )
 
     def places(self, store: StoreSpec, namespace: str) -> tuple[str, ...]:
         """See `Kind`."""
-        area = _area(store)
+        area = member_of(store.staging_area)
         return (f"staging:{namespace}:{area.kv.secret_name}:{area.kv.key}/{area.table}/{area.repository}",)
 
     def overlap(self, spec: StoreSpec, other: StoreSpec, *, same_namespace: bool) -> bool:
         """See `Kind`. Secrets are of a namespace: in two of them the same name may be of two databases."""
-        mine, theirs = _area(spec), _area(other)
+        mine, theirs = member_of(spec.staging_area), member_of(other.staging_area)
         same = (mine.repository, mine.kv, mine.table) == (theirs.repository, theirs.kv, theirs.table)
         return same_namespace and same
 
     def secrets(self, store: StoreSpec) -> StoreSecrets:
         """See `Kind`. The key-value store is the driver's alone: tasks only read and write ranges."""
-        area = _area(store)
+        area = member_of(store.staging_area)
         return StoreSecrets(driver=area.secret_names, tasks=area.object_secret_names)
 
     # -- words ---------------------------------------------------------------------------------------------------------
 
     def does(self, spec: CompactionJobSpec) -> str:
         """See `Kind`."""
-        sources = _sources(spec)
+        sources = member_of(spec.sources.metarange)
         size = f", {format_bytes(spec.estimated_bytes)}," if spec.estimated_bytes else ""
         tokens = plural(len(sources.tokens), "token")
         if spec.metarange_parameters.lakefs is not None:
@@ -276,13 +276,13 @@ class StagingAreaKind(Kind):
 
     def debt(self, status: CompactionPolicyStatus) -> str:
         """See `Kind`."""
-        debt = _debt(status)
+        debt = debt_of(status)
         where = f"{plural(debt.sources, 'token')} of {plural(debt.targets, 'branch', 'branches')}"
         return f"{format_bytes(debt.bytes)} in {where} could be compacted"
 
     def details(self, status: CompactionPolicyStatus) -> tuple[str, ...]:
         """See `Kind`."""
-        return listing_costs(_debt(status))
+        return listing_costs(debt_of(status))
 
     def rows(self, status: CompactionPolicyStatus) -> tuple[tuple[str, str], ...]:
         """See `Kind`."""
@@ -298,21 +298,6 @@ class StagingAreaKind(Kind):
 
 def _version(sources: MetarangeSources) -> str:
     return base_version_of(sources.store.repository, sources.branch, sources.commit, sources.base, sources.tokens)
-
-
-def _debt(status: CompactionPolicyStatus) -> DebtStatus:
-    assert status.debt is not None, "asked for debt that there is"
-    return status.debt
-
-
-def _area(store: StoreSpec) -> StagingAreaSpec:
-    assert store.staging_area is not None, "the kind is chosen by this member"
-    return store.staging_area
-
-
-def _sources(spec: CompactionJobSpec) -> MetarangeSources:
-    assert spec.sources.metarange is not None, "the kind is chosen by the job's type, which needs this member"
-    return spec.sources.metarange
 
 
 STAGING: Final = StagingAreaKind()

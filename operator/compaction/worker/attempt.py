@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Final
 from weakref import WeakKeyDictionary
@@ -28,8 +28,9 @@ from compaction.worker.ports import Assignment, Engine, HeldLease, JobRunner, Op
 # Who runs a job: the worker's side of a kind, found by the type of the job.
 
 
-class RunnerOfAllKinds:
-    """Implements `ports.JobRunner` by handing each job to the runner of its type, which is loaded with its first job.
+@dataclass(frozen=True, eq=False, repr=False)
+class Rewriter(ABC):
+    """Implements `ports.JobRunner`, with the parts of a worker that runners use.
 
     Args:
         engine: runs the tasks.
@@ -37,10 +38,18 @@ class RunnerOfAllKinds:
         secrets: those of the policy's namespace.
     """
 
-    def __init__(self, engine: Engine, *, holder: str, secrets: Secrets) -> None:
-        self._engine = engine
-        self._holder = holder
-        self._secrets = secrets
+    engine: Engine
+    _: KW_ONLY
+    holder: str
+    secrets: Secrets
+
+    @abstractmethod
+    def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
+        """See `ports.JobRunner`."""
+
+
+class RunnerOfAllKinds(Rewriter):
+    """Hands each job to the runner of its type, which is loaded with its first job."""
 
     def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
         """See `ports.JobRunner`."""
@@ -48,7 +57,7 @@ class RunnerOfAllKinds:
 
     def _runner(self, job_type: str) -> JobRunner:
         opened: OpenRewriter = kind_of_job(job_type).doors.rewriters[job_type].open()
-        return opened(self._engine, holder=self._holder, secrets=self._secrets)
+        return opened(self.engine, holder=self.holder, secrets=self.secrets)
 
 
 # A job's lease as the worker knows it: held, lost, or to be given up.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import urllib.parse
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
@@ -19,15 +18,15 @@ from compaction.blocks.errors import NoBlockStoreError
 from compaction.blocks.model import SECOND
 from compaction.blocks.owners import IDENTITY_PATH, FolderOwners
 from compaction.blocks.store import BlockStore, BlockStoreConnection
-from compaction.cli.lazy import errors_as_exit_code
 from compaction.cli.places import (
     PATIENCE,
     STORE_OPTIONS,
+    Command,
+    check_database,
     is_given,
     options_of,
-    parsed,
+    place_options,
     policy_options,
-    refuse_given,
     refuse_password,
 )
 from compaction.storage.errors import ObjectPathError
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 STORE_VARIABLE: Final = "COMPACTION_STORE_URL"
 INDEX_VARIABLE: Final = "COMPACTION_INDEX_URL"
 EMBEDDED_INDEX: Final = "_compaction/index.db"
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,17 +117,13 @@ class StorePlace:
         """
         if self.may_be_new and self.folder is not None and not (self.folder / IDENTITY_PATH).exists():
             FolderOwners(open_objects(self.url)).refuse_new_store()
-        url = parsed(self.connection.index_url)
-        if url is None or url.get_backend_name() != "sqlite" or not url.database:
-            return
-        file = Path(url.database)
-        if self.may_be_new:
-            file.parent.mkdir(parents=True, exist_ok=True)
-        elif not file.exists():
-            raise NoBlockStoreError(
-                f"{file}: there is no index here: name a store that has one, or begin one by registering blocks "
-                "(`compactor blocks register`)"
-            )
+        check_database(
+            self.connection.index_url,
+            may_be_new=self.may_be_new,
+            absent=NoBlockStoreError,
+            remedy="there is no index here: name a store that has one, or begin one by registering blocks "
+            "(`compactor blocks register`)",
+        )
 
 
 def tell_skipped(objects: ObjectStorage) -> None:
@@ -141,35 +135,17 @@ def tell_skipped(objects: ObjectStorage) -> None:
 def store_options(*, may_be_new: bool = False) -> Callable[[Command], Command]:
     """The options that name a store, passed to the command as `place: StorePlace`."""
 
-    def decorate(command: Command) -> Command:
-        @functools.wraps(command)
-        def wrapped(
-            *,
-            store: str | None,
-            index: str | None,
-            store_options: Path | None,
-            policy_file: TextIO | None,
-            policy_name: str | None,
-            secrets_dir: Path | None,
-            **rest: Any,
-        ) -> Any:
-            with errors_as_exit_code():
-                if policy_file is None:
-                    connection, policy = _connection(store, index, store_options), None
-                else:
-                    # The models of policies take longer to import than a command without one takes to answer.
-                    from compaction.blocks.cli.policy import connection_of
+    def place_of(store: str | None, index: str | None, store_options: Path | None) -> StorePlace:
+        return StorePlace(_connection(store, index, store_options), may_be_new)
 
-                    refuse_given(_NAMED, "store")
-                    policy, connection = connection_of(policy_file, wanted=policy_name, directory=secrets_dir)
-                return command(place=StorePlace(connection, may_be_new, policy), **rest)
+    def place_of_policy(source: TextIO, *, wanted: str | None, directory: Path | None) -> StorePlace:
+        # The models of policies take longer to import than a command without one takes to answer.
+        from compaction.blocks.cli.policy import connection_of
 
-        result: Any = wrapped
-        for option in reversed(_OPTIONS):
-            result = option(result)
-        return result  # type: ignore[no-any-return]
+        policy, connection = connection_of(source, wanted=wanted, directory=directory)
+        return StorePlace(connection, may_be_new, policy)
 
-    return decorate
+    return place_options(_OPTIONS, place_of, place_of_policy, what="store")
 
 
 _OPTIONS: Final = (
@@ -189,8 +165,6 @@ _OPTIONS: Final = (
     STORE_OPTIONS,
     *policy_options("store and index"),
 )
-_NAMED: Final = {"store": "--store", "index": "--index", "store_options": "--store-options"}
-"""Parameters that a policy has as well, and their flags."""
 
 
 def _connection(store: str | None, index: str | None, options: Path | None) -> BlockStoreConnection:

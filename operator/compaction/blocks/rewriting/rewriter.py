@@ -42,7 +42,7 @@ from compaction.storage.database import DEFAULT_PATIENCE
 from compaction.storage.errors import DatabaseUnavailableError, StorageError
 from compaction.storage.opened import explaining
 from compaction.storage.secrets import Secrets
-from compaction.worker.attempt import RewriteAttempt
+from compaction.worker.attempt import RewriteAttempt, Rewriter
 from compaction.worker.ports import Assignment, Engine, HeldLease, JobRunner
 from compaction.worker.tasks import LOOK_SECONDS, ObjectsPlace, objects_place
 
@@ -269,31 +269,14 @@ class BlockAttempt(RewriteAttempt):
 # The runner of BlockRewrite jobs: opens the store that a job names, and makes one attempt.
 
 
-class BlockRewriter:
-    """Implements `ports.JobRunner` for block stores.
-
-    Args:
-        engine: runs the merging tasks.
-        holder: name of this worker, as it appears in receipts.
-        secrets: those of the policy's namespace.
-        clock: epoch seconds.
-        patience: seconds for which a call of the index is repeated while the database is away.
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class BlockRewriter(Rewriter):
+    """Implements `ports.JobRunner` for block stores. `clock`: seconds since 1970; `patience`: seconds for which a call
+    of the index is repeated while the database is away.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        holder: str,
-        secrets: Secrets,
-        clock: Callable[[], float] = time.time,
-        patience: float = DEFAULT_PATIENCE,
-    ) -> None:
-        self._engine = engine
-        self._holder = holder
-        self._secrets = secrets
-        self._clock = clock
-        self._patience = patience
+    clock: Callable[[], float] = time.time
+    patience: float = DEFAULT_PATIENCE
 
     def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
         """See `ports.JobRunner`. InvalidAssignmentError when the spec makes no sense."""
@@ -303,10 +286,10 @@ class BlockRewriter:
     def attempt(self, job: BlockJob, *, token: int, lease: HeldLease) -> JobReport:
         """One attempt at a job. Raises as `ports.JobRunner`."""
         try:
-            place = objects_place(job.store.url, job.store.credentials_secret_name, self._secrets, job.store.ca_bundle)
-            connection = connection_of(job.store, self._secrets)
+            place = objects_place(job.store.url, job.store.credentials_secret_name, self.secrets, job.store.ca_bundle)
+            connection = connection_of(job.store, self.secrets)
             with explaining(connection.address):
-                store = BlockStore.open(connection, clock=self._clock, patience=self._patience)
+                store = BlockStore.open(connection, clock=self.clock, patience=self.patience)
         except (BlockStoreError, StorageError) as error:
             return failed([failure_of(error, job.name)], (), token=token)
         try:
@@ -315,9 +298,9 @@ class BlockRewriter:
                 token=token,
                 store=store,
                 place=place,
-                worker=self._holder,
+                worker=self.holder,
                 lease=lease,
-                engine=self._engine,
+                engine=self.engine,
             ).run()
         finally:
             store.close()

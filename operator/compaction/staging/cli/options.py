@@ -6,7 +6,6 @@ record of the repository; how they are reached say the options of the object sto
 
 from __future__ import annotations
 
-import functools
 import getpass
 import os
 import time
@@ -15,20 +14,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
-from compaction.cli.lazy import errors_as_exit_code
 from compaction.cli.places import (
     OPTIONS_VARIABLE,
     PATIENCE,
     STORE_OPTIONS,
+    Command,
+    check_database,
     is_given,
     options_of,
-    parsed,
+    place_options,
     policy_options,
-    refuse_given,
     refuse_password,
 )
 from compaction.staging.errors import NoStagingAreaError
@@ -62,7 +61,6 @@ class PairParameter(click.ParamType[tuple[str, str]]):
 KV_VARIABLE: Final = "COMPACTION_KV_URL"
 REPOSITORY_VARIABLE: Final = "COMPACTION_REPOSITORY"
 _SECRET_WORDS: Final = ("secret", "token", "password", "account_key", "sas", "credential", "service_account")
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +108,13 @@ class StagingPlace:
 
     def check(self) -> None:
         """A mistyped file must not become an empty store. Raises NoStagingAreaError."""
-        url = parsed(self.connection.kv_url)
-        if url is None or url.get_backend_name() != "sqlite" or not url.database:
-            return
-        file = Path(url.database)
-        if self.may_be_new:
-            file.parent.mkdir(parents=True, exist_ok=True)
-        elif not file.exists():
-            raise NoStagingAreaError(
-                f"{file}: there is no key-value store here: name one that exists, or begin one by creating a "
-                "repository (`compactor staging repo create`)"
-            )
+        check_database(
+            self.connection.kv_url,
+            may_be_new=self.may_be_new,
+            absent=NoStagingAreaError,
+            remedy="there is no key-value store here: name one that exists, or begin one by creating a repository "
+            "(`compactor staging repo create`)",
+        )
 
 
 def staging_options(
@@ -130,40 +124,19 @@ def staging_options(
     is --repo, which is `required` or not. `policy`: a policy may name all of it instead.
     """
 
-    def decorate(command: Command) -> Command:
-        @functools.wraps(command)
-        def wrapped(
-            *,
-            kv: str | None,
-            table: str,
-            store_options: Path | None,
-            store_option: Sequence[tuple[str, str]],
-            repo: str | None = None,
-            policy_file: TextIO | None = None,
-            policy_name: str | None = None,
-            secrets_dir: Path | None = None,
-            **rest: Any,
-        ) -> Any:
-            with errors_as_exit_code():
-                if policy_file is not None:
-                    # The models of policies take longer to import than a command without one takes to answer.
+    def place_of(
+        kv: str | None,
+        table: str,
+        store_options: Path | None,
+        store_option: Sequence[tuple[str, str]],
+        repo: str | None = None,
+    ) -> StagingPlace:
+        if repository and required and not repo:
+            raise click.UsageError(f"which repository? Give --repo NAME, or set {REPOSITORY_VARIABLE}")
+        return StagingPlace(_connection(kv, table, store_options, store_option), repo or "", may_be_new)
 
-                    refuse_given(_NAMED, "repository")
-                    return command(
-                        place=place_of_policy(policy_file, wanted=policy_name, directory=secrets_dir), **rest
-                    )
-                if repository and required and not repo:
-                    raise click.UsageError(f"which repository? Give --repo NAME, or set {REPOSITORY_VARIABLE}")
-                connection = _connection(kv, table, store_options, store_option)
-                return command(place=StagingPlace(connection, repo or "", may_be_new), **rest)
-
-        result: Any = wrapped
-        named = (*((_REPOSITORY,) if repository else ()), *(_POLICY if policy else ()))
-        for option in reversed((*_OPTIONS, *named)):
-            result = option(result)
-        return result  # type: ignore[no-any-return]
-
-    return decorate
+    options = (*_OPTIONS, *((_REPOSITORY,) if repository else ()), *(_POLICY if policy else ()))
+    return place_options(options, place_of, place_of_policy, what="repository")
 
 
 _REPOSITORY: Final = click.option(
@@ -172,14 +145,6 @@ _REPOSITORY: Final = click.option(
     envvar=REPOSITORY_VARIABLE,
     help=f"The repository; default: {REPOSITORY_VARIABLE}.",
 )
-_NAMED: Final = {
-    "kv": "--kv",
-    "table": "--table",
-    "store_options": "--store-options",
-    "store_option": "--option",
-    "repo": "--repo",
-}
-"""Parameters that a policy has as well, and their flags."""
 _POLICY: Final = policy_options("store and repository")
 _OPTIONS: Final = (
     click.option(

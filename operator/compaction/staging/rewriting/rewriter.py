@@ -41,7 +41,7 @@ from compaction.storage.database import DEFAULT_PATIENCE
 from compaction.storage.errors import DatabaseUnavailableError, StorageError
 from compaction.storage.opened import explaining
 from compaction.storage.secrets import Secrets
-from compaction.worker.attempt import RewriteAttempt
+from compaction.worker.attempt import RewriteAttempt, Rewriter
 from compaction.worker.ports import Assignment, Engine, HeldLease, JobRunner
 from compaction.worker.tasks import LOOK_SECONDS, ObjectsPlace, objects_place
 
@@ -288,31 +288,14 @@ class TokenMergeAttempt(BranchAttempt):
 # The runner of MetarangeRewrite jobs: opens the repository that a job names, and makes one attempt.
 
 
-class MetarangeRewriter:
-    """Implements `ports.JobRunner` for staging areas.
-
-    Args:
-        engine: runs the tasks that write ranges.
-        holder: name of this worker, as it appears in receipts.
-        secrets: those of the policy's namespace.
-        clock: seconds since 1970.
-        patience: seconds for which a call of the key-value store is repeated while the database is away.
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class MetarangeRewriter(Rewriter):
+    """Implements `ports.JobRunner` for staging areas. `clock`: seconds since 1970; `patience`: seconds for which a call
+    of the key-value store is repeated while the database is away.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        holder: str,
-        secrets: Secrets,
-        clock: Callable[[], float] = time.time,
-        patience: float = DEFAULT_PATIENCE,
-    ) -> None:
-        self._engine = engine
-        self._holder = holder
-        self._secrets = secrets
-        self._clock = clock
-        self._patience = patience
+    clock: Callable[[], float] = time.time
+    patience: float = DEFAULT_PATIENCE
 
     def run(self, assignment: Assignment, lease: HeldLease) -> JobReport:
         """See `ports.JobRunner`. InvalidAssignmentError when the spec makes no sense."""
@@ -321,10 +304,10 @@ class MetarangeRewriter:
             message = f"job {job.name}: parameters.metarange.lakefs.dryRun is true, so nothing is merged"
             return failed(RewriteFailure(StagingReason.DRY_RUN, message), token=assignment.token)
         try:
-            connection = connection_of(job.store, self._secrets)
+            connection = connection_of(job.store, self.secrets)
             if job.lakefs is not None:
                 return self._merge(job, job.lakefs, connection, assignment, lease)
-            with closing(StagingStore.open(connection, clock=self._clock, patience=self._patience)) as store:
+            with closing(StagingStore.open(connection, clock=self.clock, patience=self.patience)) as store:
                 return self._attempt(job, connection, store, assignment, lease)
         except (StagingStoreError, StorageError) as error:
             return failed(RewriteFailure.of(error), token=assignment.token)
@@ -338,17 +321,17 @@ class MetarangeRewriter:
         lease: HeldLease,
     ) -> JobReport:
         with explaining(connection.address()):
-            area = replace(store.area(job.work.repository), clock=self._clock)
+            area = replace(store.area(job.work.repository), clock=self.clock)
         namespace = area.repository.namespace
-        place = objects_place(namespace, job.store.credentials_secret_name, self._secrets, job.store.ca_bundle)
+        place = objects_place(namespace, job.store.credentials_secret_name, self.secrets, job.store.ca_bundle)
         return MetarangeAttempt(
             job=job,
             token=assignment.token,
             area=area,
             place=place,
-            worker=self._holder,
+            worker=self.holder,
             lease=lease,
-            engine=self._engine,
+            engine=self.engine,
         ).run()
 
     def _merge(
@@ -359,17 +342,17 @@ class MetarangeRewriter:
         assignment: Assignment,
         lease: HeldLease,
     ) -> JobReport:
-        with closing(connection.open_kv(patience=self._patience)) as kv:
+        with closing(connection.open_kv(patience=self.patience)) as kv:
             with explaining(connection.address()):
-                live = open_live_repository(kv, job.work.repository, options=connection.options, clock=self._clock)
+                live = open_live_repository(kv, job.work.repository, options=connection.options, clock=self.clock)
             return TokenMergeAttempt(
                 job=job,
                 lakefs=lakefs,
                 live=live,
                 token=assignment.token,
-                worker=self._holder,
+                worker=self.holder,
                 lease=lease,
-                engine=self._engine,
+                engine=self.engine,
             ).run()
 
 
