@@ -296,8 +296,10 @@ class LiveAdapter(RepositoryAdapter[SqlKeyValueStore, LiveRepository]):
     @contextmanager
     def _repository(self) -> Iterator[LiveRepository]:
         wanted = connection_of(self._spec.reference, self._secrets)
-        with self._opened.use(wanted) as kv, explaining(wanted.address()):
-            live = open_live_repository(kv, self._spec.repository, options=wanted.options, clock=self._wall)
+        with self._opened.use(wanted) as kv:
+            with explaining(wanted.address()):
+                live = open_live_repository(kv, self._spec.repository, options=wanted.options, clock=self._wall)
+            # Only now the place of the objects is known.
             with explaining(wanted.address(live.namespace)):
                 yield replace(live, clock=self._wall)
 

@@ -32,6 +32,7 @@ from compaction.staging.rewriting.report import MetarangeJob
 from compaction.staging.rewriting.rewriter import MetarangeRewriter, TokenMergeAttempt
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.adapter import OpenRequest, Sensed, SenseRequest, StoreAdapter
+from compaction.storage.errors import DatabaseUnreachableError
 from compaction.storage.secrets import GivenSecrets
 from compaction.worker.errors import JobStoppedError
 from compaction.worker.ports import Assignment
@@ -390,6 +391,16 @@ def test_a_retired_job_merges_nothing(opted: Opted, server: LakeFsServer) -> Non
     assert opted.adapter.high_water("example/main", name) == 3
     assert opted.attempt(name, spec, 3).reason == JobReason.STALE_TOKEN
     assert len(server.branch().sealed_tokens) == 2
+
+
+def test_a_database_that_goes_away_is_explained_once(opted: Opted, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise DatabaseUnreachableError("postgresql://db/lakefs", "it does not answer.")
+
+    monkeypatch.setattr("compaction.staging.lakefs.lakefs_adapter.retire_job", gone)
+    with pytest.raises(DatabaseUnreachableError) as raised:
+        opted.adapter.retire("example/main", "a")
+    assert str(raised.value).count("Check the URL in Secret") == 1
 
 
 def test_a_stopped_worker_leaves_the_branch_as_it_is(opted: Opted, server: LakeFsServer) -> None:
