@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from compaction.api.policy.policy import CompactionPolicyStatus
 
 
-# What a block store measures besides its debt. The room of the store reads them; nothing heavy is imported here.
+# Measures of a block store besides its debt. Its adapter reads them too.
 
 LIVE: Final = "liveBlocks"
 WINDOWS: Final = "windows"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
 
 
-# What is measured of branches: for the whole store, and for each candidate. Nothing heavy is imported here.
+# Measures of branches, for the whole store and for each candidate.
 
 TOMBSTONES: Final = "tombstones"
 SEALED_TOKENS: Final = "sealedTokens"
