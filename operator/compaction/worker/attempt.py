@@ -311,7 +311,7 @@ class RateBudget:
 
 class _Server:
     def __init__(self, host: str, budget: RateBudget) -> None:
-        class Handler(socketserver.BaseRequestHandler):
+        class BudgetHandler(socketserver.BaseRequestHandler):
             def handle(self) -> None:
                 self.request.settimeout(_PATIENCE)
                 with self.request.makefile("rb") as asked:
@@ -319,7 +319,7 @@ class _Server:
                 if len(question) == _QUESTION.size:  # whatever else may arrive at a socket gets no answer
                     self.request.sendall(_ANSWER.pack(budget.wait_for(*_QUESTION.unpack(question))))
 
-        class Listener(socketserver.ThreadingTCPServer):
+        class BudgetListener(socketserver.ThreadingTCPServer):
             address_family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
             daemon_threads = True
             request_queue_size = 128
@@ -327,7 +327,7 @@ class _Server:
             def handle_error(self, request: object, client_address: object) -> None:
                 """A client that went away: its task fails, and says so."""
 
-        self._listener = Listener((host, 0), Handler)
+        self._listener = BudgetListener((host, 0), BudgetHandler)
         self.port = int(self._listener.server_address[1])
         self._thread = threading.Thread(
             target=self._listener.serve_forever, kwargs={"poll_interval": 0.1}, name="budget", daemon=True
