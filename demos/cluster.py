@@ -182,8 +182,8 @@ def _recorded_workers(directory: Path) -> Iterator[ProcessId]:
                 yield process
 
 
-# What goes wrong on purpose: a worker dies in the middle of a job, as a machine that loses its power; the coordinator
-# dies; an object loses bytes.
+# Accidents on purpose: a worker dies in the middle of a job, as a machine that loses its power; the coordinator dies;
+# an object loses bytes.
 #
 # A worker is stopped (SIGSTOP) first and inspected then, so that it is certain that it had a job at the moment of its
 # death.

@@ -23,7 +23,8 @@ from compaction.local.processes.process import ProcessId
 from compaction.local.tenants import Check
 from demos.cluster import DemoCluster, DemoObservation
 
-# Where a password must not be: objects of the API server, logs, arguments and variables of operator and workers.
+# Places in which a password must not be: objects of the API server, logs, arguments and variables of operator and
+# workers.
 
 KINDS: Final = "cpol,cjob,ccat,lease,events"
 
@@ -47,7 +48,7 @@ def _places(cluster: DemoCluster, directory: Path, processes: Iterable[ProcessId
                 yield f"{name} of {process.name}", file.read_bytes()
 
 
-# What one sees while it runs: a table that redraws itself on a terminal, a line per change elsewhere.
+# The screen of a demo while it runs: a table that redraws itself on a terminal, a line per change elsewhere.
 
 STYLES: Final = {
     JobState.UNASSIGNED: "dim",
@@ -120,7 +121,7 @@ def _age(moment: datetime | None) -> str:
     return MISSING if moment is None else format_age((datetime.now(UTC) - moment).total_seconds())
 
 
-# What one sees of a store that is written while it is compacted: policy, store, newest jobs, reader.
+# The screen of a store that is written while it is compacted: policy, store, newest jobs, reader.
 
 SHOWN_JOBS: Final = 12
 PLAIN_SECONDS: Final = 3.0

@@ -111,8 +111,8 @@ def stop_servers(directory: Path) -> None:
         remove_state(directory)
 
 
-# What every demo stands on: a directory of its own, a control plane, the operator's replicas, and an end in which
-# nothing is left running.
+# The base of every demo: a directory of its own, a control plane, the operator's replicas, and an end in which nothing
+# is left running.
 #
 # The directory (default `.demo`) is created again by each run, and only one that carries the demo's mark is ever
 # emptied. Whatever an earlier run left in it, of this demo or another one, is stopped by the records that are found

@@ -25,7 +25,7 @@ from compaction.local.tenants import Check
 from demos.blocks.writers import NOTHING, SPAN_HOURS, TOP_LEVEL, Ledger, LedgerEntries
 from demos.cluster import Accident, DemoObservation
 
-# What lies in the store at one moment, from its index and its objects alone.
+# The contents of the store at one moment, from its index and its objects alone.
 
 _SPAN: Final = SPAN_HOURS * 3600 * SECOND
 

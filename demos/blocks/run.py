@@ -50,7 +50,7 @@ from demos.proving import proving
 from demos.scenes import MISSING, find_leaks, table_of
 from demos.stage import DemoStage, Servers, start_servers
 
-# What one sees of a block store while it runs: its policy and newest jobs, blocks by tenant and level, the reader.
+# The screen of a block store while it runs: its policy and newest jobs, blocks by tenant and level, the reader.
 
 JOB_COLUMNS: Final = ("TENANT", "LEVEL", "BLOCKS", "SIZE")
 

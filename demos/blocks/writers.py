@@ -25,7 +25,7 @@ from compaction.blocks.store import BlockStore
 from compaction.errors import CompactionError
 from demos.cluster import NAMESPACE, secrets_yaml
 
-# What the demo of block stores compacts: three tenants, one of them noisy, and the policy.
+# The subject of compaction in the demo of block stores: three tenants, one of them noisy, and the policy.
 
 POLICY: Final = "blocks"
 CREDENTIALS_SECRET: Final = "object-store"  # the name of a Secret
@@ -91,7 +91,7 @@ def secrets(options: Mapping[str, str], index_url: str) -> str:
     return secrets_yaml({CREDENTIALS_SECRET: options, INDEX_SECRET: {"url": index_url}})
 
 
-# What was registered so far, counted by the writers from their own rows before they were uploaded.
+# The ledger of rows registered so far, counted by the writers from their own rows before they were uploaded.
 #
 # A registration and its entry are one step for readers of an instant, so "all rows registered so far" is one exact
 # number at each instant. Nothing that compacts knows of the ledger, so compaction goes on all the time.

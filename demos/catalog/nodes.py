@@ -37,7 +37,7 @@ from compaction.local.processes.process import ProcessId, spawn
 from demos.cluster import NAMESPACE, secrets_yaml
 from tools.servers.versitygw import free_port
 
-# What the demo of catalogs compacts: the DDL of a thousand versions, and the CatalogCompaction.
+# The subject of compaction in the demo of catalogs: the DDL of a thousand versions, and the CatalogCompaction.
 
 NAME: Final = "orders"
 PREFIX: Final = "/catalogs/orders"
@@ -130,8 +130,8 @@ def secrets(tls: Mapping[str, str], token: str) -> str:
     return secrets_yaml({ETCD_SECRET: tls, PARTICIPANTS_SECRET: {"token": token}})
 
 
-# What was written: each version with its activation time and a digest of its descriptors, recorded at write time; and
-# where history may begin, computed from that alone.
+# The record of what was written: each version with its activation time and a digest of its descriptors, recorded at
+# write time; and where history may begin, computed from that alone.
 
 _ACTIVATION = attrgetter("activation")
 

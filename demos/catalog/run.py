@@ -49,7 +49,7 @@ from demos.scenes import MISSING, find_leaks, table_of
 from demos.stage import DemoStage, ends_of
 from tools.servers.etcd import LocalEtcd, serve_etcd
 
-# What one sees of a catalog: a line for each change, and the receipt at the end.
+# The screen of a catalog: a line for each change, and the receipt at the end.
 
 LINE_SECONDS: Final = 5.0
 """So often at least a line, as the reader goes on."""

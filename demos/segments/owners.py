@@ -26,8 +26,8 @@ from replicated_kv.messages import Status
 from replicated_kv.replica import log_id
 from replicated_kv.workload import Workload
 
-# What the demo compacts: the logs that the members of a key-value store are writing, a log of 128 MiB that was
-# written before and is damaged, and the policy for all of them.
+# The subject of compaction in the demo: the logs that the members of a key-value store are writing, a log of 128 MiB
+# that was written before and is damaged, and the policy for all of them.
 
 POLICY: Final = "logs"
 DAMAGED: Final = "archive"

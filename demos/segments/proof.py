@@ -29,7 +29,7 @@ from replicated_kv.errors import KeyValueError
 from replicated_kv.messages import Status
 from replicated_kv.workload import Comparison, Workload
 
-# What can be read of a log and what it costs on disk, measured from the files alone, before and after.
+# The readable contents of a log and their cost on disk, measured from the files alone, before and after.
 
 ATTEMPTS: Final = 20
 LOOK_PAUSE_SECONDS: Final = 0.2
@@ -136,7 +136,7 @@ class KeyReader:
         return f"reader: {self.read} keys right" if not self.wrong else f"reader: WRONG: {self.wrong[0]}"
 
 
-# What the API server says of the jobs of one log.
+# The jobs of one log, from the API server.
 
 
 def log_of(job: CompactionJob) -> Path | None:
@@ -156,7 +156,7 @@ def commits_of(path: Path, jobs: Sequence[CompactionJob]) -> list[datetime]:
     return sorted(receipt.committed_at for receipt in receipts if receipt.committed_at is not None)
 
 
-# What the owners suffer on purpose: the leader is killed and comes back; a follower is down until the others have
+# Failures of the owners on purpose: the leader is killed and comes back; a follower is down until the others have
 # dropped entries that it does not have, and is installed.
 
 ENOUGH_BATCHES: Final = 20

@@ -40,7 +40,7 @@ from replicated_kv.errors import KeyValueError
 from replicated_kv.messages import Status
 from replicated_kv.workload import Comparison, Workload
 
-# What one sees of the logs while they are written and compacted, and the last screens.
+# The screen of the logs while they are written and compacted, and the last screens.
 
 JOB_COLUMNS: Final = ("LOG", "SIZE", "RECLAIMED")
 

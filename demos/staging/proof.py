@@ -43,7 +43,7 @@ from demos.staging.writers import (
     key_of,
 )
 
-# What is staged and stored at one moment, from the records of the branches, the counters and the objects alone.
+# Staged and stored contents at one moment, from the records of the branches, the counters and the objects alone.
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ from demos.staging.writers import (
     writing,
 )
 
-# What one sees of a staging area while it runs: its policy and newest jobs, the branches, the reader.
+# The screen of a staging area while it runs: its policy and newest jobs, the branches, the reader.
 
 JOB_COLUMNS: Final = ("BRANCH", "TOKENS", "SIZE")
 

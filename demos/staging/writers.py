@@ -26,7 +26,7 @@ from compaction.staging.format.identity import frame_value
 from compaction.staging.format.messages import CatalogEntry
 from demos.cluster import NAMESPACE, secrets_yaml
 
-# What the demo of staging areas compacts: four branches of one repository, and the policy.
+# The subject of compaction in the demo of staging areas: four branches of one repository, and the policy.
 
 POLICY: Final = "staging"
 REPOSITORY: Final = "lake"
@@ -201,7 +201,7 @@ def _rows(rows: npt.NDArray[np.uint8]) -> Any:
     return pa.Array.from_buffers(BINARY, len(rows), buffers)
 
 
-# What a branch shows, by its one writer: the version of each record after each change that was acknowledged.
+# The contents of a branch, by its one writer: the version of each record after each change that was acknowledged.
 #
 # A scan of a branch is no snapshot of one moment: changes of that time may be seen or not. So a reading is compared
 # with the state before it and with the changes that began before it ended: a record that none of these touches must

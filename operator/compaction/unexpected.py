@@ -18,7 +18,7 @@ from compaction.errors import CompactionError
 from compaction.storage.errors import LackOfResourcesError
 
 log = logging.getLogger(__name__)
-# Where no log is set up, as in most commands, Python itself would write warnings on standard error.
+# Python itself would write warnings on standard error where no log is set up, as in most commands.
 log.addHandler(logging.NullHandler())
 
 _RESOURCES: Final = frozenset(

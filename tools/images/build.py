@@ -118,7 +118,8 @@ def content_key(image: Image, *, base: str, checkout: Path = CHECKOUT) -> str:
     return digest.hexdigest()[:16]
 
 
-# How this machine reaches packages, handed to a build as secrets: apt, pip and the certificates they trust.
+# The configuration by which this machine reaches packages, handed to a build as secrets: apt, pip and the certificates
+# they trust.
 #
 # A build step sees them under /run/secrets while it runs; no layer, no label and no log has them. A machine without
 # any such configuration hands over nothing but its package sources, and the tools use their own defaults.
@@ -215,9 +216,9 @@ def _said(command: list[str]) -> str:
 
 # The base of both images, made by debootstrap: where no image registry can be reached, a Debian mirror still can.
 #
-# What debootstrap unpacks is brought up to date from the same package sources, and then relieved of what Debian's own
-# slim images leave out as well: documentation, translations, package lists. It names no mirror: the sources that were
-# used to make it are not in it.
+# The system that debootstrap unpacks is brought up to date from the same package sources, and then relieved of what
+# Debian's own slim images leave out as well: documentation, translations, package lists. It names no mirror: the
+# sources that were used to make it are not in it.
 
 RECIPE: Final = "2"
 """Grows when what is done here changes, so that a base made before is not used any more."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from compaction.local.errors import NodeError
 
-# Where a node keeps what, and which addresses it uses inside its own network namespace.
+# The directory of a node, and the addresses that it uses inside its own network namespace.
 #
 #     <directory>/state.json            the keeper's process, url, kubeconfig (as of a local control plane)
 #                run.lock               one node per directory

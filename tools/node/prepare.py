@@ -30,7 +30,8 @@ from compaction.local.programs.binaries import (
 from compaction.local.programs.gobuild import KUBERNETES_VERSION
 from tools.node import places
 
-# What a node needs from the distribution: Debian's container runtime and tools, installed when they are absent.
+# Packages that a node needs from the distribution: Debian's container runtime and tools, installed when they are
+# absent.
 #
 # Nothing of it runs outside the node: a machine with a service manager would start containerd at once, so there the
 # package is asked for instead of installed.

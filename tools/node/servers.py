@@ -120,7 +120,7 @@ def sysctl_files(layout: NodeLayout) -> dict[str, Path]:
     return {name: layout.settings / "sysctls" / name.replace("/", ".") for name in SYSCTLS}
 
 
-# Who is who in the node's cluster: an authority, a server certificate, and a kubeconfig for every component.
+# Identities in the node's cluster: an authority, a server certificate, and a kubeconfig for every component.
 #
 # Each component has its own name and no more rights than in a real cluster: the kubelet is a node (authorised for its
 # own pods), the scheduler and the controller manager have their built-in roles, and the kubelet asks the API server

@@ -98,7 +98,7 @@ def _labels_of(family: Metric) -> tuple[str, ...]:
     return tuple(sorted(names - {"le"}))
 
 
-# Which files are made from others, and from what; paths are relative to the root of a checkout.
+# Files that are made from others, and their origins; paths are relative to the root of a checkout.
 
 METRICS_PAGE: Final = Path("docs/metrics.md")
 INSTALL: Final = Path("manifests/install.yaml")

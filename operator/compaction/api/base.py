@@ -328,7 +328,7 @@ def free_form() -> Any:
     return Field(json_schema_extra={FREE_FORM: True})
 
 
-# What `kubectl get` shows and filters by: printer columns and the description of one resource.
+# Columns and filters of `kubectl get`: printer columns and the description of one resource.
 
 
 class PrinterColumnType(StrEnum):

@@ -106,7 +106,7 @@ class BoundedLoader(yaml.SafeLoader):
 
 # Objects from YAML as people write it: the same file works with kubectl and with `compactor run -f`.
 #
-# What the API server would refuse is refused here with the same advice: unknown fields, wrong types ("5" is no
+# Input that the API server would refuse is refused here with the same advice: unknown fields, wrong types ("5" is no
 # number), broken rules. Metadata is taken as it is; a status in the file is ignored, as kubectl does.
 
 Model = TypeVar("Model", bound=BaseModel)

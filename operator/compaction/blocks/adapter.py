@@ -43,8 +43,8 @@ from compaction.storage.errors import (
 from compaction.storage.opened import KeptOpen, ThisProcess, explaining
 from compaction.storage.secrets import Secrets, reason_of
 
-# When a block store is cleaned, and what of it is due: replaced and expired blocks after their grace, orphans now and
-# then, memories of what ended long ago. What is done is `blocks/sweep/cleaning.py`.
+# The schedule by which a block store is cleaned, and what of it is due: replaced and expired blocks after their grace,
+# orphans now and then, memories of what ended long ago. What is done is `blocks/sweep/cleaning.py`.
 #
 # Every part is tried at every run that finds it due; one that fails is said, and does not keep the others from it.
 

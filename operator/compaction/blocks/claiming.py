@@ -16,7 +16,7 @@ from compaction.errors import ClaimRefusal, ClaimRefusedError
 from compaction.storage.errors import StorageError
 from compaction.storage.opened import Holder, ThisProcess
 
-# What the index refuses a claim for, in the words of every store.
+# Refusals of a claim by the index, in the words of every store.
 
 
 @contextmanager

@@ -89,7 +89,7 @@ class Block:
         return BlockKey(self.tenant, self.shard, self.level)
 
 
-# Where blocks lie: `<tenant>/<shard>/<ULID>.parquet` below the store's root, in every store alike.
+# Paths of blocks: `<tenant>/<shard>/<ULID>.parquet` below the store's root, in every store alike.
 #
 # A tenant is any text of one line: without control characters and marks of direction. What is not a letter, a digit,
 # `_` or `-` of ASCII (or a dot behind the first character) is written as `=` and two hexadecimal digits for each byte

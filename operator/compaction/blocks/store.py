@@ -62,7 +62,7 @@ def _upgrade(database: IndexDatabase, connection: Connection, identity: str) -> 
     upgrade(connection, current=_current(connection), name=database.name, identity=identity)
 
 
-# Which index belongs to which store: the same word is in the index and in an object beside the blocks.
+# The identity that ties an index to its store: the same word is in the index and in an object beside the blocks.
 #
 # Without it, an index of another store, or a new and empty one after the database was lost, knows none of the
 # objects, and an orphan collector would delete all of them. So a store is opened only with the index that it was

@@ -228,8 +228,6 @@ CAUSE_WORDS: Final[Mapping[str, str]] = {
 """Why a participant needs the catalog from its minimum on."""
 
 
-# Why a catalog is as it is, in sentences. A pure function of the object, the Leases and the time.
-
 _UNKNOWN: Final = "Unknown"
 _WITHOUT: Final = "No round begins until an operator leads; what was cut stays cut, and the history grows."
 _FIRST: Final = "The first round follows when an operator watches the namespace."

@@ -185,7 +185,7 @@ class Fields:
 
 # Carrying out a history: each line in order, a line of result for each when it is done.
 #
-# What was acknowledged is done, whatever happens to the process: a result is flushed before the next line is read.
+# An acknowledged operation is done, whatever happens to the process: a result is flushed before the next line is read.
 
 EXIT_USAGE: Final = 2
 Result = Mapping[str, Any]

@@ -18,7 +18,7 @@ from compaction.api.text.printing import printable
 from compaction.errors import CompactionError
 from compaction.local.errors import CommandMissingError
 
-# How a command ends when something is wrong: one line on stderr, never a traceback.
+# The end of a command when something is wrong: one line on stderr, never a traceback.
 #
 # Exit codes: 0 done, 1 an error in data or environment (named), 2 wrong usage (click's own).
 

@@ -192,7 +192,7 @@ def _lines(rows: Iterable[Row], fmt: OutputFormat, columns: Sequence[OutputColum
         yield from ("\t".join(_cells(row, columns)) for row in rows)
 
 
-# What a local run shows while it works.
+# The display of a local run while it works.
 
 
 class ProgressBar:

@@ -56,8 +56,6 @@ def _text(path: Path, name: str, value: object) -> str:
     raise StoreOptionsError(f"{path}: option {printable(cut(name, 100))} has no plain value: put it into quotes")
 
 
-# What the options that say where a store is have in common: secrets come from the environment and from files only.
-
 OPTIONS_VARIABLE: Final = "COMPACTION_STORE_OPTIONS_FILE"
 PATIENCE: Final = 10.0
 """Seconds for which a database that does not answer is retried: a user waits for the answer."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from compaction.api.enums import JobReason
 
-# What becomes of a job whose attempt ends for a reason: the one table behind parking, splitting and replanning.
+# The fate of a job whose attempt ends for a reason: the one table behind parking, splitting and replanning.
 #
 # A reason is one word for all kinds: a kind adds its own words with their fates, and gives no other fate to a word
 # that is known already (`registry.register` refuses it).
@@ -45,7 +45,7 @@ FATES: Final[Mapping[str, Fate]] = MappingProxyType(
 """Of the reasons that every kind has; every other one is SPLIT, as what a worker met may lie in one of the parts."""
 
 
-# What a reason means to a person: a sentence, what the operator does next, and what a user can do.
+# The meaning of a reason to a person: a sentence, what the operator does next, and what a user can do.
 #
 # The reasons themselves are closed sets elsewhere (api/enums.py, core/planning/candidates.py, the wings); here each
 # gets its words, and tests/explain checks that none is without. docs/resources.md is the dictionary, these are the

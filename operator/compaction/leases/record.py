@@ -227,7 +227,7 @@ def next_token(lease_transitions: int | None, status_token: int | None, high_wat
     return token
 
 
-# When is a lease expired? Decided from what this process saw change, by its own monotonic clock, and nothing else.
+# The expiry of a lease: decided from what this process saw change, by its own monotonic clock, and nothing else.
 #
 # client-go's rule (docs/design/leases-and-tokens.md#expiry): remember the record and the local time at which it was
 # last seen to *change*; the lease is expired once its own duration has passed since then without a change. Remote

@@ -52,7 +52,7 @@ def crc32_each(packed: memoryview, lengths: npt.NDArray[np.int64], crc: Checksum
     return np.fromiter((crc(packed[begin:end]) for begin, end in bounds), dtype=np.uint32, count=count)
 
 
-# What a segment file and its log are, as plain data: no I/O here.
+# Segment files and their log, as plain data: no I/O here.
 #
 # Invariants: the arrays of a `SegmentIndex` have equal length and are read-only; records are in file order; the
 # records that survive overwriting have strictly increasing indexes (see `effective_records`).

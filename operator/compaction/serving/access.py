@@ -202,7 +202,7 @@ def _expiry(token: str, now: float) -> float:
     return float(expiry) if isinstance(expiry, int | float) else now
 
 
-# Who may come in, and for what: a bearer token that is a shared secret, or a service account's.
+# Admission of callers, and their rights: a bearer token that is a shared secret, or a service account's.
 #
 # Nothing of a token is logged, kept or put into a message; what is remembered of one is its digest.
 

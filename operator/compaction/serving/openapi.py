@@ -16,7 +16,7 @@ from pydantic.json_schema import models_json_schema
 from compaction.api.base import Documented
 from compaction.serving.access import Principal
 
-# What every model that goes over the wire is.
+# The base of every model that goes over the wire.
 #
 # Requests are strict: an unknown field is an error of the client, never ignored.
 

@@ -31,7 +31,7 @@ from compaction.serving.errors import IngestConfigError, RequestRefusedError
 from compaction.serving.openapi import JSON, LINES, Api, Call, EndpointOperation
 from compaction.serving.refusals import Refusals, RefusedRequest, bad_request, malformed
 
-# What every endpoint counts. Labels are of small, fixed sets: no tenant, no principal, no path.
+# Metrics that every endpoint counts. Labels are of small, fixed sets: no tenant, no principal, no path.
 
 _SECONDS: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
 

@@ -52,7 +52,7 @@ from compaction.storage.errors import (
 from compaction.storage.opened import Closable, KeptOpen
 from compaction.storage.secrets import Secrets, reason_of
 
-# What the adapters of staging areas answer when something is wrong, and what their plans leave out.
+# Answers of the adapters of staging areas when something is wrong, and the parts that their plans leave out.
 
 _REASONS: Final[tuple[tuple[type[CompactionError], str], ...]] = (
     (ObjectStoreUnavailableError, PolicyReason.STORE_UNREACHABLE),

@@ -25,7 +25,7 @@ from compaction.staging.staged.rows import layered
 from compaction.staging.tree.aligning import Upcoming, fingerprint
 from compaction.staging.tree.applying import AppliedChanges, Part, apply
 
-# What one compaction of a branch is about: its tokens, and the trees below them, as they were when it was planned.
+# The input of one compaction of a branch: its tokens, and the trees below them, as they were when it was planned.
 
 
 @dataclass(frozen=True, slots=True)

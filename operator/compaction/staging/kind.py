@@ -96,7 +96,7 @@ def format_rewrite(receipt: JobReceipt) -> str:
     return ", ".join(done)
 
 
-# What reads of the branches that are furthest behind cost, now and after compaction, in sentences.
+# Costs of reads of the branches that are furthest behind, now and after compaction, in sentences.
 #
 # docs/design/staging-areas.md#sensor.
 

@@ -255,7 +255,7 @@ def _drop(area: Area, row: JournalRow) -> int | None:
     return count
 
 
-# What a sweep would delete, without changing anything (docs/design/staging-areas.md#sweep).
+# The preview of a sweep: what it would delete, without changing anything (docs/design/staging-areas.md#sweep).
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from compaction.storage.errors import (
     DatabaseUrlError,
 )
 
-# What an error of a database means: try again, or tell whom.
+# The meaning of an error of a database: try again, or tell whom.
 #
 # Two questions only. Can the same transaction succeed when it starts again (a lost connection, a lock that was not
 # given in time, a server that restarts)? And what does a person need to know? Messages never hold credentials.

@@ -25,7 +25,7 @@ from compaction.storage.secrets import Secrets
 from compaction.worker.errors import JobStoppedError, LeaseLostError, RateBudgetError
 from compaction.worker.ports import Assignment, Engine, HeldLease, JobRunner, OpenRewriter
 
-# Who runs a job: the worker's side of a kind, found by the type of the job.
+# The runner of a job: the worker's side of a kind, found by the type of the job.
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -156,7 +156,7 @@ class HeldJobLease:
         self._progress = max(self._progress, min(100, max(0, percent)))
 
 
-# What a worker reacts to: one queue, three kinds of events.
+# Events that a worker reacts to: one queue, three kinds of them.
 
 
 class EndReason(StrEnum):

@@ -22,7 +22,7 @@ from compaction.worker.attempt import Clock, EndReason, HeldJobLease, Inbox, Job
 from compaction.worker.errors import LeaseLostError, PortUnavailableError, StopRequestedError, WorkerLeaseGoneError
 from compaction.worker.ports import JobOffer, LeasePort
 
-# How long the heartbeat waits for answers, derived from the duration of a lease.
+# Time limits of the heartbeat for answers, derived from the duration of a lease.
 
 T = TypeVar("T")
 

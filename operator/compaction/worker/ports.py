@@ -12,7 +12,7 @@ from compaction.api.job.job import CompactionJobSpec
 from compaction.api.job.job_status import JobReport
 from compaction.storage.secrets import Secrets
 
-# What a rewrite needs from the engine that runs its tasks: Spark (spark/session.py), or a thread pool in tests.
+# The port of a rewrite to the engine that runs its tasks: Spark (spark/session.py), or a thread pool in tests.
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -40,7 +40,7 @@ class Engine(Protocol):
         """Stop all tasks with this tag, running or not yet begun, and wait until none is left."""
 
 
-# How far a job is, by bytes of the sources that are settled (committed or given up).
+# Progress of a job, by bytes of the sources that are settled (committed or given up).
 
 
 class JobProgress:
@@ -67,7 +67,7 @@ class JobProgress:
             self._tell(self.percent)
 
 
-# What the worker needs from the outside, as narrow Protocols.
+# Ports of the worker to the outside, as narrow Protocols.
 #
 # The loop, the heartbeat and the rewrite know nothing of Kubernetes: they see assignments, leases and reports through
 # these ports. `kube/assignments.py` implements them on Lease objects; the tests implement them in memory.

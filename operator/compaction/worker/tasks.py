@@ -23,7 +23,7 @@ from compaction.storage.objects.store import ObjectStorage, open_objects
 from compaction.storage.secrets import DirectorySecrets, Secrets, TaskSecret, options_of
 from compaction.worker.ports import Engine, HeldLease
 
-# How tasks reach the objects of a store; what is secret stays in Secrets for as long as that is possible.
+# Access of tasks to the objects of a store; what is secret stays in Secrets for as long as that is possible.
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def objects_place(
     return ObjectsPlace(url, dict(options_of(secrets, secret_name, ca_bundle)))
 
 
-# How far the tasks of a job are while they run: each tells its share, in datagrams to the driver.
+# Progress of the tasks of a job while they run: each tells its share, in datagrams to the driver.
 #
 # Spark says that a task has ended, and nothing before that; what Python accumulates in a task arrives with its
 # result. A merge is one task for many minutes. So a task sends its share once a second to a socket of the driver's,
@@ -210,7 +210,7 @@ def run_tasks(
             engine.cancel(tag)
 
 
-# What several failures of one attempt come to.
+# The result of several failures of one attempt.
 
 
 class Failure(Protocol):

@@ -195,7 +195,7 @@ class CatalogCompactionStatus(ApiModel):
         return max(0, self.latest_version - 1 - self.earliest_version)
 
 
-# What each reason of a CatalogCompaction means for its conditions (docs/design/catalog-compaction.md#conditions).
+# The meaning of each reason of a CatalogCompaction for its conditions (docs/design/catalog-compaction.md#conditions).
 
 
 class CatalogReason(StrEnum):

@@ -7,7 +7,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-# How each of the two processes of a round ends, and why (docs/design/catalog-compaction.md#outcomes).
+# Outcomes of the two processes of a round, and the reasons for them (docs/design/catalog-compaction.md#outcomes).
 
 UNDEFINED = 0
 """The published minimum of a partition that has published none since its process started; also a missing watermark."""
@@ -160,7 +160,7 @@ def standing(found: Finding, before: Finding | None, now: int) -> Finding:
     return Finding(found.reason, found.message, found.participant, found.subject, since)
 
 
-# What of a round runs, and what a trigger does meanwhile (docs/design/catalog-compaction.md#processes).
+# The running processes of a round, and the effect of a trigger meanwhile (docs/design/catalog-compaction.md#processes).
 
 
 class Trigger(StrEnum):

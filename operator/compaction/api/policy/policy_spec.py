@@ -20,7 +20,7 @@ from compaction.api.text.quantities import DURATION_PATTERN, Duration, Quantity,
 
 # Points in time as policies write them: time zones, windows, and the cron expressions of `cron`.
 #
-# What only a calendar can tell is checked here as well: a zone that passes CEL and is in no database is refused when
+# Facts that only a calendar has are checked here as well: a zone that passes CEL and is in no database is refused when
 # the policy is read.
 
 MAX_WINDOWS: Final = 16

@@ -68,7 +68,7 @@ class StoreSpec(ApiModel):
         return next(store for store in STORES if getattr(self, store.member) is not None)
 
 
-# What each reason of a policy means for its conditions: the one table that decides Ready, Reconciling and Stalled.
+# The meaning of each reason of a policy for its conditions: the one table that decides Ready, Reconciling and Stalled.
 #
 # Ready answers one question: does a user have to act? True: no, the policy does its work, or is suspended. False:
 # yes. Unknown: the operator is still carrying the spec out and cannot say. kstatus, and with it Flux, reads

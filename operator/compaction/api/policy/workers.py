@@ -15,7 +15,7 @@ from compaction.api.policy.values import ABSOLUTE_PATH, NOT_THE_FILE_SYSTEM
 from compaction.api.text.printing import PATH_LIMIT
 from compaction.api.text.quantities import Cpu, Quantity
 
-# What a policy says about the pods of its workers: resources, placement, secrets, and a template of one's own.
+# Settings of a policy for the pods of its workers: resources, placement, secrets, and a template of one's own.
 #
 # Names and forms are Kubernetes' where it has one, so that what a user knows from a Deployment works here. Secrets
 # are named, never contained.

@@ -58,8 +58,8 @@ PATH_LIMIT: Final = 4096
 MARK_LIMIT: Final = 1024
 INT64_MAX: Final = 2**63 - 1
 ELLIPSIS: Final = "…"
-# What a terminal obeys or what changes the order of a line (control characters, separators, bidirectional marks), and
-# what UTF-8 cannot hold: file names of any bytes arrive with their stray ones as surrogates.
+# Characters that a terminal obeys or that change the order of a line (control characters, separators, bidirectional
+# marks), and those that UTF-8 cannot hold: file names of any bytes arrive with their stray ones as surrogates.
 UNPRINTABLE: Final = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
 """What no name may hold, as the inside of a set of characters: the same text for Python's expressions and CEL's."""
 _UNSAFE: Final = re.compile(rf"[{UNPRINTABLE}\ud800-\udfff]")

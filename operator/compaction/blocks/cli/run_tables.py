@@ -41,8 +41,6 @@ def open_jobs_of(policy: CompactionPolicy, secrets: Secrets, *, here: ThisProces
         yield OpenJobs(blocks, here, taking)
 
 
-# What `compactor run` and `compactor blocks plan|compact` show of a block store.
-
 _AT_REST: Final = frozenset({BlockReason.NOTHING_TO_MERGE_WITH, BlockReason.LARGE_ENOUGH, BlockReason.HIGHEST_LEVEL})
 """Reasons of blocks that nothing is wrong with and nothing is due for."""
 

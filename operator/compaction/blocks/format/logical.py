@@ -109,7 +109,7 @@ def leaf_arrays(array: pa.Array) -> Iterator[pa.Array]:
         yield array
 
 
-# What the columns of a file mean, by its raw footer: the logical types that no Arrow type says.
+# Meanings of the columns of a file, by its raw footer: the logical types that no Arrow type says.
 #
 # pyarrow reads ENUM, BSON, INTERVAL, GEOMETRY, GEOGRAPHY, VARIANT and times of a day in UTC as bytes, structs and
 # plain times, and writes what it reads. So the meaning of each leaf is read off the footer itself, is a part of the
@@ -395,7 +395,7 @@ def leaf_texts(field: pa.Field, texts: Mapping[str, str]) -> dict[str, str]:
     return {leaf.path: texts.get(leaf.path, "") for leaf in arrow_leaves((field,)) if not pa.types.is_null(leaf.kind)}
 
 
-# What identifies a schema: names, types, nullability, and the logical types that no Arrow type says; whatever a
+# The identity of a schema: names, types, nullability, and the logical types that no Arrow type says; whatever a
 # reader makes of their storage.
 
 

@@ -40,7 +40,7 @@ from compaction.blocks.model import SECOND, Block, BlockKey
 from compaction.errors import StaleTokenError
 from compaction.storage.opened import Holder, ThisProcess
 
-# Why the index refuses something for a job. Every refusal changes nothing.
+# Reasons why the index refuses something for a job. Every refusal changes nothing.
 
 
 class IndexRefusal(StrEnum):
@@ -158,7 +158,7 @@ def _now(connection: Connection) -> ColumnElement[Any]:
     return _MICROSECONDS[connection.dialect.name]
 
 
-# Who may replace blocks: one open job per block, one attempt per job.
+# The right to replace blocks: one open job per block, one attempt per job.
 #
 # Invariants:
 # * tokens of a job strictly increase, also over its retirement and after it was forgotten (`token_floor`);
@@ -450,7 +450,7 @@ def _refused(job: str, reason: IndexRefusal, detail: str) -> BlockClaimError:
     return BlockClaimError(job, reason.value, detail)
 
 
-# What an attempt may work on: its claim as the index has it now.
+# The claim that an attempt may work on, as the index has it now.
 #
 # A merge checks its claim first, so that work whose result could not be committed does not start. It proves nothing
 # about later: the commit checks everything again.

@@ -16,7 +16,7 @@ from compaction.blocks.index.rows import CONTENT, block_of
 from compaction.blocks.index.tables import BLOCKS, HEAD, QUARANTINE, TOMBSTONES, BlockState, IndexDatabase, head_version
 from compaction.blocks.model import Block
 
-# What readers see: the live blocks at one instant, through any compaction.
+# The view of readers: the live blocks at one instant, through any compaction.
 #
 # Each answer comes from one snapshot of the database, so of a replacement it has either all sources or all outputs,
 # never both and never neither. The objects stay readable for the grace after that instant.

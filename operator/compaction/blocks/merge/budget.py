@@ -14,7 +14,8 @@ from compaction.blocks.merge.columns import has_width
 from compaction.blocks.merge.footers import Bound, MergeSettings, OpenedFooter, reading
 from compaction.blocks.merge.runs import ParquetRun, RowsTooLargeError, Run, decoded_row, expanded_bytes
 
-# How much is open at once: runs whose keys do not overlap are read one after the other, however many there are.
+# The amount that is open at once: runs whose keys do not overlap are read one after the other, however many there
+# are.
 #
 # A run is open from the round in which its smallest key is next until its last row is emitted (`rounds`): two runs
 # are open together only if neither ends before the other begins. A run whose bounds are not known is taken to be open
@@ -43,7 +44,7 @@ def open_at_once(runs: Sequence[Run]) -> int:
     return most_at_once(runs, lambda _: 1)
 
 
-# How the memory limit is shared out. The parts add up to the limit; a test measures that they hold.
+# Shares of the memory limit. The parts add up to the limit; a test measures that they hold.
 #
 # 1/3  pages of the row groups that are being read, one for each open run: this caps the fan-in. Where the row groups
 #      fit as rows, they are read whole and their pages at once let go of: this is several times as fast

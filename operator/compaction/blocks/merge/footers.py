@@ -24,7 +24,7 @@ from compaction.blocks.merge.schema import without_dictionary
 from compaction.blocks.model import RowFingerprint
 from compaction.unexpected import lack_of
 
-# What a merge is asked for, what it is given, and what it says when it is done. Plain frozen data.
+# Settings, inputs and results of a merge. Plain frozen data.
 #
 # Units: bytes and rows.
 
@@ -121,7 +121,7 @@ class MergeResult:
         return self.read - self.duplicates.fingerprint
 
 
-# What the footers of the inputs say: schema, sort order, bounds of the first key column, dictionaries, what it takes
+# Facts from the footers of the inputs: schema, sort order, bounds of the first key column, dictionaries, what it takes
 # to read a row group.
 #
 # Everything here is a hint for speed and memory, except the schema: order is checked again on the rows themselves.

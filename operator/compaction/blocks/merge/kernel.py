@@ -40,7 +40,7 @@ from compaction.blocks.merge.schema import declared, unified, without_dictionary
 from compaction.blocks.merge.sorting import Spiller, sorted_runs
 from compaction.blocks.model import RowFingerprint
 
-# Which columns are coded: those whose values repeat so often within a row group that a dictionary of all of them
+# The columns that are coded: those whose values repeat so often within a row group that a dictionary of all of them
 # pays.
 #
 # The footer says which chunks have a dictionary at all; the dictionaries of a few row groups are read to see whether

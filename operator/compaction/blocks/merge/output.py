@@ -21,8 +21,8 @@ from compaction.blocks.merge.footers import ARROW_SCHEMA, MergeSettings
 from compaction.blocks.merge.meanings import Meanings
 from compaction.blocks.merge.schema import without_dictionary
 
-# How each column is written: every encoding that its type can have is tried on a sample, compressed and as it is, and
-# the cheapest of those that are about as small as the smallest wins.
+# The encoding of each column: every one that its type can have is tried on a sample, compressed and as it is, and the
+# cheapest of those that are about as small as the smallest wins.
 #
 # Measured with `make bench` (blocks): a fifth fewer bytes than the defaults of Parquet's writers, at half the CPU
 # time, because a dictionary is not begun for a column that outgrows it.

@@ -18,7 +18,7 @@ from compaction.blocks.merge.columns import Columns, Rows, SteadyDictionaries, i
 from compaction.blocks.merge.footers import Bound, Moved, OpenedFooter, nobody, reading
 from compaction.blocks.model import RowFingerprint
 
-# What it takes to have a file open page by page: its chunks as they are stored, and a page of each decompressed.
+# The cost of having a file open page by page: its chunks as they are stored, and a page of each decompressed.
 #
 # A footer says how large a chunk is, not how large its pages are: most writers make pages of a mebibyte, some make
 # one page of a whole chunk, and a page has at least one value however large that is. So the headers of all pages are

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, cast
 
-# What the queue of blocks works with: a block that waits, when a level is due, and the reasons for leaving a block
+# Data of the queue of blocks: a block that waits, the time when a level is due, and the reasons for leaving a block
 # alone.
 #
 # Units: bytes; epoch seconds for `arrived`; microseconds (UTC) for times of data and for `span`; seconds for ages.
@@ -151,7 +151,7 @@ class SchemaConflict:
         return f"{self.schemas} schemas of `{self.tenant}` cannot be merged: {why}"
 
 
-# How blocks become batches: one class (tenant, shard, mergeable schema) and window of time, all levels.
+# The division of blocks into batches: one class (tenant, shard, mergeable schema) and window of time, all levels.
 #
 # Blocks are taken in the order of their arrival. At each level one batch is open; a block joins it. A batch is
 # *ready* (a job may be made of it) when it is full or when it is due, its first block being `max_age` old; one that

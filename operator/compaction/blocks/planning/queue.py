@@ -390,7 +390,7 @@ class BlockQueue:
             self._groups.pop(group.key, None)
 
 
-# What a queue of blocks holds, by level and tenant: what is due, what waits for more, what is in jobs.
+# The content of a queue of blocks, by level and tenant: what is due, what waits for more, what is in jobs.
 
 
 @dataclass(slots=True)
@@ -453,7 +453,7 @@ def figures_of(queue: BlockQueue, *, tenant: str | None = None) -> QueueFigures:
     return QueueFigures(found, alone)
 
 
-# Why one block is not merged now: what `inspect` says of it.
+# The reason why one block is not merged now: what `inspect` says of it.
 
 
 class BlockWait(StrEnum):

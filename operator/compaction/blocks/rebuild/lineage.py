@@ -119,7 +119,7 @@ class _Search:
         return len(self._wanted - whole), len(self._left(chosen)), there, sorted(chosen)
 
 
-# Which blocks live, derived only from what they say of each other: for the day on which the index is lost.
+# The blocks that live, derived only from what they say of each other: for the day on which the index is lost.
 #
 # Pure decisions on plain data. A *set* is what one attempt at a job made of its sources: it was committed, or never
 # lived. What is certain:

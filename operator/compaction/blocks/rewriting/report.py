@@ -78,8 +78,6 @@ class BlockJob:
         )
 
 
-# What a worker says about an attempt at blocks, and the proof that it leaves in the index.
-
 _WORST_FIRST: Final = (
     JobReason.STALE_TOKEN,
     JobReason.VERIFICATION_FAILED,

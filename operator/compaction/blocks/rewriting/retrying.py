@@ -36,7 +36,7 @@ from compaction.unexpected import lack_of
 from compaction.worker.ports import Engine, HeldLease, JobProgress
 from compaction.worker.tasks import ObjectsPlace, run_tasks
 
-# Which sources are at fault when a merge has failed: each is read to its end by itself, as a task.
+# The search for the sources at fault when a merge has failed: each is read to its end by itself, as a task.
 #
 # A merge says which source it stumbled over, if it knows: of a sound file with other rows than were registered, only
 # the sum is wrong in the end. And it stops at the first. Reading each once tells all of them, so a merge is not

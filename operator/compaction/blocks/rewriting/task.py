@@ -140,7 +140,7 @@ def foreign(block: Block, detail: str) -> Culprit:
     return Culprit(block.path, SourceFault.FOREIGN, f"{block.path}: not the object that was registered: {detail}")
 
 
-# What runs inside a Spark task for blocks: merge one range of keys, upload the output, prove it, answer plain data.
+# The work inside a Spark task for blocks: merge one range of keys, upload the output, prove it, answer plain data.
 #
 # Nothing but values crosses the boundary between the task and the driver. An error of the data or of the store is a
 # `MergeFailure`, never an exception: Spark would turn that into text, retry it, and abort the siblings. A defect of

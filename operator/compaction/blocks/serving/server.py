@@ -50,7 +50,7 @@ from compaction.serving.service import HttpService, RequestLimits, RequestMetric
 from compaction.storage.errors import ObjectChangedError, ObjectMissingError, ObjectPathError, ObjectTruncatedError
 from compaction.unexpected import defect, lack_of
 
-# What the endpoint of blocks counts. Labels are of small, fixed sets: no tenant, no principal, no path.
+# Metrics of the endpoint of blocks. Labels are of small, fixed sets: no tenant, no principal, no path.
 
 
 class IngestMetrics(RequestMetrics):

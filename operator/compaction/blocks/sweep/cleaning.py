@@ -89,8 +89,8 @@ def _missing(objects: ObjectStorage, asked: Iterable[Successor]) -> dict[str, st
         return {item.block: said for item, said in zip(ones, pool.map(look, ones), strict=True)}
 
 
-# What a block store no longer needs is deleted: replaced and expired blocks after the grace, and what is remembered
-# of them.
+# The deletion of what a block store no longer needs: replaced and expired blocks after the grace, and what is
+# remembered of them.
 #
 # Invariants:
 #

@@ -25,7 +25,7 @@ from compaction.catalogs.model.entries import Snapshot
 from compaction.cli.lazy import EXIT_DATA_ERROR, report
 from compaction.cli.output import OutputColumn, OutputFormat, emit, output_option, print_pairs, stream
 
-# Which version a command shows, and how versions look in its answers.
+# Selection of the version that a command shows, and the form of versions in its answers.
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

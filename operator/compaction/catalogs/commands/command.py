@@ -30,7 +30,7 @@ from compaction.catalogs.model.descriptors import (
 )
 from compaction.catalogs.model.entries import Entry
 
-# What a command is, and what all share: names, and the objects that names lead to.
+# The form of a command, and the parts that all share: names, and the objects that names lead to.
 
 PUBLIC: Final = "PUBLIC"
 SYSTEM: Final = "SYSTEM"

@@ -22,7 +22,7 @@ from compaction.catalogs.model.descriptors import Index, IndexStatus, Table, Zon
 from compaction.catalogs.model.entries import Snapshot
 from compaction.catalogs.participants.reports import Cause, PartitionReport
 
-# Whether the answers of a round count: each check finds the first participant, by name, that stands in the way
+# Checks that the answers of a round count: each finds the first participant, by name, that stands in the way
 # (docs/design/catalog-compaction.md#answers).
 
 
@@ -117,7 +117,7 @@ def _undefined(name: str, first: PartitionReport, count: int) -> Finding:
     return Finding(Reason.UNDEFINED_PARTITION, message, name, f"table {first.table_id} partition {first.partition}")
 
 
-# What must hold of the version to cut to, in order; the first that does not ends the attempt
+# Conditions on the version to cut to, in order; the first that does not hold ends the attempt
 # (docs/design/catalog-compaction.md#checks).
 
 _CONSTRUCTION = (IndexStatus.REGISTERED, IndexStatus.BUILDING)

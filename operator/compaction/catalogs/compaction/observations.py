@@ -15,7 +15,7 @@ from compaction.catalogs.model.catalog import Catalog
 from compaction.core.reconcile.actions import Announce
 from compaction.core.reconcile.observations import Moment, OperatorIdentity
 
-# What a round does outside of the coordinator, each in a thread of its own.
+# Work of a round outside of the coordinator, each piece in a thread of its own.
 
 
 class RoundWork(StrEnum):
@@ -31,8 +31,8 @@ class RoundWork(StrEnum):
     """Send the minimum to all participants."""
 
 
-# What the coordinator remembers about a catalog between two reconciles. A restart loses the round that runs, and
-# begins another: nothing of it was decided yet, or the log has it.
+# The coordinator's memory of a catalog between two reconciles. A restart loses the round that runs, and begins another:
+# nothing of it was decided yet, or the log has it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class CatalogMemory:
     reference: CatalogReference | None = None
 
 
-# What a reconcile of a catalog decides. Plain data; `catalogs/operator` carries it out: work begins, then the status
+# The decision of a reconcile of a catalog. Plain data; `catalogs/operator` carries it out: work begins, then the status
 # is written, then events are published.
 
 

@@ -68,7 +68,7 @@ def least_token(transitions: int, written: int) -> int:
     return max(transitions, written) + 1
 
 
-# When a round begins (docs/design/catalog-compaction.md#processes).
+# Triggers of a round (docs/design/catalog-compaction.md#processes).
 
 
 def rule_of(spec: CatalogCompactionSpec) -> WatermarkRule:

@@ -16,7 +16,7 @@ from compaction.catalogs.model.catalog import Catalog
 from compaction.catalogs.model.descriptors import MINIMUM, Zone, hybrid, later, physical
 from compaction.catalogs.participants.reports import Cause, Report
 
-# What a decision reads: answers of the participants, the expected topology, times of the coordinator
+# The input of a decision: answers of the participants, the expected topology, times of the coordinator
 # (docs/design/catalog-compaction.md#rounds).
 
 

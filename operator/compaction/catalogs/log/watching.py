@@ -21,7 +21,7 @@ from compaction.catalogs.log.layout import Keys, LogSurvey, Stored, shown, surve
 from compaction.catalogs.log.port import LogEvent, Recovered
 from compaction.catalogs.model.entries import Snapshot
 
-# How far a watch of an update log has come, and what follows from that (docs/design/catalogs.md#watch-of-the-log).
+# Progress of a watch of an update log, and what follows from it (docs/design/catalogs.md#watch-of-the-log).
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from compaction.catalogs.manager import futures
 from compaction.catalogs.model import entries as model
 from compaction.catalogs.model.descriptors import Columns, Index, SystemView, Table, TableColumn, Zone, changed
 
-# What a version changed, for listeners (docs/design/catalogs.md#events).
+# Changes of a version, for listeners (docs/design/catalogs.md#events).
 
 
 class EventKind(StrEnum):
@@ -264,7 +264,7 @@ class Listeners:
         futures.started(answer).add_done_callback(finish)
 
 
-# Which versions are ready: all listeners have finished with their events.
+# Versions that are ready: all listeners have finished with their events.
 
 
 class Readiness:

@@ -136,7 +136,7 @@ class Chain:
                 return
 
 
-# Where calls of the log run: one after the other, on a thread of their own or at once.
+# Runners for calls of the log: one after the other, on a thread of their own or at once.
 
 
 class Runner(Protocol):

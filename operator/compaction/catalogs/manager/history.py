@@ -15,7 +15,7 @@ from compaction.catalogs.model.catalog import EMPTY, Catalog
 from compaction.catalogs.model.descriptors import Table, changed
 from compaction.catalogs.model.entries import Snapshot, VersionedUpdate
 
-# What all processes of one catalog must agree on.
+# Settings that all processes of one catalog must agree on.
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,8 +134,6 @@ def _trust(spec: CatalogCompactionSpec, credentials: Credentials) -> ssl.SSLCont
         raise SecretError(name, "ca.crt", "its value is no certificate in PEM; write it again") from None
 
 
-# Where the participants of a catalog are, and with what they and its log are opened.
-
 _ENDED = frozenset({"Succeeded", "Failed"})
 COMPONENT = "catalogs"
 """Of the manifests: what the operator may do for catalogs."""

@@ -49,7 +49,7 @@ from compaction.kube.informer.cache import CacheKey
 from compaction.serving.errors import OwnTokenError
 from compaction.storage.errors import SecretError, SecretForbiddenError
 
-# What the controller of catalogs works with: participants over HTTP and a log in etcd, or both in one process.
+# Connections of the controller of catalogs: participants over HTTP and a log in etcd, or both in one process.
 
 Secret = Mapping[str, str]
 """Texts of a Secret by key."""
@@ -108,7 +108,7 @@ class Logs(Protocol):
         ...
 
 
-# Which reason an error of a round's work is.
+# The reason for each error of a round's work.
 
 _REASONS: Final[tuple[tuple[Reason, tuple[type[CatalogError], ...]], ...]] = (
     (

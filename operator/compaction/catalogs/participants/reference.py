@@ -22,7 +22,7 @@ from compaction.catalogs.participants.watermark import (
     WatermarkStore,
 )
 
-# What the endpoint of a participant asks of the process it serves (docs/design/catalog-compaction.md#participants).
+# Requests of a participant's endpoint to the process that it serves (docs/design/catalog-compaction.md#participants).
 
 
 class Participant(Protocol):
@@ -81,7 +81,7 @@ class PartitionLog:
         return [timestamp for _, timestamp in self.commands]
 
 
-# What the partitions of a participant have published (docs/design/catalog-compaction.md#published-minimums).
+# Minimums that the partitions of a participant have published (docs/design/catalog-compaction.md#published-minimums).
 #
 # A minimum that a partition stored is in its log; a replay after a crash starts at the last checkpoint, and reads the
 # catalog from the minimum that the checkpoint holds. So only what a finished checkpoint holds counts as published.

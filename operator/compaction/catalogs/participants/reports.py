@@ -11,7 +11,7 @@ from typing import Final
 from compaction.api.catalog.reasons import UNDEFINED
 from compaction.catalogs.model.descriptors import MAXIMUM, MINIMUM
 
-# What a participant says about itself (docs/design/catalog-compaction.md#reports).
+# The report of a participant about itself (docs/design/catalog-compaction.md#reports).
 
 
 class Cause(StrEnum):
@@ -130,7 +130,7 @@ def rebalance_subject(rebalance: Rebalance) -> str:
     return f"zone {rebalance.zone_id}"
 
 
-# What a report may say: rules that hold for every honest participant
+# Permitted contents of a report: rules that hold for every honest participant
 # (docs/design/catalog-compaction.md#what-a-report-may-say).
 
 LONGEST_TEXT: Final = 200

@@ -22,7 +22,7 @@ from compaction.catalogs.replay import recorded
 from compaction.catalogs.replay.parsing import ERRORS
 from compaction.catalogs.replay.recorded import ReplayLog
 
-# Where two values of JSON differ.
+# Places in which two values of JSON differ.
 
 MOST: Final = 20
 """Differences that are listed of one value."""

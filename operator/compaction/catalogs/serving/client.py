@@ -42,7 +42,7 @@ from compaction.serving.service import is_loopback
 from compaction.storage.connector import ClosingConnector
 from compaction.unexpected import defect
 
-# What the answers of participants may be, and what each other one means.
+# Permitted answers of participants, and the meaning of each other one.
 
 MOST_PROBLEM_BYTES = 4096
 _LONGEST_DETAIL = 300

@@ -21,7 +21,7 @@ from compaction.core.explain.why_job import progress_percent
 from compaction.leases.record import Lease
 from compaction.registry import kind_of
 
-# What views of all kinds have in common: ages, times, and whether a status is up to date.
+# Common parts of the views of all kinds: ages, times, and whether a status is up to date.
 
 Data = dict[str, Any]
 NAMESPACE: Final = OutputColumn("namespace", "Namespace")
@@ -76,9 +76,6 @@ def outdated_pairs(
         return [*pairs, ("Observed", f"never: no operator has observed the {noun} yet")]
     said = f"generation {observed} of {generation}: the operator has not seen the newest spec yet"
     return [*pairs, ("Observed", said)]
-
-
-# What `status` shows: one row per policy, or all about one. Data with exact values first, tables from the data.
 
 
 def policy_data(policy: CompactionPolicy, now: datetime, coordinator: Coordination = UNKNOWN) -> Data:

@@ -43,7 +43,7 @@ from compaction.worker.ports import JobRunner
 from compaction.worker.spark.session import SparkEngine
 from compaction.worker.spark.settings import SparkSettings
 
-# What a local run works with: a Spark application as the policy asks for.
+# The engine of a local run: a Spark application as the policy asks for.
 
 
 @contextmanager

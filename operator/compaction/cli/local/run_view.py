@@ -21,7 +21,7 @@ from compaction.registry import kind_of, kind_of_job
 from compaction.storage.opened import ThisProcess
 from compaction.storage.secrets import Secrets
 
-# What `compactor run` asks of a kind: the tables of a plan and of its receipts, and the jobs of others.
+# Requirements of `compactor run` on a kind: the tables of a plan and of its receipts, and the jobs of others.
 #
 # The kind's own room implements each Protocol; the doors `Doors.tables` and `Doors.open_jobs` lead there.
 
@@ -209,7 +209,7 @@ class NoOthers:
         """There is nothing to say."""
 
 
-# What `compactor run` shows: the plan of a dry run, the receipts of a real one. Data first, tables from the data;
+# The output of `compactor run`: the plan of a dry run, the receipts of a real one. Data first, tables from the data;
 # what differs between kinds of stores is behind their door `tables`.
 
 _PROBLEMS: Final = (

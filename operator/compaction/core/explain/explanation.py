@@ -15,8 +15,6 @@ from compaction.api.text.printing import format_age
 from compaction.core.meaning import Meaning, Names
 from compaction.leases.record import Lease
 
-# What `kubectl compaction why` prints: four lists of sentences about one object.
-
 LISTS: Final = ("state", "debt", "next", "actions")
 """The lists of an explanation, in the order of the output."""
 MOST_NAMED: Final = 5

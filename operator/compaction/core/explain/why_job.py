@@ -17,7 +17,7 @@ from compaction.core.meaning import Names, meaning_of
 from compaction.leases.record import Lease
 from compaction.registry import all_kinds, kind_of_job
 
-# What a job changed for reads, from its receipt: measures before and after.
+# Changes that a job made for reads, from its receipt: measures before and after.
 
 
 def changes_of(receipt: JobReceipt) -> str:
@@ -45,9 +45,6 @@ def _changes(receipt: JobReceipt) -> str:
         f"{titles.get(measure.name, measure.name)} {measure.before:,.0f} and {measure.after:,.0f}"
         for measure in receipt.measures
     )
-
-
-# Why a job is as it is, in sentences. A pure function of the job, its policy, the Leases and the time.
 
 
 def explain_job(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-# What a store offers for compaction, in words every store shares.
+# Candidates that a store offers for compaction, in words every store shares.
 #
 # A sensor turns its own plan of one target into a `Candidate`; the planner turns candidates into jobs. Nothing here
 # knows a kind of store.
@@ -138,7 +138,7 @@ class Candidate:
         return frozenset(name for group in self.groups for name in group.sources)
 
 
-# What a job is made of, in words that all kinds share: the parts that a plan put together and may put apart again.
+# The parts of a job, in words that all kinds share: a plan put them together and may put them apart again.
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ def _besides(reading: ScanResult) -> ScanResult:
     return replace(reading, number=0, started=0.0, ended=0.0, wall=0.0, candidates=())
 
 
-# How far behind a store is, and until when: sums over candidates, measured speed, time of arrival.
+# The debt of a store and its end: sums over candidates, measured speed, time of arrival.
 
 RECENT_JOBS = 20
 """Speed is measured over so many of the newest receipts."""

@@ -36,7 +36,8 @@ def plain_path(path: str) -> str:
     return path
 
 
-# Whether two policies can select the same directory: a question about patterns alone, asked before anything is read.
+# The check whether two policies can select the same directory: a question about patterns alone, asked before anything
+# is read.
 #
 # The patterns of both are run side by side over all paths at once, a character at a time, as sets of places in the
 # patterns (a product of automata). A place where both have an include that is satisfied, and neither an exclude, is a

@@ -14,7 +14,7 @@ from compaction.api.names import name_stem
 from compaction.core.collecting import collector_paused
 from compaction.core.planning.candidates import Candidate, GroupCandidate, LeftOutReason, ObsoleteSource
 
-# Which candidates are due now: thresholds, cooldown, suspension.
+# Candidates that are due now: thresholds, cooldown, suspension.
 #
 # A candidate that is not due gets exactly one reason, the first that holds in the order of the checks.
 

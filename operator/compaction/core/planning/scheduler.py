@@ -178,7 +178,7 @@ def _grant(share: int, may_hold: int, may_keep: int) -> Grant:
     return Grant(share, may_hold, may_keep)
 
 
-# Which job goes to which worker now.
+# The assignment of jobs to workers at this moment.
 #
 # Order (docs/design/scheduling.md#order-of-assignment): lower level first; inside a level jobs that have waited too
 # long (oldest first), then never assigned before retried, fewer failures, longer since the last attempt ended, then

@@ -19,7 +19,7 @@ from compaction.core.planning.debt import ScanResult, TargetProblem
 from compaction.core.planning.planner import PlannedJob
 from compaction.core.planning.scheduler import Grant
 
-# What the coordinator remembers about a policy between two reconciles, in parts that one module or room each owns.
+# The coordinator's memory of a policy between two reconciles, in parts that one module or room each owns.
 #
 # Losing it (a restart) loses no work. Times are monotonic seconds unless a field says otherwise; what is None after a
 # restart is read from the status.

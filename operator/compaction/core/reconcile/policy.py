@@ -40,7 +40,7 @@ from compaction.core.reconcile.workers.assigning import Assigner, AssignmentResu
 from compaction.core.reconcile.workers.fleet import skew_of
 from compaction.registry import kind_of
 
-# When a policy is idle: nothing has to be decided again until something that it depends on changes.
+# The idle state of a policy: nothing has to be decided again until something that it depends on changes.
 #
 # An idle policy costs its scans of the store and nothing else: no plan is created again from what was planned from,
 # no status is put together to find out that it is the same. The rule is conservative. A policy that has a worker, a

@@ -19,7 +19,7 @@ from compaction.core.reconcile.planning import approval
 from compaction.core.reconcile.planning.approval import NO_RELEASE, Release
 from compaction.registry import kind_of, kind_of_job
 
-# When the store is scanned and when it is swept, and which of the two starts now.
+# Times of scans and sweeps of the store, and the one of the two that starts now.
 
 SOON: Final = 0.5
 """Seconds between a scan and the next one that does not wait for the interval."""

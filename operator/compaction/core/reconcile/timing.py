@@ -17,7 +17,7 @@ from compaction.api.policy.policy import CompactionPolicy
 from compaction.api.text.printing import mark_of
 from compaction.core.reconcile.observations import Memory, Moment
 
-# When plans are made and jobs may be started: cron times and windows. Pure: the wall clock is passed in.
+# Times at which plans are made and jobs may be started: cron times and windows. Pure: the wall clock is passed in.
 #
 # All times are epoch seconds; cron times are whole minutes. What happens when clocks change is cronsim's rule, which
 # is Debian cron's: a fixed time in a gap comes right after it, one that occurs twice comes once, and an expression
@@ -131,8 +131,8 @@ def finished_by(windows: Sequence[OpenWindow], zone: str, *, now: float, work: f
     return None
 
 
-# What the clock says to a policy: for which time of its schedule a plan is due, whether a window is open, and when
-# the store has to be scanned out of turn.
+# The state of a policy by the clock: the time of its schedule for which a plan is due, whether a window is open, and
+# when the store has to be scanned out of turn.
 #
 # A schedule is measured from an anchor, `status.lastScheduleTime`: the newest time planned for. Of the times after it
 # only the newest counts, so what passed while the operator was away is made up for once (as batch/v1 CronJob does).

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from kubernetes.client import Configuration
 
 
-# Which release this is: workers say it in their Leases, the operator compares.
+# The release of this program: workers say it in their Leases, the operator compares.
 
 OWN_VERSION: Final = version("compaction-operator")
 
 
-# How to reach the API server: a plain, frozen `ApiConnection`, wherever it came from.
+# The connection to the API server: a plain, frozen `ApiConnection`, wherever it came from.
 #
 # Order: the kubeconfig named explicitly; `KUBECONFIG`; the service account mounted into a pod; `~/.kube/config`. The
 # `kubernetes` package is used for one thing only, reading kubeconfig files (with their exec plugins), and loaded for

@@ -96,7 +96,7 @@ class OwnTokens:
         return str(answer["status"]["token"])
 
 
-# Whose token it is, by the API server itself (TokenReview, authentication.k8s.io/v1).
+# The owner of a token, by the API server itself (TokenReview, authentication.k8s.io/v1).
 #
 # The token is in the body of the request only: no error that leaves this module quotes what was sent or answered.
 

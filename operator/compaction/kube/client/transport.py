@@ -81,7 +81,7 @@ ACCESS_REVIEWS = Resource(
 
 # One HTTP exchange with the API server: deadline, bounded retries, credentials, and errors with a type.
 #
-# What is repeated, and what never is:
+# Calls that are repeated, and no others:
 #
 # * reads, after any transport error or 5xx;
 # * any call that never left this machine (connection refused);

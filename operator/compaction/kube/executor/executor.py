@@ -44,7 +44,7 @@ from compaction.kube.errors import LaunchError, LaunchUncertainError
 from compaction.leases.record import next_token
 from compaction.storage.adapter import StoreAdapter
 
-# What carrying out a decision came to, and what the coordinator remembers of it.
+# The result of carrying out a decision, and the coordinator's memory of it.
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class ExecutionResult:
         return memory
 
 
-# What the executor writes to: the objects of one policy, and its workers.
+# Ports through which the executor writes: the objects of one policy, and its workers.
 #
 # Two implementations each: the API server and a launcher (`api.py`, `workers.py`), and the memory of one process
 # (`local/run`). The order of the steps, and with it what a crash between two of them can do, is the executor's alone.

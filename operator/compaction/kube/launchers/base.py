@@ -16,7 +16,7 @@ from compaction.core.kind import NO_SECRETS, StoreSecrets, StoreVolume
 from compaction.kube.client.transport import Obj
 from compaction.kube.errors import LaunchError
 
-# What the pods of a policy's workers may not have, whatever the policy says: nothing of the node, of the operator's
+# Restrictions on the pods of a policy's workers, whatever the policy says: nothing of the node, of the operator's
 # account, or of other accounts.
 #
 # A writer of policies cannot make pods himself; the operator makes them for him, in namespaces where perhaps no Pod
@@ -152,7 +152,7 @@ def _objects(found: Any) -> Iterator[Mapping[str, Any]]:
     return (item for item in (found if isinstance(found, list) else ()) if isinstance(item, Mapping))
 
 
-# What a launcher of workers must be able to do. One worker = one uniquely named, create/delete-only thing.
+# Operations that a launcher of workers must provide. One worker = one uniquely named, create/delete-only thing.
 #
 # The coordinator decides; a launcher only starts, looks and stops. The commit in the store is the truth about work, a
 # worker's Lease the truth about its life: an observation is a hint that makes reactions faster, nothing is decided on

@@ -51,7 +51,7 @@ from compaction.kube.launchers.base import (
 from compaction.kube.launchers.pod_status import Sighting, owner_of, with_executors
 from compaction.storage.errors import SecretError
 
-# Which launcher a worker gets: what the policy says, or what the cluster offers. Pure.
+# The launcher of a worker: what the policy says, or what the cluster offers. Pure.
 #
 # `auto` takes the Spark operator that is there, because a cluster with one runs Spark through it; then pods of our
 # own where the operator is a pod itself; then processes beside it.
@@ -116,7 +116,7 @@ def choose(wanted: LauncherType, offer: LauncherChoice) -> LauncherType:
 
 # Workers as objects on the API server: created, read, deleted, and never changed.
 #
-# What each object looks like and means is the backends' (pure); here is the traffic. Invariants:
+# The form and the meaning of each object are the backends' (pure); here is the traffic. Invariants:
 #
 # * one worker is one object of its own name; an object that exists already is never taken for a new one;
 # * an object that was seen alive and is gone was deleted from outside: a fresh read confirms it before it is

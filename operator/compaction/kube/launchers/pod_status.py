@@ -18,7 +18,7 @@ from compaction.kube.launchers.base import PolicyKey, WorkerObservation, WorkerP
 from compaction.kube.launchers.pods import EXECUTOR_CONTAINER, QUEUE_LABEL, UI_PORT
 from compaction.worker.loop import EXIT_WORDS, LAST_WORDS, WorkerExit
 
-# How a worker ended, in one sentence, from its exit code and the end of its log, or of what its submission printed.
+# The end of a worker, in one sentence, from its exit code and the end of its log, or of what its submission printed.
 #
 # A log ends with the last writer's lines: when the API server is away, with the stack traces of a client inside of
 # the JVM. What a person reads in a job's attempts is what the worker itself said, or else the last line that is no
@@ -106,7 +106,7 @@ def _said(line: str) -> str:
     return match["said"] if match is not None else line
 
 
-# What a driver pod's status says about its worker. Pure: a Pod object in, an observation out.
+# The state of a worker, from the status of its driver pod. Pure: a Pod object in, an observation out.
 #
 # A disruption (eviction, preemption, a drained or lost node) is reported by the condition DisruptionTarget, or by the
 # reasons that kubelets and node controllers have always written; by TerminationTarget when Kueue takes an admitted

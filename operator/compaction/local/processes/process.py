@@ -19,7 +19,7 @@ from typing import Final
 from compaction.api.text.printing import cut, printable
 from compaction.storage.opened import LEASE, Holder, ThisProcess
 
-# Where this machine keeps what is costly to make: programs, images, archives of Spark's classes.
+# The cache of this machine for what is costly to make: programs, images, archives of Spark's classes.
 #
 # The standard library only: `make setup` needs it while pip still fills the environment.
 

@@ -88,7 +88,7 @@ def unpack(file: Path, place: Path, *, checksum: str) -> None:
         raise BinaryError(f"{file.name} does not hold {', '.join(missing)}")
 
 
-# Where etcd, kube-apiserver and kubectl come from: found, cached, downloaded, or built; in this order.
+# Origins of etcd, kube-apiserver and kubectl: found, cached, downloaded, or built; in this order.
 #
 # 1. `KUBEBUILDER_ASSETS` (a directory with the programs, as envtest uses it), then PATH.
 # 2. Our cache, `${COMPACTION_CACHE:-~/.cache/compaction-operator}`.

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from compaction.local.errors import BinaryError
 
-# What the local control plane is made of, pinned: versions, and the checksums that say it is really that.
+# Components of the local control plane, pinned: versions, and the checksums that verify them.
 #
 # The envtest archives are published for some patch releases only; 1.36.2 is the one of this minor version. Their
 # SHA-512 is the one of the project's release index. Go modules are pinned by the sums in `gomodules/*/go.sum`, which

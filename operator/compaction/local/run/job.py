@@ -19,7 +19,7 @@ from compaction.core.reconcile.jobs.job import is_finished, parts_of, refused
 from compaction.core.reconcile.observations import ClaimProblem, Moment
 from compaction.storage.adapter import Swept
 
-# What became of the jobs of a run that ends.
+# Results of the jobs of a run that ends.
 
 _LOST: Final = frozenset({JobReason.STALE_TOKEN, JobReason.SOURCES_CHANGED, WaitReason.TARGET_BUSY})
 _GONE: Final = "some of its sources are not in the store any more"
@@ -143,7 +143,7 @@ class RunResult:
         return bool(done) and (changed or covered >= set(job.sources))
 
 
-# What a person wants to see happen while a watch runs.
+# Events that a person wants to see while a watch runs.
 
 PLAN_PENDING: Final = "PlanPending"
 """News of a plan that waits for approval; the message begins with its hash."""

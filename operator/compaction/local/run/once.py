@@ -34,7 +34,8 @@ from compaction.registry import kind_of
 from compaction.storage.adapter import Sensed, SenseRequest, StoreAdapter, Swept
 from compaction.worker.ports import Assignment, HeldLease, JobRunner
 
-# When a run that ends has nothing left to do. Pure: from the objects in memory and what the reconciler remembers.
+# The end of a run that is no watch: nothing is left to do. Pure: from the objects in memory and what the reconciler
+# remembers.
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,7 @@ class SystemFacts:
     wal_lost: bool = False
 
 
-# What an owner of segment logs keeps to, in any language: the checklist of docs/segment-logs.md, as data.
+# Rules that an owner of segment logs keeps to, in any language: the checklist of docs/segment-logs.md, as data.
 
 
 class OwnerRule(StrEnum):

@@ -99,7 +99,7 @@ class LogFields(histories.Fields):
         return SnapshotOrigin.of_members(members, self.number("machine_version", most=MAX_INDEX))
 
 
-# What the operations of a history share: the system of logs, and its logs, each opened once.
+# The state that the operations of a history share: the system of logs, and its logs, each opened once.
 
 
 @dataclass(slots=True)

@@ -209,7 +209,8 @@ def _as_copied(count: int, *, first: int, term: int) -> tuple[U64Array, U64Array
     return np.arange(count, dtype=np.uint64) + np.uint64(first), np.full(count, term, dtype=np.uint64)
 
 
-# How re-written entries become part of the log, and the old ones die: all new segments of a job under one lock.
+# The commit by which re-written entries become part of the log, and the old ones die: all new segments of a job
+# under one lock.
 #
 # Each new segment `n` follows the one before; every step is durable before the next begins:
 #

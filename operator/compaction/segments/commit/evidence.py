@@ -109,7 +109,8 @@ def not_provided(log: LogState, segment: SegmentIndex) -> U64Array:
     return np.setdiff1d(held, readable)
 
 
-# What recovery may do with a commit that a crash left half-done: decided from every file it would touch, one by one.
+# Actions that recovery may take on a commit that a crash left half-done: decided from every file it would touch, one
+# by one.
 #
 # Between a crash and the recovery anybody may have acted: the log's owner with a compaction of its own, another
 # compactor, a user who restored a directory. So no name is trusted. An intent says which file each name was: inode,

@@ -44,7 +44,7 @@ from compaction.segments.format.names import group_key, group_sources, job_key, 
 from compaction.segments.format.segment_file import pread_up_to
 from compaction.segments.model import SEGMENT_NAME, FileIdentity
 
-# What a fence record may contain: one rule, asked after each read and before each write.
+# The permitted content of a fence record: one rule, asked after each read and before each write.
 #
 # The file lies where others can write. Every name in it that could be linked or deleted is a segment's name inside
 # the log's directory, every group is what its sources spell, every number can be a token, a size or a time. So

@@ -213,7 +213,8 @@ class FenceRecord:
         return next((t for t in self.tombstones if t.name == name), None)
 
 
-# How the name of a segment comes to stand for another file: atomically, and only if it still is what it was.
+# The step by which the name of a segment comes to stand for another file: atomic, and only if it still is what it
+# was.
 #
 # The name is checked once more right before the system call that replaces it. What remains is the moment between the
 # two, which no file system of all that hold logs can close: a compaction of the owner's own must not run at that

@@ -99,8 +99,8 @@ def _judge(data: bytes) -> tuple[Marker, str]:
     return Marker.FOLLOWS, ""
 
 
-# Whether the Ra server that owns a log is stopped, or the log's owner is one that follows compactions: what files
-# say, and what the kernel says of them. Reads only.
+# Signs that the Ra server that owns a log is stopped, or that the log's owner is one that follows compactions: what
+# files say, and what the kernel says of them. Reads only.
 #
 # A running server holds its list of segments in memory. What a compaction replaces behind its back, its next
 # compaction deletes: 20 to 51 of 493 keys (docs/design/segment-commit.md#a-running-owner). A Ra system is one data

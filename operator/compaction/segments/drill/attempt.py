@@ -36,7 +36,7 @@ from compaction.worker.errors import JobStoppedError, LeaseLostError, PortUnavai
 from compaction.worker.keeper import Patience
 from compaction.worker.ports import Assignment, LeasePort
 
-# What the drill and its attempts say to each other: plain data, so that either side can be read without the other.
+# Messages between the drill and its attempts: plain data, so that either side can be read without the other.
 
 
 class LineKind(StrEnum):

@@ -54,7 +54,7 @@ from compaction.segments.snapshot.live_indexes import encode_indexes
 from compaction.segments.system.installs import Install
 from compaction.segments.system.log import Log
 
-# What a sender reads: a log's newest snapshot as a stream of bytes, and the live entries beside it.
+# Input of a sender: a log's newest snapshot as a stream of bytes, and the live entries beside it.
 
 _LOOKS: Final = 20
 """Openings in a row before which the snapshot was replaced and deleted."""

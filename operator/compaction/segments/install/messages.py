@@ -14,7 +14,7 @@ from compaction.segments.errors import InstallMessageError
 from compaction.segments.memtable import LogEntry
 from compaction.segments.model import MAX_INDEX
 
-# What the two sides of an installation say to each other: plain data (docs/design/segment-install.md#messages).
+# Messages between the two sides of an installation: plain data (docs/design/segment-install.md#messages).
 #
 # Every message carries the sender's term and the number of the transfer, which grows with each attempt of a term:
 # what belongs to an older attempt is recognised, however late it arrives.

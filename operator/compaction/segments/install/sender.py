@@ -15,7 +15,7 @@ from typing import Final
 from compaction.segments.install.messages import Cancel, FromReceiver, Installed, Offer, Progress, Refusal, Refused
 from compaction.segments.snapshot.live_indexes import LiveSet
 
-# Which live entries a receiver still needs, in ascending order, and how they are taken in batches: pure.
+# Live entries that a receiver still needs, in ascending order, and their batches: pure.
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,7 +300,7 @@ def _assemble(
     )
 
 
-# Whether the groups of a plan may be rewritten, and committed, on a log as it is now.
+# The check whether the groups of a plan may be rewritten, and committed, on a log as it is now.
 
 
 @dataclass(frozen=True, slots=True)

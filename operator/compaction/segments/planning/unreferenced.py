@@ -26,7 +26,7 @@ from compaction.segments.model import (
 from compaction.segments.reading.view import LogState, SegmentRef, open_log
 from compaction.segments.snapshot.live_indexes import LiveSet
 
-# What a compacted segment may hold, and what to do when a snapshot does not say what is live.
+# Limits of a compacted segment, and the treatment of a snapshot that does not say what is live.
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class IndexesMissing(StrEnum):
     """Empty: only right when the log's owner keeps no live indexes."""
 
 
-# Which segments hold nothing that anybody needs: one rule, used by the plan, the commit and, before a deletion, the
+# Segments that hold nothing that anybody needs: one rule, used by the plan, the commit and, before a deletion, the
 # sweep.
 #
 # A segment is dead (docs/design/segment-planning.md) when it lies wholly at or below the newest segment that may be

@@ -171,7 +171,7 @@ class Buffers:
         return self._kept[:size] if size <= len(self._kept) else np.empty(size, dtype=np.uint8).data
 
 
-# Which bytes of a file to read for some of its payloads, and how to lay the payloads side by side. Pure, no I/O.
+# The bytes of a file to read for some of its payloads, and the layout of the payloads side by side. Pure, no I/O.
 #
 # Neighbours are read at once, also over a gap of dead bytes that is cheaper to read than to skip. Several such reads
 # fill one buffer before anything is done with it, so what a batch costs beside its bytes is paid per buffer, not per
@@ -256,7 +256,7 @@ def pack(data: memoryview, starts: RowArray, lengths: RowArray) -> memoryview:
 # Dead bytes worth reading along rather than starting another read.
 GAP_BYTES: Final = 16 << 10
 
-# What opening says when the name is gone, or a symlink to the compacted segment by now.
+# Errors of opening when the name is gone, or a symlink to the compacted segment by now.
 _REPLACED: Final = frozenset({errno.ENOENT, errno.ELOOP})
 # Looks without any progress; each finds what one more commit left.
 _LOOKS: Final = 20

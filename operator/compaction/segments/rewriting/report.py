@@ -177,7 +177,7 @@ def fold(fingerprints: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-# What a worker says about an attempt at a segment log: done with a receipt, or the worst of what went wrong.
+# The report of a worker on an attempt at a segment log: done with a receipt, or the worst of what went wrong.
 
 _WORST_FIRST = (
     JobReason.STALE_TOKEN,

@@ -120,7 +120,7 @@ def _translate(part: str) -> str:
     return f"(?s:{first}{middle}.*{rest[-1]})"
 
 
-# When what was read of a directory may be used again without reading it: the rule, and what it depends on.
+# The rule by which what was read of a directory may be used again without reading it, and what the rule depends on.
 #
 # A name that appears in a directory, goes, or is renamed changes the directory's ctime (and mtime), by any process
 # and however. So one `stat` tells whether a listing is still true, but for two traps:
@@ -177,7 +177,7 @@ class Trust:
             self.settled = True
 
 
-# Why a log, or a directory in which logs may be, could not be read: as data, with the whole message.
+# The reason why a log, or a directory in which logs may be, could not be read: as data, with the whole message.
 
 
 class LogErrorReason(StrEnum):

@@ -38,7 +38,7 @@ _CHUNK: Final = 1 << 20
 # on hostile files.
 MAX_META_BYTES: Final = 1 << 20
 _SPARSE_FROM: Final = 64 << 20
-# What opening a link or a file says when a directory, or no link, is asked for.
+# Errors of opening a link or a file when a directory, or no link, is asked for.
 NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
 NOT_FOLLOWED: Final = "it is a symbolic link, which is not followed"
 

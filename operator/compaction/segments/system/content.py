@@ -36,7 +36,7 @@ from compaction.segments.system.compactions import SegmentList
 from compaction.segments.system.rules import LogRow, LogStatus
 from compaction.segments.system.segment_changes import OnChange
 
-# Where a log ends although its files hold more: after an installation that was interrupted or has replaced its tail.
+# The end of a log whose files hold more: after an installation that was interrupted or has replaced its tail.
 #
 # The formats of the write-ahead log and of segments have no record that takes entries away; a later write hides them,
 # but until then a restart would bring them back. `<log>/log.cut` says which entries are no part of the log: those
@@ -115,8 +115,6 @@ def remove_cut(directory: Path) -> None:
     if fs.unlink_if_present(directory / CUT_FILE):
         fs.sync_directory(directory)
 
-
-# What one log holds, in memory and in segments, and how it is read; `Log` adds what changes it.
 
 T = TypeVar("T")
 _PAGE: Final = 1024

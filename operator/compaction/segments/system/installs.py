@@ -94,7 +94,8 @@ def fail(futures: Sequence[Acknowledgement], error: SegmentLogError) -> None:
         future.set_exception(error)
 
 
-# What a log uses of its system: the queue before the write-ahead log, and the thread that publishes snapshots.
+# Services that a log uses of its system: the queue before the write-ahead log, and the thread that publishes
+# snapshots.
 
 T = TypeVar("T")
 

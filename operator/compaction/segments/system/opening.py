@@ -31,7 +31,7 @@ from compaction.segments.wal.wal_log import RolledFile, WalClient
 from compaction.segments.wal.wal_reader import WalRun, read_wal
 from compaction.segments.writer import repair_last
 
-# What the write-ahead log files of a system hold, put back into mem tables when the system is opened.
+# The content of a system's write-ahead log files, put back into mem tables when the system is opened.
 
 
 class RecoveringLog(WalClient, Protocol):

@@ -19,7 +19,7 @@ from compaction.segments.snapshot.directories import MAX_INDEXES_BYTES, LogSnaps
 from compaction.segments.snapshot.live_indexes import LiveSet
 from compaction.segments.wal.codec import MAX_PAYLOAD_BYTES
 
-# What is known of a log's snapshot, as one value that is replaced, never changed (docs/design/segment-wal.md#row).
+# The state of a log's snapshot, as one value that is replaced, never changed (docs/design/segment-wal.md#row).
 #
 # The write-ahead log asks it for the smallest live index, the segment writer for everything that must be kept,
 # readers for what may be missing. It is published only after the snapshot that it describes is durable.
@@ -86,7 +86,7 @@ class LogRow:
         return above.over(indexes.limit(self.snapshot_index).intersection(self.live))
 
 
-# When an owner compacts its own log: pure decisions over numbers, with the clock passed in.
+# Decisions of an owner to compact its own log: pure, over numbers, with the clock passed in.
 #
 # What a compaction then does is `plan.plan_log`'s, as for everybody. A policy of the operator has thresholds of its
 # own; both may compact one log, under the same fence.
@@ -194,7 +194,7 @@ class LogStatus:
     unflushed_bytes: int
 
 
-# Which writes, truncations and snapshots a log takes: pure checks that raise what is wrong.
+# Checks of the writes, truncations and snapshots that a log takes: pure, raising what is wrong.
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +315,7 @@ def check_snapshot(directory: Path, request: SnapshotRequest, row: LogRow, writt
             )
 
 
-# Which entries of a rolled write-ahead log file go into segments: pure (docs/design/segment-wal.md#flush).
+# Entries of a rolled write-ahead log file that go into segments: pure (docs/design/segment-wal.md#flush).
 
 
 def select(written: Sequence[Seq], row: LogRow, stored: int | None = None) -> list[Seq]:

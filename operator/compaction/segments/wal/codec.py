@@ -156,7 +156,7 @@ def number_of(data: bytes, offset: int) -> int:
     return (data[offset] & _NUMBER_MASK) << 16 | data[offset + 1] << 8 | data[offset + 2]
 
 
-# Whether the write-ahead log takes a write: pure decisions from the previous index that every write carries.
+# Decisions of the write-ahead log to take a write: pure, from the previous index that every write carries.
 #
 # The rules are Ra's (docs/design/segment-wal.md#order-of-a-logs-writes), so that its files and ours mean the same.
 

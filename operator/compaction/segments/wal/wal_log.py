@@ -20,7 +20,7 @@ from compaction.segments.system.rules import LogRow
 from compaction.segments.wal.codec import HEAD, HEADER, RecordEncoder, WriterState, WriteVerdict, judge
 from compaction.segments.wal.files import WalEnd, create_wal, remove_stop, wal_name, write_writers
 
-# What logs hand to the write-ahead log, and what it hands on: plain data, and the log as both of them see it.
+# Plain data that logs hand to the write-ahead log, and that it hands on, and the log as both of them see it.
 
 
 class WrittenBatch(NamedTuple):

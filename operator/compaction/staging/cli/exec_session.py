@@ -107,7 +107,7 @@ def commit_result(commit: CommitData) -> Result:
     return {"commit": commit.id, "metarange": commit.meta_range_id}
 
 
-# What the operations of a history share: the store, and its repositories, each opened once.
+# The shared parts of the operations of a history: the store, and its repositories, each opened once.
 
 COMMITTER: Final = "exec"
 """Who commits, when an operation does not say: the same for every user, so that commits have the same ids."""

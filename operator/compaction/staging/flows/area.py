@@ -15,8 +15,6 @@ from compaction.staging.staged.counters import TokenCounters
 from compaction.staging.staged.rows import StagedTokens
 from compaction.staging.tree.storage import RangeStorage
 
-# What every flow of one repository uses, bundled.
-
 
 @dataclass(frozen=True, slots=True)
 class Area:

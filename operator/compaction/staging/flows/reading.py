@@ -15,7 +15,7 @@ from compaction.staging.refs.branches import Branch, BranchRecord
 from compaction.staging.staged.rows import after_prefix, layered
 from compaction.staging.tree.diffing import DiffColumns, DiffKind, diff, diff_changes
 
-# What a reference shows: tokens, the newest first, over a metarange (docs/design/staging-areas.md#views).
+# The view of a reference: tokens, the newest first, over a metarange (docs/design/staging-areas.md#views).
 #
 # A reader takes tokens and metarange from a branch it has read, and reads the branch again afterwards: tokens that
 # were removed meanwhile may have lost rows under its feet, so it starts over.

@@ -28,7 +28,7 @@ from compaction.staging.format.columns import (
     varint_lengths,
 )
 
-# How many bytes neighbouring keys share, and whether keys ascend: 32 bytes at a time, by the column.
+# The number of bytes that neighbouring keys share, and whether keys ascend: 32 bytes at a time, by the column.
 
 WORD: Final = 8
 WINDOW: Final = 32
@@ -121,7 +121,7 @@ def stored_prefixes(data: U8, offsets: I64, shared: I64) -> I64:
     return stored
 
 
-# Where blocks end, by the size of their entries (docs/design/staging.md#where-blocks-end).
+# The ends of blocks, by the size of their entries (docs/design/staging.md#where-blocks-end).
 #
 # A block's size depends on which of its entries are restart points, and those on where the block begins. So the sums
 # of entry sizes exist once for each remainder that a block's first record may have, and a block's end is one search

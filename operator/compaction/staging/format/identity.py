@@ -151,7 +151,7 @@ def commit_id(commit: CommitData) -> str:
     return identity.embedded(parents).digest().hex()
 
 
-# What a value of a range or a metarange holds: an identity and data, each behind its length.
+# The contents of a value of a range or a metarange: an identity and data, each behind its length.
 #
 # By the column for ranges, one at a time for the few records of a metarange (docs/design/staging.md#values).
 

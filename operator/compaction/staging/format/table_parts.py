@@ -26,7 +26,7 @@ from compaction.staging.format.columns import I64, U8, decode_varint, decode_var
 
 # A block as it lies in a file: perhaps compressed, then a byte for how, then a masked checksum of both.
 #
-# Which encoder compresses matters: several produce valid Snappy, and the bytes, so the sizes that decide where ranges
+# The choice of the encoder matters: several produce valid Snappy, and the bytes, so the sizes that decide where ranges
 # break, differ between them. The one of `cramjam` writes what Go's writes (docs/design/staging.md#compression).
 
 SEAL_BYTES: Final = 5
@@ -275,7 +275,7 @@ class IndexBuilder:
         return IndexSummary(write_block(top.encode()), len(partitions), size, top.size)
 
 
-# What a table says about itself: the properties block, and the footer that leads to it and to the index.
+# The description of a table in itself: the properties block, and the footer that leads to it and to the index.
 #
 # docs/design/staging.md#properties and #footer.
 

@@ -41,7 +41,7 @@ from compaction.staging.format.table_parts import (
     unsealed,
 )
 
-# Where a reader finds the bytes of a table: anything that has a name, a size and reads from a place.
+# The source of a table's bytes for a reader: anything that has a name, a size and reads from a place.
 
 
 class TableSource(Protocol):

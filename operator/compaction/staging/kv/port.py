@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeAlias
 from compaction.errors import shown_bytes
 from compaction.staging.errors import KeyValueArgumentError
 
-# What staging areas ask of a key-value store: values under two keys, compare and swap, and scans in order.
+# Requirements of staging areas on a key-value store: values under two keys, compare and swap, and scans in order.
 #
 # There are no transactions over several rows, and a scan is not a snapshot: each of its pages is read by itself
 # (docs/design/staging.md#key-value-store).
@@ -96,7 +96,8 @@ class KeyValueStore(Protocol):
         ...
 
 
-# What a key-value store cannot hold, refused before a database sees it; errors name the partition and the key.
+# Arguments that a key-value store cannot hold, refused before a database sees them; errors name the partition and the
+# key.
 
 
 def partition_bytes(partition: str) -> bytes:

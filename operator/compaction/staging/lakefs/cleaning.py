@@ -217,7 +217,8 @@ def _drop(live: LiveRepository, row: MergeJournalRow, *, keep: set[str]) -> tupl
     return len(set(row.entry.old) - keep), rows
 
 
-# Whether a merge could be undone: the old tokens put back in the place of the merged one. Nothing here writes.
+# The check whether a merge could be undone: the old tokens put back in the place of the merged one. Nothing here
+# writes.
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from compaction.staging.lakefs.repository import BranchRow, LiveRepository, bran
 from compaction.staging.refs.branches import BranchRecord
 from compaction.staging.staged.rows import new_token
 
-# How and when sealed tokens are merged.
+# Settings of merges of sealed tokens: how and when they are made.
 
 GRACE: Final = 6 * 3600.0
 """Seconds from a swap until old tokens are dropped: servers do not read a branch again after a listing, and a garbage
@@ -215,7 +215,7 @@ def _path(live: LiveRepository, branch: str) -> str:
     return f"{live.name}/{branch}"
 
 
-# Who may merge, and when: the lease of a branch, what was seen of it, and the kill switch.
+# The right to merge, and its times: the lease of a branch, what was seen of it, and the kill switch.
 #
 # None of it is needed for correctness: two mergers of one branch lose races, and no data.
 

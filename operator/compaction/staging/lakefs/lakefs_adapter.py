@@ -54,7 +54,7 @@ from compaction.storage.opened import explaining
 from compaction.storage.secrets import Secrets
 from compaction.unexpected import defect
 
-# What is behind on the branches of a live lakeFS. No writer counts there, so tokens are counted by reading them.
+# The debt of the branches of a live lakeFS. No writer counts there, so tokens are counted by reading them.
 #
 # A sealed token changes no more once its late writes have landed, so it is counted once; of a staging token, and of a
 # token with very many rows, only the first ones are counted: thresholds are far below that, so a lower bound is

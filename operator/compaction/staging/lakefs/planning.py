@@ -108,8 +108,6 @@ def _changes(rows: RecordColumns) -> RecordColumns:
     return decode_rows("merged tokens", rows.pairs())
 
 
-# What sealed tokens cost, and what a merge of them would change. Nothing here writes a row.
-
 COUNTED: Final = 100_000
 """Rows that `inspect_branches` counts of a token at most."""
 

@@ -159,7 +159,7 @@ def _tag_key(name: str) -> bytes:
     return (TAG_KEYS + name).encode()
 
 
-# What a reference means: a branch with or without its uncommitted changes, a tag, a commit, an ancestor.
+# The meaning of a reference: a branch with or without its uncommitted changes, a tag, a commit, an ancestor.
 #
 # docs/design/staging-areas.md#references.
 

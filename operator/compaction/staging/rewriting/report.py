@@ -58,7 +58,7 @@ class MetarangeJob:
         return cls(name, sources.store, work_of(sources), spec.metarange_parameters.lakefs)
 
 
-# What a worker says about an attempt at a branch, and the receipt that it leaves beside the branch.
+# The report of a worker on an attempt at a branch, and the receipt that it leaves beside the branch.
 
 MAX_OUTPUTS: Final = 1000
 """Names of written ranges that a receipt has; it proves all of them by their fingerprint."""

@@ -45,7 +45,7 @@ from compaction.worker.attempt import RewriteAttempt, Rewriter
 from compaction.worker.ports import Assignment, Engine, HeldLease, JobRunner
 from compaction.worker.tasks import LOOK_SECONDS, ObjectsPlace, objects_place
 
-# What attempts at a branch do alike, whether its tokens become part of a base or one token.
+# The common steps of attempts at a branch, whether its tokens become part of a base or one token.
 
 
 @dataclass(slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from compaction.staging.format.identity import FramingError, entry_identity, fra
 from compaction.staging.format.messages import CatalogEntry, ProtoTimestamp
 from compaction.staging.kv.port import MAX_KEY_BYTES
 
-# What goes over the wire of the staging endpoint, as models.
+# Models of the data on the wire of the staging endpoint.
 #
 # Bytes are text under their name, or base64 under `<name>Base64` where they are not UTF-8. Identities are
 # hexadecimal.

@@ -25,7 +25,7 @@ from compaction.staging.tree.aligning import (
 )
 from compaction.staging.tree.storage import RangeStorage
 
-# Which ranges changes touch, and how what they touch is cut into parts that are written independently.
+# Ranges that changes touch, and the division of what they touch into parts that are written independently.
 #
 # Pure: ranges and changes in, a plan out. docs/design/staging.md#where-a-stretch-may-be-cut.
 

@@ -19,7 +19,7 @@ from compaction.staging.tree.aligning import ABSENT, Aligned, Mask, Upcoming, al
 from compaction.staging.tree.applying import is_entered, overlapping, write_records
 from compaction.staging.tree.storage import RangeStorage
 
-# What differs between two trees, or between a tree and staged changes; by the column.
+# Differences between two trees, or between a tree and staged changes; by the column.
 #
 # docs/design/staging.md#diff.
 

@@ -34,7 +34,7 @@ from compaction.storage.errors import ObjectMissingError, ObjectTruncatedError
 from compaction.storage.objects.store import ObjectInfo, ObjectStorage
 from compaction.storage.pace import UNLIMITED, Pace
 
-# What was read last, up to a number of bytes.
+# The cache of what was read last, up to a number of bytes.
 
 T = TypeVar("T")
 

@@ -34,7 +34,7 @@ from compaction.storage.errors import (
     ObjectTruncatedError,
 )
 
-# What went wrong with an object, in our words.
+# Failures of operations on an object, in our words.
 #
 # The libraries below quote requests and answers in their errors, and those may hold an access key or a signed URL. So
 # nothing of a text is passed on but the HTTP status and the store's error code, and the original is never chained.

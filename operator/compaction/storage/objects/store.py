@@ -40,7 +40,7 @@ from compaction.storage.errors import (
 from compaction.storage.objects.opening import FAILURES, StorageConnection, Store, connect, translate
 from compaction.storage.objects.reader import ObjectReader
 
-# Which paths an object may have, in every store alike.
+# Paths that an object may have, in every store alike.
 
 MAX_PATH: Final = 900
 """Bytes; S3 has 1024 for the root and the path together."""

@@ -18,7 +18,7 @@ from compaction.worker.errors import JavaError
 
 # Finds the Java runtime that Spark runs on: JAVA_HOME, then PATH; version 17 or later.
 #
-# What was tried instead: docs/design/local-control-plane.md#java.
+# Alternatives that were tried: docs/design/local-control-plane.md#java.
 
 MINIMUM = 17
 _HELP = (
@@ -117,7 +117,7 @@ def options_to_write(archive: Path) -> str:
     return f"-XX:ArchiveClassesAtExit={archive} {_QUIET}"
 
 
-# How a Spark application of ours is configured: few settings, because data never passes through the JVM.
+# The configuration of a Spark application of ours: few settings, because data never passes through the JVM.
 
 PYTHON_ENVIRONMENT: Final[Mapping[str, str]] = {
     # Arrow's allocator takes pages of 2 MiB and gives them back moments later: clearing them costs up to a fifth of a

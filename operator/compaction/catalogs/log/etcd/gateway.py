@@ -39,7 +39,7 @@ from compaction.catalogs.log.etcd.wire import (
     document,
 )
 
-# What a refusal of etcd means: a code of gRPC and a sentence (docs/design/catalogs.md#client-of-etcd).
+# The meaning of a refusal of etcd: a code of gRPC and a sentence (docs/design/catalogs.md#client-of-etcd).
 
 CANCELLED, UNKNOWN, DEADLINE, DENIED, OUT_OF_RANGE, INTERNAL, UNAVAILABLE, UNAUTHENTICATED = 1, 2, 4, 7, 11, 13, 14, 16
 TRANSIENT: Final = frozenset({CANCELLED, DEADLINE, INTERNAL, UNAVAILABLE})

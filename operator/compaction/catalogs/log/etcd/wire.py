@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from compaction.catalogs.errors import CatalogLogAccessError, CatalogLogError
 
-# How to reach etcd: endpoints, certificates, a user (docs/design/catalogs.md#client-of-etcd).
+# Settings of a connection to etcd: endpoints, certificates, a user (docs/design/catalogs.md#client-of-etcd).
 
 DEFAULT_PORT = 2379
 
@@ -93,7 +93,7 @@ class EtcdSettings:
         return ",".join(map(str, self.endpoints))
 
 
-# What the update log needs of etcd (docs/design/catalogs.md#client-of-etcd).
+# Operations of etcd that the update log needs (docs/design/catalogs.md#client-of-etcd).
 
 
 class Relation(StrEnum):

@@ -23,7 +23,7 @@ from compaction.catalogs.serving.conformance.checks import (
 )
 from compaction.storage.connector import ClosingConnector
 
-# What a participant does when things happen to it; for those that are driven by /v1/admin
+# Behaviour of a participant when things happen to it; for those that are driven by /v1/admin
 # (docs/design/catalog-compaction.md#reference-participant).
 #
 # Each check works on objects of its own (table 2,000,000,000) and restores what it changed.

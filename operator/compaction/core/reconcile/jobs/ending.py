@@ -29,7 +29,7 @@ from compaction.core.reconcile.observations import (
 from compaction.core.reconcile.workers.fleet import STOP_GRACE, holding
 from compaction.registry import kind_of, kind_of_job
 
-# What is left when a policy is gone: its workers stop, its jobs and Leases go; jobs made by hand stay and wait.
+# Remains of a policy that is gone: its workers stop, its jobs and Leases go; jobs made by hand stay and wait.
 #
 # There may be no garbage collector (the local control plane has none), so this is ours to do. Orphans are recognized
 # by the UID of their owner, so the children of a policy's namesake are safe.

@@ -88,7 +88,7 @@ def next_state(state: JobState, event: JobEvent) -> JobState:
         raise IllegalTransitionError(f"a job that is {state} cannot {event.replace('_', ' ')}") from None
 
 
-# What a job is made of, as its kind says.
+# The parts of a job, as its kind says.
 
 
 def parts_of(job: CompactionJob) -> Parts:
@@ -96,7 +96,8 @@ def parts_of(job: CompactionJob) -> Parts:
     return kind_of_job(job.spec.kind).parts(job.spec)
 
 
-# What stays of a job's record whatever is reported later: the proof of its commits, and the damage that was found.
+# The lasting part of a job's record, whatever is reported later: the proof of its commits, and the damage that was
+# found.
 
 
 def proof(before: JobReceipt | None, said: JobReceipt | None) -> JobReceipt | None:

@@ -37,7 +37,7 @@ from compaction.core.reconcile.planning.approval import is_pending
 from compaction.core.reconcile.timing import Timing, approved_hash
 from compaction.registry import kind_of
 
-# What a policy says to its planner, and planned jobs as objects to be created.
+# Input of a policy to its planner, and planned jobs as objects to be created.
 
 CREATED_AT_ONCE: Final = 256
 """So many jobs are created before the next reconcile: workers that are free meanwhile get the first of them,
@@ -174,7 +174,7 @@ def go_on(
     return replace(memory, planning=planning, finished=finished)
 
 
-# When a policy plans, and on what: the planner's inputs from the picture, its outputs as actions.
+# The time and the basis of a policy's plans: the planner's inputs from the picture, its outputs as actions.
 #
 # A plan is made once per reading of the store (and once per change of the spec): between two readings nothing new is
 # known. A schedule leaves only the readings that it asks for; approval leaves only the plan that was approved.

@@ -24,7 +24,7 @@ from compaction.core.reconcile.timing import Timing, approved_hash
 from compaction.core.reconcile.workers import fleet
 from compaction.registry import kind_named, kind_of, kind_of_job
 
-# What is waited for, by reason: how many jobs, since when, in words. Every wait has a reason and an age.
+# Waits, by reason: how many jobs, since when, in words. Every wait has a reason and an age.
 
 
 @dataclass(frozen=True, slots=True)

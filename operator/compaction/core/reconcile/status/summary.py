@@ -45,7 +45,7 @@ from compaction.core.reconcile.timing import Timing, finished_by
 from compaction.core.reconcile.workers.fleet import Raised, with_skew
 from compaction.registry import kind_of, policy_standing
 
-# When the debt is worked off, from what the newest jobs took; None where it is unknown.
+# The time at which the debt is worked off, from what the newest jobs took; None where it is unknown.
 #
 # It is unknown while nothing runs: the store refuses a claim, no worker starts, a retry waits, no window is open.
 # Where plans wait for a schedule or for approval the debt as a whole has no known end: there it is the jobs that

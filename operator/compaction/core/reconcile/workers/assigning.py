@@ -32,7 +32,7 @@ from compaction.core.reconcile.workers import fleet, shares
 from compaction.core.reconcile.workers.shares import Shortage
 from compaction.registry import kind_of_job
 
-# Which waiting jobs go to which workers, whether another worker is started, and what the others wait for.
+# Assignment of waiting jobs to workers, the decision whether another worker is started, and what the others wait for.
 
 LAUNCH_LOOK: Final = 2.0
 PLAN_TO_COME: Final = 60.0

@@ -434,8 +434,7 @@ def worker_names(
     return tuple(names)
 
 
-# How much memory the next worker's pods get: what the policy says, or more after one was killed for using more than
-# it had.
+# The memory of the next worker's pods: what the policy says, or more after one was killed for using more than it had.
 #
 # It is doubled from what that pod had, so the same death seen twice raises it once; never beyond maxMemory. Drivers
 # and executors learn apart. Kept in status, so that a restart does not learn them again.

@@ -26,7 +26,7 @@ from compaction.core.reconcile.status.announcing import when
 from compaction.core.reconcile.workers.fleet import Fleet
 from compaction.registry import kind_of
 
-# Who has a share of the bytes per second, and may still write with it.
+# Attempts that have a share of the bytes per second, and may still write with it.
 #
 # A share may be in use for longer than its attempt is known to run. So an attempt that ends without a report (its
 # worker went silent, its Lease or its job was deleted) keeps its share for one more duration of its lease: its worker
@@ -98,7 +98,7 @@ def _reported(snapshot: PolicySnapshot) -> set[Attempt]:
     }
 
 
-# What jobs that could run are short of, in words: slots, workers, bytes per second, of the policy or the operator.
+# Shortages of jobs that could run, in words: slots, workers, bytes per second, of the policy or the operator.
 
 Worded = tuple[WaitReason, str]
 

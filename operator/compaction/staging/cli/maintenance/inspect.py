@@ -38,8 +38,7 @@ from compaction.staging.sensor import BranchDebt, BranchSensor, candidate_of
 from compaction.staging.staged.counters import Counts
 from compaction.staging.tree.applying import plan_parts
 
-# What is behind on branches, and what compacting them would touch: from the counters, the tokens and the lists of
-# ranges.
+# The debt of branches, and what compacting them would touch: from the counters, the tokens and the lists of ranges.
 
 
 @dataclass(frozen=True, slots=True)
