@@ -134,7 +134,7 @@ def _status_is_written_every_time() -> list[Patch]:
 
 
 def _new_jobs_wait_in_silence() -> list[Patch]:
-    return [(announcing, "of_new_jobs", lambda _: announcing.NO_WAITS)]
+    return [(announcing, "waits_of_new_jobs", lambda _: announcing.NO_WAITS)]
 
 
 def _every_lease_is_expired() -> list[Patch]:

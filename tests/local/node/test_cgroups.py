@@ -28,7 +28,7 @@ def version_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "cpu" / "node" / "cpu.shares").write_text("1024\n")
     (tmp_path / "unified").mkdir()
     (tmp_path / "unified" / "cgroup.controllers").write_text("hugetlb\n")
-    monkeypatch.setattr(places, "ROOT", tmp_path)
+    monkeypatch.setattr(places, "CGROUP_ROOT", tmp_path)
     return tmp_path
 
 
@@ -38,7 +38,7 @@ def version_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "cgroup.controllers").write_text(f"{CONTROLLERS}\n")
     (tmp_path / "cgroup.subtree_control").write_text("cpu memory pids\n")
     (tmp_path / "system.slice").mkdir()
-    monkeypatch.setattr(places, "ROOT", tmp_path)
+    monkeypatch.setattr(places, "CGROUP_ROOT", tmp_path)
     return tmp_path
 
 
@@ -126,6 +126,6 @@ def test_a_machine_without_the_controllers_says_which(
 
 def test_a_machine_with_neither_version_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(places, "ROOT", tmp_path)
+    monkeypatch.setattr(places, "CGROUP_ROOT", tmp_path)
     with pytest.raises(NodeError, match="neither version 1 nor version 2 has them there"):
         prepare.check_machine()
