@@ -77,8 +77,7 @@ def test_names_that_tests_take_from_modules_exist() -> None:
     roots = (PACKAGE.parent, ROOT / "tests", *(package.parent for package in BESIDE))
     files = {path.relative_to(root).with_suffix("").parts: path for root in roots for path in root.rglob("*.py")}
     files |= {parts[:-1]: path for parts, path in files.items() if parts[-1] == "__init__"}
-    tests = [path for path in (ROOT / "tests").rglob("*.py") if path.name.startswith(("test_", "conftest"))]
-    tests += (ROOT / "spark-images").glob("*.py")
+    tests = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "spark-images").glob("*.py")]
     taken = [(path, use) for path in tests for use in _uses_of_modules(ast.parse(path.read_text()), files)]
     assert len(taken) > 5000, "or the rule sees nothing"
     missing = [
@@ -91,7 +90,8 @@ def test_names_that_tests_take_from_modules_exist() -> None:
 
 def _uses_of_modules(tree: ast.AST, files: Container[tuple[str, ...]]) -> list[tuple[tuple[str, ...], str, int]]:
     """Module, name and line of each `from module import name`, and of each `module.name` whose module the file has by
-    `from package import module`.
+    `from package import module`; and of names that are put in the place of others: `setattr(module, "name", ...)` of
+    pytest, and `(module, "name", ...)` of the simulator.
     """
     imported: dict[str, tuple[str, ...]] = {}
     variables: set[str] = set()
@@ -106,6 +106,13 @@ def _uses_of_modules(tree: ast.AST, files: Container[tuple[str, ...]]) -> list[t
                     (parts, alias.name, node.lineno) for alias in names if parts in files or parts[0] == "compaction"
                 ]
             case ast.Attribute(value=ast.Name(id=variable), attr=name) if not name.startswith("__"):
+                uses.append((variable, name, node.lineno))
+            case (
+                ast.Call(
+                    func=ast.Attribute(attr="setattr"), args=[ast.Name(id=variable), ast.Constant(value=str(name)), *_]
+                )
+                | ast.Tuple(elts=[ast.Name(id=variable), ast.Constant(value=str(name)), *_])
+            ) if name.isidentifier():
                 uses.append((variable, name, node.lineno))
             case ast.Name(id=variable, ctx=ast.Store()) | ast.arg(arg=variable):
                 variables.add(variable)
