@@ -148,7 +148,7 @@ def test_stopping_a_node_that_another_one_has_replaced_spares_the_other(separate
 
 
 def test_a_detached_node_outlives_its_command_and_is_found_again(separate: Path) -> None:
-    command = starter(separate.parent, "--detach")
+    command = starter(separate, "--detach")
     output, errors = command.communicate(timeout=300)
     assert command.returncode == 0, errors
     assert output == f"export KUBECONFIG={separate / 'kubeconfig'}\n"
@@ -156,7 +156,7 @@ def test_a_detached_node_outlives_its_command_and_is_found_again(separate: Path)
     assert state is not None
     found = adopt(NodeLayout(separate), state)
     assert "node1" in kubectl(found, "get", "node", "-o", "name")
-    down = [sys.executable, "-m", "compaction.cli.main", "local", "down", "--state-dir", str(separate.parent)]
+    down = [sys.executable, "-m", "tools.node", "down", "--state-dir", str(separate)]
     answer = subprocess.run(down, capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stdout) == (0, f"stopped the node at {state.url}\n"), answer.stderr
 
