@@ -104,7 +104,7 @@ def test_sources_that_the_pages_name_exist() -> None:
     """A name may leave out leading folders, as long as some file ends with it."""
     files = [
         f"/{path.relative_to(ROOT)}"
-        for folder in ("operator", "tests", "spark-images", "examples")
+        for folder in ("operator", "tools", "demos", "tests", "spark-images", "examples")
         for path in (ROOT / folder).rglob("*.py")
     ]
     assert PACKAGE.name in files[0]
