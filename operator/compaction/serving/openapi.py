@@ -74,12 +74,16 @@ class Call:
     body: Any = None
 
 
+Run = Callable[[Any, Call], Awaitable[Wire | bytes]]
+"""Carries an operation out, for a service; an answer in bytes is JSON already."""
+
+
 @dataclass(frozen=True, slots=True)
 class EndpointOperation:
     """One row of an endpoint's table: a route, who may use it, what it takes and answers, and what carries it out.
 
     answer: the model of a 200, or its media type. problems: statuses of refusals beside those that every operation has.
-    run: gets the service and the call; an answer in bytes is JSON already. None is an open operation of `HttpService`.
+    run: None is an open operation of `HttpService`.
     scope: what a caller must be allowed, with parts of the path in braces; empty: `run` checks it. lines: a body of
     JSON lines, each of this model. parts: the parameters in the path, and what they are.
     """
@@ -89,7 +93,7 @@ class EndpointOperation:
     path: str
     summary: str
     answer: type[BaseModel] | str
-    run: Callable[[Any, Call], Awaitable[Wire | bytes]] | None = None
+    run: Run | None = None
     description: str = ""
     problems: tuple[HTTPStatus, ...] = ()
     scope: str = ""

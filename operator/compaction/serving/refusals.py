@@ -126,7 +126,8 @@ class Refusals:
 
     def unexpected(self) -> web.Response:
         """The answer for a defect; what it is says the log alone."""
-        return self.refusal(HTTPStatus.INTERNAL_SERVER_ERROR, RefusedRequest.FAILED, _FAILED_HERE)
+        error = failed_here()
+        return self.refusal(error.status, error.code, error.message)
 
     def of_http(self, error: web.HTTPException) -> web.Response:
         """The answer for what aiohttp itself refuses."""

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ValidationError
 from compaction.api.text.printing import cut, printable
 from compaction.serving.access import Gate
 from compaction.serving.errors import IngestConfigError, RequestRefusedError
-from compaction.serving.openapi import JSON, LINES, Api, Call, EndpointOperation
+from compaction.serving.openapi import JSON, LINES, Api, Call, EndpointOperation, Run
 from compaction.serving.refusals import Refusals, RefusedRequest, bad_request, malformed
 
 # Metrics that every endpoint counts. Labels are of small, fixed sets: no tenant, no principal, no path.
@@ -103,7 +103,9 @@ class HttpService:
             "metrics": self._exposed,
         }
         for operation in self._api.operations:
-            handler = open_to_all.get(operation.name) or partial(self._known, operation)
+            # By what the row says, not by its name: one of an endpoint's own is never open.
+            run = operation.run
+            handler = open_to_all[operation.name] if run is None else partial(self._known, operation, run)
             app.router.add_route(operation.method, operation.path, handler, name=operation.name)
         app.on_response_prepare.append(_anonymous)
         return app
@@ -133,9 +135,7 @@ class HttpService:
         self._metrics.seconds.labels(name).observe(time.perf_counter() - began)
         return answer
 
-    async def _known(self, operation: EndpointOperation, request: web.Request) -> web.StreamResponse:
-        if operation.run is None:
-            raise web.HTTPNotFound
+    async def _known(self, operation: EndpointOperation, run: Run, request: web.Request) -> web.StreamResponse:
         if self._under_way >= self.limits.in_flight:
             message = "too many requests are under way: try again"
             raise RequestRefusedError(HTTPStatus.SERVICE_UNAVAILABLE, RefusedRequest.BUSY, message)
@@ -146,7 +146,7 @@ class HttpService:
                 principal.check(operation.scope.format_map(request.match_info))
             query = None if operation.query is None else _query_of(request, operation.query)
             body = await self._body_of(request, operation)
-            answer = await operation.run(self, Call(principal, request.match_info, query, body))
+            answer = await run(self, Call(principal, request.match_info, query, body))
         finally:
             self._under_way -= 1
         return web.Response(body=answer if isinstance(answer, bytes) else answer.to_json(), content_type=JSON)

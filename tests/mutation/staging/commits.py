@@ -34,8 +34,8 @@ COMMIT_DEFECTS: Final = (
         name="commits: a tree with other cuts and the same content is a change",
         promise=f"{_PAGE}#commits",
         file="staging/flows/committing.py",
-        old="        return text == other or next(diff(self._area.ranges, text, other), None) is None",
-        new="        return text == other",
+        old="        return metarange == other or next(diff(self._area.ranges, metarange, other), None) is None",
+        new="        return metarange == other",
         killers=_COMMITTING,
     ),
     Defect(

@@ -121,9 +121,9 @@ class Committer:
         changes = layered([self._area.tokens.changes(token) for token in view.tokens])
         return apply(self._area.ranges, view.metarange_id, changes, allow_empty=True).metarange_id
 
-    def _same(self, text: str, other: str) -> bool:
+    def _same(self, metarange: str, other: str) -> bool:
         """Return whether two trees hold the same: trees of other cuts may."""
-        return text == other or next(diff(self._area.ranges, text, other), None) is None
+        return metarange == other or next(diff(self._area.ranges, metarange, other), None) is None
 
 
 # Merges, reverts, cherry-picks, hard resets: a branch gets another tree (docs/design/staging-areas.md#merges).

@@ -105,9 +105,9 @@ class Commits:
                     found = self.get(parent)
                     heapq.heappush(waiting, (-found.generation, found.id, found))
 
-    def merge_base(self, text: str, other: str) -> CommitData:
+    def merge_base(self, commit_id: str, other: str) -> CommitData:
         """The youngest commit that both come from. Raises UnknownRefError when they have none in common."""
-        sides = {text: 1} if text != other else {text: 3}
+        sides = {commit_id: 1} if commit_id != other else {commit_id: 3}
         sides.setdefault(other, 2)
         waiting = [(-found.generation, found.id, found) for found in map(self.get, sides)]
         heapq.heapify(waiting)
@@ -122,7 +122,7 @@ class Commits:
                     found = self.get(parent)
                     heapq.heappush(waiting, (-found.generation, found.id, found))
                 sides[parent] = sides.get(parent, 0) | side
-        raise UnknownRefError("common ancestor", f"{text[:16]}, {other[:16]}")
+        raise UnknownRefError("common ancestor", f"{commit_id[:16]}, {other[:16]}")
 
     def tag(self, name: str, identifier: str) -> None:
         """Raises StagingNameError, RefExistsError, UnknownRefError: there is no such commit."""
