@@ -40,7 +40,7 @@ help: ## Explain the targets
 setup: $(STAMP) ## Virtual environment (.venv) and the programs of the control plane, in parallel
 
 demo: setup ## From a policy to reclaimed bytes on a real control plane, of logs that three owners write meanwhile (STORE=blocks, STORE=staging: a block store, a staging area on S3 and PostgreSQL; STORE=catalog: a catalog in etcd; KEEP=1 leaves it up, KUBECONFIG=... uses another cluster)
-	@$(BIN)/compactor local check
+	@$(BIN)/compactor local up --check
 	@$(BIN)/python -m demos $(DEMO_FLAGS)
 
 images: setup ## The operator's and the worker's image as archives, with docker or buildah (ARGS="--only worker" for one)
@@ -50,7 +50,7 @@ node: setup ## A cluster of one node on this machine, with kubelet and container
 	@$(BIN)/python -m tools.node $(or $(ARGS),up)
 
 ##@ Develop
-.PHONY: quick test test-deep e2e e2e-deep check compiled figures simulate mutate bench bench-fleet fuzz format crds manifests kubeflow-answers lock
+.PHONY: quick test test-deep e2e e2e-deep check compiled figures simulate mutate bench bench-fleet fuzz format manifests kubeflow-answers lock
 
 # Tests mostly wait: three workers more than there are cores, but no more than eight, for each has servers of its own and takes a
 # gigabyte. What is selected runs in one process, where a debugger and -s work.
@@ -69,7 +69,7 @@ test-deep: PARALLEL += --override-ini timeout=1800
 # Memory for time: Go's servers collect their garbage a quarter as often.
 test test-deep: export GOGC := 400
 test test-deep:
-	@$(BIN)/compactor local check
+	@$(BIN)/compactor local up --check
 # A deep run asks Kubeflow's own program, a short one has its answers from a file.
 	@$(if $(filter deep,$(COMPACTION_TEST_DEPTH)),$(KUBEFLOW))
 	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
@@ -89,7 +89,7 @@ check: setup ## ruff, mypy strict, generated files up to date, layers and house 
 	@$(BIN)/ruff check operator tools demos tests examples
 	@$(BIN)/ruff format --check operator tools demos tests examples
 	@$(BIN)/mypy & types=$$!; failed=0; trap 'kill $$types 2>/dev/null || true' INT TERM; \
-	{ $(BIN)/compactor crds --check crds && $(BIN)/python -m tools.shipped --check . && \
+	{ $(BIN)/python -m tools.shipped --check . && \
 	$(BIN)/python -m pytest -q tests/house; } || failed=1; \
 	wait $$types || failed=1; exit $$failed
 
@@ -107,11 +107,11 @@ mutate: setup ## Deliberate defects, each of which the tests must notice (JOBS=n
 	@PYTHONPATH=tests $(BIN)/python -m mutation --jobs $(or $(JOBS),2) $(ARGS)
 
 bench: setup ## Benchmarks, each beside its rival (ARGS="planning" selects some, ARGS=--write puts the figures into docs/benchmarks.md)
-	@$(BIN)/compactor local check
+	@$(BIN)/compactor local up --check
 	@PYTHONPATH=tests $(BIN)/python -m bench $(ARGS)
 
 bench-fleet: setup ## One operator for 100, 300 and 1,000 policies (ARGS="--sizes 100,200"; --write puts the figures into docs/benchmarks.md)
-	@$(BIN)/compactor local check
+	@$(BIN)/compactor local up --check
 	@PYTHONPATH=tests $(BIN)/python -m bench fleet $(ARGS)
 
 fuzz: setup ## Fuzz every parser, guided by coverage (T=seconds per target, ARGS="fence manifest" selects some)
@@ -122,10 +122,7 @@ format: setup ## Format the code and sort the imports
 	@$(BIN)/ruff check --fix operator tools demos tests examples
 	@$(BIN)/ruff format operator tools demos tests examples
 
-crds: setup ## Write crds/*.yaml again from the models
-	@$(BIN)/compactor crds --write crds
-
-manifests: crds ## Write manifests/install.yaml, the links of the alerts and the table in docs/metrics.md again
+manifests: setup ## Write crds/*.yaml, manifests/install.yaml, the links of the alerts and the table in docs/metrics.md again
 	@$(BIN)/python -m tools.shipped --write .
 
 kubeflow-answers: setup ## Ask Kubeflow's release again what it makes of our applications (tests/kube/launchers/kubeflow/answers.json)

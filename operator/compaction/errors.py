@@ -162,7 +162,3 @@ class MalformedReportError(CompactionError):
 
 class InvalidManifestError(CompactionError):
     """A policy file that the API server would refuse; one line per problem, each with the field and the fix."""
-
-
-class CrdDriftError(CompactionError):
-    """The committed resource definitions differ from the models; names the files and the command that writes them."""

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
 from compaction.api.crd.definitions import RESOURCES, crd_files, crd_objects
-from compaction.cli.cluster.crds import command
+from tools.shipped import definition_files, drifted, obsolete_definitions
 
 ROOT = Path(__file__).resolve().parents[2]
 POLICY_CRD, JOB_CRD, CATALOG_CRD = CRDS = crd_objects()
@@ -52,12 +51,15 @@ FIELDS = [
 
 
 def test_the_committed_definitions_are_what_the_models_say() -> None:
-    result = CliRunner().invoke(command, ["--check", str(ROOT / "crds")])
-    assert result.exit_code == 0, f"{result.output}{result.exception}"
+    assert obsolete_definitions(ROOT) + drifted(ROOT, definition_files()) == [], "run `make manifests`"
 
 
 def test_generation_is_byte_stable() -> None:
     assert crd_files() == crd_files()
+
+
+def test_every_file_holds_its_definition() -> None:
+    assert [yaml.safe_load(text) for text in crd_files().values()] == crd_objects()
     assert [yaml.safe_load(text) for text in crd_files().values()] == crd_objects()
 
 
@@ -197,32 +199,3 @@ def test_only_what_works_is_declared() -> None:
     ]
     store = schema_of(POLICY_CRD)["properties"]["spec"]["properties"]["store"]
     assert list(store["properties"]) == ["segmentLogs", "blockStore", "stagingArea"]
-
-
-class TestCommand:
-    """`compactor crds`."""
-
-    def test_prints_every_definition(self) -> None:
-        result = CliRunner().invoke(command, [])
-        assert result.exit_code == 0
-        assert list(yaml.safe_load_all(result.output)) == crd_objects()
-
-    def test_writes_removes_and_checks(self, tmp_path: Path) -> None:
-        stale = tmp_path / "compaction.dev_compactionplans.yaml"
-        stale.write_text("kind: CustomResourceDefinition\n")
-        (tmp_path / "kustomization.yaml").write_text("resources: []\n")
-        result = CliRunner().invoke(command, ["--write", str(tmp_path)])
-        assert result.exit_code == 0
-        assert f"removed {stale}" in result.output
-        assert {path.name for path in tmp_path.iterdir()} == {*crd_files(), "kustomization.yaml"}
-        assert CliRunner().invoke(command, ["--write", str(tmp_path)]).output == ""
-        assert CliRunner().invoke(command, ["--check", str(tmp_path)]).exit_code == 0
-
-    def test_names_what_differs_and_the_fix(self, tmp_path: Path) -> None:
-        result = CliRunner().invoke(command, ["--check", str(tmp_path)])
-        assert result.exit_code == 1
-        assert "compaction.dev_catalogcompactions.yaml, compaction.dev_compactionjobs.yaml, " in str(result.exception)
-        assert f"run `compactor crds --write {tmp_path}`" in str(result.exception)
-
-    def test_takes_one_of_two(self, tmp_path: Path) -> None:
-        assert CliRunner().invoke(command, ["--write", str(tmp_path), "--check", str(tmp_path)]).exit_code == 2

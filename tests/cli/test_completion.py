@@ -18,7 +18,7 @@ from support.cluster.manifests import job_object, policy_object
 def test_kubectl_is_told_commands_options_and_their_values() -> None:
     assert completions([]) == [*(f"{name}\t{COMMANDS[name][1]}" for name in COMMANDS), NO_FILES]
     assert [line.split("\t")[0] for line in completions(["qua"])] == ["quarantine", NO_FILES]
-    assert [line.split("\t")[0] for line in completions(["quarantine", "r"])] == ["release", NO_FILES]
+    assert [line.split("\t")[0] for line in completions(["quarantine", "--r"])] == ["--release", NO_FILES]
     assert completions(["status", "-o", ""]) == ["table", "wide", "json", "yaml", NO_FILES]
     assert any(line.startswith("--all-namespaces\t") for line in completions(["status", "--a"]))
     assert completions(["status", "--kubeconfig", ""]) == [FILES]
@@ -35,7 +35,7 @@ def test_names_of_policies_jobs_and_catalogs_are_completed(control_plane: Any, n
     assert completions([*where, "status", "l"]) == ["logs", NO_FILES], "the flags may stand before the verb"
     assert completions([*where, "why", ""]) == ["logs", "logs-1", "ccat/orders", NO_FILES]
     assert completions([*where, "retry", "logs-"]) == ["logs-1", NO_FILES]
-    assert completions([*where, "quarantine", "release", ""]) == ["logs", NO_FILES]
+    assert completions([*where, "quarantine", ""]) == ["logs", NO_FILES]
     assert namespace in completions([*where[:2], "status", "-n", ""])
     assert completions(["--kubeconfig", "/nowhere", "status", ""]) == [NO_FILES], "no cluster is no name, and no error"
 

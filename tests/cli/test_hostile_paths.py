@@ -30,9 +30,7 @@ COMMANDS = (
     ("catalogs", "decode"),
     ("catalogs", "replay"),
     ("run", "--dry-run", "-f"),
-    ("crds", "--check"),
-    ("crds", "--write"),
-    ("local", "status", "--state-dir"),
+    ("local", "--state-dir"),
     ("local", "down", "--state-dir"),
     ("status", "--kubeconfig"),
 )

@@ -89,7 +89,7 @@ def test_garbage_is_looked_for_as_soon_as_a_command_is_imported_and_not_among_mo
     try:
         assert group.get_command(context, "blocks") is not None, "a group imports its own commands later"
         assert not gc.isenabled()
-        assert group.get_command(context, "crds") is not None
+        assert group.get_command(context, "approve") is not None
         assert gc.isenabled()
         assert gc.get_freeze_count() > 0
     finally:

@@ -46,8 +46,8 @@ def test_a_plan_is_approved_and_what_went_wrong_is_tried_again(
 
     job = eventually(faulty, "the job with the damaged segment to be parked")
     assert logs.fingerprint("b") == logs.before["b"]
-    eventually(lambda: columns_of(person.prints("quarantine", "list") or "X"), "the damaged segment to be set aside")
-    assert columns_of(person.prints("quarantine", "list"))[0]["SOURCE"] == DAMAGED
+    eventually(lambda: columns_of(person.prints("quarantine") or "X"), "the damaged segment to be set aside")
+    assert columns_of(person.prints("quarantine"))[0]["SOURCE"] == DAMAGED
     assert any(DAMAGED in sentence for sentence in read("why", job)["state"])
 
     def token() -> int:
@@ -58,7 +58,7 @@ def test_a_plan_is_approved_and_what_went_wrong_is_tried_again(
     cluster.annotate(f"cjob/{job}", retry="all-the-same")
     cluster.await_events("RetryRefused")
     assert token() == 1
-    person.prints("quarantine", "release", "logs", "--all")
+    person.prints("quarantine", "logs", "--release", "--all")
     eventually(lambda: cluster.policy()["status"].get("released") == "all", "the release to be acted upon")
     eventually(lambda: token() == 2, "the job of the released segment to be tried again")
     eventually(lambda: faulty() == job, "it to fail for the same reason")

@@ -116,7 +116,7 @@ def test_the_status_of_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
     assert "50 live; a query opens 12.5 on average, 2.5 when the debt is worked off" in said
     assert "L0: 42 blocks" in said
     assert "acme: 40 blocks, b: 2 blocks" in said
-    assert "1 block: kubectl compaction quarantine list blocks -n storage" in said
+    assert "1 block: kubectl compaction quarantine blocks -n storage" in said
     assert f"t/0/L0/{BLOCK_1}" in said
 
 

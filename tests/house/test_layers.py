@@ -237,7 +237,6 @@ LIGHT = "import sys, compaction.{module}; sys.exit(str(found) if (found := {heav
         "segments.cli.commands",
         "blocks.cli.listing",
         "blocks.cli.compact",
-        "cli.cluster.crds",
         "core.planning.scheduler",
         "api.policy.policy",
     ],

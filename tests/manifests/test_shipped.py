@@ -10,9 +10,9 @@ import pytest
 
 from compaction.local.errors import ShippedFilesError
 from support.cluster.rendered import NAMESPACED, ROOT, documents
-from tools.shipped import ShippedFile, drifted, files, shipped_files, write_files
+from tools.shipped import ShippedFile, definition_files, drifted, files, shipped_files, write_files
 from tools.shipped.__main__ import main
-from tools.shipped.files import INSTALL, INSTALL_HEADER, METADATA, METRICS_PAGE, RULES
+from tools.shipped.files import DEFINITIONS, INSTALL, INSTALL_HEADER, METADATA, METRICS_PAGE, RULES
 
 
 def copy_of_the_checkout(root: Path) -> None:
@@ -51,6 +51,30 @@ def test_a_check_names_what_differs(tmp_path: Path, binaries: object, capsys: py
     assert f"{INSTALL}; run `make manifests`" in capsys.readouterr().out
     assert main(["--write", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"wrote {INSTALL}\n"
+
+
+def test_definitions_are_checked_written_and_removed(
+    tmp_path: Path, binaries: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy_of_the_checkout(tmp_path)
+    changed, *_ = (file.path for file in definition_files())
+    obsolete = DEFINITIONS / "compaction.dev_compactionplans.yaml"
+    (tmp_path / changed).unlink()
+    (tmp_path / obsolete).write_text("kind: CustomResourceDefinition\n")
+    others = {path.name for path in (tmp_path / DEFINITIONS).iterdir()} - {obsolete.name}
+    assert main(["--check", str(tmp_path)]) == 1
+    assert f"error: out of date: {obsolete}, {changed}" in capsys.readouterr().out
+    assert main(["--write", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.endswith(
+        f"removed {obsolete}: the resource does not exist any more\nwrote {changed}\n"
+    )
+    assert {path.name for path in (tmp_path / DEFINITIONS).iterdir()} == others | {changed.name}
+    assert main(["--check", str(tmp_path)]) == 0
+
+
+def test_files_are_checked_or_written_never_both(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--write", str(tmp_path), "--check", str(tmp_path)])
 
 
 @pytest.mark.parametrize("command", ["--check", "--write"])

@@ -1,9 +1,22 @@
-"""Generated files of a checkout: `install.yaml`, the links of alerts, and the table in `docs/metrics.md`.
+"""Generated files of a checkout: `crds/`, `install.yaml`, the links of alerts, and the table in `docs/metrics.md`.
 
-`python -m tools.shipped --write .` writes them, with `--check` it names those that differ. A module that
-imports this room needs `shipped_files`; the resource definitions have a command of their own (`compactor crds`).
+`python -m tools.shipped --write .` writes them, with `--check` it names those that differ.
 """
 
-from tools.shipped.files import ShippedFile, drifted, shipped_files, write_files
+from tools.shipped.files import (
+    ShippedFile,
+    definition_files,
+    drifted,
+    obsolete_definitions,
+    shipped_files,
+    write_files,
+)
 
-__all__ = ["ShippedFile", "drifted", "shipped_files", "write_files"]
+__all__ = [
+    "ShippedFile",
+    "definition_files",
+    "drifted",
+    "obsolete_definitions",
+    "shipped_files",
+    "write_files",
+]

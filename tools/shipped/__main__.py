@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from compaction.errors import CompactionError
-from tools.shipped import drifted, shipped_files, write_files
+from tools.shipped import definition_files, drifted, obsolete_definitions, shipped_files, write_files
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,15 +19,25 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         if given.write is not None:
-            for path in write_files(given.write, shipped_files()):
-                print(f"wrote {path}")
-        elif different := drifted(given.check, shipped_files()):
+            for path in obsolete_definitions(given.write):
+                (given.write / path).unlink()
+                print(f"removed {path}: the resource does not exist any more")
+            # The definitions first: install.yaml is rendered from the files as they lie there.
+            for files in (definition_files(), shipped_files()):
+                for path in write_files(given.write, files):
+                    print(f"wrote {path}")
+        elif different := _different(given.check):
             print(f"error: out of date: {', '.join(map(str, different))}; run `make manifests`")
             return 1
     except (CompactionError, OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _different(root: Path) -> list[Path]:
+    # install.yaml cannot be rendered without the definitions: while these differ, they are what is named.
+    return [*obsolete_definitions(root), *drifted(root, definition_files())] or drifted(root, shipped_files())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Files that follow from others: metrics page, links of alerts, install.yaml; paths from the root of a checkout."""
+"""Files that follow from others: resource definitions, metrics page, links of alerts, install.yaml; paths from the root
+of a checkout.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,8 @@ from typing import Final
 
 from prometheus_client import Metric
 
+from compaction.api.crd.definitions import crd_files
+from compaction.api.names import GROUP
 from compaction.kube.metrics.registry import Metrics
 from compaction.local.errors import ShippedFilesError
 from compaction.local.programs.binaries import ensure_binaries
@@ -100,6 +104,7 @@ def _labels_of(family: Metric) -> tuple[str, ...]:
 
 # Files that are made from others, and their origins; paths are relative to the root of a checkout.
 
+DEFINITIONS: Final = Path("crds")
 METRICS_PAGE: Final = Path("docs/metrics.md")
 INSTALL: Final = Path("manifests/install.yaml")
 RULES: Final = Path("manifests/components/prometheus/rules.yaml")
@@ -122,8 +127,26 @@ class ShippedFile:
     text: Callable[[Path], str]
 
 
+def definition_files() -> tuple[ShippedFile, ...]:
+    """The resource definitions, which follow from the models alone."""
+    return tuple(_definition(name, text) for name, text in crd_files().items())
+
+
+def _definition(name: str, text: str) -> ShippedFile:
+    return ShippedFile(DEFINITIONS / name, lambda _root: text)
+
+
+def obsolete_definitions(root: Path) -> list[Path]:
+    """Definitions of this group whose resource does not exist any more. Other files beside them are not generated."""
+    named = {file.path for file in definition_files()}
+    present = (path.relative_to(root) for path in (root / DEFINITIONS).glob(f"{GROUP}_*.yaml"))
+    return sorted(path for path in present if path not in named)
+
+
 def shipped_files() -> tuple[ShippedFile, ...]:
-    """All of them. The kubectl that renders `install.yaml` is found or made when its text is asked for."""
+    """Those that follow from other files. The kubectl that renders `install.yaml`, definitions included, is found or
+    made when its text is asked for.
+    """
     return (
         ShippedFile(METRICS_PAGE, lambda root: page((root / METRICS_PAGE).read_text(encoding="utf-8"))),
         ShippedFile(RULES, rules),
@@ -150,6 +173,7 @@ def write_files(root: Path, files: Iterable[ShippedFile]) -> list[Path]:
     """Write those that differ; returns them. Raises as `drifted`."""
     differing = _differing(root, files)
     for path, text in differing.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text, encoding="utf-8")
     return list(differing)
 

@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "approve": ("compaction.cli.cluster.plan:approve_command", "Approve the plan of a policy."),
     "retry": ("compaction.cli.cluster.quarantine:command", "Reset the attempts of faulty jobs and retry them."),
     "quarantine": (
-        "compaction.cli.cluster.quarantine:group",
+        "compaction.cli.cluster.quarantine:quarantine_command",
         "List quarantined sources; release them.",
     ),
     "run": ("compaction.cli.local.run:command", "Compact the store of a policy file, without Kubernetes."),
@@ -45,7 +45,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "catalogs": ("compaction.catalogs.cli.commands:group", "Work with versioned catalogs and their update logs."),
     "operator": ("compaction.cli.cluster.operator:command", "Run one replica of the operator."),
     "worker": ("compaction.cli.cluster.worker:command", "Run one Spark worker (started by the operator)."),
-    "crds": ("compaction.cli.cluster.crds:command", "Print or check the generated resource definitions."),
     "local": ("compaction.cli.local.commands:group", "Run a control plane (etcd and kube-apiserver) on this machine."),
     "drill": (
         "compaction.cli.local.drill:group",

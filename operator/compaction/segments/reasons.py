@@ -169,7 +169,7 @@ LEFT_ALONE_WORDS: Final[Mapping[str, Meaning]] = {
     "Quarantined": Meaning(
         "The segment is damaged and quarantined.",
         "It is planned again when the file is replaced.",
-        "List the damage: kubectl compaction quarantine list {policy} {n}",
+        "List the damage: kubectl compaction quarantine {policy} {n}",
     ),
     "StrandedEntries": Meaning(
         "An index that must survive is found only in records that newer segments hide, so nothing is risked.",

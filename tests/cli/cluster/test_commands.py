@@ -247,7 +247,7 @@ def test_retry_takes_parked_jobs_only_and_the_others_hold_nothing_up(busy: Clust
 
 
 def test_quarantine_is_listed_and_released(busy: Cluster, editor: User) -> None:
-    (row,) = columns_of(editor.prints("quarantine", "list"))
+    (row,) = columns_of(editor.prints("quarantine"))
     assert row.pop("AGE").startswith("5m")
     assert row == {
         "POLICY": "logs",
@@ -258,22 +258,26 @@ def test_quarantine_is_listed_and_released(busy: Cluster, editor: User) -> None:
         "REASON": "SourceCorrupt",
     }
     assert "not in quarantine: /data/ra/b/1.segment" in editor.refused(
-        "quarantine", "release", "logs", "/data/ra/b/1.segment"
+        "quarantine", "logs", "--release", "/data/ra/b/1.segment"
     )
-    assert "or give --all" in editor.refused("quarantine", "release", "logs", code=2)
-    assert "release of 1 source requested" in editor.prints("quarantine", "release", "logs", f"/data/ra/a/{SEGMENT}")
+    assert "or give --all" in editor.refused("quarantine", "logs", "--release", code=2)
+    assert "give --release too" in editor.refused("quarantine", "logs", "--all", code=2)
+    assert "neither -A nor -o" in editor.refused("quarantine", "logs", "--release", "--all", "-o", "json", code=2)
+    assert columns_of(editor.prints("quarantine", "logs", f"/data/ra/a/{SEGMENT}"))
+    assert "not in quarantine: other" in editor.refused("quarantine", "logs", "other")
+    assert "release of 1 source requested" in editor.prints("quarantine", "logs", "--release", f"/data/ra/a/{SEGMENT}")
     asked = f"/data/ra/a/{SEGMENT}"
     assert busy.policy()["metadata"]["annotations"][ANNOTATION_RELEASE] == asked
     write_status(busy, "cpol/logs", {"released": asked})
-    editor.prints("quarantine", "release", "logs", asked)
+    editor.prints("quarantine", "logs", "--release", asked)
     assert busy.policy()["metadata"]["annotations"][ANNOTATION_RELEASE] == f"{asked},{asked}"
-    editor.prints("quarantine", "release", "logs", "--all")
+    editor.prints("quarantine", "logs", "--release", "--all")
     assert busy.policy()["metadata"]["annotations"][ANNOTATION_RELEASE] == "all"
 
 
 def test_a_viewer_reads_and_is_told_what_it_may_not(busy: Cluster, user: Callable[[str], User], namespace: str) -> None:
     viewer = user("compaction-viewer")
-    for args in (("status",), ("status", "logs"), ("plan", "logs"), ("why", "logs"), ("quarantine", "list")):
+    for args in (("status",), ("status", "logs"), ("plan", "logs"), ("why", "logs"), ("quarantine",)):
         assert viewer.prints(*args)
     told = viewer.refused("retry", "logs-3")
     assert 'cannot patch resource "compactionjobs"' in told
@@ -291,7 +295,7 @@ def test_a_policy_without_anything_in_it_is_no_error(cluster: Cluster, editor: U
     assert "not scanned yet" in editor.prints("status", "logs")
     assert "its store was not scanned" in editor.prints("plan", "logs")
     assert "No operator has observed it yet." in editor.prints("why", "logs")
-    assert "no source is in quarantine" in editor.refused("quarantine", "release", "logs", "--all")
+    assert "no source is in quarantine" in editor.refused("quarantine", "logs", "--release", "--all")
     assert 'no CompactionPolicy "other"' in editor.refused("status", "other")
     assert 'no CompactionPolicy "other"' in editor.refused("status", "other", "--watch")
     for name in ("logs?watch=true", "cpol/a b", "a b", ""):
@@ -325,7 +329,7 @@ def test_every_command_is_a_plugin_of_kubectl(busy: Cluster, editor: User) -> No
     assert text.startswith("Usage: kubectl compaction ")
     listed = re.findall(r"^  (\w+)  +\S", text.partition("Commands:")[2], flags=re.MULTILINE)
     assert listed == list(COMMANDS)
-    answer = editor.plugin("quarantine", "list", "-o", "yaml")
+    answer = editor.plugin("quarantine", "-o", "yaml")
     assert answer.returncode == 0, answer.stderr
     assert SEGMENT in answer.stdout
     refused = editor.plugin("approve", "logs")
@@ -365,7 +369,7 @@ def test_impersonation_is_the_api_servers_to_allow(
     viewer = f"compaction-viewer-{cluster.namespace}"
     where = ("-n", cluster.namespace)
     assert "logs" in admin.prints(*where, "--as", viewer, "status")
-    refused = admin.refused(*where, "--as", viewer, "quarantine", "release", "logs", "--all")
+    refused = admin.refused(*where, "--as", viewer, "quarantine", "logs", "--release", "--all")
     assert "no source is in quarantine" in refused
     stranger = admin.refused(*where, "status", "--as", "stranger", "--as-group", "strangers")
     assert "not permitted" in stranger

@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from click.testing import CliRunner
 
+from compaction.cli.local import commands
+from compaction.cli.local.commands import group
 from compaction.local.cluster import control_plane
 from compaction.local.cluster.control_plane import read_state, start_control_plane
 from compaction.local.errors import ControlPlaneBusyError, ControlPlaneError
@@ -166,6 +169,30 @@ def test_a_foreground_command_takes_everything_with_it_and_up_twice_is_refused(t
     assert stopped is not None
     assert stopped.processes == running.processes
     assert not any(process.alive() for process in running.processes)
+
+
+def test_the_directory_stands_before_or_after_the_verb(tmp_path: Path) -> None:
+    nothing = f"no control plane is recorded in {tmp_path}\n"
+    shown = CliRunner().invoke(group, ["--state-dir", str(tmp_path)])
+    assert (shown.exit_code, shown.output) == (1, nothing)
+    (tmp_path / "file").touch()
+    for words in (["--state-dir", str(tmp_path / "file"), "down"], ["down", "--state-dir", str(tmp_path / "file")]):
+        refused = CliRunner().invoke(group, words)
+        assert (refused.exit_code, "is a file" in refused.output) == (2, True), refused.output
+
+
+def test_a_check_names_the_programs_and_starts_nothing(
+    tmp_path: Path, binaries: Binaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["up", "--check", "--state-dir", str(tmp_path)]
+    found = CliRunner().invoke(group, words, standalone_mode=False)
+    assert found.return_value == 0
+    assert str(binaries.etcd) in found.output
+    monkeypatch.setattr(commands, "find_binaries", lambda: None)
+    absent = CliRunner().invoke(group, words, standalone_mode=False)
+    assert absent.return_value == 1
+    assert "control plane: not here yet" in absent.output
+    assert not list(tmp_path.iterdir())
 
 
 def takes_everything_with_it(tmp_path: Path, signum: int) -> None:

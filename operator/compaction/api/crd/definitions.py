@@ -161,15 +161,13 @@ def _prose(text: str) -> str:
 
 # The CustomResourceDefinitions: one object, and one file, per resource.
 #
-# `crds/` is generated from the models by `compactor crds --write crds`; a test fails when it differs. The text is
+# `crds/` is generated from the models by `make manifests`; a test fails when it differs. The text is
 # byte-stable: same models, same bytes.
 
 Resource = type[CompactionPolicy] | type[CompactionJob] | type[CatalogCompaction]
 RESOURCES: Final[tuple[Resource, ...]] = (CompactionPolicy, CompactionJob, CatalogCompaction)
 
-_HEADER: Final = (
-    "# Generated from the models in operator/compaction/api by `compactor crds --write crds`. Do not edit.\n"
-)
+_HEADER: Final = "# Generated from the models in operator/compaction/api by `make manifests`. Do not edit.\n"
 
 
 def crd_objects() -> list[dict[str, Any]]:

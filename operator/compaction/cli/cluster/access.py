@@ -224,15 +224,15 @@ def _advice(error: ApiError, server: str) -> str:
             return f"{server} does not answer: {said}; check --context, --kubeconfig and that the cluster runs"
         case ForbiddenError():
             return (
-                f"not permitted: {said}; the role compaction-viewer lets status, plan, why and quarantine list read, "
-                "compaction-editor lets approve, retry and quarantine release write"
+                f"not permitted: {said}; the role compaction-viewer lets status, plan, why and quarantine read, "
+                "compaction-editor lets approve, retry and quarantine --release write"
             )
         case UnauthorizedError():
             return f"{server} does not know these credentials: {said}; log in again, or check --context"
         case NotFoundError():
             return (
                 f"{server} does not know {COMPACTION_POLICIES.kind}s: apply the resource definitions first "
-                "(compactor crds | kubectl apply --server-side -f -)"
+                "(kubectl apply --server-side -f crds/)"
             )
     return said
 

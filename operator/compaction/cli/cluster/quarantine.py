@@ -1,8 +1,8 @@
-"""`quarantine list|release` and `retry`: damaged sources, and faulty jobs that may try again."""
+"""`quarantine` and `retry`: damaged sources, and faulty jobs that may try again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from compaction.kube.errors import ClusterCommandError
 from compaction.leases.record import format_micro_time
 from compaction.registry import kind_of
 
-# `quarantine list|release`: the damaged sources that are in quarantine.
+# `quarantine`: the damaged sources that are in quarantine.
 #
 # Exit codes: 0 shown or requested; 1 not, and stderr says why; 2 wrong usage.
 
@@ -42,24 +42,55 @@ _COLUMNS: Final = (
 _MESSAGE: Final = OutputColumn("message", "Message")
 
 
-@click.group("quarantine")
-def group() -> None:
-    """List damaged sources that are in quarantine, so that everything beside them is compacted; release them."""
-
-
-@group.command("list")
+@click.command("quarantine")
 @click.argument("policy", required=False, shell_complete=complete("policies"))
+@click.argument("sources", metavar="[TARGET/SOURCE]...", nargs=-1)
+@click.option("--release", "releasing", is_flag=True, help="Release the named sources of POLICY.")
+@click.option("--all", "everything", is_flag=True, help="With --release: all quarantined sources of POLICY.")
 @cluster_options(all_namespaces=True)
 @output_option(wide=True)
-def list_command(*, policy: str | None, target: CommandTarget, output: OutputFormat) -> None:
-    """List the sources in quarantine: of all policies, or of POLICY. -o wide adds what was found."""
+def quarantine_command(
+    *,
+    policy: str | None,
+    sources: tuple[str, ...],
+    releasing: bool,
+    everything: bool,
+    target: CommandTarget,
+    output: OutputFormat,
+) -> None:
+    """List damaged sources that are in quarantine, of all policies or of POLICY; everything beside them is compacted.
+    -o wide adds what was found.
 
+    With --release the named sources of POLICY are planned unchanged again; for a block, the id is enough. A source that
+    is still damaged is quarantined again by the next job that reads it; nothing is lost by trying.
+
+    Example: kubectl compaction quarantine logs --release --all
+    """
+    if not releasing:
+        if everything:
+            raise click.UsageError("--all says what to release: give --release too")
+        _list(policy, sources, target, output)
+    elif policy is None or everything == bool(sources):
+        raise click.UsageError("name a policy and sources as `quarantine` prints them (TARGET/SOURCE), or give --all")
+    elif target.all_namespaces or output is not OutputFormat.TABLE:
+        raise click.UsageError("--release takes neither -A nor -o: it changes one policy, and says so in one line")
+    else:
+        count = ask(target, lambda cluster: _release(cluster, policy, sources))
+        click.echo(
+            f"policy {policy}: release of {plural(count, 'source')} requested; they are planned at the next scan"
+        )
+
+
+def _list(policy: str | None, sources: tuple[str, ...], target: CommandTarget, output: OutputFormat) -> None:
     async def read(cluster: ClusterAccess) -> tuple[list[CompactionPolicy], str]:
-        found = await cluster.policies() if policy is None else [await cluster.policy(policy)]
-        return found, cluster.namespace
+        if policy is None:
+            return await cluster.policies(), cluster.namespace
+        found = await cluster.policy(policy)
+        _require_quarantined(found, sources)
+        return [found], cluster.namespace
 
     policies, namespace = ask(target, read)
-    rows = _rows(policies, datetime.now(UTC))
+    rows = [row for row in _rows(policies, datetime.now(UTC)) if _is_named(row, sources)]
     if output in (OutputFormat.JSON, OutputFormat.YAML):
         emit({"items": rows}, output)
     elif not rows:
@@ -88,20 +119,21 @@ def _rows(policies: Iterable[CompactionPolicy], now: datetime) -> list[dict[str,
     ]
 
 
-@group.command("release")
-@click.argument("policy", shell_complete=complete("policies"))
-@click.argument("sources", metavar="[TARGET/SOURCE]...", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Release all quarantined sources.")
-@cluster_options()
-def release(*, policy: str, sources: tuple[str, ...], everything: bool, target: CommandTarget) -> None:
-    """Release sources of POLICY from quarantine, so that they are planned unchanged. For a block, the id is enough.
+def _is_named(row: Mapping[str, Any], sources: Collection[str]) -> bool:
+    return not sources or row["source"] in sources or f"{row['target']}/{row['source']}" in sources
 
-    A source that is still damaged is quarantined again by the next job that reads it; nothing is lost by trying.
-    """
-    if everything == bool(sources):
-        raise click.UsageError("name sources as `quarantine list` prints them (TARGET/SOURCE), or give --all")
-    count = ask(target, lambda cluster: _release(cluster, policy, sources))
-    click.echo(f"policy {policy}: release of {plural(count, 'source')} requested; they are planned at the next scan")
+
+def _require_quarantined(policy: CompactionPolicy, sources: Iterable[str]) -> None:
+    """Raises ClusterCommandError that names the sources that are not in quarantine."""
+    known = {f"{item.target}/{item.source}" for item in policy.status.quarantined}
+    if kind_of(policy.spec.store).immutable_sources:
+        known |= {item.source for item in policy.status.quarantined}
+    strangers = [source for source in sources if source not in known]
+    if strangers:
+        name = policy.metadata.name
+        raise ClusterCommandError(
+            f"policy {name}: not in quarantine: {', '.join(strangers)}; `quarantine {name}` shows what is"
+        )
 
 
 async def _release(cluster: ClusterAccess, name: str, sources: tuple[str, ...]) -> int:
@@ -109,21 +141,15 @@ async def _release(cluster: ClusterAccess, name: str, sources: tuple[str, ...]) 
     names one that is not in quarantine.
     """
     policy = await cluster.policy(name)
-    known = {f"{item.target}/{item.source}" for item in policy.status.quarantined}
-    by_name = kind_of(policy.spec.store).immutable_sources
-    alone = {item.source for item in policy.status.quarantined} if by_name else set()
-    if not known:
+    quarantined = {(item.target, item.source) for item in policy.status.quarantined}
+    if not quarantined:
         raise ClusterCommandError(f"policy {name}: no source is in quarantine, so there is nothing to release")
-    strangers = [source for source in sources if source not in known | alone]
-    if strangers:
-        raise ClusterCommandError(
-            f"policy {name}: not in quarantine: {', '.join(strangers)}; `quarantine list {name}` shows what is"
-        )
+    _require_quarantined(policy, sources)
     if any("," in source for source in sources):
         raise ClusterCommandError(f"policy {name}: a path with a comma cannot be named in the request: give --all")
     value = request(sources, released=policy.status.released)
     await cluster.annotate(COMPACTION_POLICIES, name, ANNOTATION_RELEASE, value)
-    return len(set(sources)) or len(known)
+    return len(set(sources)) or len(quarantined)
 
 
 def request(sources: Iterable[str], *, released: str) -> str:

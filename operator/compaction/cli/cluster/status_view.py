@@ -287,7 +287,7 @@ def _pairs(policy: CompactionPolicy, data: Data, now: datetime) -> list[tuple[st
     success = f", the last {age_text(data['lastSuccessSeconds'])} ago" if data["lastSuccessSeconds"] is not None else ""
     pairs.append(("Reclaimed", f"{format_bytes(data['bytesReclaimed'])} by {plural(done, 'job')}{success}"))
     if data["quarantined"]:
-        more = f"kubectl compaction quarantine list {data['name']} -n {data['namespace']}"
+        more = f"kubectl compaction quarantine {data['name']} -n {data['namespace']}"
         pairs.append(("Quarantined", f"{plural(data['quarantined'], kind.nouns.source)}: {more}"))
     alarms = {measure.alarm.reason for measure in kind.measures if measure.alarm is not None}
     return pairs + [

@@ -1,4 +1,4 @@
-"""`compactor local`: a real control plane on this machine: up, down, status."""
+"""`compactor local`: a real control plane on this machine: what runs, up, down."""
 
 from __future__ import annotations
 
@@ -16,27 +16,58 @@ from compaction.local.cluster.control_plane import default_state_dir
 from compaction.local.programs.binaries import find_binaries
 from compaction.worker.spark.settings import find_java
 
+
+def _state_dir() -> Path:
+    """The directory given to the group, whose context the commands inherit, or the default."""
+    given: Path | None = click.get_current_context().obj
+    return given or default_state_dir()
+
+
 STATE_DIR = click.option(
     "--state-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    default=default_state_dir,
+    default=_state_dir,
     show_default="~/.local/state/compaction-operator",
-    help="Where the data, certificates, logs and the kubeconfig of the control plane are kept.",
+    help="Directory of its data, certificates, logs and kubeconfig.",
 )
 POLL_SECONDS = 0.5
 
 
-@click.group()
-def group() -> None:
-    """A real control plane (etcd and kube-apiserver) on loopback, for one person or a test run."""
+@click.group(invoke_without_command=True)
+@STATE_DIR
+@click.pass_context
+def group(context: click.Context, state_dir: Path) -> None:
+    """Run a real control plane (etcd and kube-apiserver) on loopback, for a person or a test run.
+
+    Without a command: show what runs; the exit code is 1 when nothing or only a part of it does.
+    """
+    context.obj = state_dir
+    if context.invoked_subcommand is None:
+        context.exit(_show(state_dir))
+
+
+@group.command()
+@click.option("--detach", is_flag=True, help="Run in the background; `compactor local down` stops it.")
+@click.option("--audit", is_flag=True, help="Record every request in log/audit.log.")
+@click.option("--check", "checking", is_flag=True, help="Start nothing: check that Java and all programs are here.")
+@STATE_DIR
+def up(state_dir: Path, *, detach: bool, audit: bool, checking: bool) -> int:
+    """Start the control plane; without --detach it stops with this command (Ctrl-C)."""
+    if checking:
+        return _check()
+    _start(state_dir, detach=detach, audit=audit)
+    return 0
 
 
 @group.command()
 @STATE_DIR
-@click.option("--detach", is_flag=True, help="Run in the background; `compactor local down` stops it.")
-@click.option("--audit", is_flag=True, help="Record every request in log/audit.log.")
-def up(state_dir: Path, detach: bool, audit: bool) -> None:
-    """Start the control plane; without --detach it stops with this command (Ctrl-C)."""
+def down(state_dir: Path) -> None:
+    """Stop the control plane; its data stays and the next `up` continues with it."""
+    state = control_plane.down(state_dir, report=_report)
+    click.echo("nothing was running" if state is None else f"stopped {state.url}")
+
+
+def _start(state_dir: Path, *, detach: bool, audit: bool) -> None:
     if os.environ.get("KUBECONFIG"):
         click.echo(f"note: KUBECONFIG={os.environ['KUBECONFIG']} stays what the other commands use", err=True)
     signal.signal(signal.SIGTERM, _interrupt)
@@ -54,18 +85,7 @@ def up(state_dir: Path, detach: bool, audit: bool) -> None:
         raise CompactionError(f"{ended} ended; its log is in {running.directory / 'log'}")
 
 
-@group.command()
-@STATE_DIR
-def down(state_dir: Path) -> None:
-    """Stop the control plane; its data stays and the next `up` continues with it."""
-    state = control_plane.down(state_dir, report=_report)
-    click.echo("nothing was running" if state is None else f"stopped {state.url}")
-
-
-@group.command()
-@STATE_DIR
-def status(state_dir: Path) -> int:
-    """Show what runs; exit code 1 when nothing or only a part of it does."""
+def _show(state_dir: Path) -> int:
     state = control_plane.status(state_dir)
     if state is None:
         click.echo(f"no control plane is recorded in {state_dir}")
@@ -76,9 +96,7 @@ def status(state_dir: Path) -> int:
     return 0 if state.running else 1
 
 
-@group.command()
-def check() -> int:
-    """Say whether this machine has what the demo and the tests need: Java and the programs of the control plane."""
+def _check() -> int:
     java = find_java()
     click.echo(f"java {java.version}: {java.home}", err=True)
     found = find_binaries()

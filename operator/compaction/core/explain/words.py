@@ -254,8 +254,8 @@ POLICY_WORDS: Final[Mapping[str, Meaning]] = {
     PolicyReason.SOURCES_QUARANTINED: Meaning(
         "Damaged sources are quarantined; all others are compacted.",
         "A file leaves quarantine when it is replaced.",
-        "List them: kubectl compaction quarantine list {policy} {n}. Restore each from a replica; quarantine then "
-        "ends by itself. To retry one unchanged: kubectl compaction quarantine release {policy} {n} TARGET/SOURCE",
+        "List them: kubectl compaction quarantine {policy} {n}. Restore each from a replica; quarantine then "
+        "ends by itself. To retry one unchanged: kubectl compaction quarantine {policy} {n} TARGET/SOURCE --release",
     ),
     PolicyReason.JOBS_FAULTY: Meaning(
         "Jobs have used up their attempts and are parked (Faulty).",

@@ -222,7 +222,7 @@ def futile(
     if aside:
         return (
             f"{target}/{aside[0].source} is damaged and in quarantine: restore it, and its quarantine ends by itself; "
-            "`kubectl compaction quarantine release` has it tried again as it is"
+            "`kubectl compaction quarantine --release` has it tried again as it is"
         )
     if not owner_uid(job):
         return ""  # what a user created by hand need not be what a plan would have made of it
