@@ -32,7 +32,7 @@ class BlocksGroup(LazyGroup, ErrorGroup):
 
 @click.group(cls=BlocksGroup, name="blocks", context_settings={"help_option_names": ["-h", "--help"]})
 def group() -> None:
-    """Inspect a store of Parquet blocks; register, plan, compact, verify and clean up.
+    """Inspect stores of Parquet blocks; register, plan, compact, verify and clean up.
 
     The store is a folder (its index is then a database in it), or the URL of an object store with the URL of its index.
     Secrets are never options: the index's URL with its password is read from COMPACTION_INDEX_URL, the object store's
