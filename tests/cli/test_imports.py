@@ -59,7 +59,7 @@ def test_help_imports_nothing_of_it() -> None:
 def test_who_asks_the_index_imports_the_database_only(blocks: BlockCommands) -> None:
     blocks.add(1, 2)
     heavy = (CLUSTER | PARQUET | MODELS | DATABASE | TALK) - {"sqlalchemy", "obstore"}
-    asked = ["list", "debt", "quarantine list", "tombstones", "orphans", "retention --keep 744h"]
+    asked = ["list", "inspect", "quarantine", "sweep --keep 744h", "sweep --apply --grace 1h"]
     commands = [["blocks", *item.split()] for item in asked]
     assert imported(heavy, *commands, **blocks.environment) == [""] * len(commands)
 

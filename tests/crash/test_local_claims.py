@@ -88,12 +88,12 @@ def test_what_a_killed_process_had_is_taken_over_at_once(blocks: BlockCommands) 
     with compacting(blocks, signal.SIGKILL) as killed:
         assert killed.wait(120) == -signal.SIGKILL, killed.communicate()
     said = f"process {killed.pid} on "
-    debt = blocks.run("debt", "-o", "json")
+    debt = blocks.run("inspect", "-o", "json")
     assert debt.exit_code == 1
     (held,) = json.loads(debt.stdout)["openJobs"]
     assert (held["blocks"], held["state"], held["parked"]) == (ids, "Dead", True)
     assert held["process"]["pid"] == killed.pid
-    table = blocks.run("debt")
+    table = blocks.run("inspect")
     assert table.exit_code == 1
     assert said in table.stdout
     assert "claimed it and has ended" in table.stdout
@@ -109,7 +109,7 @@ def test_what_a_killed_process_had_is_taken_over_at_once(blocks: BlockCommands) 
         # Its upload was its own attempt's: an orphan, which is collected in time.
         assert len(orphans(store)) <= 1
     assert [(item["level"], item["rows"]) for item in blocks.data("list")["items"]] == [(1, 150)]
-    assert blocks.run("debt").exit_code == blocks.run("plan").exit_code == 0
+    assert blocks.run("inspect").exit_code == blocks.run("plan").exit_code == 0
 
 
 def test_a_stopped_process_is_left_alone_until_it_was_silent_and_commits_nothing_when_it_wakes_up(
@@ -190,7 +190,7 @@ def test_what_a_cluster_claimed_is_not_taken_over_and_parks_visibly(blocks: Bloc
     with blocks.opened() as store:
         before = store.now() - STRAY_CLAIM - SECOND
         claim(store.index, job="cluster", token=1, sources=ids, now=before, output_level=1)
-    for command in (("compact", "--all"), ("plan", "--all"), ("debt",)):
+    for command in (("compact", "--all"), ("plan", "--all"), ("inspect",)):
         result = blocks.run(*command)
         assert result.exit_code == 1, command
         assert "job cluster has 2 blocks since 1h: claimed by a cluster" in result.output

@@ -14,7 +14,7 @@ BLOCK_DOORS: Final = Doors(
     commands=(
         CommandDoor(
             "blocks",
-            "Look into block stores; register, compact, verify, clean up.",
+            "Inspect block stores; register, plan, compact, verify and clean up.",
             Door("compaction.blocks.cli.commands:group"),
         ),
     ),

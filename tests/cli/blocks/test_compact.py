@@ -38,7 +38,7 @@ def test_blocks_are_merged_level_by_level_and_hold_the_same_rows(blocks: BlockCo
     assert (left["level"], left["rows"]) == (3, 400)
     assert content(blocks) == before
     assert [(job["level"], job["merged"], job["into"]) for job in result["jobs"]].count((0, 2, 1)) == 4
-    assert blocks.data("tombstones")["blocks"] == 14
+    assert blocks.data("sweep")["tombstones"]["blocks"] == 14
     assert blocks.run("compact", "--levels", "2:1h,2:1h,2:1h").stdout.startswith("nothing is due; 1 block live")
 
 
@@ -101,7 +101,7 @@ def test_one_bad_block_is_named_and_the_others_are_merged(blocks: BlockCommands,
     assert path in result.stderr or bad in result.stderr
     data: dict[str, Any] = json.loads(result.stdout)
     assert [each["source"] for each in data["quarantined"]] == [bad]
-    assert [item["block"] for item in blocks.data("quarantine", "list")["items"]] == [bad]
+    assert [item["block"] for item in blocks.data("quarantine")["items"]] == [bad]
     live = blocks.data("list")["items"]
     assert sorted((item["level"], item["rows"]) for item in live) == [(0, 50), (1, 150)]
     assert blocks.run("compact", "--all").exit_code == 0
@@ -125,7 +125,7 @@ def test_blocks_of_an_open_job_are_left_to_it_until_it_is_given_up(blocks: Block
 def test_replaced_blocks_are_deleted_after_the_grace(blocks: BlockCommands) -> None:
     blocks.add(1, 2)
     blocks.data("compact", "--all", "--grace", "0s")
-    assert blocks.data("tombstones")["blocks"] == 0
+    assert blocks.data("sweep")["tombstones"]["blocks"] == 0
     listed = [item["path"] for item in blocks.data("list")["items"]]
     assert [info.path for info in blocks.objects.list("acme")] == listed
 

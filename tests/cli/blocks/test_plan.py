@@ -101,13 +101,13 @@ def test_a_plan_says_when_blocks_are_due_and_how_many_are_missing(blocks: BlockC
     assert row["due"] == time_text(first + 600 * SECOND)
 
 
-def test_plan_and_debt_agree(blocks: BlockCommands) -> None:
+def test_plan_and_inspect_agree(blocks: BlockCommands) -> None:
     """What is due is due in both, and what waits waits in both, whatever is in open jobs."""
     blocks.add(*range(1, 26))
     alone = blocks.add(30, tenant="other")
     with blocks.opened() as store:
         store.claim(job="somebody-else", token=1, sources=[block(1), block(2), block(3)], output_level=1)
-    planned, debt = blocks.data("plan"), blocks.data("debt")
+    planned, debt = blocks.data("plan"), blocks.data("inspect")
     left = {row["reason"]: row for row in planned["leftOut"]}
     in_jobs = sum(row["inJobs"] for row in debt["items"])
     assert (in_jobs, debt["due"]) == (3, sum(len(job["sources"]) for job in planned["jobs"])) == (3, 20)
@@ -141,9 +141,9 @@ def test_what_schemas_keep_apart_is_said_once_everywhere(blocks: BlockCommands, 
     planned = blocks.data("plan", "--all")
     assert [len(job["sources"]) for job in planned["jobs"]] == [6, 6, 6]
     assert [item["message"] for item in planned["conflicts"]] == [said]
-    assert [item["message"] for item in blocks.data("debt")["schemaConflicts"]] == [said]
-    assert blocks.data("debt", "--tenant", "other")["schemaConflicts"] == []
-    for command in (["plan", "--all"], ["debt"]):
+    assert [item["message"] for item in blocks.data("inspect")["schemaConflicts"]] == [said]
+    assert blocks.data("inspect", "--tenant", "other")["schemaConflicts"] == []
+    for command in (["plan", "--all"], ["inspect"]):
         assert blocks.run(*command).stdout.count(said) == 1
     first = blocks.run("compact", "--all")
     assert (first.exit_code, first.stderr, first.stdout.count(said)) == (0, "", 1)

@@ -105,7 +105,7 @@ def test_circles_of_links_are_named_and_passed_over(blocks: BlockCommands) -> No
     named = "skipped: acme/circle: a symbolic link leads back to a folder that holds it\n"
     registered = blocks.run("register", "acme/", "--tenant", "acme")
     assert (registered.exit_code, registered.stderr) == (0, named)
-    searched = blocks.run("orphans")
+    searched = blocks.run("sweep", "--only", "orphans")
     assert (searched.exit_code, searched.stderr) == (0, named)
     for file in (folder / "_compaction").glob("index.db*"):
         file.unlink()
@@ -228,7 +228,7 @@ def test_verify_of_what_is_not_live_says_so(blocks: BlockCommands) -> None:
     assert blocks.run("verify", block(1), "--tenant", "acme").exit_code == 2
 
 
-@pytest.mark.parametrize("command", [["list"], ["verify"], ["debt"], ["tombstones"], ["quarantine", "list"]])
+@pytest.mark.parametrize("command", [["list"], ["verify"], ["inspect"], ["sweep"], ["quarantine"]])
 def test_a_mistyped_folder_does_not_become_a_store(blocks: BlockCommands, command: list[str], tmp_path: Path) -> None:
     line = blocks.fails(*command, "--store", tmp_path / "typo")
     assert "there is no index here" in line

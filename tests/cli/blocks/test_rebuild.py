@@ -78,7 +78,7 @@ def test_what_the_real_rewrite_wrote_tells_enough(blocks: BlockCommands, swept: 
     assert len(blocks.data("compact", "--levels", "2:1h,2:1h,2:1h")["jobs"]) == 7
     if swept:
         # Deleted are eight blocks, then the four made of them, then the two.
-        assert blocks.data("tombstones", "--sweep", "--grace", "0s")["swept"]["blocks"] == 14
+        assert blocks.data("sweep", "--apply", "--grace", "0s")["tombstones"]["swept"]["blocks"] == 14
     _lose(blocks)
     result = blocks.data("rebuild-index")
     assert content(blocks) == before

@@ -228,7 +228,7 @@ def test_a_lone_block_without_rows_is_dropped_with_a_receipt(blocks: BlockComman
     )
     assert job.status.attempts[-1].message.startswith("1 block without rows dropped")
     assert live(blocks) == [(0, 50)]
-    assert [item["block"] for item in blocks.data("tombstones")["items"]] == [block(1)]
+    assert [item["block"] for item in blocks.data("sweep")["tombstones"]["items"]] == [block(1)]
 
 
 class Watched:
@@ -312,7 +312,7 @@ def test_a_watch_sets_a_bad_block_aside_and_says_so(
     eventually(lambda: bool(watched.watch.objects.policy.status.quarantined), "it is named in the status")
     watched.stop()
     assert [each.source for each in watched.watch.objects.policy.status.quarantined] == [bad]
-    assert [item["block"] for item in blocks.data("quarantine", "list")["items"]] == [bad]
+    assert [item["block"] for item in blocks.data("quarantine")["items"]] == [bad]
 
 
 def test_a_watch_that_is_stopped_gives_the_blocks_back(
@@ -371,9 +371,10 @@ def test_the_commands_on_postgresql_and_s3(postgres: PostgresServer, s3: S3, tmp
     blocks.objects.delete([blocks.data("inspect", ids[3])["path"]])
     levels = [{"maxBlocks": 4, "maxAge": "1h"}, {"maxBlocks": 2, "maxAge": "1h"}]
     file = policy_file(tmp_path / "policy.yaml", blocks, levels=levels, spec={"workers": {"sparkMaster": "local[2]"}})
-    assert blocks.data("debt")["items"][0]["blocks"] == 8
-    assert blocks.data("orphans") == {"protected": 0, "waiting": 0, "more": False, "items": [], "owned": []}
-    assert blocks.data("retention", "--keep", "999999h")["blocks"] == 0
+    assert blocks.data("inspect")["items"][0]["blocks"] == 8
+    left = blocks.data("sweep", "--keep", "999999h")
+    assert left["orphans"] == {"protected": 0, "waiting": 0, "more": False, "items": [], "owned": []}
+    assert left["retention"]["blocks"] == 0
     planned = blocks.data("plan", "-f", file)
     assert [len(job["sources"]) for job in planned["jobs"]] == [4, 4]
     first = _process("run", "-f", str(file), "-o", "yaml", TMPDIR=str(tmp_path))
@@ -383,7 +384,7 @@ def test_the_commands_on_postgresql_and_s3(postgres: PostgresServer, s3: S3, tmp
     assert {job["verified"] for job in data["jobs"]} == {"equal"}
     assert [item["source"] for item in data["quarantined"]] == [ids[3]]
     assert live(blocks) == [(0, 50), (2, 350)]
-    assert blocks.run("quarantine", "drop", "--yes", ids[3]).exit_code == 0
+    assert blocks.run("quarantine", ids[3], "--drop", "--yes").exit_code == 0
     again = blocks.add(20, 21)
     compacted = _process("blocks", "compact", "--all", "--levels", "2:1h,2:1h", "-o", "json", **environment)
     assert compacted.returncode == 0, compacted.stderr
@@ -394,8 +395,8 @@ def test_the_commands_on_postgresql_and_s3(postgres: PostgresServer, s3: S3, tmp
         assert postgres.password not in output
         assert password not in output
         assert "Traceback" not in output
-    swept = blocks.data("tombstones", "--sweep", "--grace", "0s")
-    assert swept["blocks"] == 0
+    swept = blocks.data("sweep", "--apply", "--grace", "0s")
+    assert swept["tombstones"]["blocks"] == 0
     assert len(list(blocks.objects.list("acme"))) == 2
 
 

@@ -62,7 +62,7 @@ def test_limits() -> None:
 def test_commands() -> None:
     named = set(re.findall(r"compactor blocks ([a-z-]+)", PAGE))
     assert named <= COMMANDS.keys()
-    assert {"register", "list", "tombstones", "orphans", "retention", "quarantine", "rebuild-index"} <= named
+    assert {"register", "list", "inspect", "sweep", "quarantine", "rebuild-index"} <= named
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/block-stores.md"])

@@ -12,19 +12,13 @@ from compaction.cli.lazy import ErrorGroup, LazyGroup
 COMMANDS: dict[str, tuple[str, str]] = {
     "register": ("compaction.blocks.cli.register:register", "Register existing Parquet files."),
     "list": ("compaction.blocks.cli.listing:list_command", "List the live blocks at one instant."),
-    "inspect": ("compaction.blocks.cli.inspect:inspect", "Show one block: index entry, claims, history."),
-    "verify": ("compaction.blocks.cli.verify:verify", "Read blocks again and compare them with the index."),
+    "inspect": ("compaction.blocks.cli.inspect:inspect", "Show what waits to be compacted, or one block in detail."),
     "plan": ("compaction.blocks.cli.compact:plan", "Show what would be merged now, and why candidates are left out."),
     "compact": ("compaction.blocks.cli.compact:compact", "Merge the blocks that are due."),
-    "debt": ("compaction.blocks.cli.debt:debt", "Show debt by level and tenant."),
-    "tombstones": (
-        "compaction.blocks.cli.sweep:tombstones",
-        "List replaced blocks; delete those that are due.",
-    ),
-    "orphans": ("compaction.blocks.cli.sweep:orphans", "List objects that belong to no block; delete them."),
-    "retention": ("compaction.blocks.cli.sweep:retention", "List blocks beyond their retention; expire them."),
+    "verify": ("compaction.blocks.cli.verify:verify", "Read blocks again and compare them with the index."),
+    "sweep": ("compaction.blocks.cli.sweep:sweep", "Show what is left over; with --apply delete it."),
     "rebuild-index": ("compaction.blocks.cli.rebuild:rebuild", "Rebuild a lost index from block footers."),
-    "quarantine": ("compaction.blocks.cli.listing:group", "List, retry and drop quarantined blocks."),
+    "quarantine": ("compaction.blocks.cli.listing:quarantine", "List quarantined blocks; retry or drop those named."),
     "serve": ("compaction.blocks.cli.serve:command", "Serve the HTTP endpoint where writers register blocks."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""
@@ -38,7 +32,7 @@ class BlocksGroup(LazyGroup, ErrorGroup):
 
 @click.group(cls=BlocksGroup, name="blocks", context_settings={"help_option_names": ["-h", "--help"]})
 def group() -> None:
-    """Inspect a store of Parquet blocks; register, plan, compact, verify and clean up.
+    """Inspect stores of Parquet blocks; register, plan, compact, verify and clean up.
 
     The store is a folder (its index is then a database in it), or the URL of an object store with the URL of its index.
     Secrets are never options: the index's URL with its password is read from COMPACTION_INDEX_URL, the object store's

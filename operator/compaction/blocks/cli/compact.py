@@ -127,7 +127,7 @@ def interrupts() -> Iterator[None]:
 @output_option()
 @click.pass_context
 def plan(context: click.Context, /, *, place: StorePlace, output: OutputFormat, **options: Any) -> None:
-    """What would be merged now, and for everything that is left out, why. Changes nothing.
+    """Show what would be merged now, and for everything that is left out, why. Changes nothing.
 
     Blocks of a process that has ended are planned: `compact` takes them over. While some are parked with a job on which
     no process seems to work, the exit code is 1.

@@ -1,180 +1,143 @@
-"""`compactor blocks inspect`: all that is known about one block."""
+"""`compactor blocks inspect`: blocks that wait to be compacted, by level and tenant, or one block in detail."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from compaction.api.policy.policy import CompactionPolicy
-from compaction.api.text.printing import cut, format_age, format_bytes, plural
-from compaction.blocks.cli.debt import rules_of
+from compaction.api.text.printing import format_age, format_bytes, plural
 from compaction.blocks.cli.open_jobs import OpenJobs
-from compaction.blocks.cli.options import StorePlace, store_options, time_text
-from compaction.blocks.cli.shapes import record_object
-from compaction.blocks.errors import BlockFormatError, UnknownBlockError
-from compaction.blocks.format.footer import BlockFooter, read_footer
-from compaction.blocks.index.live_blocks import BlockRecord
-from compaction.blocks.index.tables import BlockState
+from compaction.blocks.cli.options import StorePlace, age, short_time, store_options, time_text
+from compaction.blocks.cli.shapes import at_rest, conflict_object
 from compaction.blocks.model import SECOND
 from compaction.blocks.planning.batches import BlockRules
-from compaction.blocks.planning.queue import BlockWait, WaitingBlock, waiting_of
-from compaction.blocks.schema.book import SchemaBook
+from compaction.blocks.planning.queue import Waits, figures_of
 from compaction.blocks.store import BlockStore
 from compaction.blocks.waiting import WaitingBlocks
-from compaction.cli.lazy import EXIT_DATA_ERROR, report
-from compaction.cli.output import OutputFormat, emit, output_option, print_pairs
+from compaction.cli.lazy import EXIT_DATA_ERROR
+from compaction.cli.output import OutputColumn, OutputFormat, emit, optional_bytes, output_option, print_table
 from compaction.local.processes.process import this_process
-from compaction.storage.errors import ObjectError
-from compaction.storage.objects.store import ObjectStorage
 
-_SHOWN_COLUMNS = 40
-_SHOWN_TEXT = 120
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from compaction.api.policy.policy import CompactionPolicy
+
+
+# The rules by which blocks are planned: those of a policy, or the defaults.
+
+
+def _rules_of(policy: CompactionPolicy | None) -> BlockRules:
+    """Return the rules of the policy; the defaults of blockStore without one."""
+    store = policy.spec.store.block_store if policy is not None else None
+    if policy is None or store is None:
+        return BlockRules()
+    # Whoever has no policy waits for no import of what reads one.
+    from compaction.blocks import adapter
+
+    return adapter.rules_of(store, max_bytes_per_job=int(policy.spec.limits.max_bytes_per_job))
+
+
+# `compactor blocks inspect`: what waits to be compacted, by level and tenant, all of it; with an ID one block.
+
+COLUMNS: Final = (
+    OutputColumn("level", "Level", right=True),
+    OutputColumn("tenant", "Tenant"),
+    OutputColumn("blocks", "Blocks", right=True),
+    OutputColumn("due", "Due", right=True),
+    OutputColumn("inJobs", "In jobs", right=True),
+    OutputColumn("bytes", "Bytes", optional_bytes, right=True),
+    OutputColumn("seconds", "Oldest", format_age, right=True),
+    OutputColumn("nextDue", "Next due", short_time),
+    OutputColumn("missing", "Missing", right=True),
+)
 
 
 @click.command()
-@click.argument("block", metavar="ID")
+@click.argument("block", metavar="[ID]", required=False)
 @store_options()
+@click.option("--tenant", help="Without an ID: only of this tenant.")
 @output_option()
 @click.pass_context
-def inspect(context: click.Context, *, block: str, place: StorePlace, output: OutputFormat) -> None:
-    """Show what the index knows about a block, why it is not merged now, and what its object says: row groups, columns,
-    who made it of what. The rules are those of the policy (-f), or the defaults.
+def inspect(
+    context: click.Context, /, *, block: str | None, place: StorePlace, tenant: str | None, output: OutputFormat
+) -> None:
+    """Show what waits to be compacted, by the level at which it is merged and by tenant, or one block in detail.
 
-    An object that is missing or damaged is named; the exit code is then 1.
+    Due is what `plan` would merge; the rest waits for more blocks, or until it is old enough. Blocks that are large
+    enough, have come through all levels or have nothing to be merged with are no debt; nor are those in quarantine.
+    Open jobs are named with who has them since when; while blocks are parked with one on which no process seems to
+    work, the exit code is 1.
+
+    With an ID: what the index knows about the block, why it is not merged now, and what its object says: row groups,
+    columns, who made it of what. An object that is missing or damaged is named; the exit code is then 1.
+
+    The levels and the other rules are those of the policy (-f), or the defaults.
     """
+    if block is None:
+        _show_waiting(context, place, tenant, output)
+        return
+    if tenant is not None:
+        raise click.UsageError("give an ID or --tenant, not both")
+    # It reads footers: what waits is known from the index alone, and does not pay for Parquet.
+    from compaction.blocks.cli.block_view import show_block
+
+    show_block(context, place, block, rules=_rules_of(place.policy), output=output)
+
+
+def _show_waiting(context: click.Context, place: StorePlace, tenant: str | None, output: OutputFormat) -> None:
+    """Print what waits; end the command with exit code 1 while blocks are parked."""
     with place.open() as store:
-        record = store.inspect(block)
-        if record is None:
-            raise UnknownBlockError(block, "unknown: it was never registered, or is forgotten since its deletion")
-        found, problem = _object(store.objects, record)
-        why = why_not_merged(store, record, place.policy)
-    data = record_object(record) | {"notMerged": why, "object": found}
+        now = store.now()
+        others = OpenJobs(store, this_process(), taking=False)
+        jobs = [item for item in others.all() if tenant in (None, item.record.key.tenant)]
+        waiting = WaitingBlocks(store.index, _rules_of(place.policy), lambda examples: _schemas(store, examples))
+        waiting.refresh(others().values())
+        waiting.queue.advance(now / SECOND)
+        conflicts = [conflict for conflict in waiting.conflicts() if tenant in (None, conflict.tenant)]
+    found = figures_of(waiting.queue, tenant=tenant)
+    rows = [_row(level, name, item, now) for (level, name), item in sorted(found.waits.items())]
     if output is OutputFormat.TABLE:
-        _print(data)
+        _show_rows(rows, found.alone)
+        for line in (*map(str, conflicts), *(job.text for job in jobs)):
+            click.echo(line)
     else:
-        emit(data, output)
-    if problem is not None:
-        report(problem)
+        totals = {key: sum(row[key] for row in rows) for key in ("blocks", "due", "bytes")}
+        open_jobs = [job.to_object() for job in jobs]
+        said = [conflict_object(conflict) for conflict in conflicts]
+        emit({**totals, "alone": found.alone, "items": rows, "schemaConflicts": said, "openJobs": open_jobs}, output)
+    if any(job.parked for job in jobs):
         context.exit(EXIT_DATA_ERROR)
 
 
-def _object(
-    objects: ObjectStorage, record: BlockRecord
-) -> tuple[dict[str, Any] | None, BlockFormatError | ObjectError | None]:
-    """Return the footer at the block's path, or the error of reading it. No error is returned for a tombstoned block:
-    its object may be gone.
-    """
-    try:
-        return _footer(read_footer(objects, record.block.path)), None
-    except (BlockFormatError, ObjectError) as error:
-        return None, error if record.state is BlockState.LIVE else None
-
-
-def _footer(footer: BlockFooter) -> dict[str, Any]:
+def _row(level: int, tenant: str, waits: Waits, now: int) -> dict[str, Any]:
+    oldest = int(waits.oldest * SECOND)
     return {
-        "bytes": footer.info.size,
-        "modified": time_text(int(footer.info.modified.timestamp() * SECOND)),
-        "etag": footer.info.etag,
-        "rows": footer.rows,
-        "rowGroups": len(footer.row_groups),
-        "schema": footer.schema_id,
-        "columns": [
-            {"name": field.name, "type": str(field.type), "nullable": field.nullable} for field in footer.schema
-        ],
-        "metadata": dict(sorted(footer.metadata.items())),
+        "level": level,
+        "tenant": tenant,
+        "blocks": waits.blocks,
+        "due": waits.due,
+        "inJobs": waits.in_jobs,
+        "bytes": waits.bytes,
+        "oldest": time_text(oldest),
+        "seconds": age(oldest, now),
+        "nextDue": None if waits.next_due is None else time_text(int(waits.next_due * SECOND)),
+        "missing": waits.missing,
     }
 
 
-def _print(data: dict[str, Any]) -> None:
-    found, quarantine, why = data.pop("object"), data.pop("quarantine"), data.pop("notMerged")
-    data["sortKey"] = ", ".join(data["sortKey"]) or None
-    pairs = [(name, "-" if value is None else str(value)) for name, value in data.items()]
-    if quarantine is not None:
-        pairs.append(("quarantine", f"{quarantine['reason']}: {quarantine['message']}"))
-    if why is not None:
-        pairs.append(("notMerged", f"{why['reason']}: {why['message']}"))
-    if found is None:
-        print_pairs([*pairs, ("object", "not readable")])
-        return
-    pairs += [("object", f"{format_bytes(found['bytes'])}, {plural(found['rowGroups'], 'row group')}")]
-    shown = [f"{item['name']} {item['type']}" for item in found["columns"][:_SHOWN_COLUMNS]]
-    more = len(found["columns"]) - len(shown)
-    pairs.append(("columns", ", ".join(shown) + (f" and {more} more" if more else "")))
-    pairs += [(name, cut(value, _SHOWN_TEXT)) for name, value in found["metadata"].items()]
-    print_pairs(pairs)
+def _show_rows(rows: list[dict[str, Any]], alone: int) -> None:
+    if rows:
+        print_table(rows, COLUMNS)
+        blocks, due, size = (sum(row[key] for row in rows) for key in ("blocks", "due", "bytes"))
+        click.echo(f"{plural(blocks, 'block')} with {format_bytes(size)} wait, {due} of them are due")
+    else:
+        click.echo("nothing waits" + (f"; {at_rest(alone)}" if alone else ""))
 
 
-IN_JOB: Final = "InJob"
-QUARANTINED: Final = "Quarantined"
+def _schemas(store: BlockStore, examples: Mapping[str, Sequence[str]]) -> Mapping[str, pa.Schema]:
+    from compaction.blocks.schema.book import SchemaBook  # reads Parquet: only where there are several schemas
 
-
-def why_not_merged(store: BlockStore, record: BlockRecord, policy: CompactionPolicy | None) -> dict[str, Any] | None:
-    """`reason`, `message` and, for one that waits for its time, `due`; None for a block that is live no more. Without a
-    policy the default rules count. Raises DatabaseError, ObjectError.
-    """
-    if record.state is not BlockState.LIVE:
-        return None
-    if record.quarantined is not None:
-        retry = f"`quarantine retry {record.block.id}` when the cause is gone"
-        return _answer(QUARANTINED, f"it is quarantined ({record.quarantined[0]}): {retry}")
-    if record.job is not None:
-        held = [item for item in OpenJobs(store, this_process()).all() if item.record.job == record.job]
-        return _answer(IN_JOB, held[0].text if held else f"job {record.job} has it")
-    rules = rules_of(policy)
-    blocks = WaitingBlocks(store.index, rules, SchemaBook(store, keeps=False).look_up)
-    blocks.refresh(())
-    found = waiting_of(blocks.queue, record.block.id, now=store.now() / SECOND)
-    # The levels of a policy bound what is read: what is above them is in no queue.
-    waiting = found or WaitingBlock(BlockWait.HIGHEST_LEVEL)
-    message = _MESSAGES[waiting.reason](waiting, record, rules, store.now())
-    return _answer(waiting.reason.value, message) | {
-        "due": None if waiting.due is None else time_text(int(waiting.due * SECOND))
-    }
-
-
-def _answer(reason: str, message: str) -> dict[str, Any]:
-    return {"reason": reason, "message": message, "due": None}
-
-
-def _due(waiting: WaitingBlock, _record: BlockRecord, _rules: BlockRules, _now: int) -> str:
-    if waiting.obsolete:
-        return "it has no rows: the next run drops it"
-    return f"the next run merges it with {plural(waiting.others, 'other')} at level {waiting.level}"
-
-
-def _more(waiting: WaitingBlock, _record: BlockRecord, _rules: BlockRules, now: int) -> str:
-    due = waiting.due or 0.0
-    when = f"{time_text(int(due * SECOND))}, in {format_age(due - now / SECOND)}"
-    if waiting.obsolete:
-        return f"it has no rows, and is dropped at {when}"
-    missing = waiting.most - waiting.others - 1
-    with_others = f"with {plural(waiting.others, 'other')}" if waiting.others else "alone"
-    then = "is merged" if waiting.others else "goes on to the next level"
-    return f"it waits {with_others} at level {waiting.level} for {missing} more, or {then} at {when}"
-
-
-def _alone(waiting: WaitingBlock, record: BlockRecord, rules: BlockRules, _now: int) -> str:
-    beside = f"of tenant {record.block.tenant}, shard {record.block.shard}"
-    if not rules.span:
-        return f"no other block {beside} with a schema that fits is at level {waiting.level}"
-    start = rules.window_of(record.block.min_time) * rules.span
-    window = f"{time_text(start)} to {time_text(start + rules.span)}"
-    return f"no other block {beside} with a schema that fits begins in its window, {window}"
-
-
-def _large(_waiting: WaitingBlock, record: BlockRecord, _rules: BlockRules, _now: int) -> str:
-    return f"its {format_bytes(record.block.bytes)} are enough: readers gain nothing from a larger one"
-
-
-def _highest(_waiting: WaitingBlock, record: BlockRecord, rules: BlockRules, _now: int) -> str:
-    return f"it is of level {record.block.level} and has come through all {len(rules.levels)} that are merged"
-
-
-_MESSAGES: Final = {
-    BlockWait.DUE: _due,
-    BlockWait.WAITING_FOR_MORE: _more,
-    BlockWait.NOTHING_TO_MERGE_WITH: _alone,
-    BlockWait.LARGE_ENOUGH: _large,
-    BlockWait.HIGHEST_LEVEL: _highest,
-}
+    return SchemaBook(store, keeps=False).look_up(examples)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import click
@@ -11,7 +12,9 @@ from compaction.blocks.cli.options import StorePlace, TimeParameter, age, store_
 from compaction.blocks.cli.shapes import BLOCK_COLUMNS, WIDE_COLUMNS, block_object
 from compaction.blocks.errors import UnknownBlockError
 from compaction.blocks.index.live_blocks import BlockFilter, BlockRecord, streamed
+from compaction.blocks.index.queued import Quarantined
 from compaction.blocks.index.tables import BlockState, TombstoneReason
+from compaction.blocks.store import BlockStore
 from compaction.cli.output import (
     OutputColumn,
     OutputFormat,
@@ -22,6 +25,7 @@ from compaction.cli.output import (
     print_table,
     stream,
 )
+from compaction.cli.places import is_given
 
 # `compactor blocks list`: the live blocks, from the index alone.
 
@@ -69,7 +73,7 @@ def list_command(
 
 # `compactor blocks quarantine`: blocks that cannot be compacted and were quarantined, so that the others can.
 #
-# A block in quarantine is live: readers get it. It waits for a person: `retry` when the cause is gone, `drop` when
+# A block in quarantine is live: readers get it. It waits for a person: --retry when the cause is gone, --drop when
 # its rows are given up.
 
 _COLUMNS: Final = (
@@ -89,35 +93,56 @@ _WIDE: Final = (
 )
 
 
-@click.group("quarantine")
-def group() -> None:
-    """Manage quarantined blocks: damaged ones that plans leave out, so that the others are compacted."""
-
-
-@group.command("list")
+@click.command()
+@click.argument("blocks", metavar="[ID]...", nargs=-1)
 @store_options()
+@click.option("--retry", is_flag=True, help="Let the named blocks wait for compaction again.")
+@click.option("--drop", is_flag=True, help="Drop the named blocks and their rows.")
+@click.option("--yes", is_flag=True, help="Do not prompt (with --drop).")
 @output_option(wide=True)
-def list_quarantine_command(*, place: StorePlace, output: OutputFormat) -> None:
-    """List quarantined blocks, the oldest first. -o wide adds the damage."""
+def quarantine(
+    *, blocks: tuple[str, ...], place: StorePlace, retry: bool, drop: bool, yes: bool, output: OutputFormat
+) -> None:
+    """List quarantined blocks, all or those named, the oldest first; retry or drop those named.
+
+    They are damaged blocks that plans leave out, so that the others are compacted. -o wide adds the damage.
+
+    With --retry they wait for compaction again, at the end of the queue; the next job that reads a damaged block
+    quarantines it again, so retrying loses nothing. With --drop they and their rows are given up: readers no longer get
+    them, their objects are deleted after the grace.
+
+    Example: compactor blocks quarantine ID --retry
+    """
+    _check_flags(named=bool(blocks), retry=retry, drop=drop, yes=yes)
     with place.open() as store:
-        now = store.now()
-        rows: list[dict[str, Any]] = [
-            {
-                "block": item.block.id,
-                "tenant": item.block.tenant,
-                "shard": item.block.shard,
-                "level": item.block.level,
-                "path": item.block.path,
-                "rows": item.block.rows,
-                "bytes": item.block.bytes,
-                "reason": item.fault.reason,
-                "message": item.fault.message,
-                "job": item.job,
-                "since": time_text(item.since),
-                "seconds": age(item.since, now),
-            }
-            for item in store.quarantined()
-        ]
+        if retry:
+            _retry(store, blocks)
+        elif drop:
+            _drop(store, blocks, asking=not yes)
+        else:
+            _list_quarantined(store, blocks, output)
+
+
+def _check_flags(*, named: bool, retry: bool, drop: bool, yes: bool) -> None:
+    """Raises click.UsageError: a flag without what it is about."""
+    if retry and drop:
+        raise click.UsageError("give --retry or --drop, not both")
+    acting = "--retry" if retry else "--drop" if drop else None
+    if acting is not None and not named:
+        raise click.UsageError(f"{acting} of which blocks? Name them by their ids")
+    if acting is not None and is_given("output"):
+        raise click.UsageError(f"-o is about the list: leave it out with {acting}")
+    if yes and not drop:
+        raise click.UsageError("--yes goes with --drop")
+
+
+def _list_quarantined(store: BlockStore, blocks: Sequence[str], output: OutputFormat) -> None:
+    now, found = store.now(), store.quarantined()
+    known = {item.block.id for item in found}
+    for block in blocks:
+        if block not in known:
+            raise _not_quarantined(block, store.inspect(block))
+    rows = [_quarantined_object(item, now) for item in found if not blocks or item.block.id in blocks]
     if output in (OutputFormat.JSON, OutputFormat.YAML):
         emit({"items": rows}, output)
     elif rows:
@@ -126,47 +151,53 @@ def list_quarantine_command(*, place: StorePlace, output: OutputFormat) -> None:
         click.echo("no block is quarantined")
 
 
-@group.command("retry")
-@click.argument("blocks", metavar="ID...", nargs=-1, required=True)
-@store_options()
-def retry(*, blocks: tuple[str, ...], place: StorePlace) -> None:
-    """Let blocks wait for compaction again, at the end of the queue.
+def _quarantined_object(item: Quarantined, now: int) -> dict[str, Any]:
+    return {
+        "block": item.block.id,
+        "tenant": item.block.tenant,
+        "shard": item.block.shard,
+        "level": item.block.level,
+        "path": item.block.path,
+        "rows": item.block.rows,
+        "bytes": item.block.bytes,
+        "reason": item.fault.reason,
+        "message": item.fault.message,
+        "job": item.job,
+        "since": time_text(item.since),
+        "seconds": age(item.since, now),
+    }
 
-    The next job that reads a damaged block quarantines it again; retrying loses nothing.
-    """
-    with place.open() as store:
-        for block in blocks:
-            released = store.release(block)
-            outcome = "waits for compaction again" if released else "was not quarantined"
-            click.echo(f"block {block} {outcome}")
+
+def _retry(store: BlockStore, blocks: Sequence[str]) -> None:
+    for block in blocks:
+        released = store.release(block)
+        outcome = "waits for compaction again" if released else "was not quarantined"
+        click.echo(f"block {block} {outcome}")
 
 
-@group.command("drop")
-@click.argument("blocks", metavar="ID...", nargs=-1, required=True)
-@store_options()
-@click.option("--yes", is_flag=True, help="Do not prompt.")
-def drop(*, blocks: tuple[str, ...], place: StorePlace, yes: bool) -> None:
-    """Drop quarantined blocks and their rows: readers no longer get them, their objects are deleted after the
-    grace.
-    """
-    with place.open() as store:
-        known = {item.block.id: item.block.rows for item in store.quarantined()}
-        for block in blocks:
-            if block not in known:
-                _refuse_drop(block, store.inspect(block))
-        if not yes:
-            lost = sum(known.get(block, 0) for block in blocks)
-            click.confirm(f"Give up {plural(len(blocks), 'block')} with {lost} rows?", abort=True)
-        for block in blocks:
-            dropped = store.drop(block)
-            click.echo(f"block {block} dropped" if dropped else f"block {block} was dropped before")
+def _drop(store: BlockStore, blocks: Sequence[str], *, asking: bool) -> None:
+    known = {item.block.id: item.block.rows for item in store.quarantined()}
+    for block in blocks:
+        if block not in known:
+            _refuse_drop(block, store.inspect(block))
+    if asking:
+        lost = sum(known.get(block, 0) for block in blocks)
+        click.confirm(f"Give up {plural(len(blocks), 'block')} with {lost} rows?", abort=True)
+    for block in blocks:
+        dropped = store.drop(block)
+        click.echo(f"block {block} dropped" if dropped else f"block {block} was dropped before")
 
 
 def _refuse_drop(block: str, record: BlockRecord | None) -> None:
     """Users can drop only quarantined blocks; repeating a drop is harmless. Raises UnknownBlockError."""
+    ended = record is not None and record.state is not BlockState.LIVE
+    if record is None or not ended or record.ended not in (None, TombstoneReason.DROPPED):
+        raise _not_quarantined(block, record)
+
+
+def _not_quarantined(block: str, record: BlockRecord | None) -> UnknownBlockError:
     if record is None:
-        raise UnknownBlockError(block, "unknown")
+        return UnknownBlockError(block, "unknown")
     if record.state is BlockState.LIVE:
-        raise UnknownBlockError(block, "not in quarantine")
-    if record.ended not in (None, TombstoneReason.DROPPED):
-        raise UnknownBlockError(block, f"{record.ended}, not in quarantine")
+        return UnknownBlockError(block, "not in quarantine")
+    return UnknownBlockError(block, f"{record.ended or record.state.value}, not in quarantine")

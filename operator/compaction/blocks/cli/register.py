@@ -109,7 +109,7 @@ def register(
     verbose: bool,
     output: OutputFormat,
 ) -> None:
-    """Make Parquet files that lie in the store live blocks, which wait for compaction from then on.
+    """Register Parquet files that lie in the store as live blocks, which wait for compaction from then on.
 
     URI is the path of a file or folder below the store, or its whole URL; of a folder, all Parquet files below it. They
     are read (footers, and rows where a footer does not tell enough), not copied. Repeating is harmless, and reads only
