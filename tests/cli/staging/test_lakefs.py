@@ -18,6 +18,7 @@ from compaction.staging.format.messages import bytes_field
 from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
 from compaction.staging.lakefs.control import MergeLease
 from compaction.staging.lakefs.repository import open_live_repository
+from compaction.staging.refs.names import REPOSITORIES_PARTITION
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.objects.store import open_objects
 from support.stores.lakefs_server import LakeFsServer
@@ -148,6 +149,30 @@ def test_a_merge_that_cannot_be_undone_is_named(lakefs: LakeFsCommands, server: 
     server.commit()
     result = lakefs.run("verify", "--repo", server.name)
     assert (result.exit_code, "it was committed, reset or merged again" in result.stdout) == (1, True)
+
+
+def test_leftovers_of_a_merge_stay_for_the_grace(lakefs: LakeFsCommands, server: LakeFsServer) -> None:
+    lakefs.run("merge", "--repo", server.name, *AT_ONCE, "--apply")
+    for options in ([], ["--apply"]):
+        lakefs.run("sweep", "--repo", server.name, *options)
+        table, last = lakefs.run("sweep", "--repo", server.name).stdout.splitlines()[1:]
+        assert table.split()[:4] == ["main", "swapped", "0", "5h59m"]
+        assert "its grace is not over" in table
+        assert last.startswith("0 merges would end, 0 tokens would be dropped; nothing was changed")
+
+
+def test_tokens_of_a_deleted_repository_are_swept_with_those_of_another(
+    lakefs: LakeFsCommands, server: LakeFsServer, kv: SqlKeyValueStore, tmp_path: Path
+) -> None:
+    gone = LakeFsServer(kv, server.ranges, name="gone").create({"a": "1"}, namespace=f"{tmp_path}/objects")
+    gone.put_sealed({"a": "2"}, {"a": "3"})
+    lakefs.run("merge", "--repo", "gone", *AT_ONCE, "--grace", "0s", "--apply")
+    kv.delete(REPOSITORIES_PARTITION, b"repos/gone")
+    kv.delete(gone.partition, b"branches/main")
+    sweep = ("sweep", "--repo", server.name)
+    assert lakefs.run(*sweep).stderr == "deleted repositories: 3 tokens would be dropped\n"
+    assert lakefs.run(*sweep, "--apply").stderr == "deleted repositories: 3 tokens with 3 rows\n"
+    assert lakefs.run(*sweep).stderr == ""
 
 
 def test_merging_is_held_and_released(lakefs: LakeFsCommands, server: LakeFsServer) -> None:
