@@ -41,7 +41,7 @@ POLICY_WORDS: Final[Mapping[str, PolicyWord]] = {
         Meaning(
             "The key-value store has no repository of this name.",
             "The scan is retried every interval; nothing is planned or deleted until it succeeds.",
-            f"Create it (compactor staging repo create), or correct repository, kv or table: {_EDIT}",
+            f"Create it (compactor staging repo NAME NAMESPACE_URL), or correct repository, kv or table: {_EDIT}",
         ),
     ),
     StagingReason.FOREIGN_REPOSITORY: PolicyWord(
@@ -77,12 +77,12 @@ LEFT_OUT_WORDS: Final[Mapping[str, Meaning]] = {
     StagingReason.DRY_RUN: Meaning(
         "spec.store.stagingArea.lakefs.dryRun is true.",
         "What would be merged is measured and reported; no job is created.",
-        f"To merge, set dryRun: false: {_EDIT}; what a merge changes: compactor staging lakefs plan",
+        f"To merge, set dryRun: false: {_EDIT}; what a merge changes: compactor staging lakefs merge without --apply",
     ),
     StagingReason.MERGING_STOPPED: Meaning(
         "The kill switch of the store is on: no sealed tokens are merged.",
         "Every scan looks again; merges that were running have ended with their branches unchanged.",
-        "To allow merges again: compactor staging lakefs allow",
+        "To allow merges again: compactor staging lakefs hold --release",
     ),
 }
 

@@ -1,4 +1,4 @@
-"""`compactor staging exec`: one result for each operation, in order, whatever happens."""
+"""`compactor staging debug exec`: one result for each operation, in order, whatever happens."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_an_error_ends_a_history_only_when_it_should(staging: StagingCommands) -
 )
 def test_a_line_that_is_no_operation_ends_the_history_before_it(staging: StagingCommands, raw: str, words: str) -> None:
     first = json.dumps(main("set", key="z", value="1"))
-    result = staging.run("exec", "-", input=f"{first}\n\n{raw}\n{first}\n")
+    result = staging.run("debug", "exec", "-", input=f"{first}\n\n{raw}\n{first}\n")
     assert result.exit_code == 2
     assert len(result.stdout.splitlines()) == 1
     (line,) = result.stderr.splitlines()
@@ -151,19 +151,19 @@ def test_a_line_that_is_no_operation_ends_the_history_before_it(staging: Staging
 
 def test_a_store_that_is_gone_is_an_error_of_each_operation(staging: StagingCommands, tmp_path: Path) -> None:
     staging.environment = {"COMPACTION_KV_URL": f"sqlite:///{tmp_path}/none/kv.db"}
-    result = staging.run("exec", "-", input='{"op": "get", "repo": "example", "ref": "main", "key": "a"}\n')
+    result = staging.run("debug", "exec", "-", input='{"op": "get", "repo": "example", "ref": "main", "key": "a"}\n')
     assert json.loads(result.stdout)["error"] == "NoStagingAreaError"
     assert not (tmp_path / "none").exists()
-    assert staging.run("exec", "-", input='{"op": "get", "ref": "main", "key": "a"}\n').exit_code == 2
+    assert staging.run("debug", "exec", "-", input='{"op": "get", "ref": "main", "key": "a"}\n').exit_code == 2
     (tmp_path / "kv.db").write_text("no database")
     staging.environment = {"COMPACTION_KV_URL": f"sqlite:///{tmp_path}/kv.db", "COMPACTION_REPOSITORY": "example"}
-    result = staging.run("exec", "-", input='{"op": "get", "ref": "main", "key": "a"}\n')
+    result = staging.run("debug", "exec", "-", input='{"op": "get", "ref": "main", "key": "a"}\n')
     assert (result.exit_code, json.loads(result.stdout)["ok"]) == (1, False)
-    assert "No such file" in staging.fails("exec", tmp_path / "none")
+    assert "No such file" in staging.fails("debug", "exec", tmp_path / "none")
 
 
 def test_what_was_acknowledged_is_there_after_a_kill(staging: StagingCommands) -> None:
-    command = [sys.executable, "-m", "compaction.cli.main", "staging", "exec", "-"]
+    command = [sys.executable, "-m", "compaction.cli.main", "staging", "debug", "exec", "-"]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | staging.environment
     )

@@ -18,6 +18,7 @@ from compaction.staging.format.messages import bytes_field
 from compaction.staging.kv.sql import SqlKeyValueStore, open_key_value_store
 from compaction.staging.lakefs.control import MergeLease
 from compaction.staging.lakefs.repository import open_live_repository
+from compaction.staging.refs.names import REPOSITORIES_PARTITION
 from compaction.staging.tree.storage import RangeStorage
 from compaction.storage.objects.store import open_objects
 from support.stores.lakefs_server import LakeFsServer
@@ -92,9 +93,11 @@ def test_branches_are_inspected(lakefs: LakeFsCommands, server: LakeFsServer) ->
     assert " 2+ " in lakefs.run("inspect", "--limit", "1").stdout
 
 
-def test_a_plan_is_reported_and_a_merge_is_a_dry_run_at_first(lakefs: LakeFsCommands, server: LakeFsServer) -> None:
+def test_a_merge_is_a_dry_run_at_first_which_reports_a_plan(lakefs: LakeFsCommands, server: LakeFsServer) -> None:
     row = server.row()
-    planned = lakefs.data("plan", "main", "--repo", server.name)["items"][0]
+    report = lakefs.data("merge", "main", "--repo", server.name)
+    assert (report["dryRun"], report["problems"]) == (True, [])
+    (planned,) = report["items"]
     assert (planned["tokens"], planned["rowsBefore"], planned["rowsAfter"]) == (2, 5, 2)
     assert (planned["statementsBefore"], planned["statementsAfter"], planned["whyNot"]) == (4, 3, "")
     assert (planned["hiddenRows"], planned["tombstones"], planned["idleTombstones"]) == (1, 1, 2)
@@ -112,24 +115,31 @@ def test_a_merge_shows_the_same_and_its_end_is_cleaned_up(lakefs: LakeFsCommands
     assert (merged["end"], merged["tokens"], merged["rowsBefore"], merged["rowsAfter"]) == ("merged", 2, 5, 2)
     assert server.branch().sealed_tokens == (merged["fresh"],)
     assert server.listed() == before
-    (check,) = lakefs.data("undo-check", "--repo", server.name)["items"]
+    (check,) = lakefs.data("verify", "--repo", server.name)["items"]
     assert (check["branch"], check["possible"], check["oldTokens"]) == ("main", True, list(old))
-    assert "yes" in lakefs.run("undo-check", "main", "--repo", server.name).stdout
+    assert "yes" in lakefs.run("verify", "main", "--repo", server.name).stdout
     again = lakefs.run(*merge)
     assert "0 branches of 1 merged" in again.stdout
     assert "it has 1 tokens to merge" in again.stdout
-    ended = lakefs.data("clean", "--repo", server.name)
+    found = lakefs.data("sweep", "--repo", server.name)
+    assert [(item["branch"], item["state"], item["whyNot"]) for item in found["items"]] == [("main", "swapped", "")]
+    assert found["items"][0]["tokens"] == list(old)
+    said = lakefs.run("sweep", "--repo", server.name).stdout.splitlines()[-1]
+    assert said == "1 merge would end, 2 tokens would be dropped; nothing was changed (`sweep --apply` does it)"
+    assert list(server.rows_of(old).values()) == [2, 3]
+    ended = lakefs.data("sweep", "--repo", server.name, "--apply")
     assert (ended["droppedTokens"], ended["droppedRows"], ended["inUse"]) == (2, 5, [])
     assert server.rows_of(old) == dict.fromkeys(old, 0)
     assert server.listed() == before
-    assert "nothing could be undone" in lakefs.run("undo-check", "--repo", server.name).stdout
+    assert lakefs.data("sweep", "--repo", server.name)["items"] == []
+    assert "nothing could be undone" in lakefs.run("verify", "--repo", server.name).stdout
 
 
 def test_the_staging_token_is_sealed_on_request(lakefs: LakeFsCommands, server: LakeFsServer) -> None:
     server.set("a", "3")
     before = server.listed()
     given = ("main", "--repo", server.name, *AT_ONCE, "--seal-staging")
-    assert lakefs.data("plan", *given)["items"][0]["tokens"] == 3
+    assert lakefs.data("merge", *given)["items"][0]["tokens"] == 3
     assert lakefs.data("merge", *given, "--apply")["items"][0]["rowsAfter"] == 2
     assert (server.listed(), len(server.branch().sealed_tokens)) == (before, 1)
 
@@ -137,20 +147,50 @@ def test_the_staging_token_is_sealed_on_request(lakefs: LakeFsCommands, server: 
 def test_a_merge_that_cannot_be_undone_is_named(lakefs: LakeFsCommands, server: LakeFsServer) -> None:
     lakefs.run("merge", "--repo", server.name, *AT_ONCE, "--apply")
     server.commit()
-    result = lakefs.run("undo-check", "--repo", server.name)
+    result = lakefs.run("verify", "--repo", server.name)
     assert (result.exit_code, "it was committed, reset or merged again" in result.stdout) == (1, True)
 
 
-def test_the_kill_switch(lakefs: LakeFsCommands, server: LakeFsServer) -> None:
-    lakefs.run("stop", "--reason", "maintenance")
+def test_leftovers_of_a_merge_stay_for_the_grace(lakefs: LakeFsCommands, server: LakeFsServer) -> None:
+    lakefs.run("merge", "--repo", server.name, *AT_ONCE, "--apply")
+    for options in ([], ["--apply"]):
+        lakefs.run("sweep", "--repo", server.name, *options)
+        table, last = lakefs.run("sweep", "--repo", server.name).stdout.splitlines()[1:]
+        assert table.split()[:4] == ["main", "swapped", "0", "5h59m"]
+        assert "its grace is not over" in table
+        assert last.startswith("0 merges would end, 0 tokens would be dropped; nothing was changed")
+
+
+def test_tokens_of_a_deleted_repository_are_swept_with_those_of_another(
+    lakefs: LakeFsCommands, server: LakeFsServer, kv: SqlKeyValueStore, tmp_path: Path
+) -> None:
+    gone = LakeFsServer(kv, server.ranges, name="gone").create({"a": "1"}, namespace=f"{tmp_path}/objects")
+    gone.put_sealed({"a": "2"}, {"a": "3"})
+    lakefs.run("merge", "--repo", "gone", *AT_ONCE, "--grace", "0s", "--apply")
+    kv.delete(REPOSITORIES_PARTITION, b"repos/gone")
+    kv.delete(gone.partition, b"branches/main")
+    sweep = ("sweep", "--repo", server.name)
+    assert lakefs.run(*sweep).stderr == "deleted repositories: 3 tokens would be dropped\n"
+    assert lakefs.run(*sweep, "--apply").stderr == "deleted repositories: 3 tokens with 3 rows\n"
+    assert lakefs.run(*sweep).stderr == ""
+
+
+def test_merging_is_held_and_released(lakefs: LakeFsCommands, server: LakeFsServer) -> None:
+    assert lakefs.run("hold").stdout == "merging is not stopped\n"
+    assert lakefs.run("hold", "--reason", "maintenance").stdout == "merging is stopped (maintenance)\n"
+    assert lakefs.data("hold") == {"stopped": "maintenance"}
     (main,) = lakefs.data("inspect")["items"]
     assert main["whyNot"] == "merging is stopped (maintenance)"
-    assert "merging is stopped (maintenance)" in lakefs.run("inspect").stdout.splitlines()[-1]
+    assert lakefs.run("inspect").stdout.splitlines()[-1] == (
+        "merging is stopped (maintenance); `compactor staging lakefs hold --release` allows it"
+    )
     assert "merging is stopped" in lakefs.run("merge", "--repo", server.name, *AT_ONCE, "--apply").stdout
     assert len(server.branch().sealed_tokens) == 2
-    assert lakefs.data("clean", "--repo", server.name)["stopped"] == "maintenance"
-    assert "was stopped: maintenance" in lakefs.run("allow").stdout
-    assert "was not stopped" in lakefs.run("allow").stdout
+    assert lakefs.data("sweep", "--repo", server.name)["stopped"] == "maintenance"
+    assert lakefs.data("sweep", "--repo", server.name, "--apply")["stopped"] == "maintenance"
+    assert lakefs.run("hold", "--reason", "other", "--release").exit_code == 2
+    assert "was stopped: maintenance" in lakefs.run("hold", "--release").stdout
+    assert "was not stopped" in lakefs.run("hold", "--release").stdout
     assert "1 branch of 1 merged" in lakefs.run("merge", "--repo", server.name, *AT_ONCE, "--apply").stdout
 
 
@@ -206,8 +246,8 @@ def test_objects_that_are_elsewhere_here(lakefs: LakeFsCommands, kv: SqlKeyValue
     ranges = RangeStorage(open_objects(f"{tmp_path}/data"), rule=SMALL_RANGES)
     server = LakeFsServer(kv, ranges).create({"a": "1"}, namespace="local://example")
     server.put_sealed({"a": "2"}, {"a": None})
-    assert "local" in lakefs.fails("plan", "--repo", server.name)
-    assert lakefs.data("plan", "--repo", server.name, "--objects", f"{tmp_path}/data")["items"][0]["rowsAfter"] == 1
+    assert "local" in lakefs.fails("merge", "--repo", server.name)
+    assert lakefs.data("merge", "--repo", server.name, "--objects", f"{tmp_path}/data")["items"][0]["rowsAfter"] == 1
 
 
 def test_what_is_refused_is_named_and_the_rest_reported(
@@ -221,7 +261,7 @@ def test_what_is_refused_is_named_and_the_rest_reported(
     assert [load["branch"] for load in json.loads(result.stdout)["items"]] == ["broken", "main"]
     assert "its row is of branch 'other'" in result.stderr
     assert "it is not active (state 1: it is being deleted)" in result.stderr
-    mixed = lakefs.run("plan", "main", "broken", "gone", "--repo", server.name)
+    mixed = lakefs.run("merge", "main", "broken", "gone", "--repo", server.name)
     assert mixed.exit_code == 1
     assert "1 branch would be merged" in mixed.stdout
     assert 'branch "gone"' in mixed.stderr
@@ -232,7 +272,7 @@ def test_what_is_no_live_lakefs_is_refused(
 ) -> None:
     StagingRepo(kv, server.ranges, name="ours")
     assert [item["repository"] for item in lakefs.data("inspect")["items"]] == [server.name]
-    assert "it is a repository of this project" in lakefs.fails("plan", "--repo", "ours")
+    assert "it is a repository of this project" in lakefs.fails("merge", "--repo", "ours")
     assert "nowhere" in lakefs.fails("merge", "--repo", "nowhere", "--apply")
     kv.set("kv-internal-metadata", b"kv/schema/version", b"5")
     assert "version '5'" in lakefs.fails("inspect")
@@ -241,6 +281,6 @@ def test_what_is_no_live_lakefs_is_refused(
     other.migrate()
     other.close()
     assert "supported on PostgreSQL only" in lakefs.fails("inspect", "--kv", f"sqlite:///{file}")
-    for command in ("stop", "allow"):
-        assert "supported on PostgreSQL only" in lakefs.fails(command, "--kv", f"sqlite:///{file}")
+    for options in ([], ["--reason", "maintenance"], ["--release"]):
+        assert "supported on PostgreSQL only" in lakefs.fails("hold", *options, "--kv", f"sqlite:///{file}")
     assert "no password" in lakefs.run("inspect", "--kv", "postgresql://u:secret@localhost/x").stderr

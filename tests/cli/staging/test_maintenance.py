@@ -51,7 +51,7 @@ def test_inspect_shows_tokens_counters_and_base(staged: StagingCommands) -> None
 
 
 def test_plan_says_what_is_due_and_what_it_would_touch(staged: StagingCommands) -> None:
-    staged.does("branch", "create", "idle", "main")
+    staged.does("branch", "idle", "main")
     idle, main = staged.data("plan", "--tombstones", "100")["items"]
     assert (idle["due"], idle["work"], main["due"]) == (None, None, "100 tombstones")
     assert main["work"] == {"changes": 102, "tombstones": 100, "ranges": 1, "touchedRanges": 1} | {
@@ -68,10 +68,10 @@ def test_plan_says_what_is_due_and_what_it_would_touch(staged: StagingCommands) 
 
 
 def test_compact_changes_nothing_that_is_read(staged: StagingCommands) -> None:
-    before = staged.data("ls", "main"), staged.data("diff", "main")
+    before = staged.data("list", "main"), staged.data("diff", "main")
     done = staged.data("compact", "main")["compacted"]
     assert (done["tokens"], done["added"], done["changed"], done["removed"]) == (2, 2, 0, 100)
-    assert (staged.data("ls", "main"), staged.data("diff", "main")) == before
+    assert (staged.data("list", "main"), staged.data("diff", "main")) == before
     after = staged.data("inspect", "main")
     assert (after["sealedTokens"], after["writes"], after["compactedBase"]) == (0, 0, done["compactedBase"])
     assert after["compactedBy"]["job"] == done["job"]
@@ -94,7 +94,7 @@ def test_a_branch_that_another_job_has_claimed_is_refused_or_taken_over(staged: 
 
 
 def test_a_compaction_that_fails_gives_its_claim_up(staged: StagingCommands) -> None:
-    listed = staged.data("ls", "main", "--all")
+    listed = staged.data("list", "main", "--all")
     file = next(file for file in objects(staged) if file.stat().st_size > 1500)
     content = file.read_bytes()
     file.write_bytes(content[:100] + b"\0" + content[101:])
@@ -102,7 +102,7 @@ def test_a_compaction_that_fails_gives_its_claim_up(staged: StagingCommands) -> 
     assert staged.data("inspect", "main")["claim"] is None
     file.write_bytes(content)
     staged.does("compact", "main")
-    assert staged.data("ls", "main", "--all") == listed
+    assert staged.data("list", "main", "--all") == listed
 
 
 def test_a_sweep_deletes_what_nothing_leads_to_and_says_so_before(staged: StagingCommands) -> None:
@@ -113,18 +113,18 @@ def test_a_sweep_deletes_what_nothing_leads_to_and_says_so_before(staged: Stagin
     for file in objects(staged):
         os.utime(file, (old, old))
     before = objects(staged)
-    listed = staged.data("ls", "main", "--all")
+    listed = staged.data("list", "main", "--all")
     found = staged.data("sweep")["items"]
     assert {(item["kind"], item["due"]) for item in found} == {("token", False), ("object", True)}
     assert "nothing changed" in staged.does("sweep")
     assert objects(staged) == before
-    swept = staged.data("sweep", "--delete")
+    swept = staged.data("sweep", "--apply")
     due = [item["name"] for item in found if item["due"]]
     assert (swept["objects"], swept["tokens"]) == (len(due), 0), "tokens are noted first"
     assert {file.name for file in before} - {file.name for file in objects(staged)} == set(due)
-    assert staged.data("sweep", "--delete", "--grace", "0s")["tokens"] > 0
+    assert staged.data("sweep", "--apply", "--grace", "0s")["tokens"] > 0
     assert staged.data("sweep")["items"] == []
-    assert staged.data("ls", "main", "--all") == listed
+    assert staged.data("list", "main", "--all") == listed
     assert staged.data("verify")["problems"] == []
 
 
@@ -149,7 +149,7 @@ def test_verify_reads_everything_and_names_each_problem(staged: StagingCommands)
 
 
 def test_verify_finds_rows_that_are_damaged_and_commits_that_say_something_else(staged: StagingCommands) -> None:
-    staged.does("tag", "create", "v1", "main")
+    staged.does("tag", "v1", "main")
     with staged.area() as area:
         token = area.branches.get("main").record.staging_token
         head = area.branches.get("main").record.commit_id

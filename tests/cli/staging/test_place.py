@@ -15,53 +15,53 @@ from tools.servers.postgres import PostgresServer
 
 def test_options_win_over_the_environment(staging: StagingCommands, tmp_path: Path) -> None:
     other = f"sqlite:///{tmp_path}/other.db"
-    staging.does("repo", "create", "second", tmp_path / "objects", "--kv", other)
-    assert [item["name"] for item in staging.data("repo", "list", "--kv", other)["items"]] == ["second"]
+    staging.does("repo", "second", tmp_path / "objects", "--kv", other)
+    assert [item["name"] for item in staging.data("repo", "--kv", other)["items"]] == ["second"]
     staging.does("put", "main", "a", "--text", "x", "--kv", other, "--repo", "second")
-    assert staging.data("ls", "main", "--kv", other, "--repo", "second")["items"] != []
+    assert staging.data("list", "main", "--kv", other, "--repo", "second")["items"] != []
     assert staging.keys() == []
 
 
 def test_what_is_missing_is_asked_for(staging: StagingCommands) -> None:
     staging.environment = {}
-    assert "Give --kv URL, or set COMPACTION_KV_URL" in staging.run("ls", "main", "--repo", "x").stderr
-    assert "Give --repo NAME, or set COMPACTION_REPOSITORY" in staging.run("ls", "main").stderr
+    assert "Give --kv URL, or set COMPACTION_KV_URL" in staging.run("list", "main", "--repo", "x").stderr
+    assert "Give --repo NAME, or set COMPACTION_REPOSITORY" in staging.run("list", "main").stderr
 
 
 def test_a_mistyped_file_does_not_become_a_store(staging: StagingCommands, tmp_path: Path) -> None:
     file = tmp_path / "mistyped.db"
-    assert f"{file}: there is no key-value store here" in staging.fails("ls", "main", "--kv", f"sqlite:///{file}")
+    assert f"{file}: there is no key-value store here" in staging.fails("list", "main", "--kv", f"sqlite:///{file}")
     assert not file.exists()
     file.write_text("not a database")
-    assert "error: " in staging.fails("ls", "main", "--kv", f"sqlite:///{file}")
-    assert "create a repository in it" in staging.fails("ls", "main", "--table", "other")
-    assert 'repository "nope" not found' in staging.fails("ls", "main", "--repo", "nope")
-    assert "is not the name of a repository" in staging.fails("ls", "main", "--repo", "No Such")
+    assert "error: " in staging.fails("list", "main", "--kv", f"sqlite:///{file}")
+    assert "create a repository in it" in staging.fails("list", "main", "--table", "other")
+    assert 'repository "nope" not found' in staging.fails("list", "main", "--repo", "nope")
+    assert "is not the name of a repository" in staging.fails("list", "main", "--repo", "No Such")
 
 
 def test_a_store_that_cannot_be_reached_is_named_without_its_password(staging: StagingCommands) -> None:
     url = "postgresql://user:hunter2@127.0.0.1:1/kv?connect_timeout=1"
     staging.environment = {"COMPACTION_KV_URL": url, "COMPACTION_REPOSITORY": REPOSITORY}
-    line = staging.fails("branch", "list")
+    line = staging.fails("branch")
     assert "127.0.0.1" in line
     assert "Check the URL in COMPACTION_KV_URL" in line
     assert "hunter2" not in line
-    assert "use sqlite:///file, or postgresql://host/database" in staging.fails("branch", "list", "--kv", "::")
+    assert "use sqlite:///file, or postgresql://host/database" in staging.fails("branch", "--kv", "::")
 
 
 def test_secrets_are_not_taken_from_the_command_line(staging: StagingCommands, tmp_path: Path) -> None:
-    refused = staging.run("ls", "main", "--kv", "postgresql://user:hunter2@host/kv")
+    refused = staging.run("list", "main", "--kv", "postgresql://user:hunter2@host/kv")
     assert refused.exit_code == 2
     assert "COMPACTION_KV_URL" in refused.stderr
     assert "hunter2" not in refused.output
-    refused = staging.run("ls", "main", "--option", "secret_access_key=hunter2")
+    refused = staging.run("list", "main", "--option", "secret_access_key=hunter2")
     assert refused.exit_code == 2
     assert "holds no secret" in refused.stderr
     assert "hunter2" not in refused.output
-    assert staging.run("ls", "main", "--option", "nothing").exit_code == 2
+    assert staging.run("list", "main", "--option", "nothing").exit_code == 2
     (tmp_path / "options").write_text("[]")
-    assert "holds no options" in staging.fails("ls", "main", "--store-options", tmp_path / "options")
-    assert "a folder has no options: name no credentials" in staging.fails("ls", "main", "--option", "region=x")
+    assert "holds no options" in staging.fails("list", "main", "--store-options", tmp_path / "options")
+    assert "a folder has no options: name no credentials" in staging.fails("list", "main", "--option", "region=x")
 
 
 def test_an_object_store_is_reached_with_a_file_of_options(
@@ -74,7 +74,7 @@ def test_an_object_store_is_reached_with_a_file_of_options(
         "COMPACTION_REPOSITORY": "in-s3",
         "COMPACTION_STORE_OPTIONS_FILE": str(tmp_path / "options"),
     }
-    staging.does("repo", "create", "in-s3", f"{bucket}/area")
+    staging.does("repo", "in-s3", f"{bucket}/area")
     staging.does("put", "main", "a", "--text", "x")
     staging.does("commit", "main", "-m", "first")
     staging.does("rm", "main", "a")
@@ -86,13 +86,13 @@ def test_an_object_store_is_reached_with_a_file_of_options(
 
 def test_commands_and_their_options_are_completed() -> None:
     names = [line.split("\t")[0] for line in completions(["staging", ""])]
-    assert {"repo", "branch", "put", "compact", "sst", "exec"} <= set(names)
-    assert next(line.split("\t")[0] for line in completions(["staging", "sst", "w"])) == "write"
+    assert {"repo", "branch", "put", "compact", "debug"} <= set(names)
+    assert next(line.split("\t")[0] for line in completions(["staging", "debug", "s"])) == "sst"
     assert completions(["staging", "merge", "--strategy", "so"])[0].startswith("source-wins")
-    assert any(line.startswith("--repo") for line in completions(["staging", "ls", "--re"]))
+    assert any(line.startswith("--repo") for line in completions(["staging", "list", "--re"]))
 
 
-@pytest.mark.parametrize("command", [["repo"], ["branch", "create"], ["sst", "write"], ["plan"], ["exec"]])
+@pytest.mark.parametrize("command", [["repo"], ["branch"], ["debug"], ["debug", "sst"], ["plan"], ["debug", "exec"]])
 def test_every_command_has_help(staging: StagingCommands, command: list[str]) -> None:
     assert staging.does(*command, "--help").startswith("Usage: ")
 
@@ -105,7 +105,7 @@ def test_a_policy_names_the_repository_and_brings_its_secrets(staging: StagingCo
             {"op": "delete_many", "branch": "main", "keys": ["a", "b"]},
         ]
     )
-    staging.does("branch", "create", "idle", "main")
+    staging.does("branch", "idle", "main")
     alone = StagingCommands(staging.connection)
     area = {"repository": REPOSITORY, "kv": {"secretName": "kv"}, "exclude": ["idle"], "thresholds": {"tombstones": 2}}
     policy = {

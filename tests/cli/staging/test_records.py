@@ -1,4 +1,4 @@
-"""`compactor staging put`, `get`, `rm`, `ls` and `diff` as a user meets them."""
+"""`compactor staging put`, `rm`, `list` and `diff` as a user meets them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def test_a_value_is_read_as_it_was_written(staging: StagingCommands, tmp_path: P
     (tmp_path / "file").write_bytes(content)
     put = staging.data("put", "main", "a/1", tmp_path / "file")
     assert put == {"branch": "main", "key": "a/1", "identity": hashlib.sha256(content).hexdigest()}
-    assert staging.run("get", "main", "a/1", "--raw").stdout_bytes == content
+    assert staging.run("list", "main", "a/1", "--raw").stdout_bytes == content
     staging.does("put", "main", "a/2", "-", input="from a pipe")
     staging.does("put", "main", "a/3", "--text", "")
-    assert staging.data("get", "main", "a/2")["value"] == "from a pipe"
-    assert staging.data("get", "main", "a/3")["value"] == ""
-    assert "key:       a/2" in staging.does("get", "main", "a/2")
+    assert staging.data("list", "main", "a/2")["value"] == "from a pipe"
+    assert staging.data("list", "main", "a/3")["value"] == ""
+    assert "key:       a/2" in staging.does("list", "main", "a/2")
 
 
 def test_an_entry_has_the_identity_of_its_object(staging: StagingCommands, tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_an_entry_has_the_identity_of_its_object(staging: StagingCommands, tmp_p
     etag = hashlib.md5(b"content").hexdigest()
     two = staging.data("put", "main", "y", "--size", "7", "--etag", etag, *options[:4], "--metadata", "a=b=c")
     assert one["identity"] == two["identity"], "neither address nor time is part of it"
-    entry = staging.data("get", "main", "x")["entry"]
+    entry = staging.data("list", "main", "x")["entry"]
     assert entry.pop("lastModified").endswith("Z")
     assert entry == {
         "address": "s3://lake/x",
@@ -46,7 +46,7 @@ def test_an_entry_has_the_identity_of_its_object(staging: StagingCommands, tmp_p
         "metadata": {"a": "b=c"},
         "contentType": "text/plain",
     }
-    assert "address:" in staging.does("get", "main", "x")
+    assert "address:" in staging.does("list", "main", "x")
 
 
 def test_conditions_hold_or_nothing_is_written(staging: StagingCommands) -> None:
@@ -56,7 +56,7 @@ def test_conditions_hold_or_nothing_is_written(staging: StagingCommands) -> None
     assert "not the object that was expected" in staging.fails(
         "put", "main", "a", "--text", "3", "--if-identity", first
     )
-    assert staging.data("get", "main", "a") == {"key": "a", "identity": second, "value": "2"}
+    assert staging.data("list", "main", "a") == {"key": "a", "identity": second, "value": "2"}
 
 
 def test_put_says_what_does_not_fit_together(staging: StagingCommands) -> None:
@@ -82,21 +82,50 @@ def test_listings_have_prefixes_delimiters_and_pages(staging: StagingCommands) -
     assert staging.keys() == ["a/1", "a/2", "b", "c/x/1", "c/y"]
     assert staging.keys("main", "--delimiter", "/") == ["a/", "b", "c/"]
     assert staging.keys("main", "--prefix", "c/", "--delimiter", "/") == ["c/x/", "c/y"]
-    page = staging.data("ls", "main", "--amount", "2")
+    page = staging.data("list", "main", "--amount", "2")
     assert page["more"]
     assert [item["key"] for item in page["items"]] == ["a/1", "a/2"]
     assert staging.keys("main", "--after", "a/2", "--amount", "2") == ["b", "c/x/1"]
-    assert staging.does("ls", "main", "--amount", "2").endswith("2 entries, more with --after 'a/2' or --all\n")
-    assert staging.does("ls", "main").endswith("5 entries\n")
-    lines = staging.does("ls", "main", "--all", "-o", "jsonl").splitlines()
-    assert [json.loads(line) for line in lines] == staging.data("ls", "main")["items"]
-    assert yaml.safe_load(staging.does("ls", "main", "-o", "yaml")) == staging.data("ls", "main")
+    assert staging.does("list", "main", "--amount", "2").endswith("2 entries, more with --after 'a/2' or --all\n")
+    assert staging.does("list", "main").endswith("5 entries\n")
+    lines = staging.does("list", "main", "--all", "-o", "jsonl").splitlines()
+    assert [json.loads(line) for line in lines] == staging.data("list", "main")["items"]
+    assert yaml.safe_load(staging.does("list", "main", "-o", "yaml")) == staging.data("list", "main")
+
+
+def test_records_are_shown_in_full(staging: StagingCommands) -> None:
+    put_all(staging, "a", "b", "c")
+    items = staging.data("list", "main")["items"]
+    assert staging.data("list", "main", "a") == items[0]
+    assert staging.data("list", "main", "c", "a") == {"items": [items[2], items[0]]}
+    lines = staging.does("list", "main", "c", "a", "-o", "jsonl").splitlines()
+    assert [json.loads(line) for line in lines] == [items[2], items[0]]
+    shown = staging.does("list", "main", "a", "b").split("\n\n")
+    assert [text.splitlines()[-1].split(maxsplit=1)[1] for text in shown] == ["value of a", "value of b"]
+    result = staging.run("list", "main", "a", "nope", "b")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", 'error: key "nope of main" not found\n')
+
+
+def test_options_of_a_listing_and_of_single_records_are_not_mixed(staging: StagingCommands) -> None:
+    put_all(staging, "a", "b")
+    for args, words in (
+        (["--raw"], "give exactly one KEY"),
+        (["a", "b", "--raw"], "give exactly one KEY"),
+        (["--stage-only"], "give a KEY"),
+        (["a", "--prefix", ""], "--prefix is of a listing"),
+        (["a", "--delimiter", "/"], "--delimiter is of a listing"),
+        (["a", "--after", "b"], "--after is of a listing"),
+        (["a", "--amount", "1000"], "--amount is of a listing"),
+        (["a", "b", "--all"], "--all is of a listing"),
+    ):
+        assert words in staging.fails("list", "main", *args, code=2), args
+    assert [item["key"] for item in staging.data("list", "main", "a", "b", "--stage-only")["items"]] == ["a", "b"]
 
 
 def test_more_than_a_page_is_listed_and_deleted(staging: StagingCommands) -> None:
     put_all(staging, *(f"p/{number:04}" for number in range(2500)), "q")
-    assert len(staging.data("ls", "main", "--all")["items"]) == 2501
-    assert len(staging.data("ls", "main", "--amount", "1700")["items"]) == 1700
+    assert len(staging.data("list", "main", "--all")["items"]) == 2501
+    assert len(staging.data("list", "main", "--amount", "1700")["items"]) == 1700
     assert staging.data("rm", "main", "--prefix", "p/") == {"branch": "main", "deleted": 2500}
     assert staging.keys() == ["q"]
 
@@ -104,9 +133,9 @@ def test_more_than_a_page_is_listed_and_deleted(staging: StagingCommands) -> Non
 def test_keys_are_any_bytes(staging: StagingCommands) -> None:
     key = os.fsdecode(b"k\xff\xfe")
     staging.does("put", "main", key, "--text", "x")
-    assert staging.data("ls", "main")["items"][0]["keyBase64"] == "a//+"
-    assert "k\\xff\\xfe" in staging.does("ls", "main")
-    assert staging.data("get", "main", key)["keyBase64"] == "a//+"
+    assert staging.data("list", "main")["items"][0]["keyBase64"] == "a//+"
+    assert "k\\xff\\xfe" in staging.does("list", "main")
+    assert staging.data("list", "main", key)["keyBase64"] == "a//+"
     staging.does("rm", "main", key)
     assert staging.keys() == []
 
@@ -115,7 +144,7 @@ def test_deleted_keys_are_gone_and_unknown_ones_count_as_deleted(staging: Stagin
     put_all(staging, "a", "b", "c")
     assert staging.does("rm", "main", "a", "nope") == "2 keys deleted on branch main\n"
     assert staging.keys() == ["b", "c"]
-    assert staging.fails("get", "main", "a") == 'error: key "a of main" not found'
+    assert staging.fails("list", "main", "a") == 'error: key "a of main" not found'
     assert staging.run("rm", "main").exit_code == staging.run("rm", "main", "b", "--prefix", "c").exit_code == 2
     assert staging.fails("rm", "none", "--prefix", "c") == 'error: branch "none" not found'
 
@@ -123,7 +152,7 @@ def test_deleted_keys_are_gone_and_unknown_ones_count_as_deleted(staging: Stagin
 def test_differences_say_what_is_uncommitted_and_how_references_differ(staging: StagingCommands) -> None:
     put_all(staging, "a", "b")
     staging.does("commit", "main", "-m", "first")
-    staging.does("branch", "create", "etl", "main")
+    staging.does("branch", "etl", "main")
     staging.does("rm", "etl", "a")
     staging.does("put", "etl", "b", "--text", "other")
     staging.does("put", "etl", "c", "--text", "new")
@@ -139,5 +168,5 @@ def test_differences_say_what_is_uncommitted_and_how_references_differ(staging: 
     assert staging.data("diff", "main", "etl@")["items"] == staging.data("diff", "main")["items"] == []
     assert staging.does("diff", "etl").splitlines()[-1] == "3 differences"
     assert staging.fails("diff", "none") == 'error: branch "none" not found'
-    assert staging.run("get", "etl", "b", "--stage-only").exit_code == 0
-    assert staging.run("get", "main", "b", "--stage-only").exit_code == 1
+    assert staging.run("list", "etl", "b", "--stage-only").exit_code == 0
+    assert staging.run("list", "main", "b", "--stage-only").exit_code == 1

@@ -1,4 +1,4 @@
-"""`compactor staging sst`: ranges and metaranges as lines of JSON, and back."""
+"""`compactor staging debug sst`: ranges and metaranges as lines of JSON, and back."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def line(key: bytes, value: bytes = b"v", **more: Any) -> str:
 
 def written(staging: StagingCommands, tmp_path: Path, text: str | bytes, kind: str = "ranges") -> Path:
     target = tmp_path / "out.sst"
-    staging.does("sst", "write", "--type", kind, "-", "-o", target, input=text)
+    staging.does("debug", "sst", "-", "--write", target, "--type", kind, input=text)
     return target
 
 
 def read(staging: StagingCommands, file: Path) -> list[Any]:
-    return [json.loads(item) for item in staging.does("sst", "read", file).splitlines()]
+    return [json.loads(item) for item in staging.does("debug", "sst", file).splitlines()]
 
 
 @pytest.mark.fixtures
@@ -40,11 +40,11 @@ def test_files_of_lakefs_are_written_again_byte_for_byte(
     staging: StagingCommands, shared_fixtures: Path, tmp_path: Path, name: str, kind: str
 ) -> None:
     source = shared_fixtures / "lakefs" / f"{name}.sst"
-    lines = staging.does("sst", "read", source, "-o", "jsonl")
+    lines = staging.does("debug", "sst", source, "-o", "jsonl")
     assert written(staging, tmp_path, lines, kind).read_bytes() == source.read_bytes()
     first = json.loads(lines.splitlines()[0])
     assert set(first) == {"key", "value", "identity", "data", "entry" if kind == "ranges" else "range"}
-    properties = staging.data("sst", "read", source, "--properties")
+    properties = staging.data("debug", "sst", source, "--properties")
     assert properties["type"] == properties["properties"]["type"] == kind
     assert properties["records"] == len(lines.splitlines())
 
@@ -55,17 +55,17 @@ def test_a_file_whose_properties_are_another_writers_needs_them(
 ) -> None:
     """This one, of January 2021, says another first key than it has."""
     source = shared_fixtures / "lakefs" / "ok1.sst"
-    lines = staging.does("sst", "read", source)
+    lines = staging.does("debug", "sst", source)
     assert written(staging, tmp_path, lines).read_bytes() != source.read_bytes()
     properties = tmp_path / "properties.json"
-    properties.write_text(staging.does("sst", "read", source, "--properties", "-o", "json"))
+    properties.write_text(staging.does("debug", "sst", source, "--properties", "-o", "json"))
     assert json.loads(properties.read_text())["properties"]["min_keyBase64"] == "K0CzbKg="
-    more = ("--properties", properties)
-    staging.does("sst", "write", "--type", "ranges", "-", "-o", tmp_path / "again.sst", *more, input=lines)
+    more = ("--with-properties", properties)
+    staging.does("debug", "sst", "-", "--write", tmp_path / "again.sst", "--type", "ranges", *more, input=lines)
     assert (tmp_path / "again.sst").read_bytes() == source.read_bytes()
     properties.write_text("{}")
     assert 'it has no "properties"' in staging.fails(
-        "sst", "write", "--type", "ranges", "-", "-o", tmp_path / "again.sst", *more, input=lines
+        "debug", "sst", "-", "--write", tmp_path / "again.sst", "--type", "ranges", *more, input=lines
     )
 
 
@@ -74,12 +74,13 @@ def test_the_id_is_printed_and_foreign_tables_are_refused(
     staging: StagingCommands, shared_fixtures: Path, tmp_path: Path
 ) -> None:
     (listed,) = read(staging, shared_fixtures / "lakefs" / "metarange.sst")
-    lines = staging.does("sst", "read", shared_fixtures / "lakefs" / "range.sst")
+    lines = staging.does("debug", "sst", shared_fixtures / "lakefs" / "range.sst")
     target = tmp_path / "again.sst"
     assert (
-        staging.does("sst", "write", "--type", "ranges", "-", "-o", target, input=lines) == f"{listed['range']['id']}\n"
+        staging.does("debug", "sst", "-", "--write", target, "--type", "ranges", input=lines)
+        == f"{listed['range']['id']}\n"
     )
-    assert "deletions of ranges" in staging.fails("sst", "read", shared_fixtures / "lakefs" / "h.sst")
+    assert "deletions of ranges" in staging.fails("debug", "sst", shared_fixtures / "lakefs" / "h.sst")
 
 
 def test_tables_of_a_store_are_written_again_byte_for_byte(tmp_path: Path) -> None:
@@ -89,10 +90,10 @@ def test_tables_of_a_store_are_written_again_byte_for_byte(tmp_path: Path) -> No
     files = objects(staging)
     assert len(files) >= 2
     for file in files:
-        kind = staging.data("sst", "read", file, "--properties")["type"]
-        again = written(staging, tmp_path, staging.does("sst", "read", file), kind)
+        kind = staging.data("debug", "sst", file, "--properties")["type"]
+        again = written(staging, tmp_path, staging.does("debug", "sst", file), kind)
         assert again.read_bytes() == file.read_bytes()
-        assert staging.data("sst", "read", again, "--properties")["id"] == file.name
+        assert staging.data("debug", "sst", again, "--properties")["id"] == file.name
 
 
 @given(st.dictionaries(st.binary(min_size=1, max_size=40), st.binary(max_size=100), max_size=50))
@@ -141,7 +142,7 @@ def test_a_bad_line_is_named_and_nothing_is_written(
 ) -> None:
     target = tmp_path / "out.sst"
     target.write_text("as before")
-    error = staging.fails("sst", "write", "--type", "ranges", "-", "-o", target, input=text)
+    error = staging.fails("debug", "sst", "-", "--write", target, "--type", "ranges", input=text)
     assert error.startswith(f"error: standard input: line {number}: ")
     assert words in error
     assert target.read_text() == "as before"
@@ -153,12 +154,28 @@ def test_damaged_and_foreign_files_are_named(staging: StagingCommands, tmp_path:
     file = tmp_path / "damaged.sst"
     for size in range(len(whole)):
         file.write_bytes(whole[:size])
-        assert str(file) in staging.fails("sst", "read", file)
+        assert str(file) in staging.fails("debug", "sst", file)
     file.write_bytes(b"PAR1" + whole + b"PAR1")
-    assert "no table, or its end is missing" in staging.fails("sst", "read", file)
+    assert "no table, or its end is missing" in staging.fails("debug", "sst", file)
     assert (
-        staging.fails("sst", "read", tmp_path / "none.sst") == f"error: {tmp_path}/none.sst: No such file or directory"
+        staging.fails("debug", "sst", tmp_path / "none.sst") == f"error: {tmp_path}/none.sst: No such file or directory"
     )
-    assert staging.run("sst", "read", tmp_path).exit_code == 2
-    assert staging.run("sst", "write", "--type", "other", "-", "-o", file).exit_code == 2
-    assert "No such file" in staging.fails("sst", "write", "--type", "ranges", file, "-o", tmp_path / "no" / "x.sst")
+    assert staging.run("debug", "sst", tmp_path).exit_code == 2
+    assert staging.run("debug", "sst", "-", "--write", file, "--type", "other").exit_code == 2
+    assert "No such file" in staging.fails(
+        "debug", "sst", file, "--write", tmp_path / "no" / "x.sst", "--type", "ranges"
+    )
+
+
+def test_options_of_reading_and_of_writing_are_not_mixed(staging: StagingCommands, tmp_path: Path) -> None:
+    file, target = written(staging, tmp_path, line(b"a")), tmp_path / "again.sst"
+    for args, words in (
+        ((file, "--type", "ranges"), "--type is of --write"),
+        ((file, "--with-properties", file), "--with-properties is of --write"),
+        (("-",), "not from standard input"),
+        (("-", "--write", target), "Give --type ranges or metaranges"),
+        (("-", "--write", target, "--type", "ranges", "--properties"), "leave out --properties"),
+        (("-", "--write", target, "--type", "ranges", "-o", "json"), "leave out --output"),
+    ):
+        assert words in staging.fails("debug", "sst", *args, code=2, input=line(b"b")), args
+    assert not target.exists()

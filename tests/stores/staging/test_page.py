@@ -8,7 +8,7 @@ import re
 import pytest
 
 from compaction.api.policy.staging_area import MAX_TOKENS_PER_JOB, LakeFsMergeSpec, StagingThresholds
-from compaction.staging.cli.commands import COMMANDS
+from compaction.staging.cli.commands import COMMANDS, DEBUG_COMMANDS
 from compaction.staging.cli.exec import CREATE_REPO, OPERATIONS
 from compaction.staging.cli.lakefs.lakefs_commands import COMMANDS as LAKEFS_COMMANDS
 from compaction.staging.flows.reading import MOST_LISTED
@@ -28,6 +28,7 @@ REFERENCE = (ROOT / "docs" / "commands.md").read_text()
 def test_commands_exist(page: str) -> None:
     assert set(re.findall(r"compactor staging ([a-z][a-z-]*)", page)) <= COMMANDS.keys()
     assert set(re.findall(r"compactor staging lakefs ([a-z][a-z-]*)", page)) <= LAKEFS_COMMANDS.keys()
+    assert set(re.findall(r"compactor staging debug ([a-z][a-z-]*)", page)) <= DEBUG_COMMANDS.keys()
 
 
 def test_all_commands_are_listed() -> None:
@@ -36,6 +37,7 @@ def test_all_commands_are_listed() -> None:
         name for cell in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`([a-z-]+)", cell)
     }
     assert COMMANDS.keys() <= named
+    assert all(f"`debug {name}" in section for name in DEBUG_COMMANDS)
 
 
 def test_thresholds() -> None:

@@ -58,12 +58,12 @@ class StagingCommands:
 
     def keys(self, reference: str = "main", *args: str) -> list[str]:
         """The keys, and common prefixes, that a reference shows."""
-        return [item.get("key", item.get("prefix")) for item in self.data("ls", reference, *args)["items"]]
+        return [item.get("key", item.get("prefix")) for item in self.data("list", reference, *args)["items"]]
 
     def exec(self, operations: Sequence[Mapping[str, Any]], *args: str, code: int = 0) -> list[Any]:
         """The results of a history."""
         history = "".join(json.dumps(operation) + "\n" for operation in operations)
-        result = self.run("exec", "-", *args, input=history)
+        result = self.run("debug", "exec", "-", *args, input=history)
         assert result.exit_code == code, result.output
         return [json.loads(line) for line in result.stdout.splitlines()]
 
@@ -73,5 +73,5 @@ def in_folder(folder: Path) -> StagingCommands:
     folder.mkdir(parents=True, exist_ok=True)
     url = f"sqlite:///{folder}/kv.db"
     commands = StagingCommands(StagingConnection(url), {"COMPACTION_KV_URL": url, "COMPACTION_REPOSITORY": REPOSITORY})
-    commands.does("repo", "create", REPOSITORY, folder / "objects")
+    commands.does("repo", REPOSITORY, folder / "objects")
     return commands

@@ -1,4 +1,4 @@
-"""`compactor staging exec`: a history of operations, with one line of result for each (docs/staging-exec.md)."""
+"""`compactor staging debug exec`: a history of operations, with one line of result for each (docs/staging-exec.md)."""
 
 from __future__ import annotations
 
@@ -390,7 +390,7 @@ def _create(session: RepositorySession, fields: RecordFields, repository: str) -
     return {}
 
 
-# `compactor staging exec`: a history of operations, with one line of result for each.
+# `compactor staging debug exec`: a history of operations, with one line of result for each.
 
 
 @click.command("exec")
@@ -423,7 +423,7 @@ def exec_command(
     Exit codes: 0 all lines were carried out, with or without success; 1 a store could not be used, or --stop-on-error;
     2 a line is no operation (named on stderr): the history ends before it.
 
-    Example: compactor staging exec history.jsonl --repo logs
+    Example: compactor staging debug exec history.jsonl --repo logs
     """
     name = STDIN_NAME if str(file) == STDIN else str(file)
     clock = None if start is None else SteppingClock(start)

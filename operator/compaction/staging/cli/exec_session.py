@@ -1,4 +1,4 @@
-"""Sessions of `compactor staging exec`: fields and results of operations, and the repositories that they open."""
+"""Sessions of `compactor staging debug exec`: fields and results of operations, and the repositories that they open."""
 
 from __future__ import annotations
 

@@ -1,45 +1,26 @@
-"""`compactor staging put`, `get`, `rm`, `ls` and `diff`: records of a branch, and what references show."""
+"""`compactor staging put` and `rm`: records of a branch are written and deleted."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO, Final, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO, Final
 
 import click
 
 from compaction.api.text.printing import plural, printable
 from compaction.cli.histories import text_fields
-from compaction.cli.output import (
-    OutputColumn,
-    OutputFormat,
-    emit,
-    optional,
-    optional_bytes,
-    output_option,
-    print_table,
-    stream,
-)
+from compaction.cli.output import OutputFormat, emit, output_option
 from compaction.staging.cli.options import PairParameter, StagingPlace, staging_options
-from compaction.staging.cli.values import (
-    bytes_of_hex,
-    entry_value,
-    new_entry,
-    parts_of,
-    raw_value,
-    shown_key,
-    value_object,
-)
-from compaction.staging.errors import UnknownRefError
+from compaction.staging.cli.values import bytes_of_hex, entry_value, new_entry, parts_of, raw_value, shown_key
 from compaction.staging.flows.area import Area
-from compaction.staging.flows.reading import MOST_LISTED, Listed, Reader, RecordDifference
+from compaction.staging.flows.reading import MOST_LISTED, Reader
 from compaction.staging.flows.writing import MOST_DELETED, WriteCondition, Writer
 from compaction.staging.format.identity import MAX_PART_BYTES
 
-# `compactor staging put`, `get` and `rm`: single records of a branch.
+# `compactor staging put` and `rm`: single records of a branch.
 
 _READ: Final = 1 << 20
 
@@ -157,29 +138,6 @@ def _parts(content: BinaryIO | bytes) -> Iterator[bytes]:
         yield part
 
 
-@click.command()
-@click.argument("reference", metavar="REF")
-@click.argument("key", type=KeyParameter())
-@click.option("--stage-only", is_flag=True, help="Only a value that differs from the commit's.")
-@click.option("--raw", is_flag=True, help="Write the bytes of the value, and nothing else.")
-@staging_options()
-@output_option()
-def get(*, reference: str, key: bytes, stage_only: bool, raw: bool, place: StagingPlace, output: OutputFormat) -> None:
-    """Show a record of REF: `main` with its uncommitted changes, `main@` without, a tag, a commit, `v1~2`.
-
-    Example: compactor staging get main logs/1.json --raw --repo logs
-    """
-    with place.area() as area:
-        value = Reader(area).get(reference, key, stage_only=stage_only)
-    if value is None:
-        raise UnknownRefError("key", f"{shown_key(key)} of {reference}")
-    if raw:
-        sys.stdout.buffer.write(parts_of(value)[1])
-    else:
-        shown = {**text_fields("key", key), **value_object(value)}
-        emit(shown | shown.pop("entry", {}) if output is OutputFormat.TABLE else shown, output)
-
-
 @click.command("rm")
 @click.argument("branch")
 @click.argument("keys", metavar="[KEY]...", nargs=-1, type=KeyParameter())
@@ -227,177 +185,3 @@ def _below(area: Area, branch: str, prefix: bytes) -> Iterator[list[bytes]]:
         if page.entries:
             after = page.entries[-1].key
             yield [entry.key for entry in page.entries]
-
-
-# `compactor staging ls` and `diff`: what references show, page by page.
-
-DEFAULT_AMOUNT: Final = 1000
-LIST_COLUMNS: Final = (
-    OutputColumn("key", "Key"),
-    OutputColumn("identity", "Identity", lambda text: text[:16] if text else "-"),
-    OutputColumn("size", "Size", optional_bytes, right=True),
-    OutputColumn("contentType", "Type", optional),
-)
-DIFF_COLUMNS: Final = (OutputColumn("kind", "Change"), OutputColumn("key", "Key"))
-
-
-class EntryListing(Protocol):
-    """A page of entries; each has a key."""
-
-    @property
-    def entries(self) -> Sequence[Any]: ...
-
-    @property
-    def more(self) -> bool: ...
-
-
-P = TypeVar("P", bound=EntryListing)
-
-_prefix = click.option("--prefix", type=KeyParameter(), default=b"", help="Only keys that begin with this.")
-_after = click.option("--after", type=KeyParameter(), default=b"", help="Only keys greater than this.")
-_amount = click.option("--amount", type=click.IntRange(1), default=DEFAULT_AMOUNT, show_default=True, help="At most.")
-_all = click.option("--all", "everything", is_flag=True, help="All of them, read page by page.")
-
-
-@click.command("ls")
-@click.argument("reference", metavar="REF")
-@_prefix
-@click.option("--delimiter", type=KeyParameter(), default=b"", help="Show keys with this behind the prefix as one.")
-@_after
-@_amount
-@_all
-@staging_options()
-@output_option(jsonl=True)
-def list_command(
-    *,
-    reference: str,
-    prefix: bytes,
-    delimiter: bytes,
-    after: bytes,
-    amount: int,
-    everything: bool,
-    place: StagingPlace,
-    output: OutputFormat,
-) -> None:
-    """List the records of REF in the order of their keys' bytes: `main` with its uncommitted changes, `main@` without.
-
-    Each page of 1,000 is of one instant.
-
-    Example: compactor staging ls main --prefix logs/ --delimiter / --repo logs
-    """
-    with place.area() as area:
-        reader = Reader(area)
-
-        def page(after: bytes, amount: int) -> Any:
-            return reader.list(reference, prefix=prefix, delimiter=delimiter, after=after, amount=amount)
-
-        pages = Pages(page, after, None if everything else amount)
-        if output is OutputFormat.TABLE:
-            rows = [_table_row(page) for page in pages]
-            _show(rows, LIST_COLUMNS, plural(len(rows), "entry", "entries"), pages)
-        else:
-            _emit(map(listed_object, pages), output, pages)
-
-
-@click.command()
-@click.argument("left", metavar="BRANCH|LEFT")
-@click.argument("right", required=False)
-@_prefix
-@_after
-@_amount
-@_all
-@staging_options()
-@output_option(jsonl=True)
-def diff(
-    *,
-    left: str,
-    right: str | None,
-    prefix: bytes,
-    after: bytes,
-    amount: int,
-    everything: bool,
-    place: StagingPlace,
-    output: OutputFormat,
-) -> None:
-    """Show what is uncommitted on BRANCH, or how what RIGHT shows differs from the commit of LEFT.
-
-    Values are equal when their identities are.
-
-    Example: compactor staging diff main etl --repo logs
-    """
-    with place.area() as area:
-        reader = Reader(area)
-        if right is None:
-            area.branches.get(left)
-
-        def page(after: bytes, amount: int) -> Any:
-            if right is None:
-                return reader.uncommitted(left, prefix=prefix, after=after, amount=amount)
-            return reader.diff(left, right, prefix=prefix, after=after, amount=amount)
-
-        pages = Pages(page, after, None if everything else amount)
-        if output is OutputFormat.TABLE:
-            rows = [{"kind": page.kind.name.lower(), "key": shown_key(page.key)} for page in pages]
-            _show(rows, DIFF_COLUMNS, plural(len(rows), "difference"), pages)
-        else:
-            _emit(map(difference_object, pages), output, pages)
-
-
-class Pages:
-    """The entries of all pages of `read(after, amount)`, up to `most`; `more`: there are more behind `last`."""
-
-    def __init__(self, read: Callable[[bytes, int], EntryListing], after: bytes, most: int | None) -> None:
-        self._read = read
-        self._most = most
-        self.last = after
-        self.more = False
-
-    def __iter__(self) -> Iterator[Any]:
-        left = self._most
-        while left is None or left > 0:
-            found = self._read(self.last, MOST_LISTED if left is None else min(left, MOST_LISTED))
-            for entry in found.entries:
-                self.last = entry.key
-                yield entry
-            self.more = found.more
-            if not found.more or not found.entries:
-                return
-            left = None if left is None else left - len(found.entries)
-
-
-def listed_object(listed: Listed) -> dict[str, Any]:
-    """An entry of a listing with exact values: a record, or a common prefix."""
-    if listed.value is None:
-        return text_fields("prefix", listed.key)
-    return {**text_fields("key", listed.key), **value_object(listed.value)}
-
-
-def difference_object(difference: RecordDifference) -> dict[str, Any]:
-    """A difference with exact values; a side without a value is None."""
-    left, right = (None if value is None else value_object(value) for value in (difference.left, difference.right))
-    return {**text_fields("key", difference.key), "kind": difference.kind.name.lower(), "left": left, "right": right}
-
-
-def _table_row(listed: Listed) -> dict[str, Any]:
-    row: dict[str, Any] = {"key": shown_key(listed.key)}
-    if listed.value is None:
-        return row
-    shown = value_object(listed.value)
-    entry = shown.get("entry")
-    size = len(parts_of(listed.value)[1]) if entry is None else entry["size"]
-    kind = "value" if entry is None else entry["contentType"] or "entry"
-    return row | {"identity": shown["identity"], "size": size, "contentType": kind}
-
-
-def _show(rows: list[dict[str, Any]], columns: Sequence[OutputColumn], words: str, pages: Pages) -> None:
-    if rows:
-        print_table(rows, columns)
-    click.echo(f"{words}, more with --after {shown_key(pages.last)!r} or --all" if pages.more else words)
-
-
-def _emit(rows: Iterator[dict[str, Any]], output: OutputFormat, pages: Pages) -> None:
-    if output is OutputFormat.JSONL:
-        stream(rows, output, columns=())
-        return
-    items = list(rows)
-    emit({"items": items, "more": pages.more}, output)

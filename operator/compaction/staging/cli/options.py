@@ -113,12 +113,12 @@ class StagingPlace:
             may_be_new=self.may_be_new,
             absent=NoStagingAreaError,
             remedy="there is no key-value store here: name one that exists, or begin one by creating a repository "
-            "(`compactor staging repo create`)",
+            "(`compactor staging repo NAME NAMESPACE_URL`)",
         )
 
 
 def staging_options(
-    *, repository: bool = True, required: bool = True, may_be_new: bool = False, policy: bool = False
+    *, repository: bool = True, required: bool = True, policy: bool = False
 ) -> Callable[[Command], Command]:
     """The options that name a staging area, passed to the command as `place: StagingPlace`. `repository`: one of them
     is --repo, which is `required` or not. `policy`: a policy may name all of it instead.
@@ -133,7 +133,7 @@ def staging_options(
     ) -> StagingPlace:
         if repository and required and not repo:
             raise click.UsageError(f"which repository? Give --repo NAME, or set {REPOSITORY_VARIABLE}")
-        return StagingPlace(_connection(kv, table, store_options, store_option), repo or "", may_be_new)
+        return StagingPlace(_connection(kv, table, store_options, store_option), repo or "")
 
     options = (*_OPTIONS, *((_REPOSITORY,) if repository else ()), *(_POLICY if policy else ()))
     return place_options(options, place_of, place_of_policy, what="repository")
@@ -167,6 +167,9 @@ _OPTIONS: Final = (
 )
 
 
+APPLY: Final = click.option("--apply", "applying", is_flag=True, help="Apply (default: dry run).")
+
+
 def committer_option(command: Command) -> Command:
     """`--committer`, which is never empty."""
     option: Any = click.option(
@@ -174,7 +177,7 @@ def committer_option(command: Command) -> Command:
         metavar="NAME",
         default=_user,
         show_default="the name of the user",
-        help="Who makes the commit.",
+        help="The committer.",
     )
     return option(command)  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""`compactor staging sst read` and `write`: any range or metarange, as lines of JSON, without a store."""
+"""`compactor staging debug sst`: any range or metarange as lines of JSON, and back, without a store."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import click
 from compaction.api.text.printing import format_bytes, plural
 from compaction.cli.histories import STDIN, STDIN_NAME, bytes_of_base64, object_of, quoted, text_fields
 from compaction.cli.output import OutputColumn, OutputFormat, emit, optional, output_option, print_pairs, stream
+from compaction.cli.places import is_given
 from compaction.errors import RecordLineError, RecordTextError, shown_bytes
 from compaction.staging.cli.values import entry_from, entry_object, entry_of, entry_value
 from compaction.staging.errors import CorruptMessageError
@@ -95,7 +96,7 @@ def properties_object(user: Mapping[bytes, bytes]) -> dict[str, str]:
 
 
 def properties_of(path: Path) -> dict[bytes, bytes]:
-    """The properties in a file that has what `sst read --properties -o json` prints. OSError, RecordTextError."""
+    """The properties in a file that has what `debug sst --properties -o json` prints. OSError, RecordTextError."""
     document = object_of(path.read_bytes(), most=MAX_LINE_BYTES)
     found = document.get("properties")
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
@@ -152,7 +153,7 @@ def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-# `compactor staging sst read` and `write`: any range or metarange, without a store.
+# `compactor staging debug sst`: any range or metarange is read, or written, without a store.
 
 COLUMNS: Final = (
     OutputColumn("key", "Key"),
@@ -161,23 +162,56 @@ COLUMNS: Final = (
 )
 
 
-@click.group()
-def group() -> None:
-    """Read and write files of ranges and metaranges; a store is not needed."""
-
-
-@group.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--properties", is_flag=True, help="What the table says about itself, its kind and its id, instead.")
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True))
+@click.option(
+    "--properties", is_flag=True, help="Print what the table says about itself, its kind and its id, instead."
+)
+@click.option(
+    "--write",
+    "target",
+    metavar="TABLE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the records of FILE into this file; one that exists is replaced when all was written.",
+)
+@click.option(
+    "--type", "kind", type=click.Choice([item.value for item in TableKind]), help="With --write: the kind of the table."
+)
+@click.option(
+    "--with-properties",
+    "given",
+    metavar="JSON",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="With --write: properties as `--properties -o json` prints them, for a table of another writer.",
+)
 @output_option(default=OutputFormat.JSONL, jsonl=True)
-def read(*, file: Path, properties: bool, output: OutputFormat) -> None:
-    """Print the records of a range or metarange, every byte of it checked.
+def sst(
+    *, file: Path, properties: bool, target: Path | None, kind: str | None, given: Path | None, output: OutputFormat
+) -> None:
+    """Print the records of a range or metarange, every byte of it checked; with --write write one, and print its id.
 
     A line per record: key and value as base64; where the value is framed, identity and data too; of a range the entry,
-    of a metarange the range that the record lists.
+    of a metarange the range that the record lists. With --write FILE (- is standard input) has such lines, in the order
+    of their keys; of each, `value` counts, or `identity` and `data`, or `entry`. All records go into one table, however
+    many there are.
 
-    Example: compactor staging sst read range.sst -o jsonl
+    Example: compactor staging debug sst range.sst -o jsonl
     """
+    if target is None:
+        if kind is not None or given is not None:
+            raise click.UsageError(f"{'--with-properties' if kind is None else '--type'} is of --write: give both")
+        if str(file) == STDIN:
+            raise click.UsageError("a table is read from a file, not from standard input")
+        _read(file, output, properties=properties)
+        return
+    if kind is None:
+        raise click.UsageError(f"which table is written? Give --type {' or '.join(TableKind)}")
+    if properties or is_given("output"):
+        raise click.UsageError(f"--write prints the id alone: leave out {'--properties' if properties else '--output'}")
+    _write(file, target, TableKind(kind), given)
+
+
+def _read(file: Path, output: OutputFormat, *, properties: bool) -> None:
     with FileSource(file) as source:
         reader = TableReader(source)
         kind = _kind_of(reader)
@@ -188,38 +222,11 @@ def read(*, file: Path, properties: bool, output: OutputFormat) -> None:
         stream(rows, output, columns=COLUMNS)
 
 
-@group.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True))
-@click.option(
-    "--type", "kind", type=click.Choice([item.value for item in TableKind]), required=True, help="What it is."
-)
-@click.option(
-    "-o",
-    "--output",
-    "target",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    help="The file to write; one that exists is replaced when all was written.",
-)
-@click.option(
-    "--properties",
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Properties as `sst read --properties -o json` prints them, for a table of another writer.",
-)
-def write(*, file: Path, kind: str, target: Path, properties: Path | None) -> None:
-    """Write a range or metarange of the records of FILE (- is standard input), and print its id.
-
-    Lines are those of `sst read`, in the order of their keys; of each, `value` counts, or `identity` and `data`, or
-    `entry`. All records go into one table, however many there are.
-
-    Example: compactor staging sst write --type ranges records.jsonl -o range.sst
-    """
+def _write(file: Path, target: Path, kind: TableKind, properties: Path | None) -> None:
     user = None if properties is None else properties_of(properties)
     name = STDIN_NAME if str(file) == STDIN else str(file)
     with click.open_file(str(file), "rb") as lines, _replacing(target) as sink:
-        writer = RangeWriter(sink, TableKind(kind))
+        writer = RangeWriter(sink, kind)
         for batch in read_lines(lines, name=name):
             writer.add(batch)
         info = writer.finish(user=user)

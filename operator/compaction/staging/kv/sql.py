@@ -174,7 +174,8 @@ class KeyValueDatabase(Database):
 
     holds = "key-value store"
     no_tables = (
-        "create a repository in it (`compactor staging repo create`), or correct the URL and the name of its table"
+        "create a repository in it (`compactor staging repo NAME NAMESPACE_URL`), or correct the URL and the name of "
+        "its table"
     )
 
     def __init__(self, engine: Engine, **settings: Any) -> None:

@@ -1,10 +1,10 @@
-"""The ends of merges: discarded results, old tokens after the grace, leftovers of a crash, and whether one can be
-undone.
+"""The ends of merges: discarded results, old tokens after the grace, leftovers of a crash before and after a sweep, and
+whether one can be undone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -215,6 +215,77 @@ def _drop(live: LiveRepository, row: MergeJournalRow, *, keep: set[str]) -> tupl
     rows = sum(drop_slowly(live, token) for token in tokens)
     forget(live, row.entry)
     return len(set(row.entry.old) - keep), rows
+
+
+# The leftovers of merges, as a sweep finds them: what it would end and drop. Nothing here writes.
+
+
+@dataclass(frozen=True, slots=True)
+class MergeLeftover:
+    """A merge that is not at its end. `tokens`: those with rows that a sweep would drop now. `due`: seconds until the
+    grace ends; None: no grace runs. `why_not`: why it would not end; empty: it would.
+    """
+
+    branch: str
+    fresh: str
+    state: int
+    tokens: tuple[str, ...]
+    due: float | None
+    why_not: str
+
+
+def left_over(live: LiveRepository) -> list[MergeLeftover]:
+    """The merges that are not at their end, and the tokens that `recover` and then `drop_due` would drop now.
+
+    Raises DatabaseError, CorruptMessageError and what `LiveRepository.check` raises.
+    """
+    live.check()
+    every = [row.entry for row in entries(live)]
+    stopped, used = stopped_because(live.kv), live.used_tokens()
+    found = []
+    for entry in every:
+        why_not = _why_it_stays(live, entry, stopped, used)
+        tokens = () if why_not else _dropped_with(live, entry, every, used)
+        if entry.state == MergeState.DISCARDED and not (why_not or tokens or _is_due(live, entry)):
+            why_not = "its result is discarded; late writes of its merger are waited for"
+        due = None if entry.state == MergeState.WRITING else entry.due / 1000 - live.clock()
+        found.append(MergeLeftover(entry.branch, entry.fresh, entry.state, tokens, due, why_not))
+    return found
+
+
+def due_of_deleted(kv: SqlKeyValueStore, *, clock: Callable[[], float]) -> list[str]:
+    """The tokens with rows that `drop_deleted` would drop now."""
+    if stopped_because(kv):
+        return []
+    every = [row.entry for row in readable_entries(kv)]
+    gone = {name for name in {entry.partition for entry in every} if is_deleted(kv, name)}
+    due = [entry for entry in every if entry.partition in gone and entry.due / 1000 <= clock()]
+    tokens = dict.fromkeys(token for entry in due for token in (entry.fresh, *entry.old))
+    return [token for token in tokens if StagedTokens(kv).has_rows(token)]
+
+
+def _why_it_stays(live: LiveRepository, entry: MergeEntry, stopped: str, used: set[str]) -> str:
+    if entry.state == MergeState.WRITING and holder_of(live, entry.branch) == entry.holder:
+        return "its merger works on it"
+    swapped = entry.state in (MergeState.SWAPPED, MergeState.DROPPING)
+    if swapped and stopped:
+        return f"merging is stopped ({stopped})"
+    if swapped and not _is_due(live, entry):
+        return "its grace is not over"
+    named = used.intersection(entry.old if swapped else (entry.fresh,))
+    return f"branches name {len(named)} of its tokens" if named else ""
+
+
+def _dropped_with(
+    live: LiveRepository, entry: MergeEntry, every: Sequence[MergeEntry], used: set[str]
+) -> tuple[str, ...]:
+    """The tokens with rows that go with an entry: not those that another merge keeps, or a branch names."""
+    tokens: tuple[str, ...] = (entry.fresh,)
+    if entry.state in (MergeState.SWAPPED, MergeState.DROPPING):
+        others = [item for item in every if item.fresh != entry.fresh and not _is_due(live, item)]
+        kept = used.union(*((item.fresh, *item.old) for item in others))
+        tokens = tuple(token for token in (*entry.old, entry.fresh) if token not in kept)
+    return tuple(token for token in tokens if live.tokens.has_rows(token))
 
 
 # The check whether a merge could be undone: the old tokens put back in the place of the merged one. Nothing here

@@ -10,8 +10,24 @@ import pytest
 
 from compaction.errors import CompactionError
 from compaction.staging.errors import NoChangesError
-from compaction.staging.lakefs.cleaning import LATE, Dropped, check_undo, drop_deleted, drop_due, recover
-from compaction.staging.lakefs.control import DROPS_PER_SECOND, GRACE, MergeLease, TokenMergeSettings
+from compaction.staging.lakefs.cleaning import (
+    LATE,
+    Dropped,
+    check_undo,
+    drop_deleted,
+    drop_due,
+    due_of_deleted,
+    left_over,
+    recover,
+)
+from compaction.staging.lakefs.control import (
+    DROPS_PER_SECOND,
+    GRACE,
+    MergeLease,
+    TokenMergeSettings,
+    allow_merging,
+    stop_merging,
+)
 from compaction.staging.lakefs.journal import MERGE_PARTITION, MergeState, entries
 from compaction.staging.lakefs.merging import MergeEnd, merge_branch
 from compaction.staging.lakefs.repository import LiveRepository
@@ -111,6 +127,12 @@ def test_the_grace_of_a_second_merge_of_the_same_tokens_is_kept(
     assert (leftovers(live, server), journal(live)) == (set(), [])
 
 
+def tokens_with_rows(live: LiveRepository) -> set[str]:
+    """Those of merges that are not at their end, and those that branches name."""
+    known = {token for row in entries(live) for token in (row.entry.fresh, *row.entry.old)}
+    return {token for token in known | live.used_tokens() if live.tokens.has_rows(token)}
+
+
 @pytest.mark.parametrize("seed", at_depth(short=(21, 24, 27), deep=range(40)))
 def test_nothing_is_dropped_before_its_grace_in_any_order(
     live: LiveRepository, server: LakeFsServer, clock: QuietClock, seed: int
@@ -139,8 +161,11 @@ def test_nothing_is_dropped_before_its_grace_in_any_order(
             case "undo":
                 undo(server, live)
             case "clean":
+                announced = {token for item in left_over(live) for token in item.tokens}
+                with_rows = tokens_with_rows(live)
                 recover(live)
                 drop_due(live)
+                assert with_rows - tokens_with_rows(live) == announced
             case "commit" if chosen.random() < 0.2:
                 for token in server.branch().sealed_tokens:
                     until.pop(token, None)  # what it commits, the server drops itself
@@ -202,6 +227,46 @@ def test_a_discarded_merge_is_counted_once(
     assert [recover(live).discarded for _ in range(3)] == [1, 0, 0]
 
 
+def test_leftovers_are_shown_with_why_they_stay_and_nothing_is_written(
+    live: LiveRepository, server: LakeFsServer, store: WatchedStore, clock: QuietClock
+) -> None:
+    def shown() -> list[tuple[str, tuple[str, ...], str]]:
+        store.calls.clear()
+        found = [(MergeState(item.state).name, item.tokens, item.why_not) for item in left_over(live)]
+        assert {name for name, _ in store.calls} <= {"scan"}
+        return found
+
+    assert shown() == []
+    old, row = server.put_sealed(*LAYERS), server.row()
+    assert row is not None
+    store.after["set_many"] = _die
+    with pytest.raises(Death):
+        merge_branch(live, "main")
+    assert shown() == [("WRITING", (), "its merger works on it")]
+    clock.now += 1000  # the lease of the dead merger ends
+    (dead,) = left_over(live)
+    assert shown() == [("WRITING", (dead.fresh,), "")]
+    assert dead.due is None
+    recover(live)
+    assert shown() == [("DISCARDED", (), "its result is discarded; late writes of its merger are waited for")]
+    clock.now += LATE + 1
+    assert shown() == [("DISCARDED", (), "")]
+    drop_due(live)
+    assert shown() == []
+    fresh = merge_branch(live, "main").fresh
+    (waiting,) = left_over(live)
+    assert (waiting.fresh, waiting.due) == (fresh, pytest.approx(GRACE, abs=0.01))
+    assert shown() == [("SWAPPED", (), "its grace is not over")]
+    clock.now += GRACE + 1
+    assert shown() == [("SWAPPED", old, "")]
+    stop_merging(live.kv, "an upgrade")
+    assert shown() == [("SWAPPED", (), "merging is stopped (an upgrade)")]
+    allow_merging(live.kv)
+    server.kv.set(server.partition, b"branches/main", row)
+    assert shown() == [("SWAPPED", (), "branches name 3 of its tokens")]
+    assert list(server.rows_of(old).values()) == [3, 4, 6]
+
+
 def test_cleaning_leaves_the_table_to_the_servers(
     live: LiveRepository, server: LakeFsServer, clock: QuietClock
 ) -> None:
@@ -232,8 +297,14 @@ def test_merges_of_a_deleted_repository_end_with_their_grace(
     server.kv.delete(server.partition, b"branches/main")
     clock.now -= GRACE
     assert clean() == (0, 0), "the grace goes on"
+    assert due_of_deleted(server.kv, clock=clock.time) == []
     clock.now += GRACE
+    assert due_of_deleted(server.kv, clock=clock.time) == [outcome.fresh, *old]
+    stop_merging(server.kv, "an upgrade")
+    assert due_of_deleted(server.kv, clock=clock.time) == []
+    allow_merging(server.kv)
     assert clean() == (4, 19)
+    assert due_of_deleted(server.kv, clock=clock.time) == []
     assert server.rows_of([*old, outcome.fresh]) == dict.fromkeys([*old, outcome.fresh], 0)
     assert list(server.kv.scan(MERGE_PARTITION)) == []
     assert list(other.rows_of(kept).values()) == [1, 1]

@@ -38,7 +38,7 @@ def test_old_tokens_are_put_back(
     assert check.possible
     assert server.branch().sealed_tokens != list(old)
     one = {"branch": "main", "fresh": check.fresh, "oldTokens": list(check.tokens), "possible": True}
-    (program,) = re.findall(r"```python\n(# compactor staging lakefs undo-check.*?)```", PAGE, re.DOTALL)
+    (program,) = re.findall(r"```python\n(# compactor staging lakefs verify.*?)```", PAGE, re.DOTALL)
     (tmp_path / "options.yaml").write_text("{}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COMPACTION_KV_URL", kv_url)

@@ -11,12 +11,16 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "compaction.staging.cli.lakefs.sealed_tokens:inspect",
         "Show the tokens of branches, and what a read costs.",
     ),
-    "plan": ("compaction.staging.cli.lakefs.merge:plan", "Show what a merge would change; changes nothing."),
-    "merge": ("compaction.staging.cli.lakefs.merge:merge", "Merge the sealed tokens of branches (default: dry run)."),
-    "undo-check": ("compaction.staging.cli.lakefs.merge:undo_check", "Check whether merges could be undone."),
-    "clean": ("compaction.staging.cli.lakefs.merge:clean", "End what merges began: discard results, drop old tokens."),
-    "stop": ("compaction.staging.cli.lakefs.merge:stop", "Stop all merges of the key-value store."),
-    "allow": ("compaction.staging.cli.lakefs.merge:allow", "Allow merges again."),
+    "merge": (
+        "compaction.staging.cli.lakefs.merge:merge",
+        "Show what merging sealed tokens would change; with --apply merge them.",
+    ),
+    "verify": ("compaction.staging.cli.lakefs.ends:verify", "Read old and merged tokens again, and compare them."),
+    "sweep": (
+        "compaction.staging.cli.lakefs.ends:sweep",
+        "Show what merges have left over; with --apply delete it.",
+    ),
+    "hold": ("compaction.staging.cli.lakefs.ends:hold", "Show whether merging is stopped; stop or allow it."),
 }
 """Name -> where its command lives, and the line `--help` shows without importing it; in the order of use."""
 

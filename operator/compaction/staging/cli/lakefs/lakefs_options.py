@@ -65,7 +65,7 @@ def live_options(*, repository: bool = True, objects: bool = True) -> Callable[[
 _OBJECTS: Final = click.option(
     "--objects",
     metavar="URL",
-    help="Where the objects of the repository are, if not at its storage namespace: for a namespace local://..., for "
+    help="The objects of the repository, if they are not at its storage namespace: for a namespace local://..., for "
     "instance.",
 )
 
@@ -112,7 +112,7 @@ _OF_MERGES: Final = (
         show_default=True,
         help="Fewer sealed tokens are not merged.",
     ),
-    _duration("--quiet", _DEFAULTS.quiet, "How long a branch must stay unchanged before its tokens are scanned."),
+    _duration("--quiet", _DEFAULTS.quiet, "Scan the tokens of a branch when it has stayed unchanged for so long."),
     _duration("--busy", _DEFAULTS.yields, "A branch that was seen to change within this time is skipped."),
-    _duration("--grace", _DEFAULTS.grace, "How long old tokens are kept after the swap."),
+    _duration("--grace", _DEFAULTS.grace, "Keep old tokens for so long after the swap."),
 )

@@ -1,9 +1,8 @@
-"""`compactor staging lakefs plan` and `merge`, the ends of merges, and the kill switch."""
+"""`compactor staging lakefs merge`: what merges of sealed tokens would change, and merging them."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,26 +12,18 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from compaction.api.text.printing import format_age, plural
+from compaction.api.text.printing import plural
 from compaction.cli.lazy import EXIT_DATA_ERROR, report_all
 from compaction.cli.output import OutputColumn, OutputFormat, emit, output_option, print_table
 from compaction.staging.cli.lakefs.lakefs_options import LivePlace, live_options, merge_options
+from compaction.staging.cli.options import APPLY
 from compaction.staging.errors import StagingStoreError
-from compaction.staging.lakefs.cleaning import check_undo, drop_deleted, drop_due, recover
-from compaction.staging.lakefs.control import (
-    MergeStep,
-    TokenMergeSettings,
-    allow_merging,
-    stop_merging,
-    stopped_because,
-)
+from compaction.staging.lakefs.control import MergeStep, TokenMergeSettings
 from compaction.staging.lakefs.merging import MergeEnd, TokenMergeOutcome, merge_branch
 from compaction.staging.lakefs.planning import MergePlan, plan_merge
-from compaction.staging.lakefs.repository import LiveRepository, check_layout
+from compaction.staging.lakefs.repository import LiveRepository
 from compaction.storage.errors import StorageError
 from compaction.unexpected import defect
-
-# `compactor staging lakefs plan` and `merge`: what merges of sealed tokens would change, and merging them.
 
 AT_ONCE: Final = 8
 """Branches that are merged at a time; each has a connection of its own."""
@@ -60,31 +51,7 @@ _MERGED: Final = (
 @click.argument("branches", nargs=-1, metavar="[BRANCH]...")
 @live_options()
 @merge_options
-@output_option()
-@click.pass_context
-def plan(
-    context: click.Context,
-    /,
-    *,
-    branches: tuple[str, ...],
-    place: LivePlace,
-    settings: TokenMergeSettings,
-    output: OutputFormat,
-) -> None:
-    """What a merge would change: rows and the statements of one read, before and after, and why it would not begin.
-
-    Reads all rows of the tokens; without a BRANCH those of all branches. Nothing is written.
-    """
-    with place.kv() as kv:
-        items, problems = _plans(place.repo(kv), branches, settings)
-    _report_plans(context, items, problems, output)
-
-
-@click.command()
-@click.argument("branches", nargs=-1, metavar="[BRANCH]...")
-@live_options()
-@merge_options
-@click.option("--apply", "applying", is_flag=True, help="Apply (default: dry run).")
+@APPLY
 @output_option()
 @click.pass_context
 def merge(
@@ -97,31 +64,27 @@ def merge(
     applying: bool,
     output: OutputFormat,
 ) -> None:
-    """Merge the sealed tokens of branches into one each; without --apply this is `plan`.
+    """Show what merging the sealed tokens of branches into one each would change, and why not; with --apply merge them.
 
-    Each branch waits for the quiet period first, up to 8 branches at a time. A branch that changes meanwhile is left as
-    it is, and named with the reason; so is one that another merger works on. Old tokens are kept for the grace:
-    `undo-check` says whether a merge could be undone, `clean` ends it.
+    Without --apply nothing is written: all rows of the tokens are read, without a BRANCH those of all branches, and
+    shown are rows and the statements of one read, before and after.
+
+    With --apply each branch waits for the quiet period first, up to 8 branches at a time. A branch that changes
+    meanwhile is left as it is, and named with the reason; so is one that another merger works on. Old tokens are kept
+    for the grace: `verify` says whether a merge could be undone, `sweep` ends it.
 
     Example: compactor staging lakefs merge main --repo example --seal-staging --apply
     """
     with place.kv() as kv:
         live = place.repo(kv)
-        if not applying:
-            items, problems = _plans(live, branches, settings)
-        else:
-            items, problems = _merges(live, branches, settings)
-    if not applying:
-        _report_plans(context, items, problems, output)
-        return
-    if output is not OutputFormat.TABLE:
-        emit({"repository": place.repository, "items": items, "problems": problems}, output)
+        items, problems = (_merges if applying else _plans)(live, branches, settings)
+    if applying:
+        _show_merges(place, items, problems, output)
     else:
-        if items:
-            print_table(items, _MERGED)
-        merged = sum(item["end"] == MergeEnd.MERGED.name.lower() for item in items)
-        click.echo(f"{plural(merged, 'branch', 'branches')} of {len(items) + len(problems)} merged")
-    _end(context, problems)
+        _show_plans(items, problems, output)
+    if problems:
+        report_all(problems)
+        context.exit(EXIT_DATA_ERROR)
 
 
 def _plans(
@@ -219,127 +182,23 @@ def outcome_object(outcome: TokenMergeOutcome) -> dict[str, Any]:
     }
 
 
-def _report_plans(
-    context: click.Context, items: list[dict[str, Any]], problems: list[str], output: OutputFormat
-) -> None:
-    due = [item for item in items if not item["whyNot"]]
+def _show_plans(items: list[dict[str, Any]], problems: list[str], output: OutputFormat) -> None:
     if output is not OutputFormat.TABLE:
         emit({"dryRun": True, "items": items, "problems": problems}, output)
-    else:
-        if items:
-            print_table(items, _PLANNED)
-        rows = sum(item["rowsBefore"] - item["rowsAfter"] for item in due)
-        text = f"{plural(len(due), 'branch', 'branches')} would be merged, {plural(rows, 'row')} fewer"
-        click.echo(f"{text}; nothing was changed (`merge --apply` does it)")
-    _end(context, problems)
-
-
-def _end(context: click.Context, problems: list[str]) -> None:
-    if problems:
-        report_all(problems)
-        context.exit(EXIT_DATA_ERROR)
-
-
-# `compactor staging lakefs undo-check`, `clean`, `stop` and `allow`: the ends of merges, and the kill switch.
-
-_CHECKED: Final = (
-    OutputColumn("branch", "Branch"),
-    OutputColumn("possible", "Possible", lambda value: "yes" if value else "no"),
-    OutputColumn("tokens", "Tokens", right=True),
-    OutputColumn("dueIn", "Due in", lambda value: format_age(max(0.0, value)), right=True),
-    OutputColumn("problems", "Problems", lambda value: "; ".join(value) or "-"),
-    OutputColumn("fresh", "Merged token"),
-)
-
-
-@click.command("undo-check")
-@click.argument("branches", nargs=-1, metavar="[BRANCH]...")
-@live_options()
-@output_option()
-@click.pass_context
-def undo_check(context: click.Context, /, *, branches: tuple[str, ...], place: LivePlace, output: OutputFormat) -> None:
-    """Check whether merges could be undone: whether the old tokens, in place of the merged one, show the same.
-
-    Reads all their rows, and writes nothing. Merges whose old tokens are dropped are not listed. The exit code is 1
-    when one of those listed cannot be undone.
-    """
-    with place.kv() as kv:
-        live = place.repo(kv)
-        every = branches or tuple(name for name, _ in live.branch_rows())
-        items: list[dict[str, Any]] = [
-            {
-                "branch": item.branch,
-                "fresh": item.fresh,
-                "tokens": len(item.tokens),
-                "oldTokens": list(item.tokens),
-                "dueIn": item.due,
-                "possible": item.possible,
-                "problems": list(item.problems),
-            }
-            for name in every
-            for item in check_undo(live, name)
-        ]
-    if output is not OutputFormat.TABLE:
-        emit({"repository": place.repository, "items": items}, output)
-    elif items:
-        print_table(items, _CHECKED)
-    else:
-        click.echo("no merge has old tokens: nothing could be undone")
-    if not all(item["possible"] for item in items):
-        context.exit(EXIT_DATA_ERROR)
-
-
-@click.command()
-@live_options()
-@output_option()
-def clean(*, place: LivePlace, output: OutputFormat) -> None:
-    """End what merges began: results that were never swapped in, and old tokens whose grace is over.
-
-    A merge that another process works on is not touched, and no token that a branch names is dropped. Nothing is
-    dropped while merging is stopped. Tokens of merges of repositories that have been deleted are dropped as well. At
-    most 20,000 rows are deleted in a second: servers use the same table meanwhile.
-    """
-    with place.kv() as kv:
-        check_layout(kv)
-        deleted = drop_deleted(kv, clock=time.time, sleep=time.sleep)
-        if deleted[0]:
-            click.echo(
-                f"deleted repositories: {plural(deleted[0], 'token')} with {plural(deleted[1], 'row')}", err=True
-            )
-        live = place.repo(kv)
-        found, dropped, stopped = recover(live), drop_due(live), stopped_because(kv)
-    if output is not OutputFormat.TABLE:
-        ends: dict[str, Any] = {"discarded": found.discarded, "running": found.running, "waiting": found.waiting}
-        ends |= {"droppedTokens": dropped.tokens, "droppedRows": dropped.rows, "inUse": list(dropped.in_use)}
-        emit(ends | {"nextIn": dropped.next_in, "stopped": stopped}, output)
         return
-    click.echo(f"discarded: {plural(found.discarded, 'merge')}; under way: {found.running}")
-    click.echo(f"dropped: {plural(dropped.tokens, 'old token')} with {plural(dropped.rows, 'row')}")
-    if stopped:
-        click.echo(f"merging is stopped ({stopped}): old tokens stay")
-    if dropped.next_in is not None:
-        click.echo(f"the next token is due in {format_age(dropped.next_in)}")
-    if dropped.in_use:
-        click.echo(f"{plural(len(dropped.in_use), 'old token')} in use by a branch, which stay")
+    if items:
+        print_table(items, _PLANNED)
+    due = [item for item in items if not item["whyNot"]]
+    rows = sum(item["rowsBefore"] - item["rowsAfter"] for item in due)
+    text = f"{plural(len(due), 'branch', 'branches')} would be merged, {plural(rows, 'row')} fewer"
+    click.echo(f"{text}; nothing was changed (`merge --apply` does it)")
 
 
-@click.command()
-@live_options(repository=False, objects=False)
-@click.option("--reason", default="stopped by a user", show_default=True, help="Shown where merges are refused.")
-def stop(*, place: LivePlace, reason: str) -> None:
-    """Stop all merges of all repositories of the key-value store; those that run end before their next step."""
-    with place.kv() as kv:
-        check_layout(kv)
-        stop_merging(kv, reason)
-    click.echo("merging is stopped")
-
-
-@click.command()
-@live_options(repository=False, objects=False)
-def allow(*, place: LivePlace) -> None:
-    """Allow merges again."""
-    with place.kv() as kv:
-        check_layout(kv)
-        before = stopped_because(kv)
-        allow_merging(kv)
-    click.echo(f"merging is allowed (was stopped: {before})" if before else "merging was not stopped")
+def _show_merges(place: LivePlace, items: list[dict[str, Any]], problems: list[str], output: OutputFormat) -> None:
+    if output is not OutputFormat.TABLE:
+        emit({"repository": place.repository, "items": items, "problems": problems}, output)
+        return
+    if items:
+        print_table(items, _MERGED)
+    merged = sum(item["end"] == MergeEnd.MERGED.name.lower() for item in items)
+    click.echo(f"{plural(merged, 'branch', 'branches')} of {len(items) + len(problems)} merged")

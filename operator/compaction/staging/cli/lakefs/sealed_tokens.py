@@ -62,7 +62,7 @@ def inspect(
     limit: int,
     output: OutputFormat,
 ) -> None:
-    """Branches of a repository, or of all: sealed tokens, rows, the statements of one read, and why none would merge.
+    """Show the branches of a repository, or of all: tokens, rows, statements of one read, and why none would merge.
 
     Repositories and branches that are refused are named, the others are reported; the exit code is then 1. -o wide
     lists each token.
@@ -76,7 +76,7 @@ def inspect(
     elif items:
         _show(items, wide=output is OutputFormat.WIDE)
     if stopped and output not in (OutputFormat.JSON, OutputFormat.YAML):
-        click.echo(f"merging is stopped ({stopped}); allow it with `compactor staging lakefs allow`")
+        click.echo(f"merging is stopped ({stopped}); `compactor staging lakefs hold --release` allows it")
     if problems:
         report_all(problems)
         context.exit(EXIT_DATA_ERROR)

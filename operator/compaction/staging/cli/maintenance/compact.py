@@ -18,7 +18,7 @@ from compaction.cli.output import OutputColumn, OutputFormat, emit, optional_byt
 from compaction.cli.values import DurationParameter
 from compaction.errors import CompactionError
 from compaction.staging import verifying
-from compaction.staging.cli.options import StagingPlace, staging_options
+from compaction.staging.cli.options import APPLY, StagingPlace, staging_options
 from compaction.staging.compaction import BranchWork, Rewritten, claim, retire, rewrite, swap_base, work_on
 from compaction.staging.errors import BranchClaimedError
 from compaction.staging.flows.area import Area
@@ -173,27 +173,26 @@ COLUMNS: Final = (
 
 
 @click.command()
-@click.option("--delete", "deleting", is_flag=True, help="Apply (default: dry run).")
+@APPLY
 @click.option(
     "--grace",
     type=DurationParameter(),
     default="1h",
     show_default=True,
-    help="How long they stay: longer than any listing, commit or compaction takes.",
+    help="Keep them for so long: longer than any listing, commit or compaction takes.",
 )
 @staging_options()
 @output_option()
-def sweep(*, deleting: bool, grace: Duration, place: StagingPlace, output: OutputFormat) -> None:
-    """Tokens that no branch has, ranges and metaranges that no commit and no branch leads to. Changes nothing without
-    --delete.
+def sweep(*, applying: bool, grace: Duration, place: StagingPlace, output: OutputFormat) -> None:
+    """Show tokens that no branch has, and ranges and metaranges that nothing leads to; with --apply delete them.
 
     The grace of a token runs from the sweep that first saw it unused, that of an object from when it was written. A
     tree that cannot be read stops the sweep, because it is not known what it has.
 
-    Example: compactor staging sweep --grace 6h --delete --repo logs
+    Example: compactor staging sweep --grace 6h --apply --repo logs
     """
     with place.area() as area:
-        if deleting:
+        if applying:
             area.repository.check_writable()
             _show_swept(*sweep_all(area, float(grace)), output)
         else:
