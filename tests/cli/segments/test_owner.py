@@ -162,6 +162,16 @@ def test_an_output_that_alone_holds_something_live_stays(run: Run, log: Path) ->
     assert (log / "0000000000000008.job.1.partial").exists()
 
 
+def test_an_output_that_recovery_removes_is_not_deleted_twice(run: Run, log: Path) -> None:
+    our_partial(log)
+    (name,) = [path.name for path in log.glob("*.partial")]
+    assert json.loads(run("sweep", log, "-o", "json").stdout)["swept"]["deleted"] == [name]
+    shown = json.loads(run("sweep", log, "--owner-stopped", "-o", "json").stdout)
+    assert (shown["recovered"]["removed"], shown["swept"]["deleted"]) == ([name], [])
+    done = json.loads(run("sweep", log, "--owner-stopped", "--apply", "-o", "json").stdout)
+    assert (done["recovered"]["removed"], done["swept"]["deleted"]) == ([name], [])
+
+
 def test_a_start_that_no_message_asks_for_loses_keys(log: Path) -> None:
     """Else the test above would show nothing."""
     before = content(log)

@@ -173,12 +173,14 @@ class SweptLog:
             except CompactionError as error:
                 # What is half-done is shown all the same.
                 errors.append(error)
-        found |= {"swept": None, "waits": []} if outlook is None else self._outlook_object(outlook)
+        found |= {"swept": None, "waits": []} if outlook is None else self._outlook_object(outlook, half_done)
         return {**found, "refused": self._refusal()}, errors
 
-    def _outlook_object(self, outlook: sweep.SweepOutlook) -> dict[str, Any]:
-        sizes = {item.name: item.bytes for item in outlook.delete}
-        swept = swept_object(outlook.delete, outlook.blocked, len(outlook.waits))
+    def _outlook_object(self, outlook: sweep.SweepOutlook, half_done: recovery.RecoveryReport) -> dict[str, Any]:
+        # Outputs of attempts that recovery removes are gone when the sweep comes.
+        left = [item for item in outlook.delete if item.name not in half_done.removed]
+        sizes = {item.name: item.bytes for item in left}
+        swept = swept_object(left, outlook.blocked, len(outlook.waits))
         return {"swept": {**swept, "sizes": sizes}, "waits": [self._waiting(item) for item in outlook.waits]}
 
     def _waiting(self, tombstone: SegmentTombstone) -> dict[str, Any]:
